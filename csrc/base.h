@@ -1,0 +1,56 @@
+/* base.h - ids, integer helpers and assertions used by every file of the engine. No state. */
+#ifndef CLUSIM_BASE_H
+#define CLUSIM_BASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NONE UINT32_C(0xFFFFFFFF)
+#define NEVER INT64_MAX
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* An assertion that stays on in release builds: it guards against our own bugs, not the user's. */
+#define CLUSIM_ASSERT(cond)                                                                        \
+    do {                                                                                           \
+        if (UNLIKELY(!(cond))) base_fail(#cond, __FILE__, __LINE__);                               \
+    } while (0)
+
+__attribute__((noreturn, cold)) static inline void base_fail(const char *cond, const char *file,
+                                                             int line) {
+    fprintf(stderr, "clusim: internal error at %s:%d: %s; please report\n", file, line, cond);
+    abort();
+}
+
+enum packet_kind { WRITE, READ_REQ, READ_RESP, MCAST, RED_REQ, RED_FETCH, RED_DATA, RED_RESULT };
+
+/* Kinds without payload on the wire, and kinds that travel on the response VC, as bit sets. */
+#define KINDS_BARE ((1u << READ_REQ) | (1u << RED_REQ) | (1u << RED_FETCH))
+#define KINDS_RESPONSE ((1u << READ_RESP) | (1u << RED_DATA) | (1u << RED_RESULT))
+
+typedef unsigned __int128 base_u128;
+
+static inline uint64_t base_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+static inline int64_t base_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t base_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline uint64_t base_umin(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t base_umax(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The hash of the fingerprint and of replay errors (contract, section 12). */
+static inline uint64_t base_mix(uint64_t a, uint64_t b) {
+    uint64_t x = a + UINT64_C(0x9E3779B97F4A7C15) + b * UINT64_C(0xBF58476D1CE4E5B9);
+    x ^= x >> 30;
+    x *= UINT64_C(0xBF58476D1CE4E5B9);
+    x ^= x >> 27;
+    x *= UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static inline uint32_t base_hash32(uint64_t seed, uint64_t wire, uint64_t n) {
+    return (uint32_t)(base_mix(base_mix(seed, wire), n) >> 32);
+}
+
+#endif

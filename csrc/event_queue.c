@@ -1,0 +1,183 @@
+#include "event_queue.h"
+
+#include <string.h>
+
+static inline bool before(const event *a, const event *b) {
+    return a->at_ps != b->at_ps ? a->at_ps < b->at_ps : a->key < b->key;
+}
+
+static bool far_before(const far_event *a, const far_event *b) {
+    if (before(&a->e, &b->e)) return true;
+    return !before(&b->e, &a->e) && a->order < b->order;
+}
+
+int event_queue_init(event_queue *q, int32_t shift) {
+    memset(q, 0, sizeof *q);
+    q->shift = shift;
+    q->free_chunk = NONE;
+    q->tick = -1;
+    q->buckets = malloc(EVENT_QUEUE_BUCKETS * sizeof *q->buckets);
+    q->bits = calloc(EVENT_QUEUE_WORDS, sizeof *q->bits);
+    if (q->buckets == NULL || q->bits == NULL) {
+        event_queue_free(q);
+        return -1;
+    }
+    return 0;
+}
+
+void event_queue_free(event_queue *q) {
+    free(q->chunks);
+    free(q->ready);
+    free(q->heap);
+    free(q->buckets);
+    free(q->bits);
+    memset(q, 0, sizeof *q);
+}
+
+/* Double an array; on failure the queue is marked failed and the old array stays. */
+static void *doubled(event_queue *q, void *array, uint32_t *size, size_t element) {
+    uint32_t grown = *size ? 2 * *size : 256;
+    void *bigger = realloc(array, grown * element);
+    if (bigger == NULL) {
+        q->failed = true;
+        return NULL;
+    }
+    *size = grown;
+    return bigger;
+}
+
+uint32_t event_queue_new_chunk(event_queue *q) {
+    if (UNLIKELY(q->free_chunk == NONE)) {
+        uint32_t old = q->num_chunks;
+        event_chunk *bigger = doubled(q, q->chunks, &q->num_chunks, sizeof *q->chunks);
+        if (bigger == NULL) return NONE;
+        q->chunks = bigger;
+        for (uint32_t i = q->num_chunks; i-- > old;) {
+            q->chunks[i].next = q->free_chunk;
+            q->free_chunk = i;
+        }
+    }
+    uint32_t c = q->free_chunk;
+    q->free_chunk = q->chunks[c].next;
+    q->chunks[c].next = NONE;
+    return c;
+}
+
+/* Insert into the sorted bucket under way, behind its equals. */
+void event_queue_push_ready(event_queue *q, event e) {
+    if (q->ready_pos > 0 && q->ready_pos == q->ready_len) q->ready_pos = q->ready_len = 0;
+    if (UNLIKELY(q->ready_len == q->ready_size)) {
+        event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
+        if (bigger == NULL) return;
+        q->ready = bigger;
+    }
+    uint32_t i = q->ready_len++;
+    while (i > q->ready_pos && before(&e, &q->ready[i - 1])) {
+        q->ready[i] = q->ready[i - 1];
+        i--;
+    }
+    q->ready[i] = e;
+}
+
+void event_queue_push_far(event_queue *q, event e) {
+    if (UNLIKELY(q->heap_len == q->heap_size)) {
+        far_event *bigger = doubled(q, q->heap, &q->heap_size, sizeof *q->heap);
+        if (bigger == NULL) return;
+        q->heap = bigger;
+    }
+    far_event f = {e, q->far_order++};
+    uint32_t i = q->heap_len++;
+    while (i > 0 && far_before(&f, &q->heap[(i - 1) / 2])) {
+        q->heap[i] = q->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    q->heap[i] = f;
+}
+
+static event pop_far(event_queue *q) {
+    far_event top = q->heap[0], last = q->heap[--q->heap_len];
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= q->heap_len) break;
+        if (child + 1 < q->heap_len && far_before(&q->heap[child + 1], &q->heap[child])) child++;
+        if (!far_before(&q->heap[child], &last)) break;
+        q->heap[i] = q->heap[child];
+        i = child;
+    }
+    if (q->heap_len > 0) q->heap[i] = last;
+    return top.e;
+}
+
+/* The first non-empty bucket after `tick`, as a tick; NEVER if the ring is empty. */
+static int64_t next_tick(const event_queue *q) {
+    uint32_t start = (uint32_t)(q->tick + 1) & (EVENT_QUEUE_BUCKETS - 1);
+    uint64_t word = q->bits[start >> 6] >> (start & 63);
+    if (LIKELY(word)) return q->tick + 1 + __builtin_ctzll(word);
+    enum { LINES = EVENT_QUEUE_WORDS / 64 };
+    uint32_t first = ((start >> 6) + 1) & (EVENT_QUEUE_WORDS - 1);
+    for (uint32_t k = 0; k <= LINES; k++) {
+        uint32_t line = ((first >> 6) + k) % LINES;
+        uint64_t mask = q->summary[line];
+        if (k == 0) mask &= ~UINT64_C(0) << (first & 63);
+        if (k == LINES) mask &= (UINT64_C(1) << (first & 63)) - 1;
+        if (mask == 0) continue;
+        uint32_t w = line * 64 + (uint32_t)__builtin_ctzll(mask);
+        uint32_t bucket = w * 64 + (uint32_t)__builtin_ctzll(q->bits[w]);
+        return q->tick + 1 + ((bucket - start) & (EVENT_QUEUE_BUCKETS - 1));
+    }
+    return NEVER;
+}
+
+/* Sort `ready` from `from` on by insertion; it is mostly in order. */
+static void sort_ready(event_queue *q, uint32_t from) {
+    event *r = q->ready;
+    for (uint32_t i = from; i < q->ready_len; i++) {
+        if (i == 0 || LIKELY(!before(&r[i], &r[i - 1]))) continue;
+        event e = r[i];
+        uint32_t k = i;
+        do {
+            r[k] = r[k - 1];
+            k--;
+        } while (k > 0 && before(&e, &r[k - 1]));
+        r[k] = e;
+    }
+}
+
+/* Move the chunks of a bucket to `ready`, in order, and free them. */
+static void empty_bucket(event_queue *q, uint32_t index) {
+    uint32_t c = q->buckets[index].head, from = q->ready_len;
+    while (c != NONE) {
+        event_chunk *chunk = &q->chunks[c];
+        if (UNLIKELY(q->ready_len + EVENT_CHUNK > q->ready_size)) {
+            event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
+            if (bigger == NULL) return;
+            q->ready = bigger;
+        }
+        event *to = q->ready + q->ready_len;
+        for (uint32_t i = 0; i < EVENT_CHUNK; i++) to[i] = chunk->events[i];
+        q->ready_len += chunk->count;
+        uint32_t next = chunk->next;
+        chunk->next = q->free_chunk;
+        q->free_chunk = c;
+        c = next;
+    }
+    sort_ready(q, from);
+    uint32_t w = index >> 6;
+    q->bits[w] &= ~(UINT64_C(1) << (index & 63));
+    if (q->bits[w] == 0) q->summary[w >> 6] &= ~(UINT64_C(1) << (w & 63));
+}
+
+/* An event of the ring was pushed when the ring reached it; one of the heap earlier. So the heap's
+ * come first among equals. */
+bool event_queue_refill(event_queue *q) {
+    int64_t ring = next_tick(q);
+    int64_t far = q->heap_len ? q->heap[0].e.at_ps >> q->shift : NEVER;
+    int64_t tick = base_min(ring, far);
+    if (tick == NEVER) return false;
+    q->ready_pos = q->ready_len = 0;
+    q->tick = tick;
+    while (q->heap_len && q->heap[0].e.at_ps >> q->shift <= tick) event_queue_push_ready(q, pop_far(q));
+    if (ring == tick) empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1));
+    return true;
+}

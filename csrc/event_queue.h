@@ -1,0 +1,112 @@
+/* event_queue.h - a timing wheel ordered by (time, key).
+ *
+ * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order of
+ * insertion; what lies past the ring waits in a binary heap. Only the bucket under way is sorted, by
+ * insertion, since events are mostly pushed in the order in which they are due. Events of equal
+ * (time, key) keep their order of insertion. Times never lie before the last one popped.
+ * Knows nothing of networks.
+ */
+#ifndef CLUSIM_EVENT_QUEUE_H
+#define CLUSIM_EVENT_QUEUE_H
+
+#include "base.h"
+
+typedef struct event {
+    int64_t at_ps;
+    uint32_t key;     /* orders events of one time */
+    uint32_t payload; /* what it is about */
+} event;
+
+enum {
+    EVENT_QUEUE_BUCKETS = 1 << 14,
+    EVENT_QUEUE_WORDS = EVENT_QUEUE_BUCKETS / 64,
+    EVENT_CHUNK = 7
+};
+
+typedef struct event_chunk { /* two cache lines */
+    event events[EVENT_CHUNK];
+    uint32_t count;
+    uint32_t next;
+    uint64_t pad;
+} event_chunk;
+
+typedef struct event_bucket {
+    uint32_t head, tail; /* chunks */
+} event_bucket;
+
+typedef struct far_event {
+    event e;
+    uint64_t order; /* of insertion */
+} far_event;
+
+typedef struct event_queue {
+    event_chunk *chunks;   /* owned */
+    event *ready;          /* owned; the bucket under way, ascending from `ready_pos` */
+    far_event *heap;       /* owned; beyond the ring */
+    event_bucket *buckets; /* owned; valid where the bit is set */
+    uint64_t *bits;        /* owned; non-empty buckets */
+    uint64_t summary[EVENT_QUEUE_WORDS / 64];
+    uint64_t far_order;
+    int64_t tick; /* bucket number (time >> shift) of the bucket under way */
+    uint32_t num_chunks, free_chunk;
+    uint32_t ready_pos, ready_len, ready_size;
+    uint32_t heap_len, heap_size;
+    int32_t shift;
+    bool failed; /* an allocation failed; events were lost */
+} event_queue;
+
+int event_queue_init(event_queue *q, int32_t shift);
+void event_queue_free(event_queue *q);
+void event_queue_push_ready(event_queue *q, event e);
+void event_queue_push_far(event_queue *q, event e);
+
+/* Take a chunk from the free list, growing it; NONE without memory. */
+uint32_t event_queue_new_chunk(event_queue *q);
+
+/* Fill `ready` from the next non-empty bucket; false if nothing is left. */
+bool event_queue_refill(event_queue *q);
+
+static inline void event_queue_push(event_queue *q, int64_t at_ps, uint32_t key, uint32_t payload) {
+    event e = {at_ps, key, payload};
+    int64_t tick = at_ps >> q->shift;
+    if (UNLIKELY(tick <= q->tick)) {
+        event_queue_push_ready(q, e);
+        return;
+    }
+    if (UNLIKELY(tick - q->tick >= EVENT_QUEUE_BUCKETS)) {
+        event_queue_push_far(q, e);
+        return;
+    }
+    uint32_t index = (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1);
+    event_bucket *bucket = &q->buckets[index];
+    uint64_t bit = UINT64_C(1) << (index & 63);
+    if (LIKELY(q->bits[index >> 6] & bit)) {
+        event_chunk *tail = &q->chunks[bucket->tail];
+        if (LIKELY(tail->count < EVENT_CHUNK)) {
+            tail->events[tail->count++] = e;
+            return;
+        }
+        uint32_t fresh = event_queue_new_chunk(q);
+        if (UNLIKELY(fresh == NONE)) return;
+        q->chunks[bucket->tail].next = fresh;
+        bucket->tail = fresh;
+    } else {
+        uint32_t fresh = event_queue_new_chunk(q);
+        if (UNLIKELY(fresh == NONE)) return;
+        bucket->head = bucket->tail = fresh;
+        q->bits[index >> 6] |= bit;
+        q->summary[index >> 12] |= UINT64_C(1) << ((index >> 6) & 63);
+    }
+    q->chunks[bucket->tail].events[0] = e;
+    q->chunks[bucket->tail].count = 1;
+}
+
+/* The earliest event, or NULL; valid until the next push or refill. */
+static inline const event *event_queue_peek(event_queue *q) {
+    if (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q)) return &q->ready[q->ready_pos];
+    return NULL;
+}
+
+static inline void event_queue_pop(event_queue *q) { q->ready_pos++; }
+
+#endif

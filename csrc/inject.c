@@ -1,0 +1,210 @@
+#include "inject.h"
+
+#include <string.h>
+
+#include "memory.h"
+#include "program.h"
+#include "source.h"
+#include "wire.h"
+
+static inline uint32_t packet_number(const xfer *x, const flow_cursor *c) {
+    return x->policy == 2 ? x->adaptive_next : c->next;
+}
+
+static inline uint32_t payload_of(const xfer *x, uint32_t i) {
+    if (LIKELY(i + 1 < x->count)) return x->full;
+    return (uint32_t)(x->bytes - (uint64_t)i * x->full);
+}
+
+static inline uint32_t exact_of(const xfer *x, uint32_t payload) {
+    return LIKELY(payload <= x->limit) ? 1 : (payload + x->limit - 1) / x->limit;
+}
+
+/* Route key of packet i: what is left of its number after the choice of the first wire. */
+static uint32_t key_of(const xfer *x, uint32_t i) {
+    if (x->policy == 0) return (x->stripe + i) / x->group_size;
+    return x->policy == 1 ? x->stripe / x->group_size : x->stripe + i;
+}
+
+uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot) {
+    uint32_t index = sim_pool_packet(s);
+    if (UNLIKELY(index == NONE)) return NONE;
+    const flow_cursor *c = &s->wires[wire].flows[slot];
+    const xfer *x = &s->xfers[c->xfer];
+    packet *p = &s->packets[index];
+    uint32_t i = packet_number(x, c);
+    p->xfer = c->xfer;
+    p->key = key_of(x, i);
+    p->payload = payload_of(x, i);
+    p->exact = exact_of(x, p->payload);
+    p->out = wire;
+    p->kind = x->kind;
+    p->wire_bytes = c->wire_bytes;
+    p->held_wire = NONE;
+    p->dst = x->dst;
+    p->ref = NONE;
+    p->path_pos = x->path == NONE ? NONE : s->model->image.path_off[x->path] + 1;
+    p->first_wire = wire;
+    p->first_vc = x->vc;
+    p->vc = (uint8_t)c->vc;
+    p->copy = 0;
+    p->adaptive = x->policy == 2;
+    return index;
+}
+
+static inline int64_t avail_of(const xfer *x, uint32_t i) {
+    base_u128 work = (base_u128)((uint64_t)i * x->full) * x->cost16;
+    return x->start_ps + (int64_t)(uint64_t)(work >> 16);
+}
+
+static uint32_t wire_bytes_of(const clusim_sim *s, uint32_t wire, const xfer *x, uint32_t i) {
+    uint32_t payload = payload_of(x, i);
+    return model_wire_bytes(s->wires[wire].rate->format, x->kind, payload, exact_of(x, payload), x->limit);
+}
+
+static bool window_open(const xfer *x, const flow_cursor *c) {
+    return x->window == 0 || (x->policy == 2 ? x->outstanding : c->outstanding) < x->window;
+}
+
+/* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
+static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
+    wire_state *w = &s->wires[wire];
+    flow_cursor *c = &w->flows[slot];
+    const xfer *x = &s->xfers[c->xfer];
+    uint32_t i = packet_number(x, c);
+    uint32_t bit = w->num_voqs + slot;
+    uint64_t mask = UINT64_C(1) << (bit & 63);
+    bool left = i < x->count, open = window_open(x, c);
+    c->window_closed = left && !open;
+    if (LIKELY(left && open)) {
+        c->wire_bytes = LIKELY(i + 1 < x->count) ? c->full_bytes : wire_bytes_of(s, wire, x, i);
+        c->avail = avail_of(x, i);
+        if (LIKELY(c->avail <= s->now_ps)) {
+            w->num_ready += (w->ready[bit >> 6] & mask) == 0;
+            w->ready[bit >> 6] |= mask;
+            w->waits[bit >> 6] &= ~mask;
+            return;
+        }
+        w->waits[bit >> 6] |= mask;
+        w->waiting = 1;
+    } else {
+        w->waits[bit >> 6] &= ~mask;
+    }
+    w->num_ready -= (w->ready[bit >> 6] & mask) != 0;
+    w->ready[bit >> 6] &= ~mask;
+}
+
+static void update_adaptive(clusim_sim *s, const xfer *x, uint32_t except) {
+    for (uint32_t k = 0; k < x->group_size; k++) {
+        uint32_t wire = x->group[k];
+        update_candidate(s, wire, x->slot);
+        if (wire != except) sim_arbitrate(s, wire);
+    }
+}
+
+void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
+    flow_cursor *c = &s->wires[wire].flows[slot];
+    uint32_t xfer_index = c->xfer;
+    xfer *x = &s->xfers[xfer_index];
+    uint32_t i = packet_number(x, c);
+    if (x->kind == WRITE || x->kind == MCAST) memory_inject(s, x->endpoint, payload_of(x, i));
+    x->max_end = base_max(x->max_end, end);
+    x->ungranted--;
+    if (x->policy == 2) {
+        x->adaptive_next++;
+        x->outstanding++;
+        update_adaptive(s, x, wire);
+    } else {
+        uint64_t next = (uint64_t)i + (LIKELY(x->policy == 0) ? x->group_size : 1);
+        c->next = next < x->count ? (uint32_t)next : x->count;
+        c->outstanding++;
+        update_candidate(s, wire, slot);
+    }
+    if (x->ungranted == 0) {
+        if (x->owner_kind == OWNER_SOURCE) {
+            source_injected(s, x->owner, x->max_end);
+        } else if (x->type == XFER_WRITE || x->type == XFER_MCAST) {
+            program_injected(s, x->owner, base_max(x->max_end, x->pace_ps));
+        }
+    }
+}
+
+void inject_response(clusim_sim *s, const packet *p) {
+    xfer *x = &s->xfers[p->xfer];
+    if (x->window == 0) return;
+    if (x->policy == 2) {
+        x->outstanding--;
+        if (x->adaptive_next < x->count) update_adaptive(s, x, NONE);
+        return;
+    }
+    flow_cursor *c = &s->wires[p->first_wire].flows[x->slot];
+    c->outstanding--;
+    if (c->window_closed) {
+        update_candidate(s, p->first_wire, x->slot);
+        sim_arbitrate(s, p->first_wire);
+    }
+}
+
+/* The wires of the first hop: the group without wires that are down, unless all are. */
+static void choose_wires(clusim_sim *s, xfer *x, uint32_t first_group) {
+    const clusim_model *m = s->model;
+    if (x->path != NONE) {
+        x->group = m->image.path_wires + m->image.path_off[x->path];
+        x->group_size = 1;
+        return;
+    }
+    x->group = model_group(m, first_group);
+    x->group_size = model_group_size(m, first_group);
+    if (LIKELY(!s->any_down)) return;
+    uint32_t up = 0;
+    for (uint32_t k = 0; k < x->group_size; k++) up += !s->wires[x->group[k]].down;
+    if (up == 0 || up == x->group_size) return;
+    x->own_group = malloc(up * sizeof *x->own_group);
+    if (x->own_group == NULL) {
+        s->failed = true;
+        return;
+    }
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < x->group_size; k++) {
+        if (!s->wires[x->group[k]].down) x->own_group[n++] = x->group[k];
+    }
+    x->group = x->own_group;
+    x->group_size = n;
+}
+
+static void start_cursor(clusim_sim *s, uint32_t xfer_index, uint32_t wire, uint32_t first_packet) {
+    const xfer *x = &s->xfers[xfer_index];
+    flow_cursor *c = &s->wires[wire].flows[x->slot];
+    c->full_bytes = model_wire_bytes(s->wires[wire].rate->format, x->kind, x->full,
+                                     exact_of(x, x->full), x->limit);
+    c->vc = (uint16_t)inject_first_vc(s, wire, x->vc);
+    c->xfer = xfer_index;
+    c->next = first_packet < x->count ? first_packet : x->count;
+    c->outstanding = 0;
+    update_candidate(s, wire, x->slot);
+    sim_arbitrate(s, wire);
+}
+
+void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint32_t key_base,
+                  uint32_t window_bytes) {
+    xfer *x = &s->xfers[xfer_index];
+    x->start_ps = s->now_ps;
+    x->max_end = 0;
+    x->stripe = key_base;
+    x->ungranted = x->count;
+    choose_wires(s, x, first_group);
+    uint32_t n = x->group_size;
+    if (window_bytes && x->type != XFER_WRITE && x->type != XFER_MCAST) {
+        uint64_t per_wire = (uint64_t)x->full * (x->policy == 0 ? n : 1);
+        x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
+    }
+    if (x->policy == 1) {
+        start_cursor(s, xfer_index, x->group[key_base % n], 0);
+        return;
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod n. */
+        uint32_t first = x->policy == 2 ? 0 : (k + n - key_base % n) % n;
+        start_cursor(s, xfer_index, x->group[k], first);
+    }
+}

@@ -1,0 +1,37 @@
+/* inject.h - flows: how transfers become packets on the wires of their endpoint.
+ *
+ * Hardware  Thread blocks issue stores and loads; addresses are interleaved over a GPU's links.
+ * Model     Contract, section 5: packets are made when a wire grants them, never before, so memory
+ *           does not grow with the size of a message.
+ * Not modelled  Warps, the order of addresses inside a packet, partial writes.
+ */
+#ifndef CLUSIM_INJECT_H
+#define CLUSIM_INJECT_H
+
+#include "sim.h"
+
+/* Make the next packet of the flow in `slot` for `wire`; NONE if memory ran out. */
+uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot);
+
+/* It was granted and its serialisation ends at `end`. */
+void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end);
+
+/* A response came back: one packet less is outstanding. */
+void inject_response(clusim_sim *s, const packet *p);
+
+/* Begin injecting a transfer whose description is filled in; the present time is its start. */
+void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint32_t key_base,
+                  uint32_t window_bytes);
+
+/* Number of packets of at most `full` bytes in `bytes`. */
+static inline uint32_t inject_count(uint64_t bytes, uint64_t full) {
+    return (uint32_t)base_ceil_div(bytes, full);
+}
+
+/* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
+static inline uint32_t inject_first_vc(const clusim_sim *s, uint32_t wire, uint32_t vc) {
+    if (LIKELY(!s->wires[wire].dateline)) return vc;
+    return vc + 1 < s->nvc ? vc + 1 : s->nvc - 1;
+}
+
+#endif

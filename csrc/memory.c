@@ -1,0 +1,151 @@
+#include "memory.h"
+
+#include "program.h"
+
+#define WHOLE (UINT64_C(1) << 48)
+#define FASTEST (UINT64_C(1) << 62)
+
+static const clusim_task *task_of(const clusim_sim *s, uint32_t task) {
+    return &s->model->image.tasks[task];
+}
+
+void memory_mark_dirty(clusim_sim *s, uint32_t endpoint) {
+    endpoint_state *e = &s->endpoints[endpoint];
+    if (e->dirty) return;
+    e->dirty = 1;
+    sim_pool_list(s, &s->dirty_endpoints, endpoint);
+}
+
+void memory_start_kernel(clusim_sim *s, uint32_t task) {
+    uint32_t endpoint = task_of(s, task)->endpoint;
+    endpoint_state *e = &s->endpoints[endpoint];
+    task_state *k = &s->tasks[task];
+    k->done = 0;
+    k->speed = 0;
+    k->since = s->now_ps;
+    k->end_at = NEVER;
+    k->next_kernel = e->first_kernel;
+    e->first_kernel = task;
+    if (e->kernels++ == 0) {
+        e->epoch_due = 1;
+        e->epoch_mem = e->mem_bytes_256; /* nothing is charged to the first epoch */
+    }
+    e->set_changed = 1;
+    memory_mark_dirty(s, endpoint);
+}
+
+void memory_kernel_event(clusim_sim *s, uint32_t task) {
+    task_state *k = &s->tasks[task];
+    if (k->end_at != s->now_ps) return; /* its speed changed since */
+    endpoint_state *e = &s->endpoints[task_of(s, task)->endpoint];
+    uint32_t *link = &e->first_kernel;
+    while (*link != task) link = &s->tasks[*link].next_kernel;
+    *link = k->next_kernel;
+    k->end_at = NEVER;
+    if (--e->kernels == 0) e->epoch_at = NEVER;
+    e->set_changed = 1;
+    memory_mark_dirty(s, task_of(s, task)->endpoint);
+    program_task_done(s, task);
+}
+
+void memory_epoch_event(clusim_sim *s, uint32_t endpoint) {
+    endpoint_state *e = &s->endpoints[endpoint];
+    if (e->epoch_at != s->now_ps || e->kernels == 0) return;
+    e->epoch_due = 1;
+    memory_mark_dirty(s, endpoint);
+}
+
+static uint64_t clamp128(base_u128 value, uint64_t limit) {
+    return value > limit ? limit : (uint64_t)value;
+}
+
+static uint64_t epoch_capacity(const clusim_endpoint *p) {
+    return ((uint64_t)p->mem_quantum_ps << 16) / p->mem_cost16;
+}
+
+static void start_epoch(clusim_sim *s, uint32_t endpoint) {
+    endpoint_state *e = &s->endpoints[endpoint];
+    const clusim_endpoint *p = &s->model->image.endpoints[endpoint];
+    uint64_t cap = epoch_capacity(p), n = e->kernels;
+    uint64_t used = (e->mem_bytes_256 >> 8) - (e->epoch_mem >> 8);
+    uint64_t left = used < cap ? cap - used : 0;
+    uint64_t fair = clamp128((base_u128)cap * n / (n + 1), UINT64_MAX);
+    e->epoch_avail = base_umax(1, base_umax(left, fair));
+    e->epoch_mem = e->mem_bytes_256;
+    e->epoch_at = s->now_ps + p->mem_quantum_ps;
+    sim_event(s, e->epoch_at, EV_EPOCH, 0, endpoint);
+}
+
+static uint64_t kernel_speed(const clusim_sim *s, uint32_t task) {
+    const clusim_task *t = task_of(s, task);
+    const endpoint_state *e = &s->endpoints[t->endpoint];
+    const clusim_endpoint *p = &s->model->image.endpoints[t->endpoint];
+    uint32_t free_sms = p->sms > e->busy_sms ? p->sms - e->busy_sms : 1;
+    uint32_t share = free_sms / e->kernels;
+    if (share == 0) share = 1;
+    if (share > t->sms) share = t->sms;
+    uint64_t compute = (uint64_t)base_max(1, t->compute_ps);
+    /* 2^64 * share * 1024 exceeds 128 bits for no legal share; the divisor is below 2^126. */
+    base_u128 work = ((base_u128)share << 74);
+    uint64_t v = clamp128(work / ((base_u128)t->sms * compute * e->slow_1024), FASTEST);
+    if (t->mem_bytes) {
+        base_u128 bytes = (base_u128)(e->epoch_avail / e->kernels) << 64;
+        base_u128 per = (base_u128)t->mem_bytes * (uint64_t)p->mem_quantum_ps;
+        v = base_umin(v, clamp128(bytes / per, FASTEST));
+    }
+    return base_umax(1, v);
+}
+
+/* Bring a kernel's progress up to date and give it its new speed and end. */
+static void set_speed(clusim_sim *s, uint32_t task) {
+    task_state *k = &s->tasks[task];
+    base_u128 done = k->done + (((base_u128)k->speed * (uint64_t)(s->now_ps - k->since)) >> 16);
+    k->done = clamp128(done, WHOLE);
+    k->since = s->now_ps;
+    k->speed = kernel_speed(s, task);
+    base_u128 left = (base_u128)(WHOLE - k->done) << 16;
+    base_u128 wait = (left + k->speed - 1) / k->speed;
+    uint64_t ps = clamp128(wait, (uint64_t)1 << 61);
+    k->end_at = s->now_ps + (int64_t)base_umax(1, ps);
+    sim_event(s, k->end_at, EV_KERNEL, 0, task);
+}
+
+/* What communication pays per byte while the running kernels want their part. */
+static uint64_t communication_cost16(const clusim_sim *s, uint32_t endpoint) {
+    const endpoint_state *e = &s->endpoints[endpoint];
+    const clusim_endpoint *p = &s->model->image.endpoints[endpoint];
+    if (e->kernels == 0) return p->mem_cost16;
+    uint64_t cap = epoch_capacity(p);
+    base_u128 want = 0;
+    for (uint32_t k = e->first_kernel; k != NONE; k = s->tasks[k].next_kernel) {
+        const clusim_task *t = task_of(s, k);
+        want += (base_u128)t->mem_bytes * (uint64_t)p->mem_quantum_ps /
+                (uint64_t)base_max(1, t->compute_ps);
+    }
+    uint64_t left = want < cap ? cap - (uint64_t)want : 0;
+    left = base_umax(1, base_umax(left, cap / (e->kernels + 1)));
+    return (uint64_t)((base_u128)p->mem_cost16 * cap / left);
+}
+
+static void settle_endpoint(clusim_sim *s, uint32_t endpoint) {
+    endpoint_state *e = &s->endpoints[endpoint];
+    bool changed = e->set_changed || e->epoch_due || e->busy_sms != e->settled_sms;
+    e->dirty = e->set_changed = 0;
+    e->settled_sms = e->busy_sms;
+    if (!changed) return;
+    e->mem_cost16 = communication_cost16(s, endpoint);
+    if (e->kernels == 0) {
+        e->epoch_due = 0;
+        return;
+    }
+    if (e->epoch_due) start_epoch(s, endpoint);
+    e->epoch_due = 0;
+    for (uint32_t k = e->first_kernel; k != NONE; k = s->tasks[k].next_kernel) set_speed(s, k);
+}
+
+void memory_settle(clusim_sim *s) {
+    for (uint32_t i = 0; i < s->dirty_endpoints.len; i++) {
+        settle_endpoint(s, s->dirty_endpoints.ids[i]);
+    }
+    s->dirty_endpoints.len = 0;
+}

@@ -1,0 +1,231 @@
+#include "model.h"
+
+#include <string.h>
+
+#include "event_queue.h"
+
+const char *clusim_version(void) { return CLUSIM_VERSION; }
+
+/* ---- copying ------------------------------------------------------------------------------- */
+
+/* Replace *array by an owned copy; an empty array becomes NULL, which nobody indexes. */
+static bool own(const void *array, uint64_t count, size_t size) {
+    const void **slot = (const void **)(uintptr_t)array;
+    void *copy = malloc(count ? count * size : 1);
+    if (copy == NULL) {
+        *slot = NULL;
+        return false;
+    }
+    if (count) memcpy(copy, *slot, count * size);
+    *slot = copy;
+    return true;
+}
+
+#define OWN(field, count) own(&im->field, im->count, sizeof *im->field)
+
+static bool copy_arrays(clusim_image *im) {
+    /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed. */
+    bool ok = own(&im->op_flags, im->num_opcodes, sizeof *im->op_flags);
+    ok &= OWN(nodes, num_nodes) & OWN(endpoints, num_endpoints) & OWN(formats, num_formats);
+    ok &= OWN(wires, num_wires) & OWN(routes, num_routes) & OWN(group_off, num_group_off);
+    ok &= OWN(group_wires, num_group_wires) & OWN(path_off, num_path_off);
+    ok &= OWN(path_wires, num_path_wires) & OWN(units, num_units);
+    ok &= OWN(mgroup_off, num_mgroup_off) & OWN(mgroup_members, num_mgroup_members);
+    ok &= OWN(conns, num_conns) & OWN(costs, num_costs) & OWN(prims, num_prims);
+    ok &= OWN(templates, num_templates) & OWN(instances, num_instances);
+    ok &= OWN(inst_conns, num_inst_conns) & OWN(tasks, num_tasks) & OWN(succ, num_succ);
+    ok &= OWN(sources, num_sources) & OWN(messages, num_messages) & OWN(faults, num_faults);
+    return ok;
+}
+
+static void free_arrays(clusim_image *im) {
+    const void *owned[] = {
+        im->op_flags,   im->nodes,      im->endpoints,      im->formats,   im->wires,
+        im->routes,     im->group_off,  im->group_wires,    im->path_off,  im->path_wires,
+        im->units,      im->mgroup_off, im->mgroup_members, im->conns,     im->costs,
+        im->prims,      im->templates,  im->instances,      im->inst_conns, im->tasks,
+        im->succ,       im->sources,    im->messages,       im->faults};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
+}
+
+/* ---- derived tables ------------------------------------------------------------------------ */
+
+static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint32_t format) {
+    for (uint32_t i = 0; i < m->num_rates; i++) {
+        const rate_class *r = &m->rates[i];
+        if (r->num == num && r->den == den && r->format_index == format) return i;
+    }
+    rate_class *r = &m->rates[m->num_rates];
+    *r = (rate_class){.num = num, .den = den, .format_index = format};
+    r->format = &m->image.formats[format];
+    r->flit_ps = model_est(r, r->format->flit_bytes);
+    r->flit_256 = (uint64_t)r->format->flit_bytes * 256;
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        r->header_ps[kind] = model_est(r, model_up(r->format, r->format->header_bytes[kind]));
+    }
+    return m->num_rates++;
+}
+
+static bool faster(const rate_class *a, const rate_class *b) {
+    return (base_u128)a->num * b->den > (base_u128)b->num * a->den;
+}
+
+static bool derive_rates(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    m->rates = calloc(im->num_wires + im->num_faults + 1, sizeof *m->rates);
+    m->fault_rate = malloc((im->num_faults + 1) * sizeof *m->fault_rate);
+    if (m->rates == NULL || m->fault_rate == NULL) return false;
+    for (uint32_t w = 0; w < im->num_wires; w++) {
+        const clusim_wire *x = &im->wires[w];
+        m->wires[w].rate = rate_class_of(m, x->rate_num, x->rate_den, x->format);
+    }
+    for (uint32_t f = 0; f < im->num_faults; f++) {
+        const clusim_fault *x = &im->faults[f];
+        bool rate = x->kind == 0 && x->num != 0;
+        m->fault_rate[f] =
+            rate ? rate_class_of(m, x->num, x->den, im->wires[x->index].format) : NONE;
+    }
+    return true;
+}
+
+static bool derive_adjacency(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    m->in_count = calloc(im->num_nodes + 1, sizeof *m->in_count);
+    m->out_off = calloc(im->num_nodes + 2, sizeof *m->out_off);
+    m->out_wires = calloc(im->num_wires + 1, sizeof *m->out_wires);
+    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL) return false;
+    for (uint32_t w = 0; w < im->num_wires; w++) {
+        m->wires[w].in_local = m->in_count[im->wires[w].dst]++;
+        m->out_off[im->wires[w].src + 2]++;
+    }
+    for (uint32_t n = 0; n < im->num_nodes; n++) m->out_off[n + 2] += m->out_off[n + 1];
+    for (uint32_t w = 0; w < im->num_wires; w++) {
+        m->out_wires[m->out_off[im->wires[w].src + 1]++] = w;
+    }
+    return true;
+}
+
+static void derive_wire(clusim_model *m, uint32_t w) {
+    const clusim_image *im = &m->image;
+    const clusim_wire *x = &im->wires[w];
+    const clusim_node *src = &im->nodes[x->src], *dst = &im->nodes[x->dst];
+    wire_info *info = &m->wires[w];
+    info->latency_ps = x->latency_ps;
+    info->credit_ps = x->reverse == NONE ? x->latency_ps : im->wires[x->reverse].latency_ps;
+    info->src = x->src;
+    info->dst = x->dst;
+    info->reverse = x->reverse;
+    info->ordinal = x->ordinal;
+    info->dim = x->dim;
+    info->dateline = x->dateline;
+    info->dst_endpoint = dst->endpoint;
+    info->dst_unit = dst->unit;
+    info->dst_latency_ps = dst->latency_ps;
+    info->store_forward = (dst->flags & 1) || dst->endpoint != NONE;
+    info->has_errors = x->error_threshold != 0;
+    info->plain_cut = 1;
+    for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
+        const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
+        const rate_class *in = &m->rates[info->rate];
+        if (faster(out, in) || out->format != in->format) info->plain_cut = 0;
+    }
+    info->num_voqs = (m->in_count[x->src] + 1) * im->nvc;
+    info->num_candidates =
+        info->num_voqs + (src->endpoint == NONE ? 0 : im->endpoints[src->endpoint].cta_slots);
+    info->num_words = (info->num_candidates + 63) / 64;
+    info->voq_base = (uint32_t)m->num_voqs;
+    info->flow_base = (uint32_t)m->num_flows;
+    info->word_base = (uint32_t)m->num_words;
+    m->num_voqs += info->num_voqs;
+    m->num_flows += info->num_candidates - info->num_voqs;
+    m->num_words += info->num_words;
+    if (x->dim || x->dateline) m->has_dims = true;
+}
+
+static bool derive_groups(clusim_model *m) {
+    m->num_groups = (uint32_t)m->image.num_group_off - 1;
+    m->group_fastest = malloc((m->num_groups + 1) * sizeof *m->group_fastest);
+    if (m->group_fastest == NULL) return false;
+    for (uint32_t g = 0; g < m->num_groups; g++) {
+        const uint32_t *wires = model_group(m, g);
+        uint32_t best = wires[0];
+        for (uint32_t i = 1; i < model_group_size(m, g); i++) {
+            const rate_class *a = &m->rates[m->wires[wires[i]].rate];
+            const rate_class *b = &m->rates[m->wires[best].rate];
+            if (faster(a, b) || (!faster(b, a) && wires[i] < best)) best = wires[i];
+        }
+        m->group_fastest[g] = best;
+    }
+    return true;
+}
+
+/* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
+static int32_t choose_shift(const clusim_model *m) {
+    const clusim_image *im = &m->image;
+    uint64_t smallest = UINT32_MAX, gap = UINT64_MAX;
+    for (uint32_t i = 0; i < im->num_conns; i++) {
+        if (im->conns[i].kind == 2) continue;
+        smallest = base_umin(smallest, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
+    }
+    for (uint32_t i = 0; i < im->num_sources; i++) {
+        smallest = base_umin(smallest, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
+    }
+    int64_t longest = 1;
+    for (uint32_t w = 0; w < im->num_wires; w++) {
+        gap = base_umin(gap, (uint64_t)model_est(&m->rates[m->wires[w].rate], smallest));
+        longest = base_max(longest, m->wires[w].latency_ps + m->wires[w].dst_latency_ps);
+    }
+    for (uint32_t e = 0; e < im->num_endpoints; e++) {
+        longest = base_max(longest, im->endpoints[e].read_latency_ps);
+    }
+    uint64_t width = 1 * gap / (im->num_wires + 1);
+    int32_t shift = 2;
+    while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
+    /* The ring spans the longest latency, or the heap would do the work. */
+    while (shift < 40 && ((int64_t)EVENT_QUEUE_BUCKETS << shift) < 2 * longest) shift++;
+    return shift;
+}
+
+static bool derive(clusim_model *m) {
+    const clusim_image *im = &m->image;
+    m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
+    if (m->wires == NULL || !derive_rates(m) || !derive_adjacency(m)) return false;
+    for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
+    for (uint32_t i = 0; i < im->num_conns; i++) m->has_adaptive |= im->conns[i].policy == 2;
+    for (uint32_t i = 0; i < im->num_sources; i++) m->has_adaptive |= im->sources[i].policy == 2;
+    if (!derive_groups(m)) return false;
+    m->bucket_shift = choose_shift(m);
+    return true;
+}
+
+int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
+    *out = NULL;
+    memset(error, 0, sizeof *error);
+    int status = model_check_image(image, error);
+    if (status != CLUSIM_OK) return status;
+    clusim_model *m = calloc(1, sizeof *m);
+    if (m != NULL) {
+        m->image = *image;
+        if (copy_arrays(&m->image) && derive(m)) {
+            *out = m;
+            return CLUSIM_OK;
+        }
+        clusim_model_destroy(m);
+    }
+    error->status = CLUSIM_ERR_NO_MEMORY;
+    snprintf(error->message, sizeof error->message, "out of memory");
+    return CLUSIM_ERR_NO_MEMORY;
+}
+
+void clusim_model_destroy(clusim_model *m) {
+    if (m == NULL) return;
+    free_arrays(&m->image);
+    free(m->wires);
+    free(m->rates);
+    free(m->fault_rate);
+    free(m->group_fastest);
+    free(m->in_count);
+    free(m->out_off);
+    free(m->out_wires);
+    free(m);
+}

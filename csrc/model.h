@@ -1,0 +1,95 @@
+/* model.h - the immutable side of a run: a checked copy of the image and what follows from it. */
+#ifndef CLUSIM_MODEL_H
+#define CLUSIM_MODEL_H
+
+#include "base.h"
+#include "clusim.h"
+
+/* What wires of one rate and one packet format share; small, so it stays in cache. */
+typedef struct rate_class {
+    uint64_t num, den;   /* bytes per ps, reduced */
+    int64_t flit_ps;     /* est(flit) */
+    uint64_t flit_256;   /* a flit in 1/256 byte */
+    int64_t header_ps[8]; /* est(up(header)), by kind */
+    const clusim_format *format;
+    uint32_t format_index;
+} rate_class;
+
+/* What arbitration needs to know of a wire, derived from the image. */
+typedef struct wire_info {
+    int64_t latency_ps;
+    int64_t credit_ps;
+    uint32_t src, dst, reverse, ordinal;
+    uint32_t rate;       /* rate class in the image */
+    uint32_t in_local;   /* index among the incoming wires of dst */
+    uint32_t dst_endpoint, dst_unit; /* of node dst, or NONE */
+    int64_t dst_latency_ps;
+    uint32_t voq_base;   /* first VOQ of this wire (as an output) */
+    uint32_t num_voqs;   /* (n_in + 1) * nvc */
+    uint32_t flow_base;  /* first flow cursor; endpoints only */
+    uint32_t num_candidates;
+    uint32_t word_base, num_words; /* candidate bitmap */
+    uint16_t dim, dateline;
+    uint8_t store_forward; /* far node takes whole packets */
+    uint8_t has_errors;    /* replays packets now and then */
+    uint8_t plain_cut;     /* no wire out of the far node is faster or of another format */
+} wire_info;
+
+struct clusim_model {
+    clusim_image image; /* arrays owned by the model */
+    wire_info *wires;
+    rate_class *rates;
+    uint32_t num_rates;
+    uint32_t *fault_rate;   /* per fault: rate class, or NONE for "down" and other kinds */
+    uint32_t *group_fastest; /* per route group: fastest wire at image rates */
+    uint32_t *in_count;     /* per node */
+    uint32_t *out_off, *out_wires; /* per node: outgoing wires */
+    uint64_t num_voqs, num_flows, num_words;
+    uint32_t num_groups;
+    bool has_dims;
+    bool has_adaptive;
+    int32_t bucket_shift; /* of the event queue */
+};
+
+/* Refuse images that would make the engine misbehave; the front end's checks speak better. */
+int model_check_image(const clusim_image *image, clusim_error *error);
+
+/* est(b) of the contract: ceil(b*den/num). */
+static inline int64_t model_est(const rate_class *r, uint64_t bytes) {
+    if (LIKELY(r->num == 1)) return (int64_t)(bytes * r->den);
+    return (int64_t)base_ceil_div(bytes * r->den, r->num);
+}
+
+static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {
+    uint32_t flit = f->flit_bytes;
+    if (LIKELY((flit & (flit - 1)) == 0)) return (bytes + flit - 1) & ~(uint64_t)(flit - 1);
+    return (bytes + flit - 1) / flit * flit;
+}
+
+/* Wire bytes of a packet standing for `payload` bytes in `exact` packets of at most `limit` bytes. */
+static inline uint32_t model_wire_bytes(const clusim_format *f, uint32_t kind, uint32_t payload,
+                                        uint32_t exact, uint32_t limit) {
+    uint64_t header = f->header_bytes[kind];
+    if ((KINDS_BARE >> kind) & 1) return (uint32_t)(exact * model_up(f, header));
+    if (LIKELY(exact == 1)) return (uint32_t)model_up(f, header + payload);
+    uint64_t rest = payload - (uint64_t)(exact - 1) * limit;
+    return (uint32_t)((exact - 1) * model_up(f, header + limit) + model_up(f, header + rest));
+}
+
+static inline uint64_t model_occupancy(const clusim_format *f, uint32_t kind, uint32_t wire_bytes) {
+    return ((uint64_t)wire_bytes * f->service_1024[kind] + 1023) >> 10;
+}
+
+static inline uint32_t model_group_size(const clusim_model *m, uint32_t group) {
+    return m->image.group_off[group + 1] - m->image.group_off[group];
+}
+
+static inline const uint32_t *model_group(const clusim_model *m, uint32_t group) {
+    return m->image.group_wires + m->image.group_off[group];
+}
+
+static inline uint32_t model_route(const clusim_model *m, uint32_t node, uint32_t endpoint) {
+    return m->image.routes[(uint64_t)node * m->image.num_endpoints + endpoint];
+}
+
+#endif

@@ -1,0 +1,209 @@
+#include "node.h"
+
+#include "inject.h"
+#include "memory.h"
+#include "unit.h"
+#include "wire.h"
+
+/* ---- routing --------------------------------------------------------------------------------- */
+
+static uint32_t least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n, bool skip_down) {
+    uint32_t best = NONE;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t w = wires[k];
+        if (skip_down && s->wires[w].down) continue;
+        uint64_t queued = s->wires[w].queued_bytes;
+        if (best == NONE || queued < s->wires[best].queued_bytes ||
+            (queued == s->wires[best].queued_bytes && w < best)) {
+            best = w;
+        }
+    }
+    return best;
+}
+
+/* The `number`-th wire of a group that is not down. */
+static uint32_t nth_up(const clusim_sim *s, const uint32_t *wires, uint32_t number) {
+    for (uint32_t k = 0;; k++) {
+        if (!s->wires[wires[k]].down && number-- == 0) return wires[k];
+    }
+}
+
+uint32_t node_route(clusim_sim *s, packet *p, uint32_t from, uint32_t endpoint) {
+    const clusim_model *m = s->model;
+    if (p->path_pos != NONE) return m->image.path_wires[p->path_pos++];
+    uint32_t group = model_route(m, s->info[from].dst, endpoint);
+    const uint32_t *wires = model_group(m, group);
+    uint32_t n = model_group_size(m, group);
+    if (n == 1) return wires[0];
+    bool skip_down = false;
+    uint32_t all = n;
+    if (UNLIKELY(s->any_down)) {
+        uint32_t up = 0;
+        for (uint32_t k = 0; k < n; k++) up += !s->wires[wires[k]].down;
+        skip_down = up > 0 && up < all;
+        if (skip_down) n = up;
+    }
+    if (p->adaptive) return least_queued(s, wires, all, skip_down);
+    if (n == 1) return nth_up(s, wires, 0);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + s->info[from].ordinal) % n);
+    p->key /= n;
+    return UNLIKELY(skip_down) ? nth_up(s, wires, number) : wires[number];
+}
+
+static void set_wire_bytes(const clusim_sim *s, packet *p, uint32_t out) {
+    p->out = out;
+    p->wire_bytes = model_wire_bytes(s->wires[out].rate->format, p->kind, p->payload, p->exact,
+                                     s->xfers[p->xfer].limit);
+}
+
+void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out) {
+    if (s->wires[out].rate->format == s->wires[from].rate->format) {
+        p->out = out;
+    } else {
+        set_wire_bytes(s, p, out);
+    }
+    if (LIKELY(!s->model->has_dims)) return;
+    const wire_info *a = &s->info[from], *b = &s->info[out];
+    if (a->dim != b->dim) p->vc = p->first_vc;
+    if (b->dateline) p->vc = (uint8_t)inject_first_vc(s, out, p->first_vc);
+}
+
+void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc) {
+    set_wire_bytes(s, p, out);
+    p->first_vc = (uint8_t)vc;
+    p->vc = (uint8_t)inject_first_vc(s, out, vc);
+}
+
+/* ---- forwarding ------------------------------------------------------------------------------ */
+
+/* The packet holds the receive buffer of the wire it came over until it has left again. */
+static inline void hold(packet *p, uint32_t from) {
+    p->held_wire = from;
+    p->held_bytes = p->wire_bytes;
+    p->held_vc = p->vc;
+}
+
+static void forward(clusim_sim *s, uint32_t index, uint32_t from) {
+    packet *p = &s->packets[index];
+    hold(p, from);
+    uint32_t candidate = s->wires[from].in_queue + p->vc;
+    node_prepare(s, p, from, node_route(s, p, from, p->dst));
+    wire_enqueue(s, index, candidate);
+}
+
+/* A multicast write at its switch: one copy per member, all sharing the input buffer. */
+static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
+    const clusim_image *im = &s->model->image;
+    uint32_t group = s->xfers[s->packets[index].xfer].mgroup;
+    uint32_t lo = im->mgroup_off[group], hi = im->mgroup_off[group + 1];
+    uint32_t candidate = s->wires[from].in_queue + s->packets[index].vc;
+    uint32_t shared = sim_pool_buffer(s);
+    if (UNLIKELY(shared == NONE)) return;
+    packet original = s->packets[index];
+    hold(&original, from);
+    s->buffers[shared] = (shared_buffer){.copies = hi - lo,
+                                         .wire = from,
+                                         .bytes = original.held_bytes,
+                                         .vc = original.held_vc};
+    original.copy = 1;
+    original.ref = shared;
+    for (uint32_t k = lo; k < hi; k++) {
+        uint32_t copy = k == lo ? index : sim_pool_packet(s);
+        if (UNLIKELY(copy == NONE)) return;
+        packet *p = &s->packets[copy];
+        *p = original;
+        p->dst = im->mgroup_members[k];
+        node_prepare(s, p, from, node_route(s, p, from, p->dst));
+        wire_enqueue(s, copy, candidate);
+    }
+}
+
+/* ---- delivery -------------------------------------------------------------------------------- */
+
+void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible) {
+    xfer *x = &s->xfers[xfer_index];
+    x->visible = base_max(x->visible, visible);
+    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, xfer_index);
+}
+
+static void accept_credit(clusim_sim *s, const packet *p, uint32_t from, int64_t at) {
+    wire_state *w = &s->wires[from];
+    wire_return_credit(s, w, p->vc, p->wire_bytes, at + w->credit_ps);
+}
+
+static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
+    packet *p = &s->packets[index];
+    uint32_t endpoint = s->wires[from].far_endpoint;
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint];
+    bool request = p->kind == READ_REQ || p->kind == RED_FETCH;
+    uint64_t factor = request ? e->read_256 : e->deliver_256;
+    int64_t at = memory_access(s, endpoint, p->payload * factor);
+    accept_credit(s, p, from, at);
+    if (request) {
+        p->in_wire = from;
+        sim_event(s, at + e->read_latency_ps, EV_RESPOND, from, index);
+        return;
+    }
+    if (p->kind == READ_RESP || p->kind == RED_RESULT) inject_response(s, p);
+    if (p->kind == RED_RESULT && s->xfers[p->xfer].type == XFER_REDUCE_MCAST) {
+        p->in_wire = from;
+        sim_event(s, at + e->response_latency_ps, EV_RESPOND, from, index);
+        return;
+    }
+    bool write = p->kind == WRITE || p->kind == MCAST;
+    node_deliver(s, p->xfer, at + (write ? e->write_latency_ps : e->response_latency_ps));
+    sim_free_packet(s, index);
+}
+
+/* An endpoint's answer is ready: it leaves over the wire back, or the first one of its path. */
+void node_respond(clusim_sim *s, uint32_t index) {
+    packet *p = &s->packets[index];
+    const xfer *x = &s->xfers[p->xfer];
+    uint32_t from = p->in_wire;
+    uint32_t candidate = s->wires[from].in_queue + p->vc;
+    uint32_t out = s->wires[from].reverse;
+    uint32_t vc = x->vc_response;
+    p->held_wire = NONE;
+    p->path_pos = NONE;
+    if (p->kind == READ_REQ) {
+        p->kind = READ_RESP;
+        p->dst = x->back;
+        if (x->path_back != NONE) {
+            uint32_t at = s->model->image.path_off[x->path_back];
+            out = s->model->image.path_wires[at];
+            p->path_pos = at + 1;
+        }
+    } else if (p->kind == RED_FETCH) {
+        p->kind = RED_DATA;
+        p->dst = NONE;
+    } else {
+        p->kind = MCAST;
+        p->dst = NONE;
+        p->copy = 0;
+        vc = x->vc;
+    }
+    node_restart(s, p, out, vc);
+    wire_enqueue(s, index, candidate);
+}
+
+void node_arrive(clusim_sim *s, uint32_t index) {
+    packet *p = &s->packets[index];
+    uint32_t from = p->out;
+    const wire_state *w = &s->wires[from];
+    if (w->reverse != NONE) {
+        wire_state *back = &s->wires[w->reverse];
+        uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
+        if (control | back->owed_256) wire_owe(s, back, control);
+    }
+    if (w->far_endpoint != NONE && w->far_endpoint == p->dst) {
+        deliver(s, index, from);
+    } else if (p->kind == RED_REQ) {
+        unit_request(s, index, from);
+    } else if (p->kind == RED_DATA) {
+        unit_data(s, index, from);
+    } else if (p->kind == MCAST && !p->copy) {
+        fan_out(s, index, from);
+    } else {
+        forward(s, index, from);
+    }
+}

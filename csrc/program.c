@@ -1,0 +1,487 @@
+#include "program.h"
+
+#include "inject.h"
+#include "memory.h"
+
+#include <string.h>
+
+enum { FLAG_RECV = 1, FLAG_SEND = 2, FLAG_MCAST = 4, FLAG_REDUCE = 8, PRIM_SYNC = 1 };
+enum { CONN_WRITE, CONN_READ, CONN_FLAG, CONN_MULTIMEM };
+
+typedef struct view { /* what one step of an instance looks at */
+    uint32_t id;
+    inst_state *state;
+    const clusim_instance *image;
+    const clusim_prim *prim;
+    uint32_t flags;
+    uint32_t recv, send; /* connections, or NONE */
+} view;
+
+static uint32_t conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t local) {
+    return s->model->image.inst_conns[i->conn_off + local];
+}
+
+static view look(clusim_sim *s, uint32_t id) {
+    const clusim_image *im = &s->model->image;
+    view v = {.id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
+    v.prim = &im->prims[v.state->prim];
+    v.flags = im->op_flags[v.prim->opcode];
+    if (v.flags & FLAG_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
+    if (v.flags & (FLAG_SEND | FLAG_MCAST | FLAG_REDUCE)) v.send = conn_of(s, v.image, v.prim->send);
+    return v;
+}
+
+static void make_due(clusim_sim *s, uint32_t id) {
+    if (s->insts[id].due) return;
+    s->insts[id].due = 1;
+    sim_pool_list(s, &s->due_insts, id);
+}
+
+/* ---- pieces and slices ----------------------------------------------------------------------- */
+
+static uint64_t chunk_number(const clusim_template *t, const clusim_prim *p, const clusim_instance *x,
+                             uint32_t i) {
+    int64_t n = t->nchunks;
+    int64_t q = ((int64_t)p->base + (int64_t)p->coef * x->rotation + (int64_t)p->step * i) % n;
+    return (uint64_t)(q < 0 ? q + n : q);
+}
+
+static uint64_t up_align(uint64_t bytes, uint64_t align) { return base_ceil_div(bytes, align) * align; }
+
+static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, uint64_t loop, uint64_t q) {
+    if (t->mode == 0) {
+        uint64_t span = t->nchunks * x->chunk_bytes, rem = x->length - base_umin(x->length, loop * span);
+        uint64_t c = x->chunk_bytes;
+        if (rem < span) c = base_umin(c, up_align(base_ceil_div(rem, t->nchunks), x->align));
+        uint64_t all = base_umin(rem, span);
+        return all > q * c ? base_umin(all - q * c, c) : 0;
+    }
+    uint64_t lo = q * x->stride + x->offset + loop * x->chunk_bytes;
+    uint64_t hi = base_umin(lo + x->chunk_bytes, q * x->stride + x->offset + x->length);
+    hi = base_umin(hi, x->limit);
+    return hi > lo ? hi - lo : 0;
+}
+
+static uint64_t loop_count(const clusim_image *im, const clusim_instance *x, const clusim_template *t) {
+    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    uint64_t loops = base_ceil_div(x->length, span);
+    for (uint32_t p = t->prim_lo; p < t->prim_hi && loops == 0; p++) loops = im->prims[p].flags & PRIM_SYNC;
+    return loops;
+}
+
+/* Set the present piece and its first slice; false if there is nothing to move in it. */
+static bool open_piece(clusim_sim *s, uint32_t id) {
+    const clusim_image *im = &s->model->image;
+    inst_state *st = &s->insts[id];
+    const clusim_instance *x = &im->instances[id];
+    const clusim_template *t = &im->templates[x->template_];
+    const clusim_prim *p = &im->prims[st->prim];
+    st->slice_at = 0;
+    st->slice_size = 1;
+    if (p->repeat == 0) return false;
+    if (p->flags & PRIM_SYNC) {
+        st->piece = 0;
+        return true;
+    }
+    st->piece = piece_bytes(x, t, st->loop, chunk_number(t, p, x, st->repeat));
+    uint64_t even = base_ceil_div(base_ceil_div(st->piece, x->slices), 16) * 16;
+    st->slice_size = base_umax(base_umax(even, x->slice_min), 1);
+    return st->piece > 0;
+}
+
+/* Go to the next (repeat, primitive, loop); false at the end of the program. */
+static bool next_piece(clusim_sim *s, uint32_t id) {
+    const clusim_image *im = &s->model->image;
+    inst_state *st = &s->insts[id];
+    const clusim_template *t = &im->templates[im->instances[id].template_];
+    if (++st->repeat < im->prims[st->prim].repeat) return true;
+    st->repeat = 0;
+    if (++st->prim < t->prim_hi) return true;
+    st->prim = t->prim_lo;
+    return ++st->loop < st->loops;
+}
+
+static bool find_piece(clusim_sim *s, uint32_t id) {
+    inst_state *st = &s->insts[id];
+    while (!open_piece(s, id)) {
+        if (!next_piece(s, id)) return false;
+    }
+    st->has_slice = 1;
+    return true;
+}
+
+static bool next_slice(clusim_sim *s, uint32_t id) {
+    inst_state *st = &s->insts[id];
+    st->slice_at += st->slice_size;
+    if (st->slice_at < st->piece) return true;
+    return next_piece(s, id) && find_piece(s, id);
+}
+
+static uint64_t slice_bytes(const inst_state *st) {
+    return base_umin(st->slice_size, st->piece - base_umin(st->piece, st->slice_at));
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+static int64_t pace_after(int64_t start, uint64_t bytes, uint64_t cost16) {
+    return start + (int64_t)(((base_u128)bytes * cost16) >> 16);
+}
+
+static uint64_t cost_of(const clusim_sim *s, const view *v) {
+    const clusim_cost *cost = &s->model->image.costs[v->image->cost];
+    return ((uint64_t)cost->op_cost16[v->prim->opcode] * v->state->slow_1024) >> 10;
+}
+
+static const uint8_t first_kind[] = {
+    [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,          [XFER_MCAST] = MCAST,
+    [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ,
+};
+
+static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, uint32_t type) {
+    const clusim_image *im = &s->model->image;
+    const clusim_conn *c = &im->conns[conn_index];
+    uint32_t index = sim_pool_xfer(s);
+    if (UNLIKELY(index == NONE)) return;
+    xfer *x = &s->xfers[index];
+    x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
+    x->limit = c->packet_bytes;
+    x->full = c->packet_bytes * c->burst;
+    x->count = inject_count(x->bytes, x->full);
+    x->cost16 = cost_of(s, v);
+    x->pace_ps = pace_after(s->now_ps, x->bytes, x->cost16);
+    x->type = (uint8_t)type;
+    x->kind = first_kind[type];
+    x->policy = (uint8_t)c->policy;
+    x->vc = (uint8_t)c->vc;
+    x->vc_response = (uint8_t)c->vc_response;
+    x->owner_kind = OWNER_INSTANCE;
+    x->owner = v->id;
+    x->slot = v->state->slot;
+    x->endpoint = v->image->endpoint;
+    x->back = v->image->endpoint;
+    x->dst = type == XFER_WRITE ? c->dst : type == XFER_READ ? c->src : NONE;
+    x->path = c->path;
+    x->path_back = c->path_back;
+    x->mgroup = c->mgroup;
+    x->conn = conn_index;
+    x->ordinal = v->state->send_ordinal;
+    x->remaining = x->count;
+    if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
+        x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
+    }
+    conn_state *cs = &s->conns[conn_index];
+    uint32_t base = c->policy == 1 ? c->key : cs->stripe;
+    cs->stripe += x->count;
+    uint32_t group = c->first_group;
+    if (group == NONE && c->path == NONE) group = model_route(s->model, im->endpoints[x->endpoint].node, x->dst);
+    inject_start(s, index, group, base, c->window_bytes);
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+/* The oldest slices of a connection that are done and delivered become visible to the receiver. */
+static void post(clusim_sim *s, uint32_t conn, uint32_t ordinal) {
+    conn_state *c = &s->conns[conn];
+    c->missing[ordinal & 63]--;
+    uint32_t width = 0;
+    while (c->posted < c->sends && c->missing[c->posted & 63] == 0) {
+        width += c->width[c->posted & 63];
+        c->posted++;
+    }
+    if (width) sim_event(s, s->now_ps + s->model->image.conns[conn].tail_ps, EV_TAIL, width, conn);
+}
+
+void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool tail) {
+    conn_state *c = &s->conns[conn];
+    uint32_t *waiters = tail ? &c->recv_waiters : &c->send_waiters;
+    if (tail) {
+        c->tail_visible += slots;
+    } else {
+        c->head_visible += slots;
+    }
+    for (uint32_t id = *waiters; id != NONE; id = s->insts[id].next_waiter) make_due(s, id);
+    *waiters = NONE;
+}
+
+static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side) {
+    uint32_t *waiters = side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
+    v->state->wait_side = (uint8_t)side;
+    v->state->wait_conn = conn;
+    v->state->next_waiter = *waiters;
+    *waiters = v->id;
+}
+
+/* ---- the steps of a slice -------------------------------------------------------------------- */
+
+static bool sends_slots(const view *v) { return (v->flags & FLAG_SEND) != 0; }
+
+static bool pass_gate(clusim_sim *s, const view *v) {
+    uint64_t k = v->image->slots_per_slice;
+    v->state->wait_side = WAIT_NOTHING;
+    if (v->recv != NONE && s->conns[v->recv].tail_visible - s->conns[v->recv].consumed < k) {
+        wait_for(s, v, v->recv, WAIT_RECV);
+        return false;
+    }
+    if (!sends_slots(v)) return true;
+    conn_state *c = &s->conns[v->send];
+    const clusim_conn *image = &s->model->image.conns[v->send];
+    if (c->issued + k - c->head_visible > image->slots) {
+        wait_for(s, v, v->send, WAIT_SEND);
+        return false;
+    }
+    c->issued += k;
+    v->state->send_ordinal = (uint32_t)c->sends++;
+    bool write = image->kind == CONN_WRITE && !(v->prim->flags & PRIM_SYNC);
+    c->missing[v->state->send_ordinal & 63] = write ? 2 : 1;
+    c->width[v->state->send_ordinal & 63] = (uint8_t)k;
+    return true;
+}
+
+static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
+    sim_event(s, at_ps, EV_READY, 0, id);
+}
+
+/* The transfer after an optional READ, or the local work; true if the slice is done already. */
+static bool start_main(clusim_sim *s, const view *v) {
+    v->state->phase = PH_DATA;
+    bool sync = v->prim->flags & PRIM_SYNC;
+    if (!sync && (v->flags & (FLAG_MCAST | FLAG_REDUCE))) {
+        bool both = (v->flags & FLAG_MCAST) && (v->flags & FLAG_REDUCE);
+        uint32_t single = v->flags & FLAG_MCAST ? XFER_MCAST : XFER_REDUCE;
+        start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
+        return false;
+    }
+    if (!sync && sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE) {
+        start_transfer(s, v, v->send, XFER_WRITE);
+        return false;
+    }
+    int64_t pace = pace_after(s->now_ps, slice_bytes(v->state), cost_of(s, v));
+    if (pace == s->now_ps) return true;
+    ready_at(s, v->id, pace);
+    return false;
+}
+
+static bool start_data(clusim_sim *s, const view *v) {
+    bool sync = v->prim->flags & PRIM_SYNC;
+    if (!sync && v->recv != NONE && s->model->image.conns[v->recv].kind == CONN_READ) {
+        v->state->phase = PH_READ;
+        start_transfer(s, v, v->recv, XFER_READ);
+        return false;
+    }
+    return start_main(s, v);
+}
+
+/* After a READ: the WRITE of the same primitive, if it has one. */
+static bool after_read(clusim_sim *s, const view *v) {
+    if (sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE) return start_main(s, v);
+    return true;
+}
+
+static void record(clusim_sim *s, uint32_t id, uint32_t seq) {
+    sim_hash(s, 1, s->now_ps, id, seq);
+    if (!s->keep_records) return;
+    if (s->num_records == s->record_size) {
+        size_t bigger = s->record_size ? 2 * s->record_size : 4096;
+        clusim_record *moved = realloc(s->records, bigger * sizeof *moved);
+        if (moved == NULL) {
+            s->failed = true;
+            return;
+        }
+        s->records = moved;
+        s->record_size = bigger;
+    }
+    s->records[s->num_records++] = (clusim_record){s->now_ps, id, seq};
+}
+
+static void finish_slice(clusim_sim *s, const view *v) {
+    record(s, v->id, v->state->seq++);
+    uint32_t k = v->image->slots_per_slice;
+    if (v->recv != NONE) {
+        s->conns[v->recv].consumed += k;
+        int64_t at = s->now_ps + s->model->image.conns[v->recv].head_ps;
+        sim_event(s, at, EV_HEAD, k, v->recv);
+    }
+    if (sends_slots(v)) post(s, v->send, v->state->send_ordinal);
+}
+
+static void finish_instance(clusim_sim *s, uint32_t id) {
+    inst_state *st = &s->insts[id];
+    const clusim_instance *x = &s->model->image.instances[id];
+    endpoint_state *e = &s->endpoints[x->endpoint];
+    st->phase = PH_DONE;
+    e->slots[st->slot >> 6] &= ~(UINT64_C(1) << (st->slot & 63));
+    e->busy_sms -= x->sm;
+    if (e->kernels) memory_mark_dirty(s, x->endpoint);
+    s->slot_freed = true;
+    if (--s->tasks[x->task].instances_left == 0) program_task_done(s, x->task);
+}
+
+/* Let an instance go as far as it can at this timestamp. */
+static void run_instance(clusim_sim *s, uint32_t id) {
+    inst_state *st = &s->insts[id];
+    if (!st->has_slice) {
+        finish_instance(s, id);
+        return;
+    }
+    for (;;) {
+        view v = look(s, id);
+        bool done = false;
+        switch (st->phase) {
+            case PH_GATE: {
+                if (!pass_gate(s, &v)) return;
+                st->slow_1024 = s->endpoints[v.image->endpoint].slow_1024;
+                int64_t fixed = s->model->image.costs[v.image->cost].fixed_ps;
+                fixed = (fixed * st->slow_1024) >> 10;
+                st->phase = PH_FIXED;
+                if (fixed == 0) continue;
+                ready_at(s, id, s->now_ps + fixed);
+                return;
+            }
+            case PH_FIXED: done = start_data(s, &v); break;
+            case PH_READ: done = after_read(s, &v); break;
+            default: done = true; break;
+        }
+        if (!done) return;
+        finish_slice(s, &v);
+        st->phase = PH_GATE;
+        if (!next_slice(s, id)) {
+            finish_instance(s, id);
+            return;
+        }
+    }
+}
+
+/* ---- what events say ------------------------------------------------------------------------- */
+
+void program_ready(clusim_sim *s, uint32_t id) { make_due(s, id); }
+
+void program_injected(clusim_sim *s, uint32_t id, int64_t done_ps) { ready_at(s, id, done_ps); }
+
+void program_complete(clusim_sim *s, uint32_t xfer_index) {
+    const xfer *x = &s->xfers[xfer_index];
+    if (x->type == XFER_WRITE) {
+        post(s, x->conn, x->ordinal);
+    } else if (x->type != XFER_MCAST) {
+        if (x->pace_ps > s->now_ps) {
+            ready_at(s, x->owner, x->pace_ps);
+        } else {
+            make_due(s, x->owner);
+        }
+    }
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+void program_task_done(clusim_sim *s, uint32_t task) {
+    const clusim_image *im = &s->model->image;
+    s->tasks[task].end_ps = s->now_ps;
+    s->tasks_left--;
+    sim_hash(s, 2, s->now_ps, task, 0);
+    for (uint32_t k = im->tasks[task].succ_lo; k < im->tasks[task].succ_hi; k++) {
+        if (--s->tasks[im->succ[k]].deps_left == 0) sim_pool_list(s, &s->due_tasks, im->succ[k]);
+    }
+}
+
+static void start_task(clusim_sim *s, uint32_t task) {
+    const clusim_task *t = &s->model->image.tasks[task];
+    s->tasks[task].start_ps = s->now_ps;
+    switch (t->kind) {
+        case 0:
+            s->tasks[task].instances_left = t->inst_hi - t->inst_lo;
+            for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
+                s->insts[i].phase = PH_QUEUED;
+                sim_pool_list(s, &s->due_starts, i);
+            }
+            if (t->inst_lo == t->inst_hi) program_task_done(s, task);
+            break;
+        case 1: memory_start_kernel(s, task); break;
+        case 2: sim_event(s, s->now_ps + t->delay_ps, EV_DELAY, 0, task); break;
+        default: program_task_done(s, task); break;
+    }
+}
+
+/* Take the lowest free CTA slot of an endpoint; NONE if all are taken. */
+static uint32_t take_slot(endpoint_state *e, uint32_t count) {
+    for (uint32_t w = 0; w < 4; w++) {
+        uint64_t open = ~e->slots[w];
+        if (open == 0) continue;
+        uint32_t slot = w * 64 + (uint32_t)__builtin_ctzll(open);
+        if (slot >= count) return NONE;
+        e->slots[w] |= open & -open;
+        return slot;
+    }
+    return NONE;
+}
+
+static bool start_instance(clusim_sim *s, uint32_t id) {
+    const clusim_image *im = &s->model->image;
+    const clusim_instance *x = &im->instances[id];
+    endpoint_state *e = &s->endpoints[x->endpoint];
+    inst_state *st = &s->insts[id];
+    uint32_t slot = take_slot(e, im->endpoints[x->endpoint].cta_slots);
+    if (slot == NONE) return false;
+    st->slot = slot;
+    e->busy_sms += x->sm;
+    if (e->kernels) memory_mark_dirty(s, x->endpoint);
+    st->phase = PH_GATE;
+    st->prim = im->templates[x->template_].prim_lo;
+    st->loops = loop_count(im, x, &im->templates[x->template_]);
+    st->has_slice = st->loops > 0 && find_piece(s, id);
+    make_due(s, id);
+    return true;
+}
+
+/* The queue is in order of (time of start, id); several waves of one time may add to it. */
+static void start_instances(clusim_sim *s) {
+    uint32_t first = s->slot_queue.len;
+    while (first > 0 && s->insts[s->slot_queue.ids[first - 1]].queued_ps == s->now_ps) first--;
+    for (uint32_t i = 0; i < s->due_starts.len; i++) {
+        s->insts[s->due_starts.ids[i]].queued_ps = s->now_ps;
+        sim_pool_list(s, &s->slot_queue, s->due_starts.ids[i]);
+    }
+    s->due_starts.len = 0;
+    sim_pool_sort_from(&s->slot_queue, first);
+    s->slot_freed = false;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->slot_queue.len; i++) {
+        uint32_t id = s->slot_queue.ids[i];
+        if (!start_instance(s, id)) s->slot_queue.ids[kept++] = id;
+    }
+    s->slot_queue.len = kept;
+}
+
+/* Move a list of due ids, sorted, to `wave`, so that what becomes due meanwhile waits. */
+static void take_due(clusim_sim *s, id_list *due) {
+    id_list taken = *due;
+    *due = s->wave;
+    due->len = 0;
+    s->wave = taken;
+    sim_pool_sort(&s->wave);
+}
+
+bool program_wave(clusim_sim *s) {
+    bool starts = s->slot_freed && s->slot_queue.len;
+    if (s->due_tasks.len == 0 && s->due_insts.len == 0 && !starts) {
+        s->slot_freed = false;
+        return false;
+    }
+    take_due(s, &s->due_tasks);
+    for (uint32_t i = 0; i < s->wave.len; i++) start_task(s, s->wave.ids[i]);
+    if (s->due_starts.len || starts) start_instances(s);
+    take_due(s, &s->due_insts);
+    for (uint32_t i = 0; i < s->wave.len; i++) {
+        s->insts[s->wave.ids[i]].due = 0;
+        run_instance(s, s->wave.ids[i]);
+    }
+    return true;
+}
+
+void program_read(const clusim_sim *s, uint32_t id, clusim_instance_state *out) {
+    static const uint32_t names[] = {0, 1, 4, 4, 4, 4, 5};
+    const inst_state *st = &s->insts[id];
+    *out = (clusim_instance_state){names[st->phase], st->prim, NONE, st->seq, st->loop};
+    if (st->phase == PH_GATE && st->wait_side != WAIT_NOTHING) {
+        out->state = st->wait_side == WAIT_RECV ? 2 : 3;
+        out->conn = st->wait_conn;
+    }
+}

@@ -1,0 +1,324 @@
+/* sim.c - the run loop: events of one timestamp, waves, kernels, then phase B. */
+#include "sim.h"
+
+#include <string.h>
+
+#include "memory.h"
+#include "node.h"
+#include "program.h"
+#include "source.h"
+#include "unit.h"
+#include "verify.h"
+#include "wire.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static bool allocate(clusim_sim *s) {
+    const clusim_model *m = s->model;
+    const clusim_image *im = &m->image;
+    s->wires = aligned_alloc(64, (im->num_wires + 1) * sizeof *s->wires);
+    s->credits = calloc(im->num_wires * im->nvc + 1, sizeof *s->credits);
+    s->voqs = malloc((m->num_voqs + 1) * sizeof *s->voqs);
+    s->ready_bits = calloc(m->num_words + 1, sizeof *s->ready_bits);
+    s->wait_bits = calloc(m->num_words + 1, sizeof *s->wait_bits);
+    s->flows = calloc(m->num_flows + 1, sizeof *s->flows);
+    s->conns = calloc(im->num_conns + 1, sizeof *s->conns);
+    s->insts = calloc(im->num_instances + 1, sizeof *s->insts);
+    s->endpoints = calloc(im->num_endpoints + 1, sizeof *s->endpoints);
+    s->tasks = calloc(im->num_tasks + 1, sizeof *s->tasks);
+    s->sources = calloc(im->num_sources + 1, sizeof *s->sources);
+    s->units = calloc(im->num_units + 1, sizeof *s->units);
+    s->message_end = malloc((im->num_messages + 1) * sizeof *s->message_end);
+    s->final = calloc(im->num_wires + 1, sizeof *s->final);
+    return s->wires && s->credits && s->voqs && s->ready_bits && s->wait_bits && s->flows &&
+           s->conns && s->insts && s->endpoints && s->tasks && s->sources && s->units &&
+           s->message_end && s->final && event_queue_init(&s->events, m->bucket_shift) == 0;
+}
+
+static void init_fabric(clusim_sim *s) {
+    const clusim_model *m = s->model;
+    const clusim_image *im = &m->image;
+    for (uint64_t i = 0; i < m->num_voqs; i++) s->voqs[i] = (voq){NONE, NONE};
+    for (uint32_t w = 0; w < im->num_wires; w++) {
+        wire_init(s, w);
+        for (uint32_t vc = 0; vc < im->nvc; vc++) {
+            s->credits[w * im->nvc + vc].available = (int64_t)im->wires[w].buffer_bytes;
+        }
+    }
+    for (uint32_t e = 0; e < im->num_endpoints; e++) {
+        s->endpoints[e].mem_cost16 = im->endpoints[e].mem_cost16;
+        s->endpoints[e].slow_1024 = im->endpoints[e].slow_1024;
+        s->endpoints[e].first_kernel = NONE;
+        s->endpoints[e].epoch_at = NEVER;
+    }
+    for (uint32_t u = 0; u < im->num_units; u++) s->units[u].wait_head = NONE;
+}
+
+static void init_work(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        s->conns[c].stripe = im->conns[c].key;
+        s->conns[c].recv_waiters = s->conns[c].send_waiters = NONE;
+    }
+    for (uint32_t t = 0; t < im->num_tasks; t++) {
+        s->tasks[t].start_ps = s->tasks[t].end_ps = -1;
+        s->tasks[t].deps_left = im->tasks[t].num_deps;
+        if (im->tasks[t].num_deps == 0) sim_pool_list(s, &s->due_tasks, t);
+    }
+    for (uint32_t i = 0; i < im->num_instances; i++) {
+        s->insts[i].prim = im->templates[im->instances[i].template_].prim_lo;
+    }
+    for (uint32_t m = 0; m < im->num_messages; m++) s->message_end[m] = -1;
+    s->tasks_left = im->num_tasks;
+    for (uint32_t i = 0; i < im->num_sources; i++) {
+        endpoint_state *e = &s->endpoints[im->sources[i].endpoint];
+        uint32_t slot = 0;
+        while (e->slots[slot >> 6] >> (slot & 63) & 1) slot++;
+        e->slots[slot >> 6] |= UINT64_C(1) << (slot & 63);
+        s->sources[i].slot = slot;
+        s->sources[i].next_message = im->sources[i].msg_lo;
+        s->messages_left += im->sources[i].msg_hi - im->sources[i].msg_lo;
+        sim_event(s, 0, EV_SOURCE, 0, i);
+    }
+    for (uint32_t f = 0; f < im->num_faults; f++) sim_event(s, im->faults[f].time_ps, EV_FAULT, f, f);
+    sim_event(s, 0, EV_START, 0, 0);
+}
+
+int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out) {
+    *out = NULL;
+    clusim_sim *s = calloc(1, sizeof *s);
+    if (s == NULL) return CLUSIM_ERR_NO_MEMORY;
+    s->model = model;
+    s->info = model->wires;
+    s->nvc = model->image.nvc;
+    s->keep_records = keep_records != 0;
+    s->packet_free = s->xfer_free = s->buffer_free = NONE;
+    if (!allocate(s)) {
+        clusim_sim_destroy(s);
+        return CLUSIM_ERR_NO_MEMORY;
+    }
+    init_fabric(s);
+    init_work(s);
+    if (s->failed || s->events.failed) {
+        clusim_sim_destroy(s);
+        return CLUSIM_ERR_NO_MEMORY;
+    }
+    *out = s;
+    return CLUSIM_OK;
+}
+
+void clusim_sim_destroy(clusim_sim *s) {
+    if (s == NULL) return;
+    event_queue_free(&s->events);
+    for (uint64_t i = 0; s->credits && i < s->model->image.num_wires * s->nvc; i++) free(s->credits[i].ring);
+    for (uint32_t i = 0; i < s->xfer_size; i++) free(s->xfers[i].own_group);
+    void *owned[] = {s->wires,     s->credits, s->voqs,    s->ready_bits, s->wait_bits, s->flows,
+                     s->packets,   s->xfers,   s->buffers, s->conns,      s->insts,     s->endpoints,
+                     s->tasks,     s->sources, s->units,   s->message_end, s->records,  s->final,
+                     s->phase_b.ids, s->due_tasks.ids, s->due_starts.ids, s->due_insts.ids,
+                     s->wave.ids, s->slot_queue.ids, s->dirty_endpoints.ids};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
+    free(s);
+}
+
+enum { PREFETCH_AHEAD = 4 };
+
+/* ---- phase A --------------------------------------------------------------------------------- */
+
+static void apply_fault(clusim_sim *s, uint32_t fault) {
+    const clusim_fault *f = &s->model->image.faults[fault];
+    if (f->kind == 1) {
+        s->endpoints[f->index].slow_1024 = (uint32_t)f->num;
+    } else {
+        wire_set_rate(s, f->index, s->model->fault_rate[fault]);
+    }
+}
+
+static void wake(clusim_sim *s, uint32_t wire) {
+    wire_state *w = &s->wires[wire];
+    if (w->wake_at != s->now_ps) return; /* superseded by an earlier one */
+    w->wake_at = NEVER;
+    sim_arbitrate(s, wire);
+}
+
+static void complete(clusim_sim *s, uint32_t xfer_index) {
+    if (s->xfers[xfer_index].owner_kind == OWNER_SOURCE) {
+        source_complete(s, xfer_index);
+    } else {
+        program_complete(s, xfer_index);
+    }
+    sim_pool_free_xfer(s, xfer_index);
+}
+
+static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+    switch (class) {
+        case EV_FAULT: apply_fault(s, id); break;
+        case EV_RESULT: unit_result(s, id); break;
+        case EV_COMPLETE: complete(s, id); break;
+        case EV_TAIL: program_counter_visible(s, id, number, true); break;
+        case EV_HEAD: program_counter_visible(s, id, number, false); break;
+        case EV_READY: program_ready(s, id); break;
+        case EV_KERNEL: memory_kernel_event(s, id); break;
+        case EV_EPOCH: memory_epoch_event(s, id); break;
+        case EV_DELAY: program_task_done(s, id); break;
+        case EV_SOURCE:
+            if (number) s->sources[id].injecting = 0;
+            source_try(s, id);
+            break;
+        default: break; /* EV_START only makes time 0 happen */
+    }
+}
+
+/* Fetch what an event a little ahead will touch: its packet and its wire. */
+static inline void prefetch_ahead(const clusim_sim *s) {
+    const event_queue *q = &s->events;
+    if (q->ready_pos + PREFETCH_AHEAD >= q->ready_len) return;
+    const event *e = &q->ready[q->ready_pos + PREFETCH_AHEAD];
+    uint32_t class = e->key >> 28;
+    if (class == EV_ARRIVE || class == EV_RESPOND) __builtin_prefetch(&s->packets[e->payload], 1);
+    if (class == EV_ARRIVE || class == EV_WAKE) {
+        const char *w = (const char *)&s->wires[e->key & 0xFFFFFFF];
+        __builtin_prefetch(w, 1);
+        __builtin_prefetch(w + 64, 1);
+    }
+}
+
+/* All events due now. */
+static inline void dispatch_events(clusim_sim *s) {
+    event_queue *q = &s->events;
+    while (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q)) {
+        const event *e = &q->ready[q->ready_pos];
+        if (e->at_ps != s->now_ps) break;
+        uint32_t id = e->payload;
+        uint32_t class = e->key >> 28, number = e->key & 0xFFFFFFF;
+        event_queue_pop(q);
+        prefetch_ahead(s);
+        s->event_count++;
+        if (LIKELY(class == EV_ARRIVE)) {
+            node_arrive(s, id);
+        } else if (class == EV_WAKE) {
+            wake(s, id);
+        } else if (class == EV_RESPOND) {
+            node_respond(s, id);
+        } else {
+            dispatch_timer(s, class, number, id);
+        }
+    }
+}
+
+/* ---- phase B --------------------------------------------------------------------------------- */
+
+/* Ascending order matters only where wires compete for a flow's next packet: adaptive injection.
+ * There a grant may make another wire eligible; the pass then goes on with it in its place. */
+static void phase_b_ordered(clusim_sim *s) {
+    while (s->phase_b.len) {
+        id_list pass = s->phase_b;
+        s->phase_b = s->wave;
+        s->phase_b.len = 0;
+        sim_pool_sort(&pass);
+        for (uint32_t i = 0; i < pass.len; i++) {
+            uint32_t wire = pass.ids[i];
+            s->wires[wire].listed = 0;
+            wire_arbitrate(s, wire);
+            for (uint32_t k = s->phase_b.len; k-- > 0;) {
+                uint32_t added = s->phase_b.ids[k];
+                if (added <= wire) continue;
+                s->phase_b.ids[k] = s->phase_b.ids[--s->phase_b.len];
+                sim_pool_list(s, &pass, added);
+                uint32_t at = pass.len - 1;
+                for (; at > i + 1 && pass.ids[at - 1] > added; at--) pass.ids[at] = pass.ids[at - 1];
+                pass.ids[at] = added;
+            }
+        }
+        s->wave = pass;
+    }
+}
+
+static inline void phase_b(clusim_sim *s) {
+    if (UNLIKELY(s->model->has_adaptive)) {
+        phase_b_ordered(s);
+        return;
+    }
+    for (uint32_t i = 0; i < s->phase_b.len; i++) {
+        uint32_t wire = s->phase_b.ids[i];
+        s->wires[wire].listed = 0;
+        wire_arbitrate(s, wire);
+    }
+    s->phase_b.len = 0;
+}
+
+/* ---- the loop -------------------------------------------------------------------------------- */
+
+static void step(clusim_sim *s) {
+    bool more;
+    do {
+        dispatch_events(s);
+        more = program_wave(s);
+    } while (more);
+    if (s->dirty_endpoints.len) memory_settle(s);
+    phase_b(s);
+}
+
+static void finish(clusim_sim *s) {
+    s->finished = true;
+    uint64_t f = s->fingerprint;
+    for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
+        clusim_wire_counters *c = &s->final[w];
+        wire_read(s, w, c);
+        const uint64_t parts[] = {c->packets,
+                                  c->bytes,
+                                  (uint64_t)c->busy_ps,
+                                  c->control_bytes,
+                                  (uint64_t)c->stall_credit_ps,
+                                  (uint64_t)c->stall_arbitration_ps,
+                                  c->queued_max,
+                                  c->replays};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) f = base_mix(f, parts[i]);
+    }
+    s->fingerprint = f;
+}
+
+enum { RECORDS_NEARLY_FULL = 1 << 16 };
+
+int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
+    if (s->finished) return CLUSIM_STOP_DONE;
+    uint64_t stop_at = max_events > UINT64_MAX - s->event_count ? UINT64_MAX : s->event_count + max_events;
+    for (;;) {
+        if (UNLIKELY(s->tasks_left == 0 && s->messages_left == 0 && s->event_count)) {
+            finish(s);
+            return CLUSIM_STOP_DONE;
+        }
+        const event *e = event_queue_peek(&s->events);
+        if (UNLIKELY(s->failed || s->events.failed)) return CLUSIM_ERR_NO_MEMORY;
+        if (e == NULL) return CLUSIM_STOP_DEADLOCK;
+        if (e->at_ps > until_ps) {
+            s->now_ps = base_max(s->now_ps, until_ps);
+            return CLUSIM_STOP_TIME;
+        }
+        s->now_ps = e->at_ps;
+        step(s);
+        if (UNLIKELY(s->event_count >= stop_at)) {
+            if (s->tasks_left || s->messages_left) return CLUSIM_STOP_EVENTS;
+        }
+        if (UNLIKELY(s->keep_records && s->num_records >= RECORDS_NEARLY_FULL)) {
+            if (s->tasks_left || s->messages_left) return CLUSIM_STOP_RECORDS;
+        }
+    }
+}
+
+/* After the end: let packets, credits and timers run out; kernels and tasks are done already. */
+int clusim_sim_check(clusim_sim *s, clusim_error *error) {
+    if (s->finished) {
+        int64_t end_ps = s->now_ps;
+        s->draining = true;
+        const event *e;
+        while ((e = event_queue_peek(&s->events)) != NULL && !s->failed && !s->events.failed) {
+            s->now_ps = e->at_ps;
+            step(s);
+        }
+        int status = verify_balances(s, error);
+        s->now_ps = end_ps;
+        return status;
+    }
+    return verify_balances(s, error);
+}

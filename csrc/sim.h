@@ -1,0 +1,301 @@
+/* sim.h - the mutable side of a run, and the small functions every part of the engine uses.
+ *
+ * Who owns what: clusim_sim owns all arrays. Packets and transfers live in pools and are named by
+ * index; a packet's `next` links it into exactly one list (a VOQ, a unit's waiting line, the pool's
+ * free list). See ARCHITECTURE.md for the life of a packet by function name.
+ */
+#ifndef CLUSIM_SIM_H
+#define CLUSIM_SIM_H
+
+#include "event_queue.h"
+#include "model.h"
+
+/* Event classes: phase A handles them in this order; WAKE only leads to phase B. */
+enum event_class {
+    EV_FAULT,
+    EV_ARRIVE,
+    EV_RESPOND,
+    EV_RESULT,
+    EV_COMPLETE,
+    EV_TAIL,
+    EV_HEAD,
+    EV_READY,
+    EV_KERNEL,
+    EV_EPOCH,
+    EV_DELAY,
+    EV_SOURCE,
+    EV_START,
+    EV_WAKE
+};
+
+typedef struct packet {
+    uint32_t next;
+    uint32_t xfer;
+    uint32_t key;        /* route key */
+    uint32_t wire_bytes; /* on the wire `out` */
+    uint32_t payload;    /* bytes it stands for */
+    uint32_t exact;      /* exact packets it stands for */
+    uint32_t out;        /* wire it waits for or travels on */
+    uint32_t held_wire;  /* wire whose receive buffer it occupies, or NONE */
+    uint32_t held_bytes;
+    uint32_t dst;        /* destination endpoint, or NONE if a unit consumes it */
+    uint32_t ref;        /* RED_FETCH/DATA: the operation; MCAST copy: the shared buffer */
+    uint32_t path_pos;   /* next index into path_wires, or NONE */
+    uint32_t first_wire; /* wire of its injection, for the window */
+    uint8_t kind, vc, held_vc, first_vc;
+    uint8_t copy;        /* MCAST behind its fan-out */
+    uint8_t adaptive;
+    uint16_t members;    /* operations: responses still missing */
+    uint32_t in_wire;    /* operations: wire on which the request came */
+} packet;
+
+_Static_assert(sizeof(packet) == 64, "a packet fills one cache line");
+
+typedef struct credit_return {
+    int64_t at_ps;
+    int64_t bytes;
+} credit_return;
+
+/* Credit of one (wire, VC): what may be sent now, and what is on its way back, by time. */
+typedef struct credit_pool {
+    int64_t available;
+    credit_return *ring; /* owned */
+    uint32_t head, len, size;
+} credit_pool;
+
+typedef struct voq {
+    uint32_t head, tail; /* packets; head NONE when empty */
+} voq;
+
+/* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
+ * model is copied here for that reason. */
+typedef struct wire_state {
+    int64_t free_at;
+    int64_t wake_at; /* time of the valid WAKE event, or NEVER */
+    const rate_class *rate;
+    uint64_t rem;
+    uint64_t owed_256;
+    int64_t drained_at;
+    uint64_t *ready; /* candidates that are ready, a bitmap */
+    voq *queues;
+
+    credit_pool *credits; /* per VC */
+    int64_t latency_ps;
+    int64_t far_latency_ps; /* of the far node */
+    uint32_t next_candidate;
+    uint32_t num_voqs, num_candidates, num_words;
+    uint32_t far_endpoint; /* endpoint at the far end, or NONE */
+    uint32_t reverse;
+    uint8_t down;
+    uint8_t contended; /* stall_arbitration counted up to free_at */
+    uint8_t listed;    /* in the list for phase B */
+    uint8_t waiting;   /* some flow waits for its pace */
+    uint8_t store_forward, plain_cut, has_errors, dateline;
+    uint32_t num_ready; /* bits set in `ready` */
+    uint32_t unused;
+
+    uint64_t packets, grants, bytes, payload;
+    int64_t busy_ps, stall_arbitration_ps;
+    uint64_t queued_bytes, queued_max;
+
+    int64_t stall_credit_ps;
+    int64_t stall_since; /* start of the present credit stall, or -1 */
+    uint64_t control_bytes, replays;
+    int64_t credit_ps;
+    uint64_t *waits;      /* flows that wait for their pace, a bitmap */
+    struct flow_cursor *flows;
+    uint32_t in_queue;    /* first candidate of packets from here, at the far node */
+    uint32_t far_node;
+} wire_state;
+
+_Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
+
+/* What one flow still has to send over one wire. */
+typedef struct flow_cursor {
+    int64_t avail;
+    uint32_t next; /* packet number */
+    uint32_t xfer;
+    uint32_t wire_bytes; /* of the next packet */
+    uint32_t full_bytes; /* of a full packet */
+    uint32_t outstanding;
+    uint16_t window_closed;
+    uint16_t vc;
+} flow_cursor;
+
+enum xfer_type { XFER_WRITE, XFER_READ, XFER_MCAST, XFER_REDUCE, XFER_REDUCE_MCAST };
+enum { OWNER_INSTANCE, OWNER_SOURCE };
+
+typedef struct xfer {
+    int64_t start_ps;
+    int64_t pace_ps;    /* earliest end of the data phase */
+    int64_t max_end;    /* greatest end of its granted packets */
+    int64_t visible;    /* greatest visible time of its packets */
+    uint64_t bytes;
+    uint64_t remaining; /* deliveries missing */
+    uint32_t count;     /* packets */
+    uint32_t ungranted;
+    uint32_t limit;     /* P0 */
+    uint32_t full;      /* P0*k */
+    uint64_t cost16;
+    uint32_t stripe;    /* b: stripe number of packet 0, or the pinned key */
+    uint32_t group_size;
+    uint32_t window;    /* packets per first wire (adaptive: in all), 0 = unlimited */
+    uint32_t adaptive_next;
+    uint32_t outstanding; /* adaptive windows */
+    const uint32_t *group;  /* first-hop wires; points into the model or to own_group */
+    uint32_t *own_group;    /* owned; only while wires are down */
+    uint32_t owner, slot;
+    uint32_t endpoint;  /* the requesting end */
+    uint32_t dst;       /* where requests or data go; NONE for multimem */
+    uint32_t back;      /* where responses go: the requesting endpoint */
+    uint32_t path, path_back, mgroup, conn, ordinal;
+    uint8_t type, kind, policy, vc, vc_response, owner_kind;
+    uint32_t next_free;
+} xfer;
+
+typedef struct conn_state {
+    uint64_t tail_visible, consumed, issued, head_visible;
+    uint64_t sends, posted;  /* slices started and posted by the sender */
+    uint32_t stripe;
+    uint32_t recv_waiters, send_waiters; /* lists of instances */
+    uint8_t missing[64]; /* per unposted slice: what it still waits for */
+    uint8_t width[64];   /* ... and the slots it takes */
+} conn_state;
+
+enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
+enum wait_side { WAIT_NOTHING, WAIT_RECV, WAIT_SEND };
+
+typedef struct inst_state {
+    uint64_t loop, loops;
+    uint64_t piece;       /* bytes of the present piece */
+    uint64_t slice_size;  /* nominal */
+    uint64_t slice_at;    /* offset of the present slice in the piece */
+    uint32_t prim, repeat, seq, slot;
+    uint32_t next_waiter, wait_conn, send_ordinal;
+    uint32_t slow_1024;   /* of the endpoint when the slice passed its gate */
+    uint8_t phase, due, wait_side, has_slice;
+    int64_t queued_ps;    /* when its task started */
+} inst_state;
+
+typedef struct endpoint_state {
+    int64_t mem16; /* memory's clock, 2^-16 ps */
+    uint64_t mem_cost16;
+    uint64_t mem_bytes_256;
+    uint32_t slow_1024;
+    uint64_t slots[4]; /* CTA slots in use */
+    uint32_t busy_sms;
+    uint32_t kernels;  /* running */
+    uint32_t first_kernel; /* list of tasks */
+    int64_t epoch_at;
+    uint64_t epoch_mem, epoch_avail;
+    uint32_t settled_sms; /* busy_sms when speeds were last set */
+    uint8_t dirty, epoch_due, set_changed;
+} endpoint_state;
+
+typedef struct task_state {
+    int64_t start_ps, end_ps;
+    uint32_t deps_left, instances_left;
+    uint32_t next_kernel;
+    /* kernels */
+    uint64_t done, speed;
+    int64_t since, end_at;
+} task_state;
+
+typedef struct source_state {
+    uint32_t next_message;
+    uint32_t slot;
+    uint8_t injecting, in_flight; /* of the last message started */
+} source_state;
+
+typedef struct unit_state {
+    int64_t clock16;
+    uint64_t in_use;
+    uint32_t wait_head, wait_tail;
+} unit_state;
+
+typedef struct shared_buffer {
+    int64_t max_end;
+    uint32_t copies, wire, bytes;
+    uint32_t vc;
+} shared_buffer;
+
+typedef struct id_list {
+    uint32_t *ids; /* owned */
+    uint32_t len, size;
+} id_list;
+
+struct clusim_sim {
+    const clusim_model *model;
+    int64_t now_ps;
+    event_queue events;
+    wire_state *wires;
+    const wire_info *info;
+    credit_pool *credits; /* [wire * nvc + vc] */
+    voq *voqs;
+    uint64_t *ready_bits; /* candidates that are ready, per wire */
+    uint64_t *wait_bits;  /* flows that wait for their pace */
+    flow_cursor *flows;
+    packet *packets;
+    uint32_t packet_free, packet_size, packets_live;
+    xfer *xfers;
+    uint32_t xfer_free, xfer_size, xfers_live;
+    shared_buffer *buffers;
+    uint32_t buffer_free, buffer_size, buffers_live;
+    conn_state *conns;
+    inst_state *insts;
+    endpoint_state *endpoints;
+    task_state *tasks;
+    source_state *sources;
+    unit_state *units;
+    int64_t *message_end;
+    id_list phase_b;
+    id_list due_tasks, due_starts, due_insts, wave, slot_queue, dirty_endpoints;
+    clusim_record *records;
+    size_t num_records, record_size;
+    bool keep_records, slot_freed;
+    bool any_down, rates_changed;
+    bool finished, draining, failed;
+    uint32_t nvc;
+    uint64_t tasks_left, messages_left;
+    uint64_t event_count, fingerprint;
+    clusim_wire_counters *final; /* counters at the end of the run */
+};
+
+/* Schedule an event. `order` ranks events of one class and time (a wire, a unit); the timers, which
+ * only mark things due, use it to carry a small number instead. */
+static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
+                             uint32_t payload) {
+    event_queue_push(&s->events, at, class << 28 | (order & 0xFFFFFFF), payload);
+}
+
+/* pools and lists: sim_pool.c */
+uint32_t sim_pool_packet(clusim_sim *s);
+uint32_t sim_pool_xfer(clusim_sim *s);
+uint32_t sim_pool_buffer(clusim_sim *s);
+void sim_pool_free_xfer(clusim_sim *s, uint32_t x);
+void sim_pool_list(clusim_sim *s, id_list *list, uint32_t id);
+void sim_pool_sort(id_list *list);
+void sim_pool_sort_from(id_list *list, uint32_t first);
+
+static inline void sim_free_packet(clusim_sim *s, uint32_t p) {
+    s->packets[p].next = s->packet_free;
+    s->packet_free = p;
+    s->packets_live--;
+}
+
+/* Ask for arbitration of a wire in phase B of the present timestamp. */
+static inline void sim_arbitrate(clusim_sim *s, uint32_t wire) {
+    if (s->wires[wire].listed) return;
+    s->wires[wire].listed = 1;
+    if (LIKELY(s->phase_b.len < s->phase_b.size)) {
+        s->phase_b.ids[s->phase_b.len++] = wire;
+    } else {
+        sim_pool_list(s, &s->phase_b, wire);
+    }
+}
+
+static inline void sim_hash(clusim_sim *s, uint64_t what, int64_t time, uint64_t who, uint64_t which) {
+    s->fingerprint += base_mix(base_mix(base_mix(what, (uint64_t)time), who), which);
+}
+
+#endif

@@ -1,0 +1,100 @@
+#include "unit.h"
+
+#include "node.h"
+#include "wire.h"
+
+static uint32_t unit_of(const clusim_sim *s, uint32_t wire) { return s->info[wire].dst_unit; }
+
+/* Index of the VOQ for packets made inside the source node of `wire`. */
+static uint32_t inner_queue(const clusim_sim *s, uint32_t wire, uint32_t vc) {
+    return s->info[wire].num_voqs - s->nvc + vc;
+}
+
+/* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state. */
+static void admit(clusim_sim *s, uint32_t op) {
+    const clusim_image *im = &s->model->image;
+    uint32_t from = s->packets[op].in_wire;
+    packet request = s->packets[op];
+    const xfer *x = &s->xfers[request.xfer];
+    s->units[unit_of(s, from)].in_use += request.payload;
+    wire_state *w = &s->wires[from];
+    wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps + w->credit_ps);
+    uint32_t lo = im->mgroup_off[x->mgroup], hi = im->mgroup_off[x->mgroup + 1];
+    s->packets[op].members = (uint16_t)(hi - lo);
+    uint32_t vc = x->vc;
+    for (uint32_t k = lo; k < hi; k++) {
+        uint32_t index = sim_pool_packet(s);
+        if (UNLIKELY(index == NONE)) return;
+        packet *p = &s->packets[index];
+        *p = request;
+        p->kind = RED_FETCH;
+        p->dst = im->mgroup_members[k];
+        p->ref = op;
+        p->held_wire = NONE;
+        uint32_t out = node_route(s, p, from, p->dst);
+        node_restart(s, p, out, vc);
+        wire_enqueue(s, index, inner_queue(s, out, vc));
+    }
+}
+
+static bool fits(const clusim_sim *s, uint32_t unit, uint32_t op) {
+    uint64_t used = s->units[unit].in_use;
+    return used == 0 || used + s->packets[op].payload <= s->model->image.units[unit].capacity_bytes;
+}
+
+void unit_request(clusim_sim *s, uint32_t index, uint32_t from) {
+    uint32_t unit = unit_of(s, from);
+    unit_state *u = &s->units[unit];
+    packet *p = &s->packets[index];
+    p->in_wire = from;
+    if (u->wait_head == NONE && fits(s, unit, index)) {
+        admit(s, index);
+        return;
+    }
+    p->next = NONE;
+    if (u->wait_head == NONE) {
+        u->wait_head = index;
+    } else {
+        s->packets[u->wait_tail].next = index;
+    }
+    u->wait_tail = index;
+}
+
+void unit_data(clusim_sim *s, uint32_t index, uint32_t from) {
+    const packet *p = &s->packets[index];
+    wire_state *w = &s->wires[from];
+    wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps + w->credit_ps);
+    uint32_t op = p->ref;
+    sim_free_packet(s, index);
+    if (--s->packets[op].members) return;
+    uint32_t unit = unit_of(s, from);
+    unit_state *u = &s->units[unit];
+    const clusim_unit *image = &s->model->image.units[unit];
+    const clusim_image *im = &s->model->image;
+    uint32_t group = s->xfers[s->packets[op].xfer].mgroup;
+    uint64_t members = im->mgroup_off[group + 1] - im->mgroup_off[group];
+    uint64_t work = members * s->packets[op].payload * image->cost16;
+    u->clock16 = base_max(u->clock16, (int64_t)((uint64_t)s->now_ps << 16)) + (int64_t)work;
+    int64_t at = ((u->clock16 + 65535) >> 16) + image->latency_ps;
+    sim_event(s, at, EV_RESULT, unit, op);
+}
+
+void unit_result(clusim_sim *s, uint32_t op) {
+    packet *p = &s->packets[op];
+    uint32_t from = p->in_wire;
+    uint32_t unit = unit_of(s, from);
+    unit_state *u = &s->units[unit];
+    const xfer *x = &s->xfers[p->xfer];
+    u->in_use -= p->payload;
+    uint32_t out = s->info[from].reverse;
+    p->kind = RED_RESULT;
+    p->dst = x->back;
+    p->held_wire = NONE;
+    node_restart(s, p, out, x->vc_response);
+    wire_enqueue(s, op, inner_queue(s, out, x->vc_response));
+    while (u->wait_head != NONE && fits(s, unit, u->wait_head)) {
+        uint32_t next = u->wait_head;
+        u->wait_head = s->packets[next].next;
+        admit(s, next);
+    }
+}

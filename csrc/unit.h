@@ -1,0 +1,17 @@
+/* unit.h - the reduction unit of a switch.
+ *
+ * Hardware  NVSwitch (3rd generation on) gathers operands for a multimem load-reduce and answers once.
+ * Model     Contract, section 6: operations take room in bytes, operands arrive in any order, a clock
+ *           limits the rate of operands. Values are reduced in member order by the data plane.
+ * Not modelled  The number and place of the adders inside the switch.
+ */
+#ifndef CLUSIM_UNIT_H
+#define CLUSIM_UNIT_H
+
+#include "sim.h"
+
+void unit_request(clusim_sim *s, uint32_t packet, uint32_t from);
+void unit_data(clusim_sim *s, uint32_t packet, uint32_t from);
+void unit_result(clusim_sim *s, uint32_t packet);
+
+#endif

@@ -1,0 +1,73 @@
+#include "verify.h"
+
+#include <string.h>
+
+static int unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t found, int64_t expected) {
+    e->status = CLUSIM_ERR_CONSERVATION;
+    e->index = (uint32_t)index;
+    snprintf(e->message, sizeof e->message, "%s %llu: %lld, expected %lld", what,
+             (unsigned long long)index, (long long)found, (long long)expected);
+    return CLUSIM_ERR_CONSERVATION;
+}
+
+/* Bytes of packets that sit in the receive buffer of a wire: behind a wire that is down. */
+static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
+    for (uint64_t q = 0; q < s->model->num_voqs; q++) {
+        if (s->voqs[q].head == NONE) continue;
+        for (uint32_t p = s->voqs[q].head; p != NONE; p = s->packets[p].next) {
+            const packet *x = &s->packets[p];
+            ++*packets;
+            if (x->held_wire == NONE || (x->copy && x->ref != NONE)) continue;
+            held[x->held_wire * s->nvc + x->held_vc] += x->held_bytes;
+        }
+    }
+}
+
+/* Buffers of multicast packets some of whose copies are stuck: found through any one copy. */
+static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
+    for (uint64_t q = 0; q < s->model->num_voqs; q++) {
+        for (uint32_t p = s->voqs[q].head; p != NONE; p = s->packets[p].next) {
+            const packet *x = &s->packets[p];
+            if (x->held_wire == NONE || !x->copy || x->ref == NONE || seen[x->ref]) continue;
+            seen[x->ref] = 1;
+            const shared_buffer *b = &s->buffers[x->ref];
+            held[b->wire * s->nvc + b->vc] += b->bytes;
+        }
+    }
+}
+
+static int check_credits(const clusim_sim *s, const int64_t *held, clusim_error *e) {
+    for (uint64_t i = 0; i < s->model->image.num_wires * s->nvc; i++) {
+        const credit_pool *c = &s->credits[i];
+        int64_t total = c->available + held[i];
+        for (uint32_t k = 0; k < c->len; k++) total += c->ring[(c->head + k) & (c->size - 1)].bytes;
+        int64_t buffer = (int64_t)s->model->image.wires[i / s->nvc].buffer_bytes;
+        if (total != buffer) return unbalanced(e, i / s->nvc, "credit of wire", total, buffer);
+    }
+    return CLUSIM_OK;
+}
+
+int verify_balances(clusim_sim *s, clusim_error *e) {
+    memset(e, 0, sizeof *e);
+    uint64_t packets = 0;
+    int64_t *held = calloc(s->model->image.num_wires * s->nvc + 1, sizeof *held);
+    uint8_t *seen = calloc(s->buffer_size + 1, 1);
+    int status = CLUSIM_ERR_NO_MEMORY;
+    if (held && seen) {
+        count_held(s, held, &packets);
+        count_shared(s, held, seen);
+        status = check_credits(s, held, e);
+    }
+    free(held);
+    free(seen);
+    if (status != CLUSIM_OK) return status;
+    if (!s->any_down) {
+        if (s->packets_live) return unbalanced(e, 0, "packets left", s->packets_live, 0);
+        if (s->xfers_live) return unbalanced(e, 0, "transfers left", s->xfers_live, 0);
+        if (s->buffers_live) return unbalanced(e, 0, "shared buffers left", s->buffers_live, 0);
+        for (uint32_t u = 0; u < s->model->image.num_units; u++) {
+            if (s->units[u].in_use) return unbalanced(e, u, "bytes in unit", (int64_t)s->units[u].in_use, 0);
+        }
+    }
+    return CLUSIM_OK;
+}

@@ -1,0 +1,339 @@
+#include "wire.h"
+
+#include <string.h>
+
+#include "inject.h"
+
+void wire_init(clusim_sim *s, uint32_t wire) {
+    const wire_info *info = &s->info[wire];
+    wire_state *w = &s->wires[wire];
+    memset(w, 0, sizeof *w);
+    w->rate = &s->model->rates[info->rate];
+    w->wake_at = NEVER;
+    w->stall_since = -1;
+    w->ready = s->ready_bits + info->word_base;
+    w->waits = s->wait_bits + info->word_base;
+    w->queues = s->voqs + info->voq_base;
+    w->credits = s->credits + (size_t)wire * s->nvc;
+    w->flows = s->flows + info->flow_base;
+    w->latency_ps = info->latency_ps;
+    w->far_latency_ps = info->dst_latency_ps;
+    w->far_endpoint = info->dst_endpoint;
+    w->far_node = info->dst;
+    w->reverse = info->reverse;
+    w->credit_ps = info->credit_ps;
+    w->in_queue = info->in_local * s->nvc;
+    w->num_voqs = info->num_voqs;
+    w->num_candidates = info->num_candidates;
+    w->num_words = info->num_words;
+    w->store_forward = info->store_forward;
+    w->plain_cut = info->plain_cut;
+    w->has_errors = info->has_errors;
+    w->dateline = (uint8_t)info->dateline;
+}
+
+/* ---- credit and control bytes ------------------------------------------------------------------ */
+
+static inline void collect_credit(credit_pool *c, int64_t now) {
+    while (c->len && c->ring[c->head].at_ps <= now) {
+        c->available += c->ring[c->head].bytes;
+        c->head = (c->head + 1) & (c->size - 1);
+        c->len--;
+    }
+}
+
+static bool grow_ring(clusim_sim *s, credit_pool *c) {
+    uint32_t bigger = c->size ? 2 * c->size : 16;
+    credit_return *ring = malloc(bigger * sizeof *ring);
+    if (ring == NULL) {
+        s->failed = true;
+        return false;
+    }
+    for (uint32_t i = 0; i < c->len; i++) ring[i] = c->ring[(c->head + i) & (c->size - 1)];
+    free(c->ring);
+    c->ring = ring;
+    c->head = 0;
+    c->size = bigger;
+    return true;
+}
+
+/* The uncommon cases of wire_return_credit: a full ring, or a return that overtakes others. */
+void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps) {
+    if (c->len == c->size && !grow_ring(s, c)) return;
+    uint32_t mask = c->size - 1, i = c->len++;
+    while (i > 0 && c->ring[(c->head + i - 1) & mask].at_ps > at_ps) {
+        c->ring[(c->head + i) & mask] = c->ring[(c->head + i - 1) & mask];
+        i--;
+    }
+    c->ring[(c->head + i) & mask] = (credit_return){at_ps, bytes};
+}
+
+void wire_drain(const clusim_sim *s, wire_state *w) {
+    int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
+    w->drained_at = s->now_ps;
+    if (idle <= 0 || w->down) return;
+    uint32_t flit = w->rate->format->flit_bytes;
+    uint64_t flits = w->owed_256 / w->rate->flit_256;
+    base_u128 room = (base_u128)(uint64_t)idle * w->rate->num;
+    if (room < (base_u128)(flits * flit) * w->rate->den) flits = (uint64_t)(room / w->rate->den / flit);
+    w->owed_256 -= flits * w->rate->flit_256;
+    w->control_bytes += flits * flit;
+}
+
+/* ---- the start of a packet --------------------------------------------------------------------- */
+
+/* Time of occupying the wire with `bytes`; the remainder stays on the wire. */
+static inline int64_t occupy(wire_state *w, uint64_t bytes) {
+    const rate_class *r = w->rate;
+    if (LIKELY(r->num == 1)) return (int64_t)(bytes * r->den);
+    uint64_t work = bytes * r->den + w->rem;
+    uint64_t t = work / r->num;
+    w->rem = work - t * r->num;
+    return (int64_t)t;
+}
+
+/* Where the far node will send a forwarded packet at the latest by estimate: wire q of the contract. */
+static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
+    const clusim_model *m = s->model;
+    if (p->path_pos != NONE) return m->image.path_wires[p->path_pos];
+    uint32_t dst = p->dst;
+    if (p->kind == MCAST && !p->copy) {
+        dst = m->image.mgroup_members[m->image.mgroup_off[s->xfers[p->xfer].mgroup]];
+    }
+    return m->group_fastest[model_route(m, node, dst)];
+}
+
+/* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
+static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
+    const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
+    uint32_t bytes = model_wire_bytes(q->rate->format, p->kind, p->payload, p->exact,
+                                      s->xfers[p->xfer].limit);
+    int64_t est = model_est(q->rate, model_occupancy(q->rate->format, p->kind, bytes));
+    return tail + w->far_latency_ps - est;
+}
+
+/* When the packet is handled at the far end of its wire. */
+static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w, int64_t head,
+                                 int64_t tail) {
+    if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
+    if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
+    if (w->store_forward) return tail + w->far_latency_ps;
+    int64_t ready = head + w->rate->header_ps[p->kind] + w->far_latency_ps;
+    if (LIKELY(w->plain_cut && !s->rates_changed)) return ready;
+    return base_max(ready, tail_bound(s, p, w, tail));
+}
+
+/* Extra time if this packet is hit by an error and sent again. */
+static int64_t replay(const clusim_sim *s, wire_state *w, int64_t t) {
+    uint32_t wire = (uint32_t)(w - s->wires);
+    const clusim_wire *image = &s->model->image.wires[wire];
+    if (base_hash32(s->model->image.seed, wire, w->grants) >= image->error_threshold) return 0;
+    w->replays++;
+    return t + image->replay_ps;
+}
+
+/* Put a packet on the wire now. */
+static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_index) {
+    const rate_class *rate = w->rate;
+    packet *p = &s->packets[packet_index];
+    int64_t now = s->now_ps, prefix = 0, extra = 0;
+    uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
+    if (w->owed_256 >= rate->flit_256) {
+        wire_drain(s, w);
+        uint64_t flits = w->owed_256 / rate->flit_256;
+        w->owed_256 -= flits * rate->flit_256;
+        w->control_bytes += flits * rate->format->flit_bytes;
+        occupancy += flits * rate->format->flit_bytes;
+        prefix = (int64_t)flits * rate->flit_ps;
+    }
+    int64_t t = occupy(w, occupancy);
+    if (UNLIKELY(w->has_errors)) extra = replay(s, w, t);
+    int64_t end = now + t + extra;
+    w->free_at = end;
+    w->contended = 0;
+    w->credits[p->vc].available -= p->wire_bytes;
+    if (UNLIKELY(w->stall_since >= 0)) {
+        w->stall_credit_ps += now - w->stall_since;
+        w->stall_since = -1;
+    }
+    w->packets += p->exact;
+    w->grants++;
+    w->bytes += p->wire_bytes;
+    if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
+    w->busy_ps += end - now;
+    int64_t head = now + extra + prefix + w->latency_ps;
+    sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out, packet_index);
+}
+
+/* The input buffer the packet sat in is free at `end`. */
+static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
+    if (p->held_wire == NONE) return;
+    wire_state *from = &s->wires[p->held_wire];
+    p->held_wire = NONE;
+    if (UNLIKELY(p->copy && p->ref != NONE)) {
+        shared_buffer *b = &s->buffers[p->ref];
+        b->max_end = base_max(b->max_end, end);
+        if (--b->copies) return;
+        wire_return_credit(s, from, b->vc, b->bytes, b->max_end + from->credit_ps);
+        b->copies = s->buffer_free;
+        s->buffer_free = p->ref;
+        s->buffers_live--;
+        return;
+    }
+    wire_return_credit(s, from, p->held_vc, p->held_bytes, end + from->credit_ps);
+}
+
+/* ---- arbitration --------------------------------------------------------------------------------- */
+
+/* First set bit at or after `from`, cyclically; NONE if there is none. */
+static inline uint32_t next_bit(const uint64_t *words, uint32_t num_words, uint32_t from) {
+    uint32_t word = from >> 6;
+    uint64_t bits = words[word] & (~UINT64_C(0) << (from & 63));
+    for (uint32_t k = 0; k < num_words; k++) {
+        if (bits) return (word << 6) + (uint32_t)__builtin_ctzll(bits);
+        if (++word == num_words) word = 0;
+        bits = words[word];
+    }
+    bits &= ~(~UINT64_C(0) << (from & 63));
+    return bits ? (word << 6) + (uint32_t)__builtin_ctzll(bits) : NONE;
+}
+
+/* Flows whose next packet has become available join the candidates; when the next one will. */
+static int64_t admit_waiting(clusim_sim *s, wire_state *w) {
+    int64_t soonest = NEVER;
+    for (uint32_t i = w->num_voqs >> 6; i < w->num_words; i++) {
+        for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
+            uint32_t bit = (uint32_t)__builtin_ctzll(bits);
+            int64_t avail = w->flows[i * 64 + bit - w->num_voqs].avail;
+            if (avail <= s->now_ps) {
+                w->waits[i] &= ~(UINT64_C(1) << bit);
+                w->ready[i] |= UINT64_C(1) << bit;
+                w->num_ready++;
+            } else {
+                soonest = base_min(soonest, avail);
+            }
+        }
+    }
+    w->waiting = soonest != NEVER;
+    return soonest;
+}
+
+/* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
+static void stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
+    if (w->stall_since < 0) w->stall_since = s->now_ps;
+    for (uint32_t vc = 0; vc < s->nvc; vc++) {
+        const credit_pool *c = &w->credits[vc];
+        if ((blocked_vcs >> vc & 1) && c->len) wire_wake(s, w, c->ring[c->head].at_ps);
+    }
+}
+
+static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+    voq *q = &w->queues[candidate];
+    uint32_t packet_index = q->head;
+    packet *p = &s->packets[packet_index];
+    q->head = p->next;
+    if (LIKELY(q->head == NONE)) {
+        w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
+        w->num_ready--;
+    }
+    w->queued_bytes -= p->wire_bytes;
+    start_packet(s, w, packet_index);
+    release_buffer(s, p, w->free_at);
+}
+
+static inline void grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
+    uint32_t wire = (uint32_t)(w - s->wires);
+    uint32_t packet_index = inject_make(s, wire, slot);
+    if (UNLIKELY(packet_index == NONE)) return;
+    start_packet(s, w, packet_index);
+    inject_grant(s, wire, slot, w->free_at);
+}
+
+static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+    w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
+    if (w->num_ready) {
+        w->contended = 1;
+        w->stall_arbitration_ps += w->free_at - s->now_ps;
+        wire_wake(s, w, w->free_at);
+    } else if (w->waiting) {
+        wire_wake(s, w, base_max(w->free_at, admit_waiting(s, w)));
+    }
+}
+
+void wire_arbitrate(clusim_sim *s, uint32_t wire) {
+    wire_state *w = &s->wires[wire];
+    if (UNLIKELY(w->down)) return;
+    if (UNLIKELY(w->free_at > s->now_ps)) { /* woken early, by an event from before its last grant */
+        if (w->waiting || w->num_ready) wire_wake(s, w, w->free_at);
+        return;
+    }
+    int64_t soonest = w->waiting ? admit_waiting(s, w) : NEVER;
+    uint32_t blocked = 0;
+    uint32_t first = w->num_ready ? next_bit(w->ready, w->num_words, w->next_candidate) : NONE;
+    for (uint32_t c = first; c != NONE;) {
+        uint32_t vc, bytes;
+        if (c < w->num_voqs) {
+            const packet *p = &s->packets[w->queues[c].head];
+            vc = p->vc;
+            bytes = p->wire_bytes;
+        } else {
+            const flow_cursor *f = &w->flows[c - w->num_voqs];
+            vc = f->vc;
+            bytes = f->wire_bytes;
+        }
+        credit_pool *credit = &w->credits[vc];
+        collect_credit(credit, s->now_ps);
+        if (LIKELY(credit->available >= (int64_t)bytes)) {
+            if (c < w->num_voqs) {
+                grant_queue(s, w, c);
+            } else {
+                grant_flow(s, w, c - w->num_voqs);
+            }
+            after_grant(s, w, c);
+            return;
+        }
+        blocked |= 1u << vc;
+        c = next_bit(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+        if (c == first) break;
+    }
+    if (soonest != NEVER) wire_wake(s, w, soonest);
+    if (blocked) stall(s, w, blocked);
+}
+
+/* ---- faults and reading ---------------------------------------------------------------------------- */
+
+void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
+    wire_state *w = &s->wires[wire];
+    s->rates_changed = true;
+    w->rem = 0;
+    w->down = rate == NONE;
+    w->rate = &s->model->rates[rate == NONE ? s->info[wire].rate : rate];
+    if (!w->down) {
+        sim_arbitrate(s, wire);
+        return;
+    }
+    s->any_down = true;
+    if (w->stall_since >= 0) {
+        w->stall_credit_ps += s->now_ps - w->stall_since;
+        w->stall_since = -1;
+    }
+}
+
+void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
+    const wire_state *w = &s->wires[wire];
+    *out = (clusim_wire_counters){.packets = w->packets,
+                                  .grants = w->grants,
+                                  .bytes = w->bytes,
+                                  .payload = w->payload,
+                                  .control_bytes = w->control_bytes,
+                                  .busy_ps = w->busy_ps,
+                                  .stall_credit_ps = w->stall_credit_ps,
+                                  .stall_arbitration_ps = w->stall_arbitration_ps,
+                                  .queued_bytes = w->queued_bytes,
+                                  .queued_max = w->queued_max,
+                                  .replays = w->replays};
+    int64_t beyond = base_max(0, w->free_at - s->now_ps);
+    out->busy_ps -= beyond;
+    if (w->contended) out->stall_arbitration_ps -= beyond;
+    if (w->stall_since >= 0) out->stall_credit_ps += s->now_ps - w->stall_since;
+}

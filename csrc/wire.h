@@ -1,0 +1,85 @@
+/* wire.h - what a wire does: credits, control bytes, VOQs, arbitration and grants.
+ *
+ * Hardware  A serial link: flow-controlled per virtual channel, acknowledgements share it with data.
+ * Model     Contract, sections 3 and 4. Credit returns are timestamps looked at when needed, and a
+ *           wire with nothing to wait for has no event: a hop over an idle fabric costs one event.
+ * Not modelled  Lane skew, link training, the distance at which a receiver stops a sender.
+ * Parameters    Image arrays `wires` and `formats`.
+ *
+ * What runs for every hop is inline here.
+ */
+#ifndef CLUSIM_WIRE_H
+#define CLUSIM_WIRE_H
+
+#include "sim.h"
+
+void wire_init(clusim_sim *s, uint32_t wire);
+
+/* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
+void wire_arbitrate(clusim_sim *s, uint32_t wire);
+
+void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate); /* NONE: down */
+void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out);
+
+/* Let whole owed flits leave while the wire idles, up to now. */
+void wire_drain(const clusim_sim *s, wire_state *w);
+
+void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps);
+
+static inline void wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
+    if (w->wake_at <= at_ps) return;
+    w->wake_at = at_ps;
+    uint32_t wire = (uint32_t)(w - s->wires);
+    sim_event(s, at_ps, EV_WAKE, wire, wire);
+}
+
+/* Give back `bytes` of the receive buffer of (wire, vc), to be usable there at `at_ps`. */
+static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                                      int64_t at_ps) {
+    credit_pool *c = &w->credits[vc];
+    uint32_t mask = c->size - 1;
+    if (LIKELY(c->len < c->size &&
+               (c->len == 0 || c->ring[(c->head + c->len - 1) & mask].at_ps <= at_ps))) {
+        c->ring[(c->head + c->len++) & mask] = (credit_return){at_ps, bytes};
+    } else {
+        wire_return_late(s, c, bytes, at_ps);
+    }
+    if (UNLIKELY(w->stall_since >= 0)) wire_wake(s, w, at_ps);
+}
+
+/* A packet with `control_256` owed bytes arrived in the opposite direction. Fewer than a flit never
+ * leave, and then it does not matter when draining was last looked at. */
+static inline void wire_owe(const clusim_sim *s, wire_state *w, uint64_t control_256) {
+    if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
+    w->drained_at = s->now_ps;
+    w->owed_256 += control_256;
+}
+
+/* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
+static inline void wire_enqueue(clusim_sim *s, uint32_t packet_index, uint32_t candidate) {
+    packet *p = &s->packets[packet_index];
+    wire_state *w = &s->wires[p->out];
+    voq *q = &w->queues[candidate];
+    p->next = NONE;
+    if (LIKELY(q->head == NONE)) {
+        q->head = packet_index;
+        w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
+        w->num_ready++;
+    } else {
+        s->packets[q->tail].next = packet_index;
+    }
+    q->tail = packet_index;
+    w->queued_bytes += p->wire_bytes;
+    if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
+    if (w->free_at <= s->now_ps) {
+        sim_arbitrate(s, p->out);
+        return;
+    }
+    if (!w->contended) {
+        w->contended = 1;
+        w->stall_arbitration_ps += w->free_at - s->now_ps;
+    }
+    wire_wake(s, w, w->free_at);
+}
+
+#endif

@@ -1,0 +1,186 @@
+"""The only module that touches C: `Simulation` runs an `Image` on the compiled engine.
+
+The GIL is released while the engine runs. `Simulation` is not safe for use by two threads at once; two
+simulations in two threads are independent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from clusim._engine import ffi, lib
+from clusim.errors import InternalError, ScheduleError
+from clusim.image import DTYPES, OPCODES, Array, Image
+from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop
+
+__all__ = ["Simulation", "__version__"]
+
+__version__: str = ffi.string(lib.clusim_version()).decode()
+
+_STRUCTS = {
+    "nodes": "clusim_node",
+    "endpoints": "clusim_endpoint",
+    "formats": "clusim_format",
+    "wires": "clusim_wire",
+    "units": "clusim_unit",
+    "conns": "clusim_conn",
+    "costs": "clusim_cost",
+    "prims": "clusim_prim",
+    "templates": "clusim_template",
+    "instances": "clusim_instance",
+    "tasks": "clusim_task",
+    "sources": "clusim_source",
+    "messages": "clusim_message",
+    "faults": "clusim_fault",
+}
+_OUTPUTS = {
+    "clusim_wire_counters": WIRE_COUNTERS,
+    "clusim_record": RECORD,
+    "clusim_instance_state": INSTANCE_STATE,
+}
+
+
+def _check_layout(struct: str, dtype: np.dtype[Any]) -> None:
+    """Compare NumPy's idea of a struct with the C compiler's; they were written in two places."""
+    found = [(name, item.offset) for name, item in ffi.typeof(struct).fields]
+    names = dtype.names or ()
+    fields = dtype.fields or {}
+    expected = [({"template": "template_"}.get(name, name), fields[name][1]) for name in names]
+    if found != expected or ffi.sizeof(struct) != dtype.itemsize:
+        raise InternalError(f"{struct}: layout differs between clusim.h and Python")
+
+
+for _name, _struct in _STRUCTS.items():
+    _check_layout(_struct, DTYPES[_name])
+for _struct, _dtype in _OUTPUTS.items():
+    _check_layout(_struct, _dtype)
+
+
+def _c_image(image: Image, keep: list[Any]) -> Any:
+    """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
+    out = ffi.new("clusim_image *")
+    flags = np.array([op.flags for op in OPCODES.values()], np.uint32)
+    out.op_flags = ffi.from_buffer("uint32_t[]", flags)
+    out.num_opcodes = len(flags)
+    out.seed = image.seed
+    out.nvc = image.nvc
+    keep.extend([flags, out])
+    for name in DTYPES:
+        array: Array = getattr(image, name)
+        ctype = _STRUCTS.get(name, "uint32_t")
+        view = array.reshape(-1).view(np.uint8)
+        pointer = ffi.cast(f"{ctype} *", ffi.from_buffer(view)) if len(array) else ffi.NULL
+        setattr(out, name, pointer)
+        setattr(out, f"num_{name}", len(array))
+        keep.append(view)
+    return out
+
+
+class Simulation:
+    """A simulation on the C engine; see `clusim.outcome.Engine`.
+
+    Parameters
+    ----------
+    image : Image
+        What to simulate; copied.
+    records : bool
+        Keep completion records for `records()`. The fingerprint does not depend on it.
+
+    Raises
+    ------
+    ScheduleError
+        The image contradicts itself; the message names array and row.
+    MemoryError
+        The image is too big for this machine.
+    """
+
+    def __init__(self, image: Image, records: bool = True) -> None:
+        self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
+        keep: list[Any] = []
+        error = ffi.new("clusim_error *")
+        model = ffi.new("clusim_model **")
+        status = lib.clusim_model_create(_c_image(image, keep), model, error)
+        if status == lib.CLUSIM_ERR_NO_MEMORY:
+            raise MemoryError("not enough memory for the engine's model")
+        if status < 0:
+            raise ScheduleError(f"image: {ffi.string(error.message).decode()}")
+        self._model = ffi.gc(model[0], lib.clusim_model_destroy)
+        sim = ffi.new("clusim_sim **")
+        if lib.clusim_sim_create(self._model, int(records), sim) < 0:
+            raise MemoryError("not enough memory for the engine's state")
+        # The model must outlive the sim: the destructor keeps a reference to it.
+        owner = self._model
+        self._sim = ffi.gc(sim[0], lambda pointer, _owner=owner: lib.clusim_sim_destroy(pointer))
+
+    def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
+        """Advance the simulation and say why it stopped."""
+        status = lib.clusim_sim_run(self._sim, until_ps, max_events)
+        if status < 0:
+            raise MemoryError("the engine ran out of memory")
+        return Stop(status)
+
+    @property
+    def now_ps(self) -> int:
+        """Present simulated time [ps]."""
+        return int(lib.clusim_sim_now_ps(self._sim))
+
+    @property
+    def num_events(self) -> int:
+        """Events handled so far, a measure of work."""
+        return int(lib.clusim_sim_num_events(self._sim))
+
+    def wires(self) -> Array:
+        """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
+        out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)
+        lib.clusim_sim_read_wires(self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out)))
+        return out
+
+    def task_times(self) -> tuple[Array, Array]:
+        """Start and end of every task [ps]; -1 where not yet."""
+        start = np.zeros(self._sizes["tasks"], np.int64)
+        end = np.zeros_like(start)
+        lib.clusim_sim_read_tasks(
+            self._sim,
+            ffi.cast("int64_t *", ffi.from_buffer(start)),
+            ffi.cast("int64_t *", ffi.from_buffer(end)),
+        )
+        return start, end
+
+    def message_times(self) -> Array:
+        """Completion of every message [ps]; -1 where not yet."""
+        out = np.zeros(self._sizes["messages"], np.int64)
+        lib.clusim_sim_read_messages(self._sim, ffi.cast("int64_t *", ffi.from_buffer(out)))
+        return out
+
+    def records(self) -> Array:
+        """Return and forget the completion records since the last call (`RECORD`)."""
+        out = np.zeros(lib.clusim_sim_num_records(self._sim), RECORD)
+        pointer = ffi.cast("clusim_record *", ffi.from_buffer(out))
+        taken = lib.clusim_sim_take_records(self._sim, pointer, len(out))
+        return out[:taken]
+
+    def instance_states(self) -> Array:
+        """Where every instance stands (`INSTANCE_STATE`)."""
+        out = np.zeros(self._sizes["instances"], INSTANCE_STATE)
+        lib.clusim_sim_read_instances(
+            self._sim, ffi.cast("clusim_instance_state *", ffi.from_buffer(out))
+        )
+        return out
+
+    def mem_bytes_256(self) -> Array:
+        """Memory traffic of communication per endpoint, in 1/256 byte."""
+        out = np.zeros(self._sizes["endpoints"], np.uint64)
+        lib.clusim_sim_read_mem_bytes_256(self._sim, ffi.cast("uint64_t *", ffi.from_buffer(out)))
+        return out
+
+    def fingerprint(self) -> int:
+        """Return the run's fingerprint; meaningful once `run` returned DONE."""
+        return int(lib.clusim_sim_fingerprint(self._sim))
+
+    def check_conservation(self) -> None:
+        """After DONE: drain what is under way, then raise `InternalError` unless all balances."""
+        error = ffi.new("clusim_error *")
+        if lib.clusim_sim_check(self._sim, error) < 0:
+            raise InternalError(f"conservation: {ffi.string(error.message).decode()}")

@@ -1,0 +1,105 @@
+"""What an engine gives back: the layouts and words shared by the C engine and the reference."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["INSTANCE_STATE", "RECORD", "WIRE_COUNTERS", "Engine", "State", "Stop"]
+
+NEVER = 2**63 - 1
+"""A time no run reaches [ps]."""
+
+
+class Stop(IntEnum):
+    """Why `Engine.run` returned."""
+
+    DONE = 0  # all tasks and messages are complete
+    TIME = 1  # everything up to and including `until_ps` has happened
+    EVENTS = 2  # `max_events` are used up; call again to go on
+    RECORDS = 3  # the record buffer is nearly full; drain it and call again
+    DEADLOCK = 4  # nothing can happen any more, and tasks or messages are left
+
+
+class State(IntEnum):
+    """What an instance is doing."""
+
+    NOT_STARTED = 0
+    WAIT_CTA_SLOT = 1
+    WAIT_RECV = 2  # blocked on `conn`: its tail
+    WAIT_SEND = 3  # blocked on `conn`: its head
+    BUSY = 4
+    DONE = 5
+
+
+WIRE_COUNTERS: np.dtype[Any] = np.dtype(
+    [
+        ("packets", "<u8"),  # exact packets
+        ("grants", "<u8"),  # packets or bursts put on the wire
+        ("bytes", "<u8"),  # headers included, control bytes not
+        ("payload", "<u8"),
+        ("control_bytes", "<u8"),
+        ("busy_ps", "<i8"),
+        ("stall_credit_ps", "<i8"),
+        ("stall_arbitration_ps", "<i8"),
+        ("queued_bytes", "<u8"),
+        ("queued_max", "<u8"),
+        ("replays", "<u8"),
+    ]
+)
+"""Counters of one wire, cumulative since time 0, as defined in the timing contract."""
+
+RECORD: np.dtype[Any] = np.dtype([("time_ps", "<i8"), ("instance", "<u4"), ("seq", "<u4")])
+"""Completion of slice number `seq` of an instance."""
+
+INSTANCE_STATE: np.dtype[Any] = np.dtype(
+    [("state", "<u4"), ("prim", "<u4"), ("conn", "<u4"), ("seq", "<u4"), ("loop", "<u8")]
+)
+"""Where an instance stands: `prim` is an index into the image's prims, `conn` into its conns or NONE."""
+
+Array = NDArray[Any]
+
+
+class Engine(Protocol):
+    """A simulation in progress; `clusim.engine.Simulation` and `clusim.reference.Simulation` are the two."""
+
+    now_ps: int
+
+    def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
+        """Advance; returns between two timestamps, never inside one."""
+        ...
+
+    def wires(self) -> Array:
+        """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
+        ...
+
+    def task_times(self) -> tuple[Array, Array]:
+        """Start and end of every task [ps], int64; -1 where not yet."""
+        ...
+
+    def message_times(self) -> Array:
+        """Completion of every message [ps], int64; -1 where not yet."""
+        ...
+
+    def records(self) -> Array:
+        """Return and forget the completion records since the last call (`RECORD`), in time order."""
+        ...
+
+    def instance_states(self) -> Array:
+        """Where every instance stands (`INSTANCE_STATE`)."""
+        ...
+
+    def mem_bytes_256(self) -> Array:
+        """Memory traffic of communication per endpoint, in 1/256 byte (uint64)."""
+        ...
+
+    def fingerprint(self) -> int:
+        """The run's fingerprint; meaningful once `run` returned DONE."""
+        ...
+
+    def check_conservation(self) -> None:
+        """After DONE: let what is still under way drain, then raise `InternalError` unless all balances."""
+        ...
