@@ -1,0 +1,65 @@
+"""The exceptions clusim raises on purpose, and the exit code each one means.
+
+Every message is one line, ``where: what is wrong; what would be right``, and is complete without a
+traceback. An error of another type that leaves the library is a bug of ours.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ClusimError",
+    "DeadlockError",
+    "EnvironmentFailure",
+    "InputError",
+    "InternalError",
+    "ScheduleError",
+    "TopologyError",
+    "TraceError",
+    "UnitError",
+]
+
+
+class ClusimError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class UnitError(ClusimError):
+    """A quantity that cannot be read, or that can be read in two ways."""
+
+
+class TopologyError(ClusimError):
+    """A fabric that is malformed, disconnected or otherwise impossible."""
+
+
+class ScheduleError(ClusimError):
+    """A schedule that is malformed, or an algorithm that cannot run on the fabric."""
+
+
+class TraceError(ClusimError):
+    """A trace file that cannot be read or does not hold what is asked for."""
+
+
+class InputError(ClusimError):
+    """A bad argument: unknown name, value out of range, options that contradict each other."""
+
+
+class EnvironmentFailure(ClusimError):
+    """The surroundings failed: unwritable output, full disk, no memory."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class DeadlockError(ClusimError):
+    """Nothing can happen any more and work is left; the message names the waiting cycle."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InternalError(ClusimError):
+    """An invariant of ours is broken; please report it."""
+
+    exit_code: ClassVar[int] = 70

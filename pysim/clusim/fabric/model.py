@@ -1,0 +1,353 @@
+"""The fabric: nodes, links, packet formats and protocols as plain immutable descriptions.
+
+Everything that builds a fabric (YAML files, `FabricBuilder`, the generators, networkx graphs) ends here, and
+everything that simulates one starts from `Fabric.lower`. Names carry units; rates are exact rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from clusim.units import Rate
+
+if TYPE_CHECKING:
+    from clusim.fabric.arrays import FabricArrays
+
+__all__ = [
+    "KIND_NAMES",
+    "NUM_KINDS",
+    "Endpoint",
+    "Fabric",
+    "Format",
+    "Link",
+    "Node",
+    "Protocol",
+    "Unit",
+]
+
+KIND_NAMES = (
+    "write",
+    "read_request",
+    "read_response",
+    "multicast",
+    "reduce_request",
+    "reduce_fetch",
+    "reduce_data",
+    "reduce_result",
+)
+"""Packet kinds in the order of the tables of a `Format`."""
+
+NUM_KINDS = len(KIND_NAMES)
+
+COST_ONE = 1 << 16
+"""Unit of the `cost16` fields: 2^-16 ps per byte."""
+
+
+def cost16(bytes_per_s: float) -> int:
+    """Return the cost of one byte at a rate [2^-16 ps per byte], at least 1; 0 for a rate that is infinite."""
+    if bytes_per_s == float("inf"):
+        return 0
+    return min(max(1, round(COST_ONE * 1e12 / bytes_per_s)), 2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How messages become packets on a class of wires.
+
+    Attributes
+    ----------
+    flit_bytes : int
+        Packets occupy whole flits [bytes].
+    header_bytes : tuple of int
+        Header per packet kind, in the order of `KIND_NAMES` [bytes].
+    control_256 : tuple of int
+        Bytes owed to the opposite wire per packet of each kind [1/256 byte].
+    service_1024 : tuple of int
+        Factor on the occupancy of the wire, per kind; 1024 is none.
+    payload_bytes : dict
+        Largest payload of a packet per requester class ``sm``, ``ce``, ``nic`` [bytes].
+    """
+
+    name: str
+    flit_bytes: int = 16
+    header_bytes: tuple[int, ...] = (16,) * NUM_KINDS
+    control_256: tuple[int, ...] = (0,) * NUM_KINDS
+    service_1024: tuple[int, ...] = (1024,) * NUM_KINDS
+    payload_bytes: Mapping[str, int] = field(
+        default_factory=lambda: {"sm": 128, "ce": 256, "nic": 128}
+    )
+
+    def header_wire_bytes(self, kind: int = 0) -> int:
+        """Return the wire bytes of a packet of `kind` without payload."""
+        return -(-self.header_bytes[kind] // self.flit_bytes) * self.flit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What an endpoint (GPU or host) does with packets, memory and CTAs.
+
+    Attributes
+    ----------
+    sms : int
+        Streaming multiprocessors; every running CTA of a collective holds one.
+    cta_slots : int
+        Flows that can be active at once, 1..256.
+    write_latency_ps, read_latency_ps, response_latency_ps : int
+        Accepted by memory -> visible; request accepted -> response ready; response accepted -> in registers [ps].
+    mem_Bps : float
+        Peak memory bandwidth [B/s]; `mem_efficiency` of it can be reached.
+    mem_quantum_ps : int
+        Interval at which memory is shared anew between communication and kernels [ps].
+    deliver_256, read_256, inject_256 : int
+        Memory bytes per payload byte delivered, read for a remote request, injected [1/256].
+    slow_1024 : int
+        1024 is the nominal speed; 2048 makes CTAs and kernels take twice as long.
+    peak_flops : dict
+        Peak dense rate per data type [FLOP/s].
+    chip : str
+        Name of the chip; `links` is how many links it has (0: any number).
+    """
+
+    sms: int = 132
+    cta_slots: int = 128
+    write_latency_ps: int = 100_000
+    read_latency_ps: int = 350_000
+    response_latency_ps: int = 100_000
+    mem_Bps: float = 3.35e12
+    mem_efficiency: float = 0.87
+    mem_quantum_ps: int = 2_000_000
+    deliver_256: int = 146
+    read_256: int = 146
+    inject_256: int = 146
+    slow_1024: int = 1024
+    peak_flops: Mapping[str, float] = field(default_factory=dict)
+    chip: str = ""
+    links: int = 0
+
+    @property
+    def mem_cost16(self) -> int:
+        """Cost of a byte of memory traffic [2^-16 ps]."""
+        return cost16(self.mem_Bps * self.mem_efficiency)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Reduction unit of a switch.
+
+    Attributes
+    ----------
+    latency_ps : int
+        Last operand in -> result out [ps].
+    capacity_bytes : int
+        Payload of results that can be under way at once [bytes].
+    cost16 : int
+        Time per operand byte [2^-16 ps].
+    """
+
+    latency_ps: int = 100_000
+    capacity_bytes: int = 65_536
+    cost16: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place where wires meet: an endpoint or a switch.
+
+    Attributes
+    ----------
+    latency_ps : int
+        Time to forward a packet [ps], at least 1.
+    store_and_forward : bool
+        Forward only when the tail is here; otherwise virtual cut-through.
+    tier : str
+        Where people draw it: ``gpu``, ``host``, ``edge``, ``core`` ...
+    relay : bool
+        The endpoint forwards packets for others, store-and-forward.
+    ports : int
+        How many links a switch takes; 0 is any number.
+    """
+
+    name: str
+    kind: Literal["gpu", "host", "switch"]
+    latency_ps: int = 100_000
+    store_and_forward: bool = False
+    endpoint: Endpoint | None = None
+    unit: Unit | None = None
+    tier: str = ""
+    relay: bool = False
+    ports: int = 0
+
+    @property
+    def forwards(self) -> bool:
+        """Whether packets for others may pass through."""
+        return self.endpoint is None or self.relay
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """`count` duplex links between two nodes; each is two wires.
+
+    Attributes
+    ----------
+    rate : Rate
+        Payload-layer rate of one link in each direction.
+    latency_ps : int
+        Propagation and SerDes, one way [ps], at least 1.
+    buffer_bytes : int
+        Receive buffer per virtual channel [bytes].
+    replay_ps : int
+        Extra time of a replayed packet [ps]; `error_rate` is the probability that a packet is replayed.
+    dim : int
+        Dimension for dimension-order routing and VC classes; 0 is outside of it.
+    weight : int
+        Hops it counts as when shortest paths are sought.
+    dateline : tuple of bool
+        Whether the directions a->b and b->a move packets to the next VC.
+    cls : str
+        Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
+    name : str
+        Name of the type it was made from, for people.
+    """
+
+    a: str
+    b: str
+    count: int = 1
+    rate: Rate = Rate(1, 40)  # noqa: RUF009 - immutable
+    latency_ps: int = 150_000
+    format: str = "nvlink"
+    buffer_bytes: int = 32_768
+    replay_ps: int = 0
+    error_rate: float = 0.0
+    dim: int = 0
+    weight: int = 1
+    dateline: tuple[bool, bool] = (False, False)
+    cls: str = "nvlink"
+    name: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What a CTA pays to move data: ``simple``, ``ll`` or ``ll128``.
+
+    Attributes
+    ----------
+    fixed_ps : int
+        Cost of a slice step before its first byte moves [ps].
+    op_Bps : dict
+        Throughput of a CTA per opcode [B/s]; ``default`` for opcodes that are not named.
+    expand_120 : int
+        Wire payload per 120 data bytes: 120 Simple, 240 LL, 128 LL128.
+    tail_fence_ps, head_fence_ps : int
+        Added to the flight time of the tail and head counters [ps].
+    buffer_bytes : int
+        FIFO of one connection of one channel, `slots` slots [wire bytes].
+    chunk_steps, slice_steps : int
+        Slots per chunk and per slice of the ring collectives (all others use one and one).
+    grain_bytes : int
+        Chunks are cut at multiples of this [bytes].
+    """
+
+    name: str
+    fixed_ps: int = 1_100_000
+    op_Bps: Mapping[str, float] = field(default_factory=lambda: {"default": 40e9})
+    expand_120: int = 120
+    tail_fence_ps: int = 0
+    head_fence_ps: int = 0
+    buffer_bytes: int = 4_194_304
+    slots: int = 8
+    chunk_steps: int = 4
+    slice_steps: int = 2
+    grain_bytes: int = 512
+
+    @property
+    def step_bytes(self) -> int:
+        """Data bytes that fit into one slot."""
+        return self.buffer_bytes // self.slots * 120 // self.expand_120
+
+    def rate_Bps(self, opcode: str) -> float:
+        """Return the throughput of a CTA for `opcode` [B/s]."""
+        return self.op_Bps.get(opcode, self.op_Bps.get("default", float("inf")))
+
+    def cost16(self, opcode: str) -> int:
+        """Return the time a byte of `opcode` takes a CTA [2^-16 ps]."""
+        return cost16(self.rate_Bps(opcode))
+
+
+Routing = Literal["shortest", "dimension-order"]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Nodes, links and how they are used: one of the two descriptions a simulation takes.
+
+    Attributes
+    ----------
+    num_vcs : int
+        Virtual channels per wire; requests use 0, responses `response_vc`.
+    p2p : str
+        Whether a point-to-point connection pushes (``write``) or the receiver pulls (``read``).
+    window_bytes : int
+        Bytes a CTA may have requested and not yet received [bytes]; 0 is unlimited.
+    channels : dict
+        Default number of channels per algorithm, ``default`` for the others.
+    ring_orders : tuple of tuple of int, or None
+        Rank orders the rings of a fabric without a full crossbar must follow.
+    routing : str
+        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first).
+    sources : dict
+        Provenance: figure -> where it comes from.
+    source_text : str
+        The file it was read from, verbatim.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    formats: Mapping[str, Format]
+    num_vcs: int = 2
+    p2p: Literal["read", "write"] = "write"
+    window_bytes: int = 65_536
+    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+    channels: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
+    ring_orders: tuple[tuple[int, ...], ...] | None = None
+    routing: Routing = "shortest"
+    description: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    source_text: str = field(default="", compare=False, repr=False)
+
+    @cached_property
+    def ranks(self) -> tuple[str, ...]:
+        """Names of the endpoints; rank i is the i-th."""
+        return tuple(node.name for node in self.nodes if node.endpoint is not None)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks a job can have."""
+        return len(self.ranks)
+
+    @cached_property
+    def node_index(self) -> Mapping[str, int]:
+        """Index of every node by name."""
+        return {node.name: index for index, node in enumerate(self.nodes)}
+
+    @property
+    def response_vc(self) -> int:
+        """VC of responses; it leaves room for the dateline class of the requests."""
+        return self.num_vcs // 2
+
+    def num_channels(self, algorithm: str) -> int:
+        """Return the default number of channels of an algorithm."""
+        return self.channels.get(algorithm, self.channels.get("default", 1))
+
+    def lower(self) -> FabricArrays:
+        """Return the fabric as flat arrays; computed once."""
+        return self._lowered
+
+    @cached_property
+    def _lowered(self) -> FabricArrays:
+        from clusim.fabric.arrays import lower
+
+        return lower(self)

@@ -1,0 +1,141 @@
+"""Links and packet formats.
+
+**Hardware** NVLink packets are flits of 16 B: one header flit and up to 16 data flits; SM stores use at most 128 B
+of payload, copy engines 256 B. Acknowledgements and credits come back on the other direction.
+**Model** Payload-layer rate per link, header and payload in whole flits, fractional control bytes per packet on the
+opposite wire, a service factor on the packets of in-network operations.
+**Not modelled** Lanes, FEC blocks, address-extension and byte-enable flits.
+**Parameters** The figures below, by the keys of a topology file.
+"""
+
+from __future__ import annotations
+
+from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+
+__all__ = ["FORMATS", "LINKS"]
+
+_HEADER = published("16B", "NVLink: one 128-bit header flit per packet (WikiChip, NVLink)")
+_FLIT = published("16B", "NVLink: 128-bit flits (WikiChip, NVLink)")
+_PAYLOAD = published(
+    {"sm": "128B", "ce": "256B", "nic": "128B"},
+    "SM loads and stores 128 B, copy engine 256 B: NCCL maintainer in NVIDIA/nccl-tests thread 149",
+)
+_NVLS = "service factor = flit model of NVLS all-reduce over the measured rate at n = 8"
+
+
+def _control(write: float, response: float, mark: Figure) -> Figure:
+    """Control bytes per packet: acks of writes and read responses, one flit per multicast store."""
+    return Figure(
+        {"write": write, "read_response": response, "multicast": 16}, mark.mark, mark.source
+    )
+
+
+def _service(factor: float, source: str) -> Figure:
+    kinds = ("multicast", "reduce_request", "reduce_fetch", "reduce_data", "reduce_result")
+    return calibrated(dict.fromkeys(kinds, factor), source)
+
+
+def _nvlink(control: Figure, **more: Figure) -> dict[str, Figure]:
+    return {"flit": _FLIT, "header": _HEADER, "payload": _PAYLOAD, "control": control, **more}
+
+
+_READ_ACK = "read responses as on A100"
+_VOLTA = _control(
+    8,
+    5.8,
+    calibrated(0, f"V100 link 21.7 of 25.78 GB/s = 128/(128+16+8), TACCL ndv2 fit; {_READ_ACK}"),
+)
+
+FORMATS: dict[str, Preset] = {
+    "nvlink1": _nvlink(_VOLTA),
+    "nvlink2": _nvlink(_VOLTA),
+    "nvlink3": _nvlink(
+        _control(
+            3,
+            5.8,
+            calibrated(
+                0,
+                "read responses: 8x A100 ring all-reduce 231.6 GB/s (Azure ND A100 v4) ="
+                " 128/(16+16+128+5.8) x 300; writes: A100 copy engine in both directions 186.4 of 200 GB/s, 3 B acks",
+            ),
+        )
+    ),
+    "nvlink4": _nvlink(
+        _control(
+            11.5,
+            6.8,
+            calibrated(
+                0,
+                "writes: 8x H100 ring all-reduce 365-370 of 450 GB/s = 128/(128+16+11.5);"
+                " reads 7% slower than writes (mscclpp put/get)",
+            ),
+        ),
+        service=_service(1.164, f"{_NVLS}: H100 273.6 of 320 GB/s (0.86, Azure ND H100 v5)"),
+    ),
+    "nvlink5": _nvlink(
+        _control(
+            16,
+            6.8,
+            calibrated(
+                0, "NCCL's 40.1 of 50 GB/s per link = 128/(128+16+16), nccl src/graph/topo.h"
+            ),
+        ),
+        service=_service(1.355, f"{_NVLS}: B200 474 of 640 GB/s (0.74, NVIDIA/nccl thread 1807)"),
+    ),
+    "ethernet": {
+        "flit": assumed("1B", "packets have any length"),
+        "header": assumed("64B", "the header of the packet-level comparison workloads"),
+        "payload": assumed(
+            {"sm": 4096, "ce": 4096, "nic": 4096}, "MTU 4096, the largest of InfiniBand and RoCE"
+        ),
+        "control": assumed({}, "flow control is free; acknowledgements are not modelled"),
+    },
+}
+"""Packet formats by name."""
+
+
+def _link(rate: Figure, form: str, cls: str = "nvlink") -> dict[str, Figure]:
+    return {
+        "rate": rate,
+        "latency": calibrated(
+            "150ns",
+            "half of SM/L2 egress 150-200 and SerDes 2 x 50 per crossing; see the chip's write_latency",
+        ),
+        "format": published(form, "the packet format of this generation"),
+        "buffer": assumed(
+            "32KiB", "more than rate x credit round trip (25 GB/s x 0.3 us = 7.5 KB), per VC"
+        ),
+        "class": assumed(cls, "class in reports"),
+    }
+
+
+LINKS: dict[str, Preset] = {
+    "nvlink1": _link(published("20 GB/s", "8 lanes x 20 Gb/s"), "nvlink1"),
+    "nvlink2": _link(
+        published(
+            "25.78125 GB/s", "8 lanes x 25.78125 Gb/s, no FEC: `nvidia-smi nvlink -s` shows 25.781"
+        ),
+        "nvlink2",
+    ),
+    "nvlink3": _link(
+        measured("25 GB/s", "4 lanes x 50 Gb/s; `nvidia-smi nvlink -s` shows 25"), "nvlink3"
+    ),
+    "nvlink4": _link(
+        measured("25 GB/s", "2 lanes x 106.25 Gb/s: 26.5625 as `nvidia-smi` shows x 16/17 (FEC)"),
+        "nvlink4",
+    ),
+    "nvlink5": _link(
+        measured("50 GB/s", "2 lanes x 212.5 Gb/s: 53.125 as `nvidia-smi` shows x 16/17 (FEC)"),
+        "nvlink5",
+    ),
+    "ethernet400": {
+        "rate": published("400 Gb/s", "400GBASE / NDR"),
+        "latency": assumed("500ns", "the hop of the packet-level comparison workloads"),
+        "format": published("ethernet", "generic packets"),
+        "buffer": assumed(
+            "128KiB", "more than rate x credit round trip (50 GB/s x 1 us = 50 KB), per VC"
+        ),
+        "class": assumed("ethernet", "class in reports"),
+    },
+}
+"""Link types by name."""

@@ -1,0 +1,267 @@
+"""Quantities with units: sizes in bytes, rates as exact rationals, times in picoseconds.
+
+Nothing is guessed. ``64MB`` is decimal and ``64MiB`` binary; ``400Gb/s`` is bits and ``50GB/s`` bytes; whatever
+can be read in two ways (``64M``, ``25 G``, ``5m``) is an error that names the alternatives. All arithmetic is
+exact, so a value that is not a whole number of bytes or picoseconds is an error too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+
+from clusim.errors import UnitError
+
+__all__ = [
+    "Rate",
+    "format_rate",
+    "format_size",
+    "format_time",
+    "parse_rate",
+    "parse_size",
+    "parse_time",
+]
+
+MAX_INT = 2**63 - 1
+"""Largest size [bytes] and time [ps] the engines take."""
+
+PS_PER_S = 10**12
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+_PREFIXES = _DECIMAL | _BINARY
+_TIMES = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ms": 10**9, "s": 10**12}
+_LONG_TIMES = {"m": "ms or 60s", "min": "60s", "h": "3600s", "sec": "s", "n": "ns", "u": "us"}
+
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]{1,20}"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([^\s0-9.,+-]*)\s*")
+_COUNTED = re.compile(r"\s*([0-9]{1,6})\s*[x×*]\s*(\S.*)", re.DOTALL)  # noqa: RUF001 - people paste the sign
+
+
+_TRANSFERS = re.compile(r"[0-9.]\s*[kKMGT]T(/s|ps)")
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class Rate:
+    """A data rate as a reduced rational: `num` bytes per `den` ps."""
+
+    num: int
+    den: int
+
+    def __post_init__(self) -> None:
+        """Reduce, and refuse what is no rate."""
+        if self.num < 0 or self.den <= 0:
+            raise UnitError(f"rate {self.num}/{self.den}: must be >= 0 bytes per > 0 ps")
+        divisor = gcd(self.num, self.den)
+        object.__setattr__(self, "num", self.num // divisor)
+        object.__setattr__(self, "den", self.den // divisor)
+        if max(self.num, self.den) >= 2**63:
+            raise UnitError(f"rate {self.num}/{self.den}: too fine to be exact; use fewer digits")
+
+    @classmethod
+    def from_bytes_per_s(cls, value: int | float | Fraction) -> Rate:
+        """Return the rate of `value` bytes per second, exactly."""
+        exact = Fraction(value) / PS_PER_S
+        return cls(exact.numerator, exact.denominator)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate [B/s]."""
+        return self.num * PS_PER_S / self.den
+
+    def time_ps(self, size_bytes: int) -> int:
+        """Return the time `size_bytes` take at this rate, rounded up [ps]."""
+        if self.num == 0:
+            raise UnitError("rate 0 B/s: nothing can be sent at it; give a rate > 0")
+        return -(-size_bytes * self.den // self.num)
+
+    def __mul__(self, factor: int | Fraction) -> Rate:
+        """Return this rate `factor` times."""
+        exact = Fraction(self.num, self.den) * factor
+        return Rate(exact.numerator, exact.denominator)
+
+    def __str__(self) -> str:
+        """Write the rate as people do, e.g. ``25 GB/s``."""
+        return format_rate(self)
+
+
+def _number(text: str, what: str, example: str) -> tuple[Fraction, str]:
+    """Split `text` into its value and its unit."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise UnitError(f"{_show(text)}: not a {what}; write for example {example}")
+    return Fraction(match[1]), match[2]
+
+
+def _show(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:56]}...'"
+
+
+def _plain(value: Fraction) -> str:
+    """Write a value without exponent and without superfluous zeros."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    return f"{float(value):g}"
+
+
+def _whole(value: Fraction, text: str, unit: str) -> int:
+    if value.denominator != 1:
+        raise UnitError(
+            f"{_show(text)}: is {float(value):g} {unit}; must be a whole number of {unit}"
+        )
+    if value > MAX_INT:
+        raise UnitError(f"{_show(text)}: too large; the largest is {MAX_INT} {unit}")
+    return int(value)
+
+
+def _as_text(value: object, what: str, example: str) -> str:
+    if not isinstance(value, str):
+        raise UnitError(f"{value!r}: not a {what}; write for example {example}")
+    return value
+
+
+def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
+    """Return the size written in `text` [bytes].
+
+    Parameters
+    ----------
+    text : str or int
+        ``"64MiB"`` (binary), ``"64 MB"`` (decimal), ``"4096"`` or 4096 (bytes).
+    binary_suffix : bool
+        Read ``64M`` as 64 MiB, as nccl-tests does; otherwise a bare ``K``, ``M``, ``G``, ``T`` is ambiguous.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    text = _as_text(text, "size", "64MiB")
+    number, unit = _number(text, "size", "64MiB")
+    value = _plain(number)
+    lower = unit.lower()
+    if (unit.endswith("b") and lower[:-1] in _PREFIXES) or lower.endswith(("bit", "bits")):
+        big = unit[: len(unit) - len(lower.lstrip("kmgtpi"))] if lower != "b" else ""
+        raise UnitError(
+            f"{_show(text)}: {unit!r} are bits, not bytes; write {value}{big.rstrip('i')}B"
+        )
+    if lower in ("k", "m", "g", "t") and binary_suffix:
+        return _whole(number * _BINARY[lower + "i"], text, "bytes")
+    if lower in ("k", "m", "g", "t", "p") or lower in _BINARY:
+        one = unit[0].upper() if lower[0] != "k" else "K"
+        binary, decimal = number * _BINARY[one.lower() + "i"], number * _DECIMAL[one.lower()]
+        raise UnitError(
+            f"{_show(text)}: ambiguous size; write {value}{one}iB ({_plain(binary)} bytes)"
+            f" or {value}{one}B ({_plain(decimal)} bytes)"
+        )
+    if lower not in ("", "b", "byte", "bytes") and not (
+        lower[-1] == "b" and lower[:-1] in _PREFIXES
+    ):
+        raise UnitError(
+            f"{_show(text)}: unknown unit {unit!r} of size; use B, KB, MB, GB or KiB, MiB, GiB"
+        )
+    scale = _PREFIXES[lower[:-1]] if lower.endswith("b") else 1
+    return _whole(number * scale, text, "bytes")
+
+
+def parse_rate(text: str) -> Rate:
+    """Return the rate written in `text`: ``"25 GB/s"``, ``"400 Gb/s"``, ``"400Gbps"``, ``"12 x 25GB/s"``."""
+    text = _as_text(text, "rate", "'25 GB/s' or '400 Gb/s'")
+    counted = _COUNTED.fullmatch(text)
+    if counted is not None:
+        return parse_rate(counted[2]) * int(counted[1])
+    if _TRANSFERS.search(text):
+        raise UnitError(
+            f"{_show(text)}: transfers are not bytes; write lanes x rate after encoding, e.g. '16 x 1.97 GB/s'"
+        )
+    number, unit = _number(text, "rate", "'25 GB/s' or '400 Gb/s'")
+    per_s = unit.removesuffix("/s").removesuffix("/sec") if "/" in unit else unit.removesuffix("ps")
+    base = per_s.replace("bits", "b").replace("bit", "b").replace("bytes", "B").replace("byte", "B")
+    prefix, kind = base[:-1].lower(), base[-1:]
+    if per_s != unit and kind in ("b", "B") and prefix in _PREFIXES:
+        bytes_per_s = number * _PREFIXES[prefix] / (8 if kind == "b" else 1)
+        return Rate.from_bytes_per_s(bytes_per_s)
+    value = _plain(number)
+    letter = unit[:1].upper()
+    if letter in ("K", "M", "G", "T"):
+        hint = f"write {value} {letter}B/s (bytes) or {value} {letter}b/s (bits)"
+        if unit[1:3] == "T/":
+            hint = (
+                "transfers are not bytes; write lanes x rate after encoding, e.g. '16 x 1.97 GB/s'"
+            )
+        raise UnitError(f"{_show(text)}: ambiguous rate; {hint}")
+    if not unit:
+        raise UnitError(
+            f"{_show(text)}: a rate needs a unit; write {value} GB/s (bytes) or {value} Gb/s (bits)"
+        )
+    raise UnitError(
+        f"{_show(text)}: unknown unit {unit!r} of rate; use GB/s (bytes) or Gb/s (bits)"
+    )
+
+
+def parse_time(text: str | int) -> int:
+    """Return the time written in `text` [ps]: ``"500ns"``, ``"1.2 us"``, ``"0"``."""
+    if isinstance(text, int) and not isinstance(text, bool) and text == 0:
+        return 0
+    if isinstance(text, int) and not isinstance(text, bool):
+        text = str(text)
+    text = _as_text(text, "time", "500ns")
+    number, unit = _number(text, "time", "500ns")
+    if not unit and number == 0:
+        return 0
+    value = _plain(number)
+    if unit in _TIMES:
+        return _whole(number * _TIMES[unit], text, "ps")
+    if not unit:
+        raise UnitError(
+            f"{_show(text)}: a time needs a unit; write {value}ns, {value}us or {value}ms"
+        )
+    if unit.lower() in _LONG_TIMES:
+        raise UnitError(
+            f"{_show(text)}: unknown unit {unit!r} of time; did you mean {_LONG_TIMES[unit.lower()]}?"
+        )
+    if unit.lower() in _TIMES:
+        raise UnitError(
+            f"{_show(text)}: unknown unit {unit!r} of time; did you mean {unit.lower()!r}?"
+        )
+    raise UnitError(f"{_show(text)}: unknown unit {unit!r} of time; use ps, ns, us, ms or s")
+
+
+def _scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
+    """Write `value` in the largest unit not above it; `exact` falls back to smaller units until nothing is lost."""
+    fitting = [item for item in units if value >= item[1]] or [units[-1]]
+    for name, scale in fitting:
+        scaled = value / scale
+        shown = f"{float(scaled):.3f}".rstrip("0").rstrip(".")
+        if Fraction(shown) == scaled:
+            return f"{shown} {name}"
+        if not exact:
+            return f"{float(scaled):.4g} {name}" if scaled < 1000 else f"{float(scaled):.0f} {name}"
+    return f"{_digits(value / fitting[-1][1])} {fitting[-1][0]}"
+
+
+def _digits(value: Fraction) -> str:
+    """Write a value with all its digits (at most 20 behind the point)."""
+    whole, rest = divmod(value, 1)
+    digits = f"{int(rest * 10**20):020d}".rstrip("0")
+    return f"{int(whole)}.{digits}" if digits else str(int(whole))
+
+
+_SIZE_NAMES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_TIME_NAMES = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
+_RATE_NAMES = (("TB/s", 10**12), ("GB/s", 10**9), ("MB/s", 10**6), ("KB/s", 10**3), ("B/s", 1))
+
+
+def format_size(size_bytes: int, *, exact: bool = False) -> str:
+    """Write a size with a binary unit; with `exact` it reads back as the same number."""
+    return _scaled(Fraction(size_bytes), _SIZE_NAMES, exact)
+
+
+def format_rate(rate: Rate | float, *, exact: bool = False) -> str:
+    """Write a rate (or a number of bytes per second) in decimal bytes per second."""
+    value = Fraction(rate.num * PS_PER_S, rate.den) if isinstance(rate, Rate) else Fraction(rate)
+    return _scaled(value, _RATE_NAMES, exact)
+
+
+def format_time(time_ps: int, *, exact: bool = False) -> str:
+    """Write a time; with `exact` it reads back as the same number."""
+    return _scaled(Fraction(time_ps), _TIME_NAMES, exact)

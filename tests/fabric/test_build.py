@@ -1,0 +1,138 @@
+"""Builder, networkx, YAML out: the same fabric by every way; checks and the text for people."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import networkx as nx
+import pytest
+
+from clusim import fabric, resources
+from clusim.errors import TopologyError
+from clusim.fabric import (
+    Fabric,
+    FabricBuilder,
+    check,
+    describe,
+    from_networkx,
+    generate,
+    loads,
+    to_networkx,
+    to_yaml,
+)
+from clusim.fabric.check import bisection_Bps
+from clusim.fabric.render import ranges
+
+EVERYTHING = [
+    *resources.shipped_topologies(),
+    "torus:3x3",
+    "dragonfly:h=2",
+    "fat-tree:k=4",
+    "star:3",
+]
+
+
+def two_planes() -> FabricBuilder:
+    net = FabricBuilder("two-planes", architecture="hopper", channels={"default": 4})
+    net.define("switches", "plane", base="nvswitch3", latency="90ns")
+    net.gpu("gpu0..3", chip="h100-sxm5")
+    net.switch("sw0..1", switch="plane")
+    net.link("gpu0..3", "sw0..1", count=9, type="nvlink4")
+    return net
+
+
+def test_builder_makes_what_the_file_says() -> None:
+    net = two_planes().build()
+    assert net.ranks == ("gpu0", "gpu1", "gpu2", "gpu3")
+    assert net.nodes[4].latency_ps == 90_000
+    assert len(net.lower().unit_wires(0)) == 18
+    assert loads(net.source_text) == net, "the text it carries is a topology file"
+    assert "given in the description" in describe(net)
+
+
+def test_builder_says_what_is_wrong() -> None:
+    net = two_planes()
+    net.link("gpu0", "sw7", rate="25 GB/s", latency="1us")
+    with pytest.raises(
+        TopologyError, match=r"two-planes: links\[1\]\.to: unknown node 'sw7'; did you mean"
+    ):
+        net.build()
+    with pytest.raises(TopologyError, match=r"'sw0\.\.1' exists already"):
+        net.switch("sw0..1")
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_round_trips(name: str) -> None:
+    net = fabric.load(name)
+    graph = to_networkx(net)
+    assert sum(count for _, _, count in graph.edges(data="count")) == sum(
+        link.count for link in net.links
+    )
+    assert from_networkx(graph) == net
+    text = json.dumps(nx.node_link_data(graph, edges="links"))
+    assert from_networkx(nx.node_link_graph(json.loads(text), edges="links")) == net
+    assert loads(to_yaml(net)) == net
+
+
+def test_any_graph_with_defaults() -> None:
+    cube = nx.hypercube_graph(3)
+    net = from_networkx(
+        cube,
+        node={"kind": "host", "relay": True, "latency": "1us"},
+        link={"rate": "50 GB/s", "latency": "500ns", "format": "ethernet"},
+        name="cube",
+    )
+    assert (net.name, net.num_ranks, len(net.links)) == ("cube", 8, 12)
+    assert net.ranks[1] == "n0.0.1"
+    levels = {finding.level: finding.what for finding in check(net)}
+    assert "routes can deadlock" in levels["warning"]
+    with pytest.raises(TopologyError, match="directed"):
+        from_networkx(nx.DiGraph([(0, 1)]))
+    with pytest.raises(TopologyError, match="'kind' is missing"):
+        from_networkx(nx.path_graph(2))
+
+
+def findings(net: Fabric) -> str:
+    return "\n".join(f"{finding.level}: {finding.what}" for finding in check(net))
+
+
+def test_check_sees_what_is_unusual() -> None:
+    net = FabricBuilder("odd")
+    net.gpu("gpu0..2", chip="a100-sxm4-80gb")
+    net.switch("sw", switch="nvswitch1")
+    net.link("gpu0..1", "sw", type="nvlink3", count=12)
+    net.link("gpu2", "sw", type="nvlink3", count=4)
+    text = findings(net.build())
+    assert "warning: gpu2: 4 links, but a100-sxm4-80gb has 12" in text
+    assert "warning: sw: 28 links on 18 ports" in text
+    assert "warning: asymmetric: gpu2 has 100 GB/s, gpu0 has 300 GB/s" in text
+
+
+def test_bisection() -> None:
+    assert bisection_Bps(fabric.load("dgx-h100").lower()) == pytest.approx(4 * 450e9)
+    assert bisection_Bps(fabric.load("dgx-1v").lower()) == pytest.approx(6 * 25.78125e9)
+    assert bisection_Bps(generate("mesh:4x4").lower()) == pytest.approx(4 * 50e9)
+    assert bisection_Bps(generate("fat-tree:k=4,oversub=2").lower()) == pytest.approx(8 * 50e9)
+
+
+def test_ranges() -> None:
+    assert ranges(["gpu0", "gpu1", "gpu2", "host", "sw3", "sw4"]) == "gpu0..2, host, sw3..4"
+    assert ranges(["a", "n01", "n02"]) == "a, n01, n02"
+    assert ranges([f"x{2 * i}" for i in range(9)]) == "x0, x2, x4, x6, x8, ... x16"
+
+
+def test_describe_is_a_tree_people_can_read() -> None:
+    text = describe(fabric.load("dgx-a100"), sources=False)
+    assert text.splitlines()[0].startswith("dgx-a100: NVIDIA DGX A100")
+    assert "gpu0..7 - nvswitch0..5 (48 pairs): 2 x 25 GB/s, 150 ns" in text
+    assert "gpu0..7: 12 links, 300 GB/s in each direction" in text
+    assert "point to point by read" in text
+
+
+def test_loading_a_preset_imports_nothing_heavy() -> None:
+    code = "import sys; from clusim import fabric; fabric.load('dgx-a100').lower();"
+    code += "print([m for m in ('networkx', 'h5py', 'numba', 'rich', 'click') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
