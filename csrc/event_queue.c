@@ -168,6 +168,13 @@ static void empty_bucket(event_queue *q, uint32_t index) {
     if (q->bits[w] == 0) q->summary[w >> 6] &= ~(UINT64_C(1) << (w & 63));
 }
 
+const event_chunk *event_queue_upcoming(const event_queue *q) {
+    uint32_t start = (uint32_t)(q->tick + 1) & (EVENT_QUEUE_BUCKETS - 1);
+    uint64_t word = q->bits[start >> 6] >> (start & 63);
+    if (word == 0) return NULL;
+    return &q->chunks[q->buckets[start + (uint32_t)__builtin_ctzll(word)].head];
+}
+
 /* An event of the ring was pushed when the ring reached it; one of the heap earlier. So the heap's
  * come first among equals. */
 bool event_queue_refill(event_queue *q) {

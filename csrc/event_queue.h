@@ -63,6 +63,9 @@ void event_queue_push_far(event_queue *q, event e);
 /* Take a chunk from the free list, growing it; NONE without memory. */
 uint32_t event_queue_new_chunk(event_queue *q);
 
+/* Some of the events of the bucket after the one under way, or NULL: what to fetch early. */
+const event_chunk *event_queue_upcoming(const event_queue *q);
+
 /* Fill `ready` from the next non-empty bucket; false if nothing is left. */
 bool event_queue_refill(event_queue *q);
 

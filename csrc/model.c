@@ -182,7 +182,7 @@ static int32_t choose_shift(const clusim_model *m) {
     int32_t shift = 2;
     while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
     /* The ring spans the longest latency, or the heap would do the work. */
-    while (shift < 40 && ((int64_t)EVENT_QUEUE_BUCKETS << shift) < 2 * longest) shift++;
+    while (shift < 40 && ((int64_t)EVENT_QUEUE_BUCKETS << shift) < longest) shift++;
     return shift;
 }
 

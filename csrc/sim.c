@@ -121,8 +121,6 @@ void clusim_sim_destroy(clusim_sim *s) {
     free(s);
 }
 
-enum { PREFETCH_AHEAD = 4 };
-
 /* ---- phase A --------------------------------------------------------------------------------- */
 
 static void apply_fault(clusim_sim *s, uint32_t fault) {
@@ -169,30 +167,36 @@ static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint3
     }
 }
 
-/* Fetch what an event a little ahead will touch: its packet and its wire. */
-static inline void prefetch_ahead(const clusim_sim *s) {
-    const event_queue *q = &s->events;
-    if (q->ready_pos + PREFETCH_AHEAD >= q->ready_len) return;
-    const event *e = &q->ready[q->ready_pos + PREFETCH_AHEAD];
-    uint32_t class = e->key >> 28;
-    if (class == EV_ARRIVE || class == EV_RESPOND) __builtin_prefetch(&s->packets[e->payload], 1);
-    if (class == EV_ARRIVE || class == EV_WAKE) {
-        const char *w = (const char *)&s->wires[e->key & 0xFFFFFFF];
-        __builtin_prefetch(w, 1);
-        __builtin_prefetch(w + 64, 1);
+/* Fetch what the events of the next bucket will touch: their packets and wires. Packets in flight
+ * are too many for the fast caches, and nothing has touched them since they were sent. */
+static void prefetch_upcoming(const clusim_sim *s) {
+    const event_chunk *chunk = event_queue_upcoming(&s->events);
+    if (chunk == NULL) return;
+    for (uint32_t i = 0; i < chunk->count; i++) {
+        uint32_t class = chunk->events[i].key >> 28;
+        if (class == EV_ARRIVE || class == EV_RESPOND) {
+            __builtin_prefetch(&s->packets[chunk->events[i].payload], 1);
+        }
+        const wire_state *w = &s->wires[chunk->events[i].key & 0xFFFFFFF];
+        if (class == EV_ARRIVE || class == EV_WAKE) __builtin_prefetch(w, 1);
     }
+}
+
+static bool refill(clusim_sim *s) {
+    if (!event_queue_refill(&s->events)) return false;
+    prefetch_upcoming(s);
+    return true;
 }
 
 /* All events due now. */
 static inline void dispatch_events(clusim_sim *s) {
     event_queue *q = &s->events;
-    while (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q)) {
+    while (LIKELY(q->ready_pos < q->ready_len) || refill(s)) {
         const event *e = &q->ready[q->ready_pos];
         if (e->at_ps != s->now_ps) break;
         uint32_t id = e->payload;
         uint32_t class = e->key >> 28, number = e->key & 0xFFFFFFF;
         event_queue_pop(q);
-        prefetch_ahead(s);
         s->event_count++;
         if (LIKELY(class == EV_ARRIVE)) {
             node_arrive(s, id);
@@ -288,7 +292,9 @@ int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
             finish(s);
             return CLUSIM_STOP_DONE;
         }
-        const event *e = event_queue_peek(&s->events);
+        event_queue *q = &s->events;
+        bool any = q->ready_pos < q->ready_len || refill(s);
+        const event *e = any ? &q->ready[q->ready_pos] : NULL;
         if (UNLIKELY(s->failed || s->events.failed)) return CLUSIM_ERR_NO_MEMORY;
         if (e == NULL) return CLUSIM_STOP_DEADLOCK;
         if (e->at_ps > until_ps) {

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Two promises about the engine, checked on the object code:
+#   1. a symbol of NAME.c that other files see starts with NAME_, or with clusim_ if it is in the header;
+#   2. there is no mutable global state: nothing in .data or .bss.
+# usage: check_symbols.sh libclusim_core.a
+set -eu
+bad=$(nm -A --defined-only "$1" | awk '
+    { n = split($1, path, ":"); file = path[n - 1]; sub(/\.c\.o$/, "", file); sub(/.*\//, "", file)
+      if (file ~ /^model/) prefix = "model_"
+      else if (file ~ /^sim/) prefix = "sim_"
+      else prefix = file "_" }
+    $2 ~ /^[TRVW]$/ && index($3, prefix) != 1 && index($3, "clusim_") != 1 { print file ".c exports " $3 }
+    $2 ~ /^[DdBbCGgSs]$/ { print file ".c has mutable global " $3 }')
+[ -z "$bad" ] || { echo "$bad"; exit 1; }

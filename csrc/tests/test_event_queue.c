@@ -1,0 +1,75 @@
+/* The event queue against a sorted array: order, stability, the far heap, the wrap of the ring. */
+#undef NDEBUG
+#include <assert.h>
+#include <string.h>
+
+#include "event_queue.h"
+
+enum { COUNT = 20000 };
+
+static uint64_t random_state = 12345;
+
+static uint32_t random_below(uint32_t n) {
+    random_state = base_mix(random_state, n);
+    return (uint32_t)(random_state % n);
+}
+
+static int by_time_key_payload(const void *a, const void *b) {
+    const event *x = a, *y = b;
+    if (x->at_ps != y->at_ps) return x->at_ps < y->at_ps ? -1 : 1;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->payload < y->payload ? -1 : x->payload > y->payload;
+}
+
+/* Push everything, pop everything: equal (time, key) must come out as they went in. */
+static void test_order(int32_t shift, uint32_t spread, uint32_t keys) {
+    static event expected[COUNT];
+    event_queue q;
+    assert(event_queue_init(&q, shift) == 0);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        expected[i] = (event){random_below(spread), random_below(keys), i};
+        event_queue_push(&q, expected[i].at_ps, expected[i].key, expected[i].payload);
+    }
+    qsort(expected, COUNT, sizeof *expected, by_time_key_payload);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const event *e = event_queue_peek(&q);
+        assert(e != NULL && e->at_ps == expected[i].at_ps && e->key == expected[i].key);
+        assert(e->payload == expected[i].payload);
+        event_queue_pop(&q);
+    }
+    assert(event_queue_peek(&q) == NULL && !q.failed);
+    event_queue_free(&q);
+}
+
+/* Pop and push in turn, as a simulation does, with delays short, long and beyond the ring. */
+static void test_hold(int32_t shift) {
+    static const uint32_t delays[] = {0, 1, 7, 5760, 150000, 3000000, 40000000};
+    event_queue q;
+    assert(event_queue_init(&q, shift) == 0);
+    for (uint32_t i = 0; i < 500; i++) event_queue_push(&q, random_below(1000), i, i);
+    event last = {0};
+    for (uint32_t i = 0; i < 200000; i++) {
+        const event *e = event_queue_peek(&q);
+        assert(e != NULL);
+        event now = *e;
+        assert(now.at_ps >= last.at_ps);
+        event_queue_pop(&q);
+        last = now;
+        event_queue_push(&q, now.at_ps + delays[random_below(7)], random_below(9), now.payload);
+    }
+    uint32_t left = 0;
+    for (; event_queue_peek(&q) != NULL; left++) event_queue_pop(&q);
+    assert(left == 500);
+    event_queue_free(&q);
+}
+
+int main(void) {
+    test_order(3, 1000, 5);
+    test_order(6, 3000000, 100);
+    test_order(0, 100000000, 3);
+    test_hold(2);
+    test_hold(6);
+    test_hold(20);
+    puts("ok");
+    return 0;
+}
