@@ -184,7 +184,8 @@ bool event_queue_refill(event_queue *q) {
     if (tick == NEVER) return false;
     q->ready_pos = q->ready_len = 0;
     q->tick = tick;
-    while (q->heap_len && q->heap[0].e.at_ps >> q->shift <= tick) event_queue_push_ready(q, pop_far(q));
+    while (q->heap_len && q->heap[0].e.at_ps >> q->shift <= tick)
+        event_queue_push_ready(q, pop_far(q));
     if (ring == tick) empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1));
     return true;
 }

@@ -1,9 +1,9 @@
 /* event_queue.h - a timing wheel ordered by (time, key).
  *
- * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order of
- * insertion; what lies past the ring waits in a binary heap. Only the bucket under way is sorted, by
- * insertion, since events are mostly pushed in the order in which they are due. Events of equal
- * (time, key) keep their order of insertion. Times never lie before the last one popped.
+ * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order
+ * of insertion; what lies past the ring waits in a binary heap. Only the bucket under way is
+ * sorted, by insertion, since events are mostly pushed in the order in which they are due. Events
+ * of equal (time, key) keep their order of insertion. Times never lie before the last one popped.
  * Knows nothing of networks.
  */
 #ifndef CLUSIM_EVENT_QUEUE_H
@@ -106,7 +106,8 @@ static inline void event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
 
 /* The earliest event, or NULL; valid until the next push or refill. */
 static inline const event *event_queue_peek(event_queue *q) {
-    if (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q)) return &q->ready[q->ready_pos];
+    if (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q))
+        return &q->ready[q->ready_pos];
     return NULL;
 }
 

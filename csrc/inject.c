@@ -59,7 +59,8 @@ static inline int64_t avail_of(const xfer *x, uint32_t i) {
 
 static uint32_t wire_bytes_of(const clusim_sim *s, uint32_t wire, const xfer *x, uint32_t i) {
     uint32_t payload = payload_of(x, i);
-    return model_wire_bytes(s->wires[wire].rate->format, x->kind, payload, exact_of(x, payload), x->limit);
+    return model_wire_bytes(s->wires[wire].rate->format, x->kind, payload, exact_of(x, payload),
+                            x->limit);
 }
 
 static bool window_open(const xfer *x, const flow_cursor *c) {
@@ -203,7 +204,8 @@ void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint
         return;
     }
     for (uint32_t k = 0; k < n; k++) {
-        /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod n. */
+        /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod
+         * n. */
         uint32_t first = x->policy == 2 ? 0 : (k + n - key_base % n) % n;
         start_cursor(s, xfer_index, x->group[k], first);
     }

@@ -24,7 +24,8 @@ static bool own(const void *array, uint64_t count, size_t size) {
 #define OWN(field, count) own(&im->field, im->count, sizeof *im->field)
 
 static bool copy_arrays(clusim_image *im) {
-    /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed. */
+    /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed.
+     */
     bool ok = own(&im->op_flags, im->num_opcodes, sizeof *im->op_flags);
     ok &= OWN(nodes, num_nodes) & OWN(endpoints, num_endpoints) & OWN(formats, num_formats);
     ok &= OWN(wires, num_wires) & OWN(routes, num_routes) & OWN(group_off, num_group_off);
@@ -39,12 +40,12 @@ static bool copy_arrays(clusim_image *im) {
 }
 
 static void free_arrays(clusim_image *im) {
-    const void *owned[] = {
-        im->op_flags,   im->nodes,      im->endpoints,      im->formats,   im->wires,
-        im->routes,     im->group_off,  im->group_wires,    im->path_off,  im->path_wires,
-        im->units,      im->mgroup_off, im->mgroup_members, im->conns,     im->costs,
-        im->prims,      im->templates,  im->instances,      im->inst_conns, im->tasks,
-        im->succ,       im->sources,    im->messages,       im->faults};
+    const void *owned[] = {im->op_flags,       im->nodes,      im->endpoints,  im->formats,
+                           im->wires,          im->routes,     im->group_off,  im->group_wires,
+                           im->path_off,       im->path_wires, im->units,      im->mgroup_off,
+                           im->mgroup_members, im->conns,      im->costs,      im->prims,
+                           im->templates,      im->instances,  im->inst_conns, im->tasks,
+                           im->succ,           im->sources,    im->messages,   im->faults};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
 }
 
@@ -168,7 +169,8 @@ static int32_t choose_shift(const clusim_model *m) {
         smallest = base_umin(smallest, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
     }
     for (uint32_t i = 0; i < im->num_sources; i++) {
-        smallest = base_umin(smallest, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
+        smallest =
+            base_umin(smallest, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
     }
     int64_t longest = 1;
     for (uint32_t w = 0; w < im->num_wires; w++) {

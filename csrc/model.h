@@ -7,9 +7,9 @@
 
 /* What wires of one rate and one packet format share; small, so it stays in cache. */
 typedef struct rate_class {
-    uint64_t num, den;   /* bytes per ps, reduced */
-    int64_t flit_ps;     /* est(flit) */
-    uint64_t flit_256;   /* a flit in 1/256 byte */
+    uint64_t num, den;    /* bytes per ps, reduced */
+    int64_t flit_ps;      /* est(flit) */
+    uint64_t flit_256;    /* a flit in 1/256 byte */
     int64_t header_ps[8]; /* est(up(header)), by kind */
     const clusim_format *format;
     uint32_t format_index;
@@ -20,13 +20,13 @@ typedef struct wire_info {
     int64_t latency_ps;
     int64_t credit_ps;
     uint32_t src, dst, reverse, ordinal;
-    uint32_t rate;       /* rate class in the image */
-    uint32_t in_local;   /* index among the incoming wires of dst */
+    uint32_t rate;                   /* rate class in the image */
+    uint32_t in_local;               /* index among the incoming wires of dst */
     uint32_t dst_endpoint, dst_unit; /* of node dst, or NONE */
     int64_t dst_latency_ps;
-    uint32_t voq_base;   /* first VOQ of this wire (as an output) */
-    uint32_t num_voqs;   /* (n_in + 1) * nvc */
-    uint32_t flow_base;  /* first flow cursor; endpoints only */
+    uint32_t voq_base;  /* first VOQ of this wire (as an output) */
+    uint32_t num_voqs;  /* (n_in + 1) * nvc */
+    uint32_t flow_base; /* first flow cursor; endpoints only */
     uint32_t num_candidates;
     uint32_t word_base, num_words; /* candidate bitmap */
     uint16_t dim, dateline;
@@ -40,9 +40,9 @@ struct clusim_model {
     wire_info *wires;
     rate_class *rates;
     uint32_t num_rates;
-    uint32_t *fault_rate;   /* per fault: rate class, or NONE for "down" and other kinds */
-    uint32_t *group_fastest; /* per route group: fastest wire at image rates */
-    uint32_t *in_count;     /* per node */
+    uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
+    uint32_t *group_fastest;       /* per route group: fastest wire at image rates */
+    uint32_t *in_count;            /* per node */
     uint32_t *out_off, *out_wires; /* per node: outgoing wires */
     uint64_t num_voqs, num_flows, num_words;
     uint32_t num_groups;
@@ -66,7 +66,8 @@ static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {
     return (bytes + flit - 1) / flit * flit;
 }
 
-/* Wire bytes of a packet standing for `payload` bytes in `exact` packets of at most `limit` bytes. */
+/* Wire bytes of a packet standing for `payload` bytes in `exact` packets of at most `limit` bytes.
+ */
 static inline uint32_t model_wire_bytes(const clusim_format *f, uint32_t kind, uint32_t payload,
                                         uint32_t exact, uint32_t limit) {
     uint64_t header = f->header_bytes[kind];

@@ -7,7 +7,8 @@
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-static uint32_t least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n, bool skip_down) {
+static uint32_t least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n,
+                             bool skip_down) {
     uint32_t best = NONE;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t w = wires[k];
@@ -101,10 +102,8 @@ static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
     if (UNLIKELY(shared == NONE)) return;
     packet original = s->packets[index];
     hold(&original, from);
-    s->buffers[shared] = (shared_buffer){.copies = hi - lo,
-                                         .wire = from,
-                                         .bytes = original.held_bytes,
-                                         .vc = original.held_vc};
+    s->buffers[shared] = (shared_buffer){
+        .copies = hi - lo, .wire = from, .bytes = original.held_bytes, .vc = original.held_vc};
     original.copy = 1;
     original.ref = shared;
     for (uint32_t k = lo; k < hi; k++) {

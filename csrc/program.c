@@ -23,11 +23,13 @@ static uint32_t conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t 
 
 static view look(clusim_sim *s, uint32_t id) {
     const clusim_image *im = &s->model->image;
-    view v = {.id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
+    view v = {
+        .id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
     v.prim = &im->prims[v.state->prim];
     v.flags = im->op_flags[v.prim->opcode];
     if (v.flags & FLAG_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
-    if (v.flags & (FLAG_SEND | FLAG_MCAST | FLAG_REDUCE)) v.send = conn_of(s, v.image, v.prim->send);
+    if (v.flags & (FLAG_SEND | FLAG_MCAST | FLAG_REDUCE))
+        v.send = conn_of(s, v.image, v.prim->send);
     return v;
 }
 
@@ -39,18 +41,22 @@ static void make_due(clusim_sim *s, uint32_t id) {
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
 
-static uint64_t chunk_number(const clusim_template *t, const clusim_prim *p, const clusim_instance *x,
-                             uint32_t i) {
+static uint64_t chunk_number(const clusim_template *t, const clusim_prim *p,
+                             const clusim_instance *x, uint32_t i) {
     int64_t n = t->nchunks;
     int64_t q = ((int64_t)p->base + (int64_t)p->coef * x->rotation + (int64_t)p->step * i) % n;
     return (uint64_t)(q < 0 ? q + n : q);
 }
 
-static uint64_t up_align(uint64_t bytes, uint64_t align) { return base_ceil_div(bytes, align) * align; }
+static uint64_t up_align(uint64_t bytes, uint64_t align) {
+    return base_ceil_div(bytes, align) * align;
+}
 
-static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, uint64_t loop, uint64_t q) {
+static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, uint64_t loop,
+                            uint64_t q) {
     if (t->mode == 0) {
-        uint64_t span = t->nchunks * x->chunk_bytes, rem = x->length - base_umin(x->length, loop * span);
+        uint64_t span = t->nchunks * x->chunk_bytes,
+                 rem = x->length - base_umin(x->length, loop * span);
         uint64_t c = x->chunk_bytes;
         if (rem < span) c = base_umin(c, up_align(base_ceil_div(rem, t->nchunks), x->align));
         uint64_t all = base_umin(rem, span);
@@ -62,10 +68,12 @@ static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, 
     return hi > lo ? hi - lo : 0;
 }
 
-static uint64_t loop_count(const clusim_image *im, const clusim_instance *x, const clusim_template *t) {
+static uint64_t loop_count(const clusim_image *im, const clusim_instance *x,
+                           const clusim_template *t) {
     uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
     uint64_t loops = base_ceil_div(x->length, span);
-    for (uint32_t p = t->prim_lo; p < t->prim_hi && loops == 0; p++) loops = im->prims[p].flags & PRIM_SYNC;
+    for (uint32_t p = t->prim_lo; p < t->prim_hi && loops == 0; p++)
+        loops = im->prims[p].flags & PRIM_SYNC;
     return loops;
 }
 
@@ -133,7 +141,7 @@ static uint64_t cost_of(const clusim_sim *s, const view *v) {
 }
 
 static const uint8_t first_kind[] = {
-    [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,          [XFER_MCAST] = MCAST,
+    [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,        [XFER_MCAST] = MCAST,
     [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ,
 };
 
@@ -173,7 +181,8 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     uint32_t base = c->policy == 1 ? c->key : cs->stripe;
     cs->stripe += x->count;
     uint32_t group = c->first_group;
-    if (group == NONE && c->path == NONE) group = model_route(s->model, im->endpoints[x->endpoint].node, x->dst);
+    if (group == NONE && c->path == NONE)
+        group = model_route(s->model, im->endpoints[x->endpoint].node, x->dst);
     inject_start(s, index, group, base, c->window_bytes);
 }
 
@@ -204,7 +213,8 @@ void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool 
 }
 
 static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side) {
-    uint32_t *waiters = side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
+    uint32_t *waiters =
+        side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
     v->state->wait_side = (uint8_t)side;
     v->state->wait_conn = conn;
     v->state->next_waiter = *waiters;
@@ -273,7 +283,8 @@ static bool start_data(clusim_sim *s, const view *v) {
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
 static bool after_read(clusim_sim *s, const view *v) {
-    if (sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE) return start_main(s, v);
+    if (sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE)
+        return start_main(s, v);
     return true;
 }
 

@@ -35,7 +35,8 @@ void clusim_sim_read_instances(const clusim_sim *s, clusim_instance_state *out) 
 }
 
 void clusim_sim_read_mem_bytes_256(const clusim_sim *s, uint64_t *out) {
-    for (uint64_t e = 0; e < s->model->image.num_endpoints; e++) out[e] = s->endpoints[e].mem_bytes_256;
+    for (uint64_t e = 0; e < s->model->image.num_endpoints; e++)
+        out[e] = s->endpoints[e].mem_bytes_256;
 }
 
 size_t clusim_sim_take_records(clusim_sim *s, clusim_record *out, size_t capacity) {

@@ -13,26 +13,37 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static bool allocate(clusim_sim *s) {
+/* An array of the sim, zeroed; its address is kept, so that it can be freed whatever happens. */
+static bool zeroed(void *slot, uint64_t count, size_t size) {
+    void *array = calloc(count + 1, size);
+    *(void **)slot = array;
+    return array != NULL;
+}
+
+static bool allocate_fabric(clusim_sim *s) {
     const clusim_model *m = s->model;
     const clusim_image *im = &m->image;
     s->wires = aligned_alloc(64, (im->num_wires + 1) * sizeof *s->wires);
-    s->credits = calloc(im->num_wires * im->nvc + 1, sizeof *s->credits);
-    s->voqs = malloc((m->num_voqs + 1) * sizeof *s->voqs);
-    s->ready_bits = calloc(m->num_words + 1, sizeof *s->ready_bits);
-    s->wait_bits = calloc(m->num_words + 1, sizeof *s->wait_bits);
-    s->flows = calloc(m->num_flows + 1, sizeof *s->flows);
-    s->conns = calloc(im->num_conns + 1, sizeof *s->conns);
-    s->insts = calloc(im->num_instances + 1, sizeof *s->insts);
-    s->endpoints = calloc(im->num_endpoints + 1, sizeof *s->endpoints);
-    s->tasks = calloc(im->num_tasks + 1, sizeof *s->tasks);
-    s->sources = calloc(im->num_sources + 1, sizeof *s->sources);
-    s->units = calloc(im->num_units + 1, sizeof *s->units);
-    s->message_end = malloc((im->num_messages + 1) * sizeof *s->message_end);
-    s->final = calloc(im->num_wires + 1, sizeof *s->final);
-    return s->wires && s->credits && s->voqs && s->ready_bits && s->wait_bits && s->flows &&
-           s->conns && s->insts && s->endpoints && s->tasks && s->sources && s->units &&
-           s->message_end && s->final && event_queue_init(&s->events, m->bucket_shift) == 0;
+    bool ok = s->wires != NULL;
+    ok &= zeroed(&s->credits, im->num_wires * im->nvc, sizeof *s->credits);
+    ok &= zeroed(&s->voqs, m->num_voqs, sizeof *s->voqs);
+    ok &= zeroed(&s->ready_bits, m->num_words, sizeof *s->ready_bits);
+    ok &= zeroed(&s->wait_bits, m->num_words, sizeof *s->wait_bits);
+    ok &= zeroed(&s->flows, m->num_flows, sizeof *s->flows);
+    ok &= zeroed(&s->endpoints, im->num_endpoints, sizeof *s->endpoints);
+    ok &= zeroed(&s->units, im->num_units, sizeof *s->units);
+    ok &= zeroed(&s->final, im->num_wires, sizeof *s->final);
+    return ok;
+}
+
+static bool allocate_work(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    bool ok = zeroed(&s->conns, im->num_conns, sizeof *s->conns);
+    ok &= zeroed(&s->insts, im->num_instances, sizeof *s->insts);
+    ok &= zeroed(&s->tasks, im->num_tasks, sizeof *s->tasks);
+    ok &= zeroed(&s->sources, im->num_sources, sizeof *s->sources);
+    ok &= zeroed(&s->message_end, im->num_messages, sizeof *s->message_end);
+    return ok && event_queue_init(&s->events, s->model->bucket_shift) == 0;
 }
 
 static void init_fabric(clusim_sim *s) {
@@ -80,7 +91,8 @@ static void init_work(clusim_sim *s) {
         s->messages_left += im->sources[i].msg_hi - im->sources[i].msg_lo;
         sim_event(s, 0, EV_SOURCE, 0, i);
     }
-    for (uint32_t f = 0; f < im->num_faults; f++) sim_event(s, im->faults[f].time_ps, EV_FAULT, f, f);
+    for (uint32_t f = 0; f < im->num_faults; f++)
+        sim_event(s, im->faults[f].time_ps, EV_FAULT, f, f);
     sim_event(s, 0, EV_START, 0, 0);
 }
 
@@ -93,7 +105,7 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
     s->nvc = model->image.nvc;
     s->keep_records = keep_records != 0;
     s->packet_free = s->xfer_free = s->buffer_free = NONE;
-    if (!allocate(s)) {
+    if (!allocate_fabric(s) || !allocate_work(s)) {
         clusim_sim_destroy(s);
         return CLUSIM_ERR_NO_MEMORY;
     }
@@ -110,13 +122,34 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
 void clusim_sim_destroy(clusim_sim *s) {
     if (s == NULL) return;
     event_queue_free(&s->events);
-    for (uint64_t i = 0; s->credits && i < s->model->image.num_wires * s->nvc; i++) free(s->credits[i].ring);
+    for (uint64_t i = 0; s->credits && i < s->model->image.num_wires * s->nvc; i++)
+        free(s->credits[i].ring);
     for (uint32_t i = 0; i < s->xfer_size; i++) free(s->xfers[i].own_group);
-    void *owned[] = {s->wires,     s->credits, s->voqs,    s->ready_bits, s->wait_bits, s->flows,
-                     s->packets,   s->xfers,   s->buffers, s->conns,      s->insts,     s->endpoints,
-                     s->tasks,     s->sources, s->units,   s->message_end, s->records,  s->final,
-                     s->phase_b.ids, s->due_tasks.ids, s->due_starts.ids, s->due_insts.ids,
-                     s->wave.ids, s->slot_queue.ids, s->dirty_endpoints.ids};
+    void *owned[] = {s->wires,
+                     s->credits,
+                     s->voqs,
+                     s->ready_bits,
+                     s->wait_bits,
+                     s->flows,
+                     s->packets,
+                     s->xfers,
+                     s->buffers,
+                     s->conns,
+                     s->insts,
+                     s->endpoints,
+                     s->tasks,
+                     s->sources,
+                     s->units,
+                     s->message_end,
+                     s->records,
+                     s->final,
+                     s->phase_b.ids,
+                     s->due_tasks.ids,
+                     s->due_starts.ids,
+                     s->due_insts.ids,
+                     s->wave.ids,
+                     s->slot_queue.ids,
+                     s->dirty_endpoints.ids};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -230,7 +263,8 @@ static void phase_b_ordered(clusim_sim *s) {
                 s->phase_b.ids[k] = s->phase_b.ids[--s->phase_b.len];
                 sim_pool_list(s, &pass, added);
                 uint32_t at = pass.len - 1;
-                for (; at > i + 1 && pass.ids[at - 1] > added; at--) pass.ids[at] = pass.ids[at - 1];
+                for (; at > i + 1 && pass.ids[at - 1] > added; at--)
+                    pass.ids[at] = pass.ids[at - 1];
                 pass.ids[at] = added;
             }
         }
@@ -284,32 +318,38 @@ static void finish(clusim_sim *s) {
 
 enum { RECORDS_NEARLY_FULL = 1 << 16 };
 
+static bool all_done(const clusim_sim *s) {
+    return s->tasks_left == 0 && s->messages_left == 0 && s->event_count;
+}
+
+/* Handle the next timestamp. CLUSIM_STOP_DONE here only means: go on. */
+static inline int advance(clusim_sim *s, int64_t until_ps) {
+    event_queue *q = &s->events;
+    bool any = q->ready_pos < q->ready_len || refill(s);
+    if (UNLIKELY(s->failed || q->failed)) return CLUSIM_ERR_NO_MEMORY;
+    if (UNLIKELY(!any)) return CLUSIM_STOP_DEADLOCK;
+    int64_t at_ps = q->ready[q->ready_pos].at_ps;
+    if (UNLIKELY(at_ps > until_ps)) {
+        s->now_ps = base_max(s->now_ps, until_ps);
+        return CLUSIM_STOP_TIME;
+    }
+    s->now_ps = at_ps;
+    step(s);
+    return CLUSIM_STOP_DONE;
+}
+
 int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
     if (s->finished) return CLUSIM_STOP_DONE;
-    uint64_t stop_at = max_events > UINT64_MAX - s->event_count ? UINT64_MAX : s->event_count + max_events;
-    for (;;) {
-        if (UNLIKELY(s->tasks_left == 0 && s->messages_left == 0 && s->event_count)) {
-            finish(s);
-            return CLUSIM_STOP_DONE;
-        }
-        event_queue *q = &s->events;
-        bool any = q->ready_pos < q->ready_len || refill(s);
-        const event *e = any ? &q->ready[q->ready_pos] : NULL;
-        if (UNLIKELY(s->failed || s->events.failed)) return CLUSIM_ERR_NO_MEMORY;
-        if (e == NULL) return CLUSIM_STOP_DEADLOCK;
-        if (e->at_ps > until_ps) {
-            s->now_ps = base_max(s->now_ps, until_ps);
-            return CLUSIM_STOP_TIME;
-        }
-        s->now_ps = e->at_ps;
-        step(s);
-        if (UNLIKELY(s->event_count >= stop_at)) {
-            if (s->tasks_left || s->messages_left) return CLUSIM_STOP_EVENTS;
-        }
-        if (UNLIKELY(s->keep_records && s->num_records >= RECORDS_NEARLY_FULL)) {
-            if (s->tasks_left || s->messages_left) return CLUSIM_STOP_RECORDS;
-        }
+    uint64_t room = UINT64_MAX - s->event_count;
+    uint64_t stop_at = s->event_count + base_umin(max_events, room);
+    while (!all_done(s)) {
+        if (UNLIKELY(s->event_count >= stop_at)) return CLUSIM_STOP_EVENTS;
+        if (UNLIKELY(s->num_records >= RECORDS_NEARLY_FULL)) return CLUSIM_STOP_RECORDS;
+        int status = advance(s, until_ps);
+        if (UNLIKELY(status != CLUSIM_STOP_DONE)) return status;
     }
+    finish(s);
+    return CLUSIM_STOP_DONE;
 }
 
 /* After the end: let packets, credits and timers run out; kernels and tasks are done already. */
@@ -317,11 +357,7 @@ int clusim_sim_check(clusim_sim *s, clusim_error *error) {
     if (s->finished) {
         int64_t end_ps = s->now_ps;
         s->draining = true;
-        const event *e;
-        while ((e = event_queue_peek(&s->events)) != NULL && !s->failed && !s->events.failed) {
-            s->now_ps = e->at_ps;
-            step(s);
-        }
+        while (advance(s, NEVER) == CLUSIM_STOP_DONE) continue;
         int status = verify_balances(s, error);
         s->now_ps = end_ps;
         return status;

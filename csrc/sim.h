@@ -43,10 +43,10 @@ typedef struct packet {
     uint32_t path_pos;   /* next index into path_wires, or NONE */
     uint32_t first_wire; /* wire of its injection, for the window */
     uint8_t kind, vc, held_vc, first_vc;
-    uint8_t copy;        /* MCAST behind its fan-out */
+    uint8_t copy; /* MCAST behind its fan-out */
     uint8_t adaptive;
-    uint16_t members;    /* operations: responses still missing */
-    uint32_t in_wire;    /* operations: wire on which the request came */
+    uint16_t members; /* operations: responses still missing */
+    uint32_t in_wire; /* operations: wire on which the request came */
 } packet;
 
 _Static_assert(sizeof(packet) == 64, "a packet fills one cache line");
@@ -102,9 +102,9 @@ typedef struct wire_state {
     int64_t stall_since; /* start of the present credit stall, or -1 */
     uint64_t control_bytes, replays;
     int64_t credit_ps;
-    uint64_t *waits;      /* flows that wait for their pace, a bitmap */
+    uint64_t *waits; /* flows that wait for their pace, a bitmap */
     struct flow_cursor *flows;
-    uint32_t in_queue;    /* first candidate of packets from here, at the far node */
+    uint32_t in_queue; /* first candidate of packets from here, at the far node */
     uint32_t far_node;
 } wire_state;
 
@@ -127,27 +127,27 @@ enum { OWNER_INSTANCE, OWNER_SOURCE };
 
 typedef struct xfer {
     int64_t start_ps;
-    int64_t pace_ps;    /* earliest end of the data phase */
-    int64_t max_end;    /* greatest end of its granted packets */
-    int64_t visible;    /* greatest visible time of its packets */
+    int64_t pace_ps; /* earliest end of the data phase */
+    int64_t max_end; /* greatest end of its granted packets */
+    int64_t visible; /* greatest visible time of its packets */
     uint64_t bytes;
     uint64_t remaining; /* deliveries missing */
     uint32_t count;     /* packets */
     uint32_t ungranted;
-    uint32_t limit;     /* P0 */
-    uint32_t full;      /* P0*k */
+    uint32_t limit; /* P0 */
+    uint32_t full;  /* P0*k */
     uint64_t cost16;
-    uint32_t stripe;    /* b: stripe number of packet 0, or the pinned key */
+    uint32_t stripe; /* b: stripe number of packet 0, or the pinned key */
     uint32_t group_size;
-    uint32_t window;    /* packets per first wire (adaptive: in all), 0 = unlimited */
+    uint32_t window; /* packets per first wire (adaptive: in all), 0 = unlimited */
     uint32_t adaptive_next;
-    uint32_t outstanding; /* adaptive windows */
-    const uint32_t *group;  /* first-hop wires; points into the model or to own_group */
-    uint32_t *own_group;    /* owned; only while wires are down */
+    uint32_t outstanding;  /* adaptive windows */
+    const uint32_t *group; /* first-hop wires; points into the model or to own_group */
+    uint32_t *own_group;   /* owned; only while wires are down */
     uint32_t owner, slot;
-    uint32_t endpoint;  /* the requesting end */
-    uint32_t dst;       /* where requests or data go; NONE for multimem */
-    uint32_t back;      /* where responses go: the requesting endpoint */
+    uint32_t endpoint; /* the requesting end */
+    uint32_t dst;      /* where requests or data go; NONE for multimem */
+    uint32_t back;     /* where responses go: the requesting endpoint */
     uint32_t path, path_back, mgroup, conn, ordinal;
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     uint32_t next_free;
@@ -155,11 +155,11 @@ typedef struct xfer {
 
 typedef struct conn_state {
     uint64_t tail_visible, consumed, issued, head_visible;
-    uint64_t sends, posted;  /* slices started and posted by the sender */
+    uint64_t sends, posted; /* slices started and posted by the sender */
     uint32_t stripe;
     uint32_t recv_waiters, send_waiters; /* lists of instances */
-    uint8_t missing[64]; /* per unposted slice: what it still waits for */
-    uint8_t width[64];   /* ... and the slots it takes */
+    uint8_t missing[64];                 /* per unposted slice: what it still waits for */
+    uint8_t width[64];                   /* ... and the slots it takes */
 } conn_state;
 
 enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
@@ -167,14 +167,14 @@ enum wait_side { WAIT_NOTHING, WAIT_RECV, WAIT_SEND };
 
 typedef struct inst_state {
     uint64_t loop, loops;
-    uint64_t piece;       /* bytes of the present piece */
-    uint64_t slice_size;  /* nominal */
-    uint64_t slice_at;    /* offset of the present slice in the piece */
+    uint64_t piece;      /* bytes of the present piece */
+    uint64_t slice_size; /* nominal */
+    uint64_t slice_at;   /* offset of the present slice in the piece */
     uint32_t prim, repeat, seq, slot;
     uint32_t next_waiter, wait_conn, send_ordinal;
-    uint32_t slow_1024;   /* of the endpoint when the slice passed its gate */
+    uint32_t slow_1024; /* of the endpoint when the slice passed its gate */
     uint8_t phase, due, wait_side, has_slice;
-    int64_t queued_ps;    /* when its task started */
+    int64_t queued_ps; /* when its task started */
 } inst_state;
 
 typedef struct endpoint_state {
@@ -184,7 +184,7 @@ typedef struct endpoint_state {
     uint32_t slow_1024;
     uint64_t slots[4]; /* CTA slots in use */
     uint32_t busy_sms;
-    uint32_t kernels;  /* running */
+    uint32_t kernels;      /* running */
     uint32_t first_kernel; /* list of tasks */
     int64_t epoch_at;
     uint64_t epoch_mem, epoch_avail;
@@ -294,7 +294,8 @@ static inline void sim_arbitrate(clusim_sim *s, uint32_t wire) {
     }
 }
 
-static inline void sim_hash(clusim_sim *s, uint64_t what, int64_t time, uint64_t who, uint64_t which) {
+static inline void sim_hash(clusim_sim *s, uint64_t what, int64_t time, uint64_t who,
+                            uint64_t which) {
     s->fingerprint += base_mix(base_mix(base_mix(what, (uint64_t)time), who), which);
 }
 

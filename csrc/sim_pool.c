@@ -92,7 +92,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 void sim_pool_sort_from(id_list *list, uint32_t first) {
-    if (list->len > first + 1) qsort(list->ids + first, list->len - first, sizeof *list->ids, ascending);
+    if (list->len > first + 1)
+        qsort(list->ids + first, list->len - first, sizeof *list->ids, ascending);
 }
 
 void sim_pool_sort(id_list *list) { sim_pool_sort_from(list, 0); }

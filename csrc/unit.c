@@ -10,7 +10,8 @@ static uint32_t inner_queue(const clusim_sim *s, uint32_t wire, uint32_t vc) {
     return s->info[wire].num_voqs - s->nvc + vc;
 }
 
-/* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state. */
+/* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state.
+ */
 static void admit(clusim_sim *s, uint32_t op) {
     const clusim_image *im = &s->model->image;
     uint32_t from = s->packets[op].in_wire;

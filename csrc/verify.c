@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-static int unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t found, int64_t expected) {
+static int unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t found,
+                      int64_t expected) {
     e->status = CLUSIM_ERR_CONSERVATION;
     e->index = (uint32_t)index;
     snprintf(e->message, sizeof e->message, "%s %llu: %lld, expected %lld", what,
@@ -66,7 +67,8 @@ int verify_balances(clusim_sim *s, clusim_error *e) {
         if (s->xfers_live) return unbalanced(e, 0, "transfers left", s->xfers_live, 0);
         if (s->buffers_live) return unbalanced(e, 0, "shared buffers left", s->buffers_live, 0);
         for (uint32_t u = 0; u < s->model->image.num_units; u++) {
-            if (s->units[u].in_use) return unbalanced(e, u, "bytes in unit", (int64_t)s->units[u].in_use, 0);
+            if (s->units[u].in_use)
+                return unbalanced(e, u, "bytes in unit", (int64_t)s->units[u].in_use, 0);
         }
     }
     return CLUSIM_OK;

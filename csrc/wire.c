@@ -32,7 +32,8 @@ void wire_init(clusim_sim *s, uint32_t wire) {
     w->dateline = (uint8_t)info->dateline;
 }
 
-/* ---- credit and control bytes ------------------------------------------------------------------ */
+/* ---- credit and control bytes ------------------------------------------------------------------
+ */
 
 static inline void collect_credit(credit_pool *c, int64_t now) {
     while (c->len && c->ring[c->head].at_ps <= now) {
@@ -75,12 +76,14 @@ void wire_drain(const clusim_sim *s, wire_state *w) {
     uint32_t flit = w->rate->format->flit_bytes;
     uint64_t flits = w->owed_256 / w->rate->flit_256;
     base_u128 room = (base_u128)(uint64_t)idle * w->rate->num;
-    if (room < (base_u128)(flits * flit) * w->rate->den) flits = (uint64_t)(room / w->rate->den / flit);
+    if (room < (base_u128)(flits * flit) * w->rate->den)
+        flits = (uint64_t)(room / w->rate->den / flit);
     w->owed_256 -= flits * w->rate->flit_256;
     w->control_bytes += flits * flit;
 }
 
-/* ---- the start of a packet --------------------------------------------------------------------- */
+/* ---- the start of a packet ---------------------------------------------------------------------
+ */
 
 /* Time of occupying the wire with `bytes`; the remainder stays on the wire. */
 static inline int64_t occupy(wire_state *w, uint64_t bytes) {
@@ -92,7 +95,8 @@ static inline int64_t occupy(wire_state *w, uint64_t bytes) {
     return (int64_t)t;
 }
 
-/* Where the far node will send a forwarded packet at the latest by estimate: wire q of the contract. */
+/* Where the far node will send a forwarded packet at the latest by estimate: wire q of the
+ * contract. */
 static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
     const clusim_model *m = s->model;
     if (p->path_pos != NONE) return m->image.path_wires[p->path_pos];
@@ -106,15 +110,15 @@ static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node)
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
     const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
-    uint32_t bytes = model_wire_bytes(q->rate->format, p->kind, p->payload, p->exact,
-                                      s->xfers[p->xfer].limit);
+    uint32_t bytes =
+        model_wire_bytes(q->rate->format, p->kind, p->payload, p->exact, s->xfers[p->xfer].limit);
     int64_t est = model_est(q->rate, model_occupancy(q->rate->format, p->kind, bytes));
     return tail + w->far_latency_ps - est;
 }
 
 /* When the packet is handled at the far end of its wire. */
-static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w, int64_t head,
-                                 int64_t tail) {
+static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
+                                 int64_t head, int64_t tail) {
     if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
     if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
     if (w->store_forward) return tail + w->far_latency_ps;
@@ -171,19 +175,22 @@ static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
     wire_state *from = &s->wires[p->held_wire];
     p->held_wire = NONE;
     if (UNLIKELY(p->copy && p->ref != NONE)) {
-        shared_buffer *b = &s->buffers[p->ref];
+        uint32_t shared = p->ref;
+        shared_buffer *b = &s->buffers[shared];
+        p->ref = NONE; /* from here on it holds buffers of its own */
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return;
         wire_return_credit(s, from, b->vc, b->bytes, b->max_end + from->credit_ps);
         b->copies = s->buffer_free;
-        s->buffer_free = p->ref;
+        s->buffer_free = shared;
         s->buffers_live--;
         return;
     }
     wire_return_credit(s, from, p->held_vc, p->held_bytes, end + from->credit_ps);
 }
 
-/* ---- arbitration --------------------------------------------------------------------------------- */
+/* ---- arbitration
+ * --------------------------------------------------------------------------------- */
 
 /* First set bit at or after `from`, cyclically; NONE if there is none. */
 static inline uint32_t next_bit(const uint64_t *words, uint32_t num_words, uint32_t from) {
@@ -260,36 +267,38 @@ static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate)
     }
 }
 
-void wire_arbitrate(clusim_sim *s, uint32_t wire) {
-    wire_state *w = &s->wires[wire];
-    if (UNLIKELY(w->down)) return;
-    if (UNLIKELY(w->free_at > s->now_ps)) { /* woken early, by an event from before its last grant */
-        if (w->waiting || w->num_ready) wire_wake(s, w, w->free_at);
-        return;
+/* What the next packet of a candidate needs: its bytes of credit on its VC. */
+static inline uint32_t needed(const clusim_sim *s, const wire_state *w, uint32_t candidate,
+                              uint32_t *vc) {
+    if (candidate < w->num_voqs) {
+        const packet *p = &s->packets[w->queues[candidate].head];
+        *vc = p->vc;
+        return p->wire_bytes;
     }
-    int64_t soonest = w->waiting ? admit_waiting(s, w) : NEVER;
-    uint32_t blocked = 0;
+    const flow_cursor *f = &w->flows[candidate - w->num_voqs];
+    *vc = f->vc;
+    return f->wire_bytes;
+}
+
+static inline void grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+    if (candidate < w->num_voqs) {
+        grant_queue(s, w, candidate);
+    } else {
+        grant_flow(s, w, candidate - w->num_voqs);
+    }
+    after_grant(s, w, candidate);
+}
+
+/* Round robin from the candidate after the last one granted; `soonest`: when a flow joins. */
+static inline void search(clusim_sim *s, wire_state *w, int64_t soonest) {
+    uint32_t blocked = 0, vc = 0;
     uint32_t first = w->num_ready ? next_bit(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
-        uint32_t vc, bytes;
-        if (c < w->num_voqs) {
-            const packet *p = &s->packets[w->queues[c].head];
-            vc = p->vc;
-            bytes = p->wire_bytes;
-        } else {
-            const flow_cursor *f = &w->flows[c - w->num_voqs];
-            vc = f->vc;
-            bytes = f->wire_bytes;
-        }
+        uint32_t bytes = needed(s, w, c, &vc);
         credit_pool *credit = &w->credits[vc];
         collect_credit(credit, s->now_ps);
         if (LIKELY(credit->available >= (int64_t)bytes)) {
-            if (c < w->num_voqs) {
-                grant_queue(s, w, c);
-            } else {
-                grant_flow(s, w, c - w->num_voqs);
-            }
-            after_grant(s, w, c);
+            grant(s, w, c);
             return;
         }
         blocked |= 1u << vc;
@@ -300,7 +309,18 @@ void wire_arbitrate(clusim_sim *s, uint32_t wire) {
     if (blocked) stall(s, w, blocked);
 }
 
-/* ---- faults and reading ---------------------------------------------------------------------------- */
+void wire_arbitrate(clusim_sim *s, uint32_t wire) {
+    wire_state *w = &s->wires[wire];
+    if (UNLIKELY(w->down)) return;
+    if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
+        if (w->waiting || w->num_ready) wire_wake(s, w, w->free_at);
+        return;
+    }
+    search(s, w, w->waiting ? admit_waiting(s, w) : NEVER);
+}
+
+/* ---- faults and reading
+ * ---------------------------------------------------------------------------- */
 
 void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
     wire_state *w = &s->wires[wire];

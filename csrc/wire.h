@@ -1,10 +1,10 @@
 /* wire.h - what a wire does: credits, control bytes, VOQs, arbitration and grants.
  *
- * Hardware  A serial link: flow-controlled per virtual channel, acknowledgements share it with data.
- * Model     Contract, sections 3 and 4. Credit returns are timestamps looked at when needed, and a
- *           wire with nothing to wait for has no event: a hop over an idle fabric costs one event.
- * Not modelled  Lane skew, link training, the distance at which a receiver stops a sender.
- * Parameters    Image arrays `wires` and `formats`.
+ * Hardware  A serial link: flow-controlled per virtual channel, acknowledgements share it with
+ * data. Model     Contract, sections 3 and 4. Credit returns are timestamps looked at when needed,
+ * and a wire with nothing to wait for has no event: a hop over an idle fabric costs one event. Not
+ * modelled  Lane skew, link training, the distance at which a receiver stops a sender. Parameters
+ * Image arrays `wires` and `formats`.
  *
  * What runs for every hop is inline here.
  */

@@ -202,8 +202,8 @@ typedef struct clusim_fault {
 typedef struct clusim_image {
     uint64_t seed;
     uint32_t nvc;
-    uint32_t num_opcodes;          /* length of op_flags, at most 16 */
-    const uint32_t *op_flags;      /* 1 recv, 2 send, 4 multicast, 8 reduce-read */
+    uint32_t num_opcodes;     /* length of op_flags, at most 16 */
+    const uint32_t *op_flags; /* 1 recv, 2 send, 4 multicast, 8 reduce-read */
     const clusim_node *nodes;
     const clusim_endpoint *endpoints;
     const clusim_format *formats;

@@ -1,7 +1,8 @@
 /* Every allocation the engine makes is made to fail once.
  *
- * Linked with -Wl,--wrap, so that the n-th allocation returns NULL; n grows until the scenario succeeds,
- * which visits every allocation. Under the address sanitizer this also proves that nothing leaks.
+ * Linked with -Wl,--wrap, so that the n-th allocation returns NULL; n grows until the scenario
+ * succeeds, which visits every allocation. Under the address sanitizer this also proves that
+ * nothing leaks.
  */
 #undef NDEBUG
 #include <assert.h>
@@ -48,6 +49,30 @@ static const clusim_source sources[] = {{0, 0, 1, 128, 1, 0, 0, 0}, {1, 1, 2, 12
 static const clusim_message messages[] = {{0, 20000, 1, 0}, {5, 30000, 0, 0}};
 static clusim_image image;
 
+static void fill_programs(void) {
+    conns[0] = (clusim_conn){.tail_ps = 5,
+                             .head_ps = 5,
+                             .dst = 1,
+                             .first_group = NO,
+                             .path = NO,
+                             .path_back = NO,
+                             .packet_bytes = 128,
+                             .burst = 1,
+                             .slots = 8,
+                             .expand_120 = 120};
+    for (uint32_t i = 0; i < 2; i++) {
+        instances[i] = (clusim_instance){.length = 100000,
+                                         .chunk_bytes = 4096,
+                                         .task = i,
+                                         .endpoint = i,
+                                         .template_ = i,
+                                         .align = 1,
+                                         .slices = 2,
+                                         .slots_per_slice = 1};
+        tasks[i] = (clusim_task){.endpoint = i, .inst_lo = i, .inst_hi = i + 1};
+    }
+}
+
 static void fill(void) {
     formats[0].flit_bytes = 16;
     for (int k = 0; k < 8; k++) {
@@ -55,25 +80,46 @@ static void fill(void) {
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
     }
-    conns[0] = (clusim_conn){.tail_ps = 5, .head_ps = 5, .dst = 1, .first_group = NO, .path = NO,
-                             .path_back = NO, .packet_bytes = 128, .burst = 1, .slots = 8,
-                             .expand_120 = 120};
-    for (uint32_t i = 0; i < 2; i++) {
-        instances[i] = (clusim_instance){.length = 100000, .chunk_bytes = 4096, .task = i, .endpoint = i,
-                                         .template_ = i, .align = 1, .slices = 2, .slots_per_slice = 1};
-        tasks[i] = (clusim_task){.endpoint = i, .inst_lo = i, .inst_hi = i + 1};
-    }
-    image = (clusim_image){.nvc = 1, .num_opcodes = 2, .op_flags = op_flags, .nodes = nodes,
-                           .endpoints = endpoints, .formats = formats, .wires = wires, .routes = routes,
-                           .group_off = group_off, .group_wires = group_wires, .path_off = no_off,
-                           .mgroup_off = no_off, .conns = conns, .costs = costs, .prims = prims,
-                           .templates = templates, .instances = instances, .inst_conns = inst_conns,
-                           .tasks = tasks, .sources = sources, .messages = messages, .num_nodes = 2,
-                           .num_endpoints = 2, .num_formats = 1, .num_wires = 2, .num_routes = 4,
-                           .num_group_off = 3, .num_group_wires = 2, .num_path_off = 1,
-                           .num_mgroup_off = 1, .num_conns = 1, .num_costs = 1, .num_prims = 2,
-                           .num_templates = 2, .num_instances = 2, .num_inst_conns = 1, .num_tasks = 2,
-                           .num_sources = 2, .num_messages = 2};
+    fill_programs();
+    image = (clusim_image){.nvc = 1,
+                           .num_opcodes = 2,
+                           .op_flags = op_flags,
+                           .nodes = nodes,
+                           .endpoints = endpoints,
+                           .formats = formats,
+                           .wires = wires,
+                           .routes = routes,
+                           .group_off = group_off,
+                           .group_wires = group_wires,
+                           .path_off = no_off,
+                           .mgroup_off = no_off,
+                           .conns = conns,
+                           .costs = costs,
+                           .prims = prims,
+                           .templates = templates,
+                           .instances = instances,
+                           .inst_conns = inst_conns,
+                           .tasks = tasks,
+                           .sources = sources,
+                           .messages = messages,
+                           .num_nodes = 2,
+                           .num_endpoints = 2,
+                           .num_formats = 1,
+                           .num_wires = 2,
+                           .num_routes = 4,
+                           .num_group_off = 3,
+                           .num_group_wires = 2,
+                           .num_path_off = 1,
+                           .num_mgroup_off = 1,
+                           .num_conns = 1,
+                           .num_costs = 1,
+                           .num_prims = 2,
+                           .num_templates = 2,
+                           .num_instances = 2,
+                           .num_inst_conns = 1,
+                           .num_tasks = 2,
+                           .num_sources = 2,
+                           .num_messages = 2};
 }
 
 /* One run; 0 if it went through, else the status of what failed. */

@@ -1,0 +1,238 @@
+"""Instances: what a CTA does with each slice (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusim.image import OPCODES, Op
+from clusim.outcome import State
+from clusim.reference.arbitration import start_transfer
+from clusim.reference.arithmetic import ceil_div
+from clusim.reference.connections import Connection, Post
+from clusim.reference.iteration import Slice, slices
+from clusim.reference.machine import Machine
+from clusim.reference.model import InstanceSpec, Kind, PrimSpec
+from clusim.reference.packets import Terms, Transfer
+
+__all__ = ["Instance", "InstanceHost", "first_group"]
+
+_FLAGS = [opcode.flags for opcode in OPCODES.values()]
+_WRITE_CONN, _READ_CONN = 0, 1
+
+
+class InstanceHost:
+    """What an instance knows of the rest of the run, and tells it; the schedule overrides it."""
+
+    connections: list[Connection]
+
+    def record(self, instance: int, sequence: int) -> None:
+        """A slice was completed, now."""
+        raise NotImplementedError
+
+    def finished(self, instance: Instance) -> None:
+        """The instance has no slice left."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class _Carry:
+    """A transfer on behalf of a slice: wakes the instance, lets the slice post."""
+
+    instance: Instance
+    reads: bool
+    pace_ps: int
+    post: Post | None
+    connection: Connection
+
+    def all_granted(self, end_ps: int) -> None:
+        """A write is done when its packets have left."""
+        if not self.reads:
+            self.instance.resume_at(max(end_ps, self.pace_ps))
+
+    def completed(self, transfer: Transfer, v_ps: int) -> None:
+        """A read is done when its data are there; a write may post."""
+        transfer.complete = True
+        if self.reads:
+            self.instance.resume_at(max(v_ps, self.pace_ps))
+        if self.post is not None:
+            self.post.complete = True
+            self.connection.advance_posts()
+
+
+def first_group(machine: Machine, terms: Terms, group: int | None) -> tuple[int, ...]:
+    """Return the first-hop group without the wires that are down now (section 5)."""
+    model = machine.model
+    if terms.path is not None:
+        return machine.usable(terms.path[:1])
+    if group is not None:
+        return machine.usable(model.groups[group])
+    assert terms.dst is not None
+    return machine.usable(model.route(model.endpoints[terms.requester].node, terms.dst))
+
+
+class Instance:
+    """A CTA's program in progress.
+
+    Attributes
+    ----------
+    slot : int
+        CTA slot held, -1 without one.
+    sequence : int
+        Number of the present slice, counting those not skipped.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        spec: InstanceSpec,
+        machine: Machine,
+        host: InstanceHost,
+    ) -> None:
+        self.index, self.spec = index, spec
+        self.state = State.NOT_STARTED
+        self.slot = -1
+        self.sequence = 0
+        self.loop = 0
+        self.prim = spec.template.prim_lo
+        self.blocked_on: int | None = None
+        self._machine, self._host = machine, host
+        self._slow_1024 = 1024
+        self._steps = self._program()
+
+    def advance(self) -> None:
+        """Go as far as possible at the present time."""
+        next(self._steps, None)
+
+    def resume_at(self, time_ps: int) -> None:
+        """Let the instance go on at `time_ps`."""
+        machine = self._machine
+        if time_ps <= machine.now_ps:
+            machine.waves.runnable.add(self.index)
+        else:
+            machine.at(time_ps, lambda: machine.waves.runnable.add(self.index))
+
+    def _program(self) -> Iterator[None]:
+        for step in slices(self.spec):
+            self.loop, self.prim = step.loop, self.spec.template.prim_lo + step.number
+            yield from self._slice(step)
+            self.sequence += 1
+        self.state = State.DONE
+        self._host.finished(self)
+
+    def _slice(self, step: Slice) -> Iterator[None]:
+        """Do one slice; the numbers are those of section 7."""
+        prim, machine, slots = step.prim, self._machine, self.spec.slots_per_slice
+        flags = _FLAGS[prim.opcode]
+        recv = self._connection(prim.recv) if flags & Op.RECV else None
+        send = self._connection(prim.send) if flags & Op.SEND else None
+        yield from self._gate(recv, send)  # 1.
+        self._slow_1024 = machine.slow_1024[self.spec.endpoint]  # 2.
+        writes = send is not None and send.spec.kind == _WRITE_CONN and not prim.sync
+        post = send.issue(slots, writes) if send else None
+        fixed_ps = (self.spec.cost.fixed_ps * self._slow_1024) >> 10
+        yield from self._until(machine.now_ps + fixed_ps)
+        yield from self._move(step, recv, send, post)  # 3.
+        self._host.record(self.index, self.sequence)  # 4.
+        if recv is not None:
+            recv.consume(slots)
+        if send is not None and post is not None:
+            post.done = True
+            send.advance_posts()
+
+    def _connection(self, position: int | None) -> Connection:
+        assert position is not None
+        conn = self._machine.model.inst_conns[self.spec.conn_off + position]
+        return self._host.connections[conn]
+
+    def _gate(self, recv: Connection | None, send: Connection | None) -> Iterator[None]:
+        slots = self.spec.slots_per_slice
+        while True:
+            if recv is not None and not recv.can_receive(slots):
+                self.state, blocking = State.WAIT_RECV, recv
+            elif send is not None and not send.can_send(slots):
+                self.state, blocking = State.WAIT_SEND, send
+            else:
+                break
+            self.blocked_on = blocking.index
+            blocking.waiters.add(self.index)
+            yield
+        self.state, self.blocked_on = State.BUSY, None
+
+    def _until(self, time_ps: int) -> Iterator[None]:
+        if time_ps > self._machine.now_ps:
+            self.resume_at(time_ps)
+            yield
+
+    def _cost16(self, prim: PrimSpec) -> int:
+        return (self.spec.cost.op_cost16[prim.opcode] * self._slow_1024) >> 10
+
+    def _move(
+        self, step: Slice, recv: Connection | None, send: Connection | None, post: Post | None
+    ) -> Iterator[None]:
+        """Do the slice's transfers, if any, or let its pace pass (section 7, 3.)."""
+        kinds = [] if step.prim.sync else self._transfers(step.prim, recv, send)
+        for connection, kind in kinds:
+            writes = kind == Kind.WRITE
+            yield from self._transfer(step, connection, kind, post if writes else None)
+        if not kinds:
+            now_ps = self._machine.now_ps
+            yield from self._until(now_ps + ((step.bytes * self._cost16(step.prim)) >> 16))
+
+    def _transfers(
+        self, prim: PrimSpec, recv: Connection | None, send: Connection | None
+    ) -> list[tuple[Connection, int]]:
+        """Return which transfers a primitive makes, in order: connection and kind of packets."""
+        flags = _FLAGS[prim.opcode]
+        if flags & Op.REDUCE:
+            return [(self._connection(prim.send), Kind.RED_REQ)]
+        if flags & Op.MCAST:
+            return [(self._connection(prim.send), Kind.MCAST)]
+        found = []
+        if recv is not None and recv.spec.kind == _READ_CONN:
+            found.append((recv, Kind.READ_REQ))
+        if send is not None and send.spec.kind == _WRITE_CONN:
+            found.append((send, Kind.WRITE))
+        return found
+
+    def _terms(self, connection: Connection, kind: int, prim: PrimSpec) -> Terms:
+        spec = connection.spec
+        multimem = kind in (Kind.MCAST, Kind.RED_REQ)
+        return Terms(
+            kind=kind,
+            requester=self.spec.endpoint,
+            dst={Kind.WRITE: spec.dst, Kind.READ_REQ: spec.src}.get(kind),
+            policy=spec.policy,
+            packet_bytes=spec.packet_bytes,
+            burst=spec.burst,
+            vc=spec.vc,
+            vc_response=spec.vc_response,
+            path=None if multimem else spec.path,
+            path_back=None if multimem else spec.path_back,
+            members=spec.members,
+            multicast_result=kind == Kind.RED_REQ and bool(_FLAGS[prim.opcode] & Op.MCAST),
+            window_bytes=spec.window_bytes,
+        )
+
+    def _transfer(
+        self, step: Slice, connection: Connection, kind: int, post: Post | None
+    ) -> Iterator[None]:
+        """Inject a transfer from now on, and wait until the slice may go on."""
+        machine, terms = self._machine, self._terms(connection, kind, step.prim)
+        size = ceil_div(step.bytes * connection.spec.expand_120, 120)
+        cost16 = self._cost16(step.prim)
+        start_ps = machine.now_ps
+        reads = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
+        carry = _Carry(self, reads, start_ps + ((size * cost16) >> 16), post, connection)
+        transfer = Transfer(
+            terms=terms,
+            owner=carry,
+            bytes=size,
+            start_ps=start_ps,
+            cost16=cost16,
+            wires=first_group(machine, terms, connection.spec.first_group),
+            base=connection.stripe_base,
+        )
+        connection.packet_count = (connection.packet_count + transfer.count) % 2**32
+        start_transfer(machine, self.spec.endpoint, self.slot, transfer)
+        yield

@@ -1,0 +1,63 @@
+"""The slices an instance works through, in order (section 7, iteration)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusim.reference.arithmetic import ceil_div, round_up
+from clusim.reference.model import InstanceSpec, PrimSpec
+
+__all__ = ["Slice", "loop_count", "slices"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One step of an instance; `number` is the primitive's index in the template."""
+
+    loop: int
+    number: int
+    prim: PrimSpec
+    bytes: int
+
+
+def loop_count(spec: InstanceSpec) -> int:
+    """Return how often the instance goes through its template."""
+    per_loop = spec.chunk_bytes
+    if spec.template.mode == 0:
+        per_loop *= spec.template.nchunks
+    loops = ceil_div(spec.length, per_loop)
+    return max(loops, 1) if any(prim.sync for prim in spec.template.prims) else loops
+
+
+def slices(spec: InstanceSpec) -> Iterator[Slice]:
+    """Yield every slice that is not skipped."""
+    for loop in range(loop_count(spec)):
+        for number, prim in enumerate(spec.template.prims):
+            for i in range(prim.repeat):
+                for size in _slice_sizes(spec, prim, _piece_bytes(spec, prim, i, loop)):
+                    yield Slice(loop, number, prim, size)
+
+
+def _piece_bytes(spec: InstanceSpec, prim: PrimSpec, i: int, loop: int) -> int:
+    template = spec.template
+    q = (prim.base + prim.coef * spec.rotation + prim.step * i) % template.nchunks
+    chunk = spec.chunk_bytes
+    if template.mode == 1:
+        lo = q * spec.stride + spec.offset + loop * chunk
+        hi = min(lo + chunk, q * spec.stride + spec.offset + spec.length, spec.limit)
+        return max(0, hi - lo)
+    span = template.nchunks * chunk
+    rem = spec.length - loop * span
+    c = chunk
+    if rem < span:
+        c = min(chunk, round_up(ceil_div(rem, template.nchunks), spec.align))
+    return min(max(min(rem, span) - q * c, 0), c)
+
+
+def _slice_sizes(spec: InstanceSpec, prim: PrimSpec, piece_bytes: int) -> list[int]:
+    if prim.sync:
+        return [0]
+    z = max(round_up(ceil_div(piece_bytes, spec.slices), 16), spec.slice_min)
+    sizes = [min(max(piece_bytes - j * z, 0), z) for j in range(spec.slices)]
+    return [size for size in sizes if size > 0]

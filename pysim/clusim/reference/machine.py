@@ -1,0 +1,77 @@
+"""The state of a run that the sections share: time, agenda, waves, wires, memories, flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusim.reference.agenda import Agenda, Class
+from clusim.reference.memory import Memory
+from clusim.reference.model import Model
+from clusim.reference.packets import Buffer, Transfer
+from clusim.reference.unit_state import Unit
+from clusim.reference.waves import Waves
+from clusim.reference.wires import Wire
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """Everything about the network that changes.
+
+    Attributes
+    ----------
+    flows : list of dict
+        Per endpoint: the transfer that each CTA slot is injecting.
+    slow_1024 : list of int
+        Present speed factor of each endpoint.
+    examine : set of int
+        Wires whose situation may have changed; phase B looks at these.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.now_ps = 0
+        self.agenda = Agenda()
+        self.waves = Waves()
+        self.wires = [
+            Wire(i, spec, spec.rate_num, spec.rate_den, [spec.buffer_bytes] * model.nvc)
+            for i, spec in enumerate(model.wires)
+        ]
+        self.memories = [Memory(spec.mem_cost16) for spec in model.endpoints]
+        self.units = [Unit(i, spec) for i, spec in enumerate(model.units)]
+        self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
+        self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
+        self.examine: set[int] = set()
+
+    def at(self, time_ps: int, action: Callable[[], None]) -> None:
+        """Let `action` happen as a TIMER at `time_ps`."""
+        self.agenda.add(time_ps, Class.TIMER, action)
+
+    def look_at(self, wire: int, time_ps: int) -> None:
+        """Let phase B of `time_ps` look at `wire`."""
+        if time_ps <= self.now_ps:
+            self.examine.add(wire)
+        else:
+            self.agenda.add(time_ps, Class.WAKE, lambda: self.examine.add(wire))
+
+    def credit_ps(self, wire: int) -> int:
+        """Return how long a credit for `wire` travels (section 4, 5.)."""
+        reverse = self.model.wires[wire].reverse
+        return self.model.wires[wire if reverse is None else reverse].latency_ps
+
+    def release(self, buffer: Buffer, free_ps: int) -> None:
+        """One holder of an input buffer is done with it at `free_ps`; the last returns the credit."""
+        buffer.holders -= 1
+        buffer.free_ps = max(buffer.free_ps, free_ps)
+        if buffer.holders == 0:
+            time_ps = buffer.free_ps + self.credit_ps(buffer.wire)
+            self.agenda.add(time_ps, Class.CREDIT, lambda: self._return_credit(buffer))
+
+    def _return_credit(self, buffer: Buffer) -> None:
+        self.wires[buffer.wire].credit[buffer.vc] += buffer.bytes
+        self.examine.add(buffer.wire)
+
+    def usable(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the wires of a group that are not down, or all of them if all are."""
+        up = tuple(wire for wire in group if not self.wires[wire].down)
+        return up or group

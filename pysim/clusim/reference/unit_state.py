@@ -1,0 +1,36 @@
+"""What a reduction unit remembers (section 6)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from clusim.reference.model import UnitSpec
+from clusim.reference.packets import Packet
+
+__all__ = ["Operation", "Unit"]
+
+
+@dataclass(slots=True)
+class Operation:
+    """A reduction under way: its request and how many members' data are missing."""
+
+    request: Packet
+    missing: int
+
+
+@dataclass(slots=True)
+class Unit:
+    """A reduction unit's state; `clock16` is in 2^-16 ps."""
+
+    index: int
+    spec: UnitSpec
+    in_use_bytes: int = 0
+    clock16: int = 0
+    waiting: deque[Packet] = field(default_factory=deque)
+    operations: dict[int, Operation] = field(default_factory=dict)
+    admitted: int = 0
+
+    def fits(self, p: int) -> bool:
+        """Say whether a request for `p` bytes can be admitted; one always can if nothing is in use."""
+        return self.in_use_bytes == 0 or self.in_use_bytes + p <= self.spec.capacity_bytes

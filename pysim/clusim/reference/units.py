@@ -1,0 +1,103 @@
+"""Reduction units of switches (section 6)."""
+
+from __future__ import annotations
+
+from clusim.reference.agenda import Class
+from clusim.reference.machine import Machine
+from clusim.reference.model import Kind, NodeSpec
+from clusim.reference.packets import Packet
+from clusim.reference.routing import next_vc, route_choice
+from clusim.reference.unit_state import Operation, Unit
+
+__all__ = ["data_arrive", "request_arrives"]
+
+
+def _unit_of(machine: Machine, node: NodeSpec) -> Unit:
+    assert node.unit is not None
+    return machine.units[node.unit]
+
+
+def request_arrives(machine: Machine, node: NodeSpec, packet: Packet) -> None:
+    """Admit a RED_REQ, or let it wait in its input buffer."""
+    unit = _unit_of(machine, node)
+    if unit.waiting or not unit.fits(packet.p):
+        unit.waiting.append(packet)
+    else:
+        _admit(machine, node, unit, packet)
+
+
+def _admit(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> None:
+    assert request.buffer is not None
+    assert request.arrived_over is not None
+    unit.in_use_bytes += request.p
+    unit.admitted += 1
+    operation = unit.admitted
+    terms = request.transfer.terms
+    unit.operations[operation] = Operation(request, len(terms.members))
+    machine.release(request.buffer, machine.now_ps)
+    came_over = machine.wires[request.arrived_over]
+    for member in terms.members:
+        out, key = route_choice(machine, request, member, came_over)
+        fetch = Packet(
+            transfer=request.transfer,
+            kind=Kind.RED_FETCH,
+            p=request.p,
+            dst=member,
+            key=key,
+            first_vc=terms.vc,
+            vc=terms.vc,
+            request_wire=request.request_wire,
+            operation=operation,
+        )
+        _emit(machine, node, out, fetch)
+
+
+def _emit(machine: Machine, node: NodeSpec, out: int, packet: Packet) -> None:
+    """Let a packet made in the switch enter the queue for such packets of wire `out`."""
+    candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
+    packet.vc = next_vc(machine.model, packet, out)
+    machine.wires[out].enqueue(candidate, packet, machine.model, machine.now_ps)
+    machine.examine.add(out)
+
+
+def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
+    """Take a member's RED_DATA; the last one lets the unit reduce."""
+    unit = _unit_of(machine, node)
+    assert packet.buffer is not None
+    assert packet.operation is not None
+    machine.release(packet.buffer, machine.now_ps)
+    operation = unit.operations[packet.operation]
+    operation.missing -= 1
+    if operation.missing:
+        return
+    del unit.operations[packet.operation]
+    members = len(packet.transfer.terms.members)
+    work16 = members * packet.p * unit.spec.cost16
+    unit.clock16 = max(unit.clock16, machine.now_ps << 16) + work16
+    time_ps = ((unit.clock16 + 65535) >> 16) + unit.spec.latency_ps
+    request = operation.request
+    machine.agenda.add(
+        time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), (unit.index, 0)
+    )
+
+
+def _result(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> None:
+    """Send the result of an operation, then admit what waited (RESULT)."""
+    assert request.arrived_over is not None
+    out = machine.model.wires[request.arrived_over].reverse
+    assert out is not None
+    unit.in_use_bytes -= request.p
+    terms = request.transfer.terms
+    result = Packet(
+        transfer=request.transfer,
+        kind=Kind.RED_RESULT,
+        p=request.p,
+        dst=terms.requester,
+        key=request.key,
+        first_vc=terms.vc_response,
+        vc=terms.vc_response,
+        request_wire=request.request_wire,
+    )
+    _emit(machine, node, out, result)
+    while unit.waiting and unit.fits(unit.waiting[0].p):
+        _admit(machine, node, unit, unit.waiting.popleft())

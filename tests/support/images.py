@@ -1,0 +1,374 @@
+"""A builder that makes images concise to write in tests.
+
+Everything has a default that disturbs little: packets of 99 + 1 bytes at 10 ps per byte, flits of 1 byte, wide
+buffers, memory that takes no time, CTAs that cost nothing. A switch takes 90 ps and the header 10 ps, so that a
+packet is ready for an output of the same rate 100 ps after its head. A test sets the one thing that it is about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clusim.image import DTYPES, NONE, OPCODES, Image
+
+__all__ = ["ImageBuilder", "Place", "prim"]
+
+Row = dict[str, Any]
+
+CONN_KINDS = {"write": 0, "read": 1, "flag": 2, "multimem": 3}
+POLICIES = {"stripe": 0, "pinned": 1, "adaptive": 2}
+TASK_KINDS = {"program": 0, "kernel": 1, "delay": 2, "marker": 3}
+UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node, with its endpoint index if it is one."""
+
+    node: int
+    endpoint: int | None = None
+
+    @property
+    def ep(self) -> int:
+        """The endpoint index."""
+        assert self.endpoint is not None
+        return self.endpoint
+
+
+def prim(opcode: str, *, recv: int | None = None, send: int | None = None, **fields: Any) -> Row:
+    """Return a primitive; `recv` and `send` are positions in the instance's connections."""
+    row: Row = {"base": 0, "coef": 0, "step": 0, "repeat": 1, "flags": 0}
+    row.update(fields)
+    row["opcode"] = OPCODES[opcode].number
+    row["recv"] = NONE if recv is None else recv
+    row["send"] = NONE if send is None else send
+    return row
+
+
+@dataclass
+class ImageBuilder:
+    """Collects rows; `build` makes the image. Methods return the index of what they add."""
+
+    nvc: int = 1
+    seed: int = 0
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    relays: set[int] = field(default_factory=set)
+    _routes: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    _groups: list[tuple[int, ...]] = field(default_factory=list)
+    _paths: list[tuple[int, ...]] = field(default_factory=list)
+    _mgroups: list[tuple[int, ...]] = field(default_factory=list)
+    _inst_conns: list[int] = field(default_factory=list)
+    _deps: dict[int, list[int]] = field(default_factory=dict)
+    _hops: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+
+    def _add(self, name: str, defaults: Row, given: Row) -> int:
+        unknown = set(given) - set(DTYPES[name].names or ())
+        assert not unknown, f"{name} has no {unknown}"
+        rows = self.rows.setdefault(name, [])
+        rows.append({**defaults, **given})
+        return len(rows) - 1
+
+    # Fabric
+
+    def format(self, flit: int = 1, header: Any = 1, control: Any = 0, service: Any = 1024) -> int:
+        """Add a packet format; `header`, `control` (1/256 byte) and `service` per kind or for all."""
+
+        def per_kind(value: Any) -> list[int]:
+            return [value] * 8 if isinstance(value, int) else list(value)
+
+        row = {
+            "flit_bytes": flit,
+            "header_bytes": per_kind(header),
+            "control_256": per_kind(control),
+            "service_1024": per_kind(service),
+        }
+        return self._add("formats", {}, row)
+
+    def endpoint(self, latency_ps: int = 1, relay: bool = False, **fields: int) -> Place:
+        """Add an endpoint and its node."""
+        node = len(self.rows.get("nodes", []))
+        defaults = {
+            "write_latency_ps": 10,
+            "read_latency_ps": 20,
+            "response_latency_ps": 30,
+            "mem_quantum_ps": 1000,
+            "node": node,
+            "sms": 16,
+            "cta_slots": 16,
+            "slow_1024": 1024,
+            "mem_cost16": 1,  # 2^-16 ps per byte: as good as nothing
+            "deliver_256": 256,
+            "read_256": 256,
+            "inject_256": 0,
+        }
+        index = self._add("endpoints", defaults, fields)
+        row = {"latency_ps": latency_ps, "kind": 0, "endpoint": index, "unit": NONE}
+        self._add("nodes", {}, row)
+        if relay:
+            self.relays.add(node)
+        return Place(node, index)
+
+    def switch(
+        self, latency_ps: int = 90, store_and_forward: bool = False, unit: Row | None = None
+    ) -> Place:
+        """Add a switch; `unit` gives it a reduction unit."""
+        node = len(self.rows.get("nodes", []))
+        index = NONE if unit is None else self._add("units", {"node": node}, unit)
+        row = {
+            "latency_ps": latency_ps,
+            "kind": 1,
+            "flags": int(store_and_forward),
+            "endpoint": NONE,
+            "unit": index,
+        }
+        self._add("nodes", {}, row)
+        return Place(node)
+
+    def wire(self, src: Place, dst: Place, rate: tuple[int, int] = (1, 10), **fields: int) -> int:
+        """Add one direction; `rate` is (bytes, ps)."""
+        if "formats" not in self.rows:
+            self.format()
+        ends = (src.node, dst.node)
+        twins = [w for w in self.rows.get("wires", []) if (w["src"], w["dst"]) == ends]
+        defaults = {
+            "rate_num": rate[0],
+            "rate_den": rate[1],
+            "latency_ps": 1000,
+            "buffer_bytes": UNLIMITED,
+            "src": src.node,
+            "dst": dst.node,
+            "reverse": NONE,
+            "ordinal": len(twins),
+        }
+        return self._add("wires", defaults, fields)
+
+    def link(self, a: Place, b: Place, rate: tuple[int, int] = (1, 10), **fields: int) -> int:
+        """Add both directions of a link; return the wire from `a`, the next one is its reverse."""
+        there = self.wire(a, b, rate, **fields)
+        back = self.wire(b, a, rate, **fields)
+        self.rows["wires"][there]["reverse"] = back
+        self.rows["wires"][back]["reverse"] = there
+        return there
+
+    def group(self, *wires: int) -> int:
+        """Return the index of a route group."""
+        if wires not in self._groups:
+            self._groups.append(wires)
+        return self._groups.index(wires)
+
+    def path(self, *wires: int) -> int:
+        """Add an explicit path."""
+        self._paths.append(wires)
+        return len(self._paths) - 1
+
+    def mgroup(self, *members: Place) -> int:
+        """Add a multicast group."""
+        self._mgroups.append(tuple(member.ep for member in members))
+        return len(self._mgroups) - 1
+
+    def route(self, node: Place, dst: Place, *wires: int) -> None:
+        """Set a route by hand, instead of the shortest paths."""
+        self._routes[node.node, dst.ep] = list(wires)
+
+    def hops(self, endpoint: int) -> dict[int, int]:
+        """Return every node's distance to an endpoint, over switches and relays."""
+        key = (endpoint, len(self.rows.get("wires", [])))
+        if key not in self._hops:
+            self._hops[key] = self._measure(endpoint)
+        return self._hops[key]
+
+    def _measure(self, endpoint: int) -> dict[int, int]:
+        goal = self.rows["endpoints"][endpoint]["node"]
+        distance = {goal: 0}
+        todo = deque([goal])
+        while todo:
+            node = todo.popleft()
+            if node != goal and not self._forwards(node):
+                continue
+            for wire in self.rows.get("wires", []):
+                if wire["dst"] == node and wire["src"] not in distance:
+                    distance[wire["src"]] = distance[node] + 1
+                    todo.append(wire["src"])
+        return distance
+
+    def shortest(self, node: int, endpoint: int) -> list[int]:
+        """Return the wires out of `node` that lie on a shortest path to an endpoint."""
+        distance = self.hops(endpoint)
+        if node not in distance or distance[node] == 0:
+            return []
+        return [
+            i
+            for i, wire in enumerate(self.rows.get("wires", []))
+            if wire["src"] == node
+            and distance.get(wire["dst"]) == distance[node] - 1
+            and (distance[node] == 1 or self._forwards(wire["dst"]))
+        ]
+
+    def _forwards(self, node: int) -> bool:
+        return self.rows["nodes"][node]["endpoint"] == NONE or node in self.relays
+
+    # Schedule
+
+    def conn(self, src: Place, dst: Place, kind: str = "write", **fields: Any) -> int:
+        """Add a connection from `src` to `dst`; `policy` may be a name."""
+        fields["policy"] = POLICIES[fields.get("policy", "stripe")]
+        defaults = {
+            "tail_ps": 0,
+            "head_ps": 0,
+            "src": src.ep,
+            "dst": dst.ep,
+            "kind": CONN_KINDS[kind],
+            "first_group": NONE,
+            "path": NONE,
+            "path_back": NONE,
+            "mgroup": NONE,
+            "packet_bytes": 99,
+            "burst": 1,
+            "slots": 8,
+            "expand_120": 120,
+        }
+        return self._add("conns", defaults, fields)
+
+    def cost(self, fixed_ps: int = 0, default: int = 0, **by_opcode: int) -> int:
+        """Add step costs; `by_opcode` in 2^-16 ps per byte, `default` for the others."""
+        costs = [by_opcode.get(name, default) for name in OPCODES]
+        return self._add("costs", {}, {"fixed_ps": fixed_ps, "op_cost16": costs})
+
+    def template(self, *prims: Row, nchunks: int = 1, mode: int = 0) -> int:
+        """Add a template of primitives made by `prim`."""
+        lo = len(self.rows.get("prims", []))
+        for row in prims:
+            self._add("prims", {}, row)
+        row = {"prim_lo": lo, "prim_hi": lo + len(prims), "nchunks": nchunks, "mode": mode}
+        return self._add("templates", {}, row)
+
+    def task(self, kind: str = "program", after: tuple[int, ...] = (), **fields: int) -> int:
+        """Add a task that follows the tasks `after`."""
+        index = self._add("tasks", {"kind": TASK_KINDS[kind], "sms": 1}, fields)
+        self._deps[index] = sorted(set(after))
+        return index
+
+    def instance(
+        self, task: int, place: Place, template: int, conns: tuple[int, ...] = (), **fields: int
+    ) -> int:
+        """Add an instance; instances must be added in the order of their tasks."""
+        if "costs" not in self.rows:
+            self.cost()
+        length = fields.get("length", 99)
+        defaults = {
+            "length": length,
+            "chunk_bytes": max(1, length),
+            "stride": length,
+            "limit": UNLIMITED,
+            "slice_min": 1,
+            "task": task,
+            "endpoint": place.ep,
+            "template": template,
+            "conn_off": len(self._inst_conns),
+            "align": 1,
+            "slices": 1,
+            "slots_per_slice": 1,
+        }
+        self._inst_conns.extend(conns)
+        before = self.rows.get("instances", [])
+        assert not before or before[-1]["task"] <= task, "add instances in the order of their tasks"
+        return self._add("instances", defaults, fields)
+
+    def run_alone(self, place: Place, *prims: Row, conns: tuple[int, ...], **fields: int) -> int:
+        """Add a task with one instance with its own template of one chunk; return the instance."""
+        task = self.task()
+        return self.instance(task, place, self.template(*prims), conns, **fields)
+
+    def source(
+        self, place: Place, messages: list[tuple[int, int, Place]], key: int = 0, **fields: Any
+    ) -> int:
+        """Add a source with messages (start_ps, bytes, destination)."""
+        lo = len(self.rows.get("messages", []))
+        for start_ps, size, dst in messages:
+            row = {"start_ps": start_ps, "bytes": size, "dst": dst.ep, "key": key}
+            self._add("messages", {}, row)
+        fields["policy"] = POLICIES[fields.get("policy", "stripe")]
+        defaults = {
+            "endpoint": place.ep,
+            "msg_lo": lo,
+            "msg_hi": lo + len(messages),
+            "packet_bytes": 99,
+            "burst": 1,
+        }
+        return self._add("sources", defaults, fields)
+
+    def fault(self, time_ps: int, *, wire: int | None = None, **fields: int) -> int:
+        """Add a fault: `num`/`den` of a wire, or `num` as `slow_1024` of endpoint `index`."""
+        row = {"time_ps": time_ps, "kind": 1, "den": 1, **fields}
+        if wire is not None:
+            row.update(kind=0, index=wire)
+        return self._add("faults", {}, row)
+
+    # Image
+
+    def build(self) -> Image:
+        """Return the image."""
+        self._finish_tasks()
+        arrays = {
+            name: self._array(name) for name, dtype in DTYPES.items() if dtype.names is not None
+        }
+        routes = self._route_array()
+        group_off, group_wires = _ragged(self._groups)
+        path_off, path_wires = _ragged(self._paths)
+        mgroup_off, mgroup_members = _ragged(self._mgroups)
+        return Image(
+            nvc=self.nvc,
+            seed=self.seed,
+            **arrays,
+            routes=routes,
+            group_off=group_off,
+            group_wires=group_wires,
+            path_off=path_off,
+            path_wires=path_wires,
+            mgroup_off=mgroup_off,
+            mgroup_members=mgroup_members,
+            inst_conns=np.array(self._inst_conns, DTYPES["inst_conns"]),
+            succ=np.array(self._succ, DTYPES["succ"]),
+        )
+
+    def _array(self, name: str) -> np.ndarray[Any, Any]:
+        rows = self.rows.get(name, [])
+        array = np.zeros(len(rows), DTYPES[name])
+        for i, row in enumerate(rows):
+            for key, value in row.items():
+                array[key][i] = value
+        return array
+
+    def _finish_tasks(self) -> None:
+        tasks = self.rows.setdefault("tasks", [])
+        self._succ: list[int] = []
+        for index, task in enumerate(tasks):
+            members = [
+                i for i, r in enumerate(self.rows.get("instances", [])) if r["task"] == index
+            ]
+            task["inst_lo"] = members[0] if members else 0
+            task["inst_hi"] = members[-1] + 1 if members else 0
+            task["num_deps"] = len(self._deps[index])
+            task["succ_lo"] = len(self._succ)
+            self._succ += [later for later, deps in self._deps.items() if index in deps]
+            task["succ_hi"] = len(self._succ)
+
+    def _route_array(self) -> np.ndarray[Any, Any]:
+        endpoints = len(self.rows.get("endpoints", []))
+        nodes = len(self.rows.get("nodes", []))
+        routes = np.full(nodes * endpoints, NONE, DTYPES["routes"])
+        for node in range(nodes):
+            for endpoint in range(endpoints):
+                wires = self._routes.get((node, endpoint)) or self.shortest(node, endpoint)
+                if wires:
+                    routes[node * endpoints + endpoint] = self.group(*wires)
+        return routes
+
+
+def _ragged(lists: list[tuple[int, ...]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    off = np.cumsum([0, *(len(item) for item in lists)]).astype("<u4")
+    return off, np.array([value for item in lists for value in item], "<u4")
