@@ -1,0 +1,99 @@
+# What people type, and what CI runs. Everything happens in .venv/ and build/; nothing else is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CMAKE := $(BIN)/cmake
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?=
+
+C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/tests/*.c)
+ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
+SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
+RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 256MiB
+
+.PHONY: help run test test-c test-python sanitize lint format bench docs golden clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make run       set up .venv, build, run a 256 MiB ring all-reduce on a DGX A100"
+	@echo "make test      set up .venv, build, run the C and the Python tests"
+	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
+	@echo "make lint      ruff, mypy --strict, clang-format, lizard, the layer rules"
+	@echo "make bench     one JSON line per benchmark case"
+	@echo "make format    apply ruff and clang-format"
+	@echo "make docs      write the generated pages of docs/ and the README's output anew"
+	@echo "make golden    accept the present text output as right; the diff is the review"
+
+run: $(VENV)/.built
+	$(BIN)/clusim $(RUN_ARGS)
+
+test: test-c test-python
+
+test-c: $(VENV)/.venv
+	@mkdir -p build
+	@$(CMAKE) -S . -B build/c -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_WERROR=ON >build/c.log 2>&1 || { cat build/c.log; exit 1; }
+	@$(CMAKE) --build build/c
+	$(BIN)/ctest --test-dir build/c --output-on-failure
+
+test-python: $(VENV)/.dev $(VENV)/.built
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
+# (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.
+sanitize: $(VENV)/.dev
+	@mkdir -p build
+	@$(CMAKE) -S . -B build/san -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE=ON -DCLUSIM_PYTHON=ON \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_ROOT_DIR=$(abspath $(VENV)) -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/san.log 2>&1 || { cat build/san.log; exit 1; }
+	@$(CMAKE) --build build/san
+	$(BIN)/ctest --test-dir build/san --output-on-failure
+	@rm -rf build/san/site && mkdir -p build/san/site && cp -r pysim/clusim cli/clusim_cli build/san/site/ \
+	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/
+	PYTHONPATH=build/san/site:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+	  LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -S -c 'import sys, pytest, clusim._engine as e; assert "/san/" in e.__file__; sys.exit(pytest.main(sys.argv[1:]))' \
+	  -q -p no:cacheprovider $(SANITIZED_TESTS)
+
+lint: $(VENV)/.dev $(VENV)/.built
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
+	$(BIN)/lizard -l c -C 12 -L 60 -a 5 -w csrc
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix . || true
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(C_FILES)
+
+bench: $(VENV)/.built
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.built
+	$(BIN)/python -m clusim_cli.reference docs/cli.md
+	$(BIN)/python benchmarks/readme.py README.md
+	$(BIN)/python benchmarks/granularity.py docs/granularity.md
+
+golden: $(VENV)/.dev $(VENV)/.built
+	CLUSIM_UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/cli/test_run.py -k text_output
+
+clean:
+	rm -rf build $(VENV)
+
+# Stamps. The build tools live in the environment too, so that nothing needs cmake or ninja on the machine
+# and a rebuild needs no network.
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "clusim needs Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check 'scikit-build-core>=1.0' 'cffi>=1.17' cmake ninja
+	@mkdir -p build
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.venv $(ENGINE_INPUTS)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.built
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	@touch $@

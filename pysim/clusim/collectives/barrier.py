@@ -1,0 +1,35 @@
+"""Barrier: nobody leaves before everybody has entered.
+
+**Hardware**: dissemination barrier (Hensgen, Finkel, Manber 1988) over flags in peers' memory, as
+NCCL's symmetric kernels use between GPUs. **Model**: in round ``k`` a signal to the rank ``2^k``
+places on and a wait for the one ``2^k`` places back. **Not modelled**: the flags' own packets; they
+fly for the latency of a header. **Parameters**: the protocol's fixed cost and fences.
+"""
+
+from __future__ import annotations
+
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import Prim
+
+__all__ = ["write_barrier"]
+
+
+def write_barrier(plan: Plan, fabric: Fabric | None) -> None:
+    """Write ceil(log2 n) rounds of signals on one channel."""
+    size = plan.size
+    hops = [1 << bit for bit in range((size - 1).bit_length())]
+    prims = []
+    for index in range(len(hops)):
+        prims.append(Prim("signal", send=2 * index, sync=True))
+        prims.append(Prim("waitSignal", recv=2 * index + 1, sync=True))
+    pipes = {
+        (src, hop): plan.connect(src, (src + hop) % size, 0, kind="flag")
+        for hop in hops
+        for src in range(size)
+    }
+    for position in range(size):
+        own = []
+        for hop in hops:
+            own += [pipes[position, hop], pipes[(position - hop) % size, hop]]
+        plan.program(position, Part(0, 0, 0), prims, own)

@@ -1,0 +1,138 @@
+"""Builds schedules of several collectives, messages and kernels: what training steps are made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+from clusim.collectives.front import Options, emit, make_call
+from clusim.collectives.p2p import write_send
+from clusim.errors import ScheduleError
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan, ProgramBuilder
+from clusim.schedule.ir import Schedule, Task
+from clusim.schedule.shapes import shape_of
+
+__all__ = ["ScheduleBuilder"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """One side of a message whose other side has not been named yet."""
+
+    end: Literal["send", "recv"]
+    task: int
+    bytes: int
+
+
+class ScheduleBuilder(ProgramBuilder):
+    """A schedule under construction: tasks on streams of ranks.
+
+    Tasks of one rank and stream run in the order in which they are added; streams run side by side. Every method
+    that adds something returns the index of its task (a tuple of them for a collective), to be named in `after` or
+    in `wait`.
+
+    Examples
+    --------
+    >>> builder = ScheduleBuilder(2)
+    >>> forward = [builder.kernel(rank, compute_ps=10**9) for rank in range(2)]
+    >>> done = builder.collective("allreduce", 1 << 20, after={0: forward[:1], 1: forward[1:]})
+    >>> for rank in range(2):
+    ...     builder.wait(rank, done[rank])
+    >>> schedule = builder.build()
+    """
+
+    def __init__(self, target: Fabric | int, name: str = "schedule") -> None:
+        super().__init__(target if isinstance(target, int) else target.num_ranks, name)
+        self.target = target
+        self._open: dict[tuple[int, int, int], deque[_Half]] = {}
+
+    def collective(
+        self,
+        operation: str,
+        bytes: int,
+        *,
+        algorithm: str | None = None,
+        stream: str = "comm0",
+        after: Mapping[int, Iterable[int]] | None = None,
+        **options: Unpack[Options],
+    ) -> tuple[int, ...]:
+        """Add a collective to `stream` of every rank of its group; `after` are tasks it waits for, by rank."""
+        group = options.get("ranks")
+        ranks = range(self.num_ranks) if group is None else group
+        deps = [tuple((after or {}).get(rank, ())) for rank in ranks]
+        return emit(
+            self, self.target, operation, algorithm, bytes, stream=stream, after=deps, **options
+        )
+
+    def send(
+        self,
+        rank: int,
+        peer: int,
+        bytes: int,
+        *,
+        tag: int = 0,
+        stream: str = "p2p",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a send of `bytes` from `rank` to `peer`; the peer must receive with the same tag and size."""
+        return self._half("send", (rank, peer, tag), bytes, stream, after)
+
+    def recv(
+        self,
+        rank: int,
+        peer: int,
+        bytes: int,
+        *,
+        tag: int = 0,
+        stream: str = "p2p",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a receive at `rank` of `bytes` from `peer`."""
+        return self._half("recv", (peer, rank, tag), bytes, stream, after)
+
+    def _half(
+        self,
+        end: Literal["send", "recv"],
+        key: tuple[int, int, int],
+        bytes: int,
+        stream: str,
+        after: Iterable[int],
+    ) -> int:
+        rank = key[0] if end == "send" else key[1]
+        peer = key[1] if end == "send" else key[0]
+        task = self.task(Task("program", rank, stream, name=f"{end} {peer}"), after)
+        waiting = self._open.setdefault(key, deque())
+        if waiting and waiting[0].end != end:
+            self._join(key, waiting.popleft(), _Half(end, task, bytes))
+        else:
+            waiting.append(_Half(end, task, bytes))
+        return task
+
+    def _join(self, key: tuple[int, int, int], first: _Half, second: _Half) -> None:
+        """Write the programs of a message both of whose sides are known."""
+        if first.bytes != second.bytes:
+            raise ScheduleError(
+                f"message {key[0]} -> {key[1]} tag {key[2]}: {first.end} of {first.bytes} bytes meets"
+                f" {second.end} of {second.bytes}; use the same size"
+            )
+        fabric = None if isinstance(self.target, int) else self.target
+        options: Options = {"ranks": key[:2], "dtype": "uint8"}
+        call = make_call(fabric, self.num_ranks, "send", "direct", first.bytes, options)
+        index = self.call(call)
+        tasks = (first.task, second.task) if first.end == "send" else (second.task, first.task)
+        for task in tasks:
+            self.assign(task, index)
+        write_send(Plan(self, call, shape_of(call.protocol, fabric=fabric), tasks), fabric)
+
+    def build(self) -> Schedule:
+        """Return the checked schedule; every send must have met its receive."""
+        for (src, dst, tag), waiting in self._open.items():
+            if waiting:
+                missing = "recv" if waiting[0].end == "send" else "send"
+                raise ScheduleError(
+                    f"message {src} -> {dst} tag {tag}: {waiting[0].end} without {missing}; add the {missing}"
+                )
+        return super().build()

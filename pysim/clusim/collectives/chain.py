@@ -1,0 +1,44 @@
+"""Chains along a ring: broadcast and reduce as pipelines.
+
+**Hardware**: NCCL's ``broadcast.h`` and ``reduce.h``: the ring is cut open behind the root and
+chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, the rings of
+`find_rings`.
+"""
+
+from __future__ import annotations
+
+from clusim.collectives.common import connect_ring
+from clusim.collectives.orders import find_rings
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import Prim
+
+__all__ = ["write_broadcast", "write_reduce"]
+
+
+def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the pipeline from the root along the ring to the root's predecessor."""
+    root = plan.call.ranks.index(plan.call.root)
+    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
+    for part in plan.parts():
+        ring = rings[part.channel].rotated(root)
+        pipes = connect_ring(plan, ring, part.channel)[:-1]
+        plan.program(root, part, [Prim("copySend", send=0)], pipes[:1])
+        for index, position in enumerate(ring.order[1:-1], 1):
+            prims = [Prim("recvCopySend", recv=0, send=1)]
+            plan.program(position, part, prims, pipes[index - 1 : index + 1])
+        plan.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
+
+
+def write_reduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the pipeline from the root's successor along the ring to the root."""
+    root = plan.call.ranks.index(plan.call.root)
+    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
+    for part in plan.parts():
+        ring = rings[part.channel].rotated(root)
+        pipes = connect_ring(plan, ring, part.channel)[1:]
+        plan.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
+        for index, position in enumerate(ring.order[2:]):
+            prims = [Prim("recvReduceSend", recv=0, send=1)]
+            plan.program(position, part, prims, pipes[index : index + 2])
+        plan.program(root, part, [Prim("recvReduceCopy", recv=0)], pipes[-1:])

@@ -1,0 +1,78 @@
+"""Small pieces all collective algorithms are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clusim.collectives.orders import Ring, Tree
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import Prim
+
+__all__ = ["chunk_prims", "connect_all", "connect_flags", "connect_ring", "connect_tree"]
+
+
+def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) -> list[Prim]:
+    """Return `prim` for each chunk in order, as few primitives as runs of equal steps allow.
+
+    Chunk numbers are written relative to `position`, the rotation of the instance, so that ranks whose
+    programs are rotations of each other share a template.
+    """
+    prims: list[Prim] = []
+    start = 0
+    while start < len(chunks):
+        end, step = start + 1, 0
+        if end < len(chunks):
+            step = _signed(chunks[end] - chunks[start], nchunks)
+            while end < len(chunks) and _signed(chunks[end] - chunks[end - 1], nchunks) == step:
+                end += 1
+        base = _signed(chunks[start] - position, nchunks)
+        prims.append(replace(prim, base=base, coef=1, step=step, repeat=end - start))
+        start = end
+    return prims
+
+
+def _signed(difference: int, modulus: int) -> int:
+    """Return the representative of a difference that is nearest to zero."""
+    wrapped = difference % modulus
+    return wrapped - modulus if wrapped > modulus // 2 else wrapped
+
+
+def connect_ring(plan: Plan, ring: Ring, channel: int) -> list[int]:
+    """Return the connections of a ring's hops; hop `i` leaves ring index `i`."""
+    size = len(ring.order)
+    pipes = []
+    for hop, src in enumerate(ring.order):
+        fields = _pinned(None if ring.links is None else ring.links[hop])
+        pipes.append(plan.connect(src, ring.order[(hop + 1) % size], channel, **fields))
+    return pipes
+
+
+def connect_tree(plan: Plan, tree: Tree, channel: int, *, down: bool) -> dict[int, int]:
+    """Return the connection between each position and its parent: up the tree, or down."""
+    pipes = {}
+    for child, parent in enumerate(tree.parents):
+        if parent >= 0:
+            fields = _pinned(None if tree.links is None else tree.links[child][down])
+            ends = (parent, child) if down else (child, parent)
+            pipes[child] = plan.connect(*ends, channel, **fields)
+    return pipes
+
+
+def _pinned(link: int | None) -> dict[str, Any]:
+    return {} if link is None else {"policy": "pinned", "key": link}
+
+
+def connect_all(
+    plan: Plan, sources: Iterable[int], targets: Iterable[int], channel: int
+) -> dict[tuple[int, int], int]:
+    """Return a connection from every source to every other target."""
+    wanted = list(targets)
+    return {(a, b): plan.connect(a, b, channel) for a in sources for b in wanted if a != b}
+
+
+def connect_flags(plan: Plan, channel: int) -> dict[tuple[int, int], int]:
+    """Return a flag connection between every pair of positions, each to itself included."""
+    positions = range(plan.size)
+    return {(a, b): plan.connect(a, b, channel, kind="flag") for a in positions for b in positions}

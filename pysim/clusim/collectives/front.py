@@ -1,0 +1,155 @@
+"""The front door: any collective by its name, checked, as a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
+
+from clusim.collectives.registry import REGISTRY, Algorithm
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan, ProgramBuilder, check_call
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
+from clusim.schedule.shapes import PROTOCOLS, Shape, default_channels
+
+__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
+
+
+def _algorithms() -> dict[str, tuple[str, ...]]:
+    names: dict[str, tuple[str, ...]] = {}
+    for operation, algorithm in REGISTRY:
+        names[operation] = (*names.get(operation, ()), algorithm)
+    return names
+
+
+ALGORITHMS = _algorithms()
+"""Names of the algorithms of every operation; the first is the default."""
+
+
+class Options(TypedDict, total=False):
+    """Options every collective takes.
+
+    Attributes
+    ----------
+    ranks : sequence of int
+        The group, in its order; by default all ranks of the fabric.
+    channels : int
+        Channels, 1..64; by default the fabric's, fewer for small sizes.
+    protocol : str
+        ``simple``, ``ll`` or ``ll128``.
+    dtype, redop : str
+        Element type and reduction operator.
+    root : int
+        Rank of the root, for rooted operations; by default the first of the group.
+    shape : Shape
+        Chunk, slice and slot sizes instead of the protocol's.
+    """
+
+    ranks: Sequence[int] | None
+    channels: int | None
+    protocol: str
+    dtype: str
+    redop: str
+    root: int | None
+    shape: Shape | None
+
+
+def _find(operation: str, algorithm: str | None) -> tuple[str, Algorithm]:
+    if operation not in ALGORITHMS:
+        raise InputError(f"collective {operation!r}: unknown; use one of {', '.join(ALGORITHMS)}")
+    name = algorithm or ALGORITHMS[operation][0]
+    if (operation, name) not in REGISTRY:
+        raise InputError(
+            f"{operation}: has no algorithm {name!r}; use one of {', '.join(ALGORITHMS[operation])}"
+        )
+    return name, REGISTRY[operation, name]
+
+
+def make_call(
+    fabric: Fabric | None, num_ranks: int, operation: str, name: str, bytes: int, options: Options
+) -> CollectiveCall:
+    """Return the checked call of an algorithm called `name`, with all defaults filled in."""
+    algorithm = REGISTRY[operation, name]
+    given = options.get("ranks")
+    ranks = tuple(range(num_ranks) if given is None else given)
+    protocol = options.get("protocol") or "simple"
+    if protocol not in PROTOCOLS:
+        raise InputError(f"protocol {protocol!r}: unknown; use one of {', '.join(PROTOCOLS)}")
+    if algorithm.protocols and protocol not in algorithm.protocols:
+        raise InputError(
+            f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"
+        )
+    channels = options.get("channels")
+    if channels is None:
+        channels = fabric.num_channels(algorithm.channels or name) if fabric else 1
+        if algorithm.drop_channels:
+            channels = default_channels(bytes, channels, protocol, len(ranks))
+    root = options.get("root")
+    if not algorithm.rooted:
+        root = ABSENT
+    elif root is None:
+        root = ranks[0] if ranks else ABSENT
+    call = CollectiveCall(
+        operation=operation,
+        bytes=bytes,
+        ranks=ranks,
+        dtype=element(options.get("dtype") or "float32").name,
+        redop=options.get("redop") or "sum",
+        root=root,
+        algorithm=name,
+        protocol=protocol,
+        channels=channels,
+    )
+    check_call(call, num_ranks)
+    return call
+
+
+def emit(
+    builder: ProgramBuilder,
+    target: Fabric | int,
+    operation: str,
+    algorithm: str | None,
+    bytes: int,
+    *,
+    stream: str = "comm0",
+    after: Sequence[Iterable[int]] | None = None,
+    **options: Unpack[Options],
+) -> tuple[int, ...]:
+    """Append a collective to a schedule under construction and return its task of every position."""
+    name, entry = _find(operation, algorithm)
+    fabric = None if isinstance(target, int) else target
+    call = make_call(fabric, builder.num_ranks, operation, name, bytes, options)
+    shape = options.get("shape") or entry.shape(call, fabric)
+    plan = Plan.add(builder, call, shape, stream=stream, after=after)
+    entry.write(plan, fabric)
+    return plan.tasks
+
+
+def build(
+    fabric: Fabric | int,
+    operation: str,
+    algorithm: str | None = None,
+    bytes: int = 0,
+    **options: Unpack[Options],
+) -> Schedule:
+    """Return the schedule of one collective.
+
+    Parameters
+    ----------
+    fabric : Fabric or int
+        What it runs on, or just a number of ranks.
+    operation, algorithm : str
+        Names in `ALGORITHMS`; without `algorithm` the operation's first.
+    bytes : int
+        Size [bytes], as `CollectiveCall.bytes` has it.
+    **options
+        See `Options`.
+    """
+    num_ranks = fabric if isinstance(fabric, int) else fabric.num_ranks
+    name, _ = _find(operation, algorithm)
+    group = options.get("ranks")
+    count = num_ranks if group is None else len(group)
+    builder = ProgramBuilder(num_ranks, f"{operation} {name} {bytes} B on {count} ranks")
+    emit(builder, fabric, operation, name, bytes, **options)
+    return builder.build()

@@ -1,0 +1,115 @@
+"""NVLS: all-reduce by the reduction units of the switches of one node.
+
+**Hardware**: NCCL's ``all_reduce.h`` (``RunWorkColl<..., NCCL_ALGO_NVLS, NCCL_PROTO_SIMPLE>``):
+every rank is the head of one chunk per loop. Scatter warps copy the user's data into the multicast
+buffer; the head's reduce warps wait until all members have, read the sum through the switch
+(``multimem.ld_reduce``), and store it to all (``multimem.st``); gather warps copy it back. Flags of
+all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three programs per rank and
+channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
+all of the reducer's flags together. **Not modelled**: the flag accesses' own packets; the buffer is
+as large as the data, and only the flags keep it from being overrun. **Parameters**: `Shape`, 128
+KiB chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.collectives.common import connect_flags
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import Prim
+from clusim.schedule.shapes import Shape
+
+__all__ = ["nvls_shape", "write_allreduce"]
+
+KIB = 1024
+
+_SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+"""Chunks for sizes below so many times channels x heads x chunk (NCCL 2.30, ``src/enqueue.cc``)."""
+
+
+def nvls_shape(size_bytes: int, channels: int, heads: int) -> Shape:
+    """Return the shape for an all-reduce of `size_bytes` with one head per rank."""
+    chunk = 128 * KIB
+    for factor, smaller in _SHRINK:
+        if size_bytes < factor * channels * heads * chunk:
+            chunk = min(chunk, smaller)
+    return Shape(chunk)
+
+
+def check_units(fabric: Fabric, ranks: tuple[int, ...]) -> None:
+    """Raise `InputError` unless every rank of a group has wires to switches with a reduction unit."""
+    arrays = fabric.lower()
+    for rank in ranks:
+        if not arrays.unit_wires(rank):
+            raise InputError(
+                f"nvls: {fabric.name} has no reduction unit in its switches (rank {rank});"
+                " use ring or tree, or a fabric with NVSwitch 3 or later, such as dgx-h100"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Flags:
+    """Flag connections of one channel: input is in the buffer; result is in the buffer."""
+
+    ready: dict[tuple[int, int], int]
+    done: dict[tuple[int, int], int]
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write scatter, reduce and gather programs for every rank and channel."""
+    if fabric is not None:
+        check_units(fabric, plan.call.ranks)
+    for part in plan.parts():
+        flags = _Flags(connect_flags(plan, part.channel), connect_flags(plan, part.channel))
+        for position in range(plan.size):
+            _scatter(plan, part, position, flags)
+            _reduce(plan, part, position, flags)
+            _gather(plan, part, position, flags)
+
+
+def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+    """Copy every head's chunk into the multicast buffer and tell the head."""
+    size = plan.size
+    heads = [(position + hop) % size for hop in range(size)]
+    prims = [Prim("copySend", send=slot, base=slot, coef=1, dst="scratch") for slot in range(size)]
+    pipes = [flags.ready[position, head] for head in heads]
+    plan.program(
+        position, part, prims, pipes, rotation=position, nchunks=size, sm=1, name="nvls/scatter"
+    )
+
+
+def _reduce(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+    """Wait for all members' chunk of this head, reduce it through the switch, store it to all, tell them."""
+    size = plan.size
+    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
+    reduce = Prim("reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch")
+    tell = [Prim("signal", send=size + slot, coef=1) for slot in range(size)]
+    pipes = [flags.ready[member, position] for member in range(size)]
+    pipes += [flags.done[position, member] for member in range(size)]
+    members = plan.call.ranks
+    pipes.append(plan.connect(position, position, part.channel, kind="multimem", members=members))
+    plan.program(
+        position,
+        part,
+        [*wait, reduce, *tell],
+        pipes,
+        rotation=position,
+        nchunks=size,
+        sm=0,
+        fixed_div=2 * size + 1,
+        name="nvls/reduce",
+    )
+
+
+def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
+    """Wait for every head's result and copy it to the output."""
+    size = plan.size
+    heads = [(position + hop) % size for hop in range(size)]
+    prims = [Prim("recvCopy", recv=slot, base=slot, coef=1, src="scratch") for slot in range(size)]
+    pipes = [flags.done[head, position] for head in heads]
+    plan.program(
+        position, part, prims, pipes, rotation=position, nchunks=size, sm=0, name="nvls/gather"
+    )

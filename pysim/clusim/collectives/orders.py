@@ -1,0 +1,262 @@
+"""Rings and trees over the ranks of a group, as the fabric allows.
+
+**Hardware**: where every GPU reaches every other through switches, any order is as good as another
+and NCCL uses rank order; on meshes of direct links (DGX-1) it searches rings that do not share
+links. **Model**: on direct meshes, as many edge-disjoint Hamiltonian cycles of the link multigraph
+as can be found, each used in both directions and pinned to its own links; elsewhere rank order,
+striped over all links. Trees are double binary trees (Sanders, Speck, Traff 2009, as in NCCL
+``src/graph/trees.cc``); on direct meshes chains along the rings. **Not modelled**: NCCL's PCIe and
+network search. **Parameters**: `Fabric.ring_orders` overrides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+
+__all__ = [
+    "Ring",
+    "Tree",
+    "direct_links",
+    "double_binary_trees",
+    "find_rings",
+    "find_trees",
+    "hamiltonian_cycles",
+]
+
+SEARCH_STEPS = 200_000
+"""Most steps of the search for cycles; meshes of 8 GPUs need a few thousand."""
+
+Links = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring through all positions of a group; hop `i` goes from ``order[i]`` to ``order[i + 1]``.
+
+    `links` numbers the parallel link each hop is pinned to; None stripes over all.
+    """
+
+    order: tuple[int, ...]
+    links: tuple[int, ...] | None = None
+
+    def rotated(self, first: int) -> Ring:
+        """Return the same ring, starting at position `first`."""
+        at = self.order.index(first)
+        links = None if self.links is None else self.links[at:] + self.links[:at]
+        return Ring(self.order[at:] + self.order[:at], links)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree over positions: the parent of each (-1 for the root); `links` pins the edge to the parent."""
+
+    parents: tuple[int, ...]
+    links: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def root(self) -> int:
+        """The position without parent."""
+        return self.parents.index(-1)
+
+    def children(self, position: int) -> tuple[int, ...]:
+        """Return the children of a position in ascending order."""
+        return tuple(child for child, parent in enumerate(self.parents) if parent == position)
+
+    def depth(self) -> int:
+        """Return the number of edges on the longest way to the root."""
+        return max(sum(1 for _ in self._up(position)) for position in range(len(self.parents)))
+
+    def _up(self, position: int) -> Iterator[int]:
+        while self.parents[position] != -1:
+            position = self.parents[position]
+            yield position
+
+
+def direct_links(fabric: Fabric, ranks: Sequence[int]) -> Links:
+    """Return (position, position, count) of the links that join two ranks of a group without a switch."""
+    position = {fabric.ranks[rank]: index for index, rank in enumerate(ranks)}
+    counts: dict[tuple[int, int], int] = {}
+    for link in fabric.links:
+        if link.a in position and link.b in position:
+            low, high = sorted((position[link.a], position[link.b]))
+            counts[low, high] = counts.get((low, high), 0) + link.count
+    return tuple((a, b, count) for (a, b), count in sorted(counts.items()))
+
+
+def _cycles(size: int, links: Links) -> list[tuple[int, ...]]:
+    """Return Hamiltonian cycles of the simple graph, each once, as orders that start at 0."""
+    neighbours: list[list[int]] = [[] for _ in range(size)]
+    for a, b, _ in links:
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    found: list[tuple[int, ...]] = []
+    path = [0]
+    stack = [iter(neighbours[0])]
+    steps = 0
+    while stack and steps < SEARCH_STEPS:
+        steps += 1
+        following = next(stack[-1], None)
+        if following is None:
+            stack.pop()
+            path.pop()
+        elif following not in path:
+            path.append(following)
+            if len(path) < size:
+                stack.append(iter(neighbours[following]))
+                continue
+            if 0 in neighbours[following] and path[1] < path[-1]:
+                found.append(tuple(path))
+            path.pop()
+    return found
+
+
+def _edges(order: Sequence[int]) -> list[tuple[int, int]]:
+    pairs = zip(order, (*order[1:], order[0]), strict=True)
+    return [(min(a, b), max(a, b)) for a, b in pairs]
+
+
+def hamiltonian_cycles(size: int, links: Links) -> list[tuple[int, ...]]:
+    """Return as many edge-disjoint Hamiltonian cycles of the link multigraph as can be found.
+
+    With two ranks a "cycle" is a link used in both directions, so there is one per link.
+    """
+    if size == 2:
+        return [(0, 1)] * sum(count for _, _, count in links)
+    left = {(a, b): count for a, b, count in links}
+    degree = [sum(count for a, b, count in links if node in (a, b)) for node in range(size)]
+    bound = min(degree) // 2
+    candidates = _cycles(size, links) if bound else []
+    best: list[tuple[int, ...]] = []
+    budget = [SEARCH_STEPS]
+
+    def extend(first: int, chosen: list[tuple[int, ...]]) -> None:
+        nonlocal best
+        if len(chosen) > len(best):
+            best = list(chosen)
+        for index in range(first, len(candidates)):
+            budget[0] -= 1
+            if len(best) == bound or budget[0] < 0:
+                return
+            edges = _edges(candidates[index])
+            if all(left[edge] for edge in edges):
+                for edge in edges:
+                    left[edge] -= 1
+                extend(index, [*chosen, candidates[index]])
+                for edge in edges:
+                    left[edge] += 1
+
+    extend(0, [])
+    return best
+
+
+def _pin(orders: Sequence[tuple[int, ...]]) -> list[Ring]:
+    """Give every hop of directed rings its own parallel link, counted per direction."""
+    used: dict[tuple[int, int], int] = {}
+    rings = []
+    for order in orders:
+        numbers = []
+        for hop in zip(order, (*order[1:], order[0]), strict=True):
+            numbers.append(used.get(hop, 0))
+            used[hop] = numbers[-1] + 1
+        rings.append(Ring(order, tuple(numbers)))
+    return rings
+
+
+@lru_cache(maxsize=64)
+def _mesh_rings(size: int, links: Links) -> tuple[Ring, ...]:
+    cycles = hamiltonian_cycles(size, links)
+    backward = [] if size == 2 else [(order[0], *order[:0:-1]) for order in cycles]
+    return tuple(_pin([*cycles, *backward]))
+
+
+def _given_rings(fabric: Fabric, ranks: Sequence[int]) -> list[Ring]:
+    """Return the rings a fabric prescribes, if the group is all of its ranks."""
+    if fabric.ring_orders is None or len(ranks) != fabric.num_ranks:
+        return []
+    position = {rank: index for index, rank in enumerate(ranks)}
+    orders = [tuple(position[rank] for rank in order) for order in fabric.ring_orders]
+    if any(sorted(order) != list(range(len(ranks))) for order in orders):
+        raise InputError(f"{fabric.name}: ring_orders must each name every rank once")
+    joined = {(a, b) for a, b, _ in direct_links(fabric, ranks)}
+    if all(edge in joined for order in orders for edge in _edges(order)):
+        return _pin(orders)
+    return [Ring(order) for order in orders]
+
+
+def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> list[Ring]:
+    """Return the ring of each channel: prescribed, link-disjoint on meshes, or rank order."""
+    rings: Sequence[Ring] = ()
+    if fabric is not None:
+        rings = _given_rings(fabric, ranks)
+        links = direct_links(fabric, ranks)
+        if not rings and links:
+            rings = _mesh_rings(len(ranks), links)
+    rings = rings or (Ring(tuple(range(len(ranks)))),)
+    return [rings[channel % len(rings)] for channel in range(channels)]
+
+
+def _binary_parent(node: int, size: int) -> int:
+    """Return the parent in the in-order binary tree rooted at 0: clear the lowest set bit, set the next."""
+    if node == 0:
+        return -1
+    bit = node & -node
+    parent = (node ^ bit) | (bit << 1)
+    return parent if parent < size else node ^ bit
+
+
+def double_binary_trees(size: int) -> tuple[Tree, Tree]:
+    """Return two binary trees in which nearly every position is a leaf of one of them.
+
+    The second is the mirror image of the first for even sizes, and the first shifted by one for odd ones.
+    """
+    parents = [_binary_parent(node, size) for node in range(size)]
+    second = [-1] * size
+    for node, parent in enumerate(parents):
+        if size % 2 == 0:
+            second[size - 1 - node] = -1 if parent < 0 else size - 1 - parent
+        else:
+            second[(node + 1) % size] = -1 if parent < 0 else (parent + 1) % size
+    return Tree(tuple(parents)), Tree(tuple(second))
+
+
+def _chain(ring: Ring) -> Tree:
+    """Return the chain along a ring, rooted at its first position."""
+    parents = [-1] * len(ring.order)
+    for before, position in zip(ring.order, ring.order[1:], strict=False):
+        parents[position] = before
+    if ring.links is None:
+        return Tree(tuple(parents))
+    edges = [(0, 0)] * len(ring.order)
+    for position, link in zip(ring.order[1:], ring.links, strict=False):
+        edges[position] = (link, link)
+    return Tree(tuple(parents), tuple(edges))
+
+
+def _rooted(tree: Tree, root: int) -> Tree:
+    """Return the tree with its labels shifted so that `root` is its root."""
+    size, shift = len(tree.parents), root - tree.root
+    parents = [-1] * size
+    for node, parent in enumerate(tree.parents):
+        parents[(node + shift) % size] = -1 if parent < 0 else (parent + shift) % size
+    return Tree(tuple(parents))
+
+
+def find_trees(
+    fabric: Fabric | None, ranks: Sequence[int], channels: int, root: int | None = None
+) -> list[Tree]:
+    """Return the tree of each channel: the first half of the channels uses one of two trees, the rest the other.
+
+    On direct meshes they are chains along the rings. With `root` (a position) every tree has that root.
+    """
+    if fabric is not None and direct_links(fabric, ranks):
+        rings = find_rings(fabric, ranks, channels)
+        return [_chain(ring if root is None else ring.rotated(root)) for ring in rings]
+    pair = double_binary_trees(len(ranks))
+    if root is not None:
+        pair = (_rooted(pair[0], root), _rooted(pair[1], root))
+    return [pair[0 if channel < (channels + 1) // 2 else 1] for channel in range(channels)]

@@ -1,0 +1,35 @@
+"""Point to point: one send and receive, and the ring of send/recv pairs that nccl-tests measures.
+
+**Hardware**: NCCL's ``sendrecv.h``: chunks of one step, sending and receiving in different warps of
+a CTA, a message spread over several channels. **Model**: the same, as two programs. **Parameters**:
+`Shape`.
+"""
+
+from __future__ import annotations
+
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import Prim
+
+__all__ = ["write_send", "write_sendrecv"]
+
+SEND = Prim("send", send=0)
+RECV = Prim("recv", recv=0)
+
+
+def write_send(plan: Plan, fabric: Fabric | None) -> None:
+    """Write a message from position 0 to position 1."""
+    for part in plan.parts():
+        pipe = plan.connect(0, 1, part.channel)
+        plan.program(0, part, [SEND], [pipe], name="send")
+        plan.program(1, part, [RECV], [pipe], name="recv")
+
+
+def write_sendrecv(plan: Plan, fabric: Fabric | None) -> None:
+    """Write everybody's message to the next position."""
+    size = plan.size
+    for part in plan.parts():
+        pipes = [plan.connect(src, (src + 1) % size, part.channel) for src in range(size)]
+        for position in range(size):
+            plan.program(position, part, [SEND], [pipes[position]], name="send")
+            plan.program(position, part, [RECV], [pipes[position - 1]], sm=0, name="recv")

@@ -1,0 +1,121 @@
+"""Which algorithms exist for which operation, and how each cuts its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clusim.collectives import (
+    alltoall,
+    barrier,
+    butterfly,
+    chain,
+    direct,
+    gather,
+    naive,
+    nvls,
+    p2p,
+    ring,
+    tree,
+)
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import CollectiveCall
+from clusim.schedule.shapes import Shape, shape_of, whole_shape
+
+__all__ = ["REGISTRY", "Algorithm"]
+
+Writer = Callable[[Plan, Fabric | None], None]
+Shaper = Callable[[CollectiveCall, Fabric | None], Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to do an operation.
+
+    Attributes
+    ----------
+    write : callable
+        Writes the programs of a `Plan`.
+    shape : callable
+        Chooses chunk, slice and slot sizes for a call.
+    channels : str
+        Key of the default channel count in `Fabric.channels`, if not the algorithm's name.
+    drop_channels : bool
+        Whether small sizes use fewer channels.
+    rooted : bool
+        Whether the operation has a root.
+    protocols : tuple of str
+        Protocols it can use; empty for all.
+    """
+
+    write: Writer
+    shape: Shaper
+    channels: str = ""
+    drop_channels: bool = True
+    rooted: bool = False
+    protocols: tuple[str, ...] = ()
+
+
+def _ring(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return shape_of(call.protocol, ring=True, fabric=fabric)
+
+
+def _step(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return shape_of(call.protocol, fabric=fabric)
+
+
+def _whole(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return whole_shape(call.bytes)
+
+
+def _nvls(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return nvls.nvls_shape(call.bytes, call.channels, len(call.ranks))
+
+
+def _tree(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return smaller chunks for sizes that would not fill the pipeline of a tree.
+
+    NCCL up to 2.12 (``src/enqueue.cc``): 128, 64, 32 KiB below 8, 4, 1 chunks per channel and level.
+    """
+    shape = shape_of(call.protocol, fabric=fabric)
+    depth = len(call.ranks).bit_length()
+    if call.protocol != "simple":
+        return shape
+    for chunks, smaller in ((8, 128 * 1024), (4, 64 * 1024), (1, 32 * 1024)):
+        if call.bytes < call.channels * shape.chunk_bytes * depth * chunks:
+            shape = shape.with_chunk(min(shape.chunk_bytes, smaller))
+    return shape
+
+
+def _rooted(write: Writer, channels: str, shape: Shaper = _step) -> Algorithm:
+    return Algorithm(write, shape, channels=channels, rooted=True)
+
+
+REGISTRY: dict[tuple[str, str], Algorithm] = {
+    ("allreduce", "ring"): Algorithm(ring.write_allreduce, _ring),
+    ("allreduce", "tree"): Algorithm(tree.write_allreduce, _tree),
+    ("allreduce", "oneshot"): Algorithm(direct.write_oneshot, _step),
+    ("allreduce", "twoshot"): Algorithm(direct.write_twoshot, _step),
+    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step),
+    ("allreduce", "nvls"): Algorithm(
+        nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
+    ),
+    ("allreduce", "naive"): Algorithm(naive.write_naive, _whole),
+    ("allreduce", "driver"): Algorithm(naive.write_driver, _whole),
+    ("reduce_scatter", "ring"): Algorithm(ring.write_reduce_scatter, _ring),
+    ("reduce_scatter", "direct"): Algorithm(direct.write_reduce_scatter, _step),
+    ("all_gather", "ring"): Algorithm(ring.write_all_gather, _ring),
+    ("all_gather", "direct"): Algorithm(direct.write_all_gather, _step),
+    ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
+    ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),
+    ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),
+    ("reduce", "tree"): _rooted(tree.write_reduce, "tree", _tree),
+    ("gather", "direct"): _rooted(gather.write_gather, "p2p"),
+    ("scatter", "direct"): _rooted(gather.write_scatter, "p2p"),
+    ("alltoall", "direct"): Algorithm(alltoall.write_alltoall, _step, channels="p2p"),
+    ("sendrecv", "direct"): Algorithm(p2p.write_sendrecv, _step, channels="p2p"),
+    ("send", "direct"): Algorithm(p2p.write_send, _step, channels="p2p"),
+    ("barrier", "dissemination"): Algorithm(barrier.write_barrier, _step, drop_channels=False),
+}
+"""Every algorithm by (operation, name); the first of an operation is its default."""

@@ -1,0 +1,84 @@
+"""Rings: all-reduce, reduce-scatter and all-gather.
+
+**Hardware**: NCCL's ``all_reduce.h``, ``reduce_scatter.h``, ``all_gather.h`` (``runRing``): every
+rank works on one chunk at a time, receiving from its predecessor and sending to its successor.
+**Model**: the same primitives in the same order, one program per rank and channel. **Parameters**:
+`Shape`, the rings of `find_rings`.
+"""
+
+from __future__ import annotations
+
+from clusim.collectives.common import chunk_prims, connect_ring
+from clusim.collectives.orders import Ring, find_rings
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import Prim
+
+__all__ = ["write_all_gather", "write_allreduce", "write_reduce_scatter"]
+
+SEND = Prim("send", send=1)
+RECV = Prim("recv", recv=0)
+REDUCE_SEND = Prim("recvReduceSend", recv=0, send=1)
+REDUCE_COPY = Prim("recvReduceCopy", recv=0)
+REDUCE_COPY_SEND = Prim("recvReduceCopySend", recv=0, send=1)
+COPY_SEND = Prim("copySend", send=1)
+FORWARD = Prim("recvCopySend", recv=0, send=1)
+
+
+def _behind(ring: Ring, index: int, first: int, count: int) -> list[int]:
+    """Return the positions that are `first`, `first` + 1, ... hops behind ring index `index`."""
+    size = len(ring.order)
+    return [ring.order[(index - hops) % size] for hops in range(first, first + count)]
+
+
+def _steps(ring: Ring, index: int, steps: list[tuple[Prim, int, int]]) -> list[Prim]:
+    """Return the primitives of (primitive, hops behind of its first chunk, number of chunks)."""
+    size, position = len(ring.order), ring.order[index]
+    prims: list[Prim] = []
+    for prim, first, count in steps:
+        prims += chunk_prims(prim, _behind(ring, index, first, count), position, size)
+    return prims
+
+
+def _write(
+    plan: Plan, fabric: Fabric | None, steps: list[tuple[Prim, int, int]], *, blocked: bool
+) -> None:
+    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
+    for part in plan.parts(blocked=blocked):
+        ring = rings[part.channel]
+        pipes = connect_ring(plan, ring, part.channel)
+        for index, position in enumerate(ring.order):
+            plan.program(
+                position,
+                part,
+                _steps(ring, index, steps),
+                (pipes[index - 1], pipes[index]),
+                rotation=position,
+                nchunks=plan.size,
+                mode="blocked" if blocked else "interleaved",
+            )
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write reduce-scatter and all-gather in one program per loop of n chunks: 2(n-1)/n of the data per hop."""
+    n = plan.size
+    steps = [
+        (SEND, 1, 1),
+        (REDUCE_SEND, 2, n - 2),
+        (REDUCE_COPY_SEND, 0, 1),
+        (FORWARD, 1, n - 2),
+        (RECV, n - 1, 1),
+    ]
+    _write(plan, fabric, steps, blocked=False)
+
+
+def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the ring in which block `p` ends reduced at position `p`."""
+    n = plan.size
+    _write(plan, fabric, [(SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)], blocked=True)
+
+
+def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the ring that carries every rank's block once round."""
+    n = plan.size
+    _write(plan, fabric, [(COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)], blocked=True)

@@ -1,0 +1,119 @@
+"""Trees: all-reduce over two binary trees, broadcast and reduce over trees.
+
+**Hardware**: NCCL's ``all_reduce.h`` (``runTreeSplit``): half of a CTA's warps reduce up the tree
+while the other half broadcast down; the channels are split between two complementary trees.
+**Model**: two programs per rank and channel, up and down, joined at the root; chunks are pipelined.
+A primitive receives from one child at a time. **Not modelled**: the split of the CTA's throughput
+between the halves. **Parameters**: `Shape`, `find_trees`.
+"""
+
+from __future__ import annotations
+
+from clusim.collectives.common import connect_tree
+from clusim.collectives.orders import Tree, find_trees
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import Buffer, Prim
+
+__all__ = ["write_allreduce", "write_broadcast", "write_reduce"]
+
+
+def _gather_children(count: int, last: Prim) -> list[Prim]:
+    """Return primitives that reduce `count` children (connections 0, 1, ...), the last with `last`."""
+    prims = []
+    for child in range(count - 1):
+        source: Buffer = "input" if child == 0 else "scratch"
+        prims.append(Prim("recvReduceCopy", recv=child, src=source, dst="scratch"))
+    op = Prim(last.op, recv=count - 1, send=last.send, src="input" if count == 1 else "scratch")
+    return [*prims, op]
+
+
+def _spread(count: int, first_send: int) -> list[Prim]:
+    """Return primitives that send the output on `count` connections from `first_send` on."""
+    return [Prim("send", send=first_send + child, src="output") for child in range(count)]
+
+
+def _up(plan: Plan, part: Part, tree: Tree, up: dict[int, int], position: int) -> None:
+    """Write the program that reduces the children's data and hands them to the parent."""
+    children = tree.children(position)
+    pipes = [up[child] for child in children] + [up[position]]
+    count = len(children)
+    prims = [Prim("send", send=0)]
+    if count:
+        prims = _gather_children(count, Prim("recvReduceSend", recv=0, send=count))
+    plan.program(position, part, prims, pipes, name="tree/up")
+
+
+def _root(
+    plan: Plan, part: Part, tree: Tree, up: dict[int, int], down: dict[int, int] | None
+) -> None:
+    """Write the root's program: reduce all children, keep the result, and send it `down`, if given."""
+    children = tree.children(tree.root)
+    count = len(children)
+    pipes = [up[child] for child in children]
+    last = Prim("recvReduceCopy", recv=0)
+    if down is not None:
+        pipes += [down[child] for child in children]
+        last = Prim("recvReduceCopySend", recv=0, send=count)
+    prims = _gather_children(count, last)
+    if down is not None:
+        prims += _spread(count - 1, count + 1)
+    plan.program(tree.root, part, prims, pipes, name="tree/root")
+
+
+def _down(
+    plan: Plan, part: Part, tree: Tree, down: dict[int, int], position: int, *, sm: int
+) -> None:
+    """Write the program that hands the parent's data to the children."""
+    children = tree.children(position)
+    pipes = [down[position]] + [down[child] for child in children]
+    prims = [Prim("recv", recv=0)]
+    if children:
+        prims = [Prim("recvCopySend", recv=0, send=1), *_spread(len(children) - 1, 2)]
+    plan.program(position, part, prims, pipes, name="tree/down", sm=sm)
+
+
+def _positions(tree: Tree) -> list[int]:
+    return [position for position in range(len(tree.parents)) if position != tree.root]
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write reduction up and broadcast down each channel's tree, side by side in every rank but the root."""
+    trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
+    for part in plan.parts():
+        tree = trees[part.channel]
+        up = connect_tree(plan, tree, part.channel, down=False)
+        down = connect_tree(plan, tree, part.channel, down=True)
+        _root(plan, part, tree, up, down)
+        for position in _positions(tree):
+            _up(plan, part, tree, up, position)
+            _down(plan, part, tree, down, position, sm=0)
+
+
+def _rooted(plan: Plan, fabric: Fabric | None) -> list[Tree]:
+    root = plan.call.ranks.index(plan.call.root)
+    return find_trees(fabric, plan.call.ranks, plan.call.channels, root)
+
+
+def write_reduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the reduction up trees that end at the root."""
+    trees = _rooted(plan, fabric)
+    for part in plan.parts():
+        tree = trees[part.channel]
+        up = connect_tree(plan, tree, part.channel, down=False)
+        _root(plan, part, tree, up, None)
+        for position in _positions(tree):
+            _up(plan, part, tree, up, position)
+
+
+def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the broadcast down trees that start at the root."""
+    trees = _rooted(plan, fabric)
+    for part in plan.parts():
+        tree = trees[part.channel]
+        down = connect_tree(plan, tree, part.channel, down=True)
+        children = tree.children(tree.root)
+        prims = [Prim("copySend", send=0), *_spread(len(children) - 1, 1)]
+        plan.program(tree.root, part, prims, [down[child] for child in children], name="tree/root")
+        for position in _positions(tree):
+            _down(plan, part, tree, down, position, sm=1)

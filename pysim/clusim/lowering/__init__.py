@@ -1,0 +1,13 @@
+"""Lowering: a fabric and a schedule become an image, the flat arrays both engines take.
+
+What is decided here and nowhere else: packets and bursts, read or write connections, the flight
+times of head and tail counters, CTA costs, and that buffers hold at least three bursts.
+``docs/model/contract.md`` says what the engines do with it.
+"""
+
+from __future__ import annotations
+
+from clusim.lowering.faults import Fault
+from clusim.lowering.front import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Lowered, lower
+
+__all__ = ["EXACT_HOPS", "SLICE_SHARE", "TARGET_HOPS", "Fault", "Lowered", "lower"]

@@ -1,0 +1,40 @@
+"""Schedules: what every rank does, as data; who computes what, proved without time."""
+
+from __future__ import annotations
+
+from clusim.schedule.arrays import from_arrays, to_arrays
+from clusim.schedule.builder import Part, Plan, ProgramBuilder
+from clusim.schedule.checks import validate
+from clusim.schedule.ir import (
+    ABSENT,
+    CollectiveCall,
+    Connection,
+    Instance,
+    Prim,
+    Schedule,
+    Task,
+    Template,
+)
+from clusim.schedule.shapes import PROTOCOLS, Shape
+from clusim.schedule.text import from_text, to_text
+
+__all__ = [
+    "ABSENT",
+    "PROTOCOLS",
+    "CollectiveCall",
+    "Connection",
+    "Instance",
+    "Part",
+    "Plan",
+    "Prim",
+    "ProgramBuilder",
+    "Schedule",
+    "Shape",
+    "Task",
+    "Template",
+    "from_arrays",
+    "from_text",
+    "to_arrays",
+    "to_text",
+    "validate",
+]

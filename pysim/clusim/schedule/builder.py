@@ -1,0 +1,332 @@
+"""Builds schedules: tasks on streams, and programs of collectives written with a `Plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from clusim.errors import InputError
+from clusim.schedule.checks import validate
+from clusim.schedule.dtypes import element, redop_name
+from clusim.schedule.ir import (
+    ABSENT,
+    CollectiveCall,
+    Connection,
+    Instance,
+    Mode,
+    Prim,
+    Schedule,
+    Task,
+    Template,
+)
+from clusim.schedule.shapes import Shape, shape_of
+
+__all__ = ["Part", "Plan", "ProgramBuilder", "blocks", "split"]
+
+
+class Part(NamedTuple):
+    """The range of a buffer (or of every block of it) that one channel works on [bytes]."""
+
+    channel: int
+    offset: int
+    length: int
+
+
+def split(length: int, channels: int, unit: int = 16) -> list[Part]:
+    """Cut `length` bytes into at most `channels` contiguous, even parts of whole `unit` bytes."""
+    cells = -(-length // unit)
+    bounds = [min(length, cells * index // channels * unit) for index in range(channels + 1)]
+    pairs = pairwise(bounds)
+    return [Part(index, low, high - low) for index, (low, high) in enumerate(pairs) if high > low]
+
+
+def blocks(total: int, count: int, element_bytes: int) -> int:
+    """Return the size of one of `count` blocks that cover `total` bytes, in whole elements [bytes]."""
+    return -(-(total // element_bytes) // count) * element_bytes
+
+
+class ProgramBuilder:
+    """Collects tasks, templates, connections and instances, and makes a checked `Schedule` of them.
+
+    Tasks of one rank and stream run one after the other; streams run side by side. `after` adds dependencies.
+    """
+
+    def __init__(self, num_ranks: int, name: str = "schedule") -> None:
+        if num_ranks < 1:
+            raise InputError(f"schedule {name!r}: {num_ranks} ranks; must be >= 1")
+        self.num_ranks = num_ranks
+        self.name = name
+        self._calls: list[CollectiveCall] = []
+        self._templates: dict[Template, int] = {}
+        self._connections: list[Connection] = []
+        self._instances: list[Instance] = []
+        self._tasks: list[Task] = []
+        self._last: dict[tuple[int, str], tuple[int, ...]] = {}
+
+    def task(self, task: Task, after: Iterable[int] = ()) -> int:
+        """Append `task` to its rank's stream and return its index."""
+        if not 0 <= task.rank < self.num_ranks:
+            raise InputError(f"rank {task.rank}: out of range; must be 0..{self.num_ranks - 1}")
+        key = (task.rank, task.stream)
+        deps = tuple(sorted({*task.deps, *self._last.get(key, ()), *after}))
+        self._tasks.append(replace(task, deps=deps))
+        self._last[key] = (len(self._tasks) - 1,)
+        return len(self._tasks) - 1
+
+    def kernel(
+        self,
+        rank: int,
+        *,
+        stream: str = "compute",
+        compute_ps: int = 0,
+        flops: int = 0,
+        precision: str = "",
+        hbm_bytes: int = 0,
+        sms: int = 0,
+        name: str = "kernel",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a kernel: `compute_ps` [ps] or `flops` on `sms` SMs (0 = all), and `hbm_bytes` of memory traffic."""
+        if compute_ps < 0 or flops < 0 or hbm_bytes < 0 or (compute_ps and flops):
+            raise InputError(f"kernel {name!r}: give compute_ps or flops, none negative")
+        fields: dict[str, Any] = {"flops": flops, "precision": precision, "sms": sms, "name": name}
+        task = Task("kernel", rank, stream, compute_ps=compute_ps, mem_bytes=hbm_bytes, **fields)
+        return self.task(task, after)
+
+    def delay(
+        self,
+        rank: int,
+        delay_ps: int,
+        *,
+        stream: str = "compute",
+        name: str = "",
+        after: Iterable[int] = (),
+    ) -> int:
+        """Add a pause of `delay_ps` [ps]."""
+        if delay_ps < 0:
+            raise InputError(f"delay of rank {rank}: {delay_ps} ps; must be >= 0")
+        return self.task(Task("delay", rank, stream, name=name, delay_ps=delay_ps), after)
+
+    def marker(
+        self, rank: int, name: str, *, stream: str = "compute", after: Iterable[int] = ()
+    ) -> int:
+        """Add a named moment."""
+        return self.task(Task("marker", rank, stream, name=name), after)
+
+    def wait(self, rank: int, tasks: int | Iterable[int], *, stream: str = "compute") -> None:
+        """Let whatever follows on the stream also wait for `tasks`."""
+        wanted = (tasks,) if isinstance(tasks, int) else tuple(tasks)
+        self._last[(rank, stream)] = self._last.get((rank, stream), ()) + wanted
+
+    def call(self, call: CollectiveCall) -> int:
+        """Add a collective call and return its index."""
+        self._calls.append(call)
+        return len(self._calls) - 1
+
+    def assign(self, task: int, call: int) -> None:
+        """Let a program task belong to a call that was added after it."""
+        self._tasks[task] = replace(self._tasks[task], call=call)
+
+    def template(
+        self, name: str, prims: Iterable[Prim], nchunks: int = 1, mode: Mode = "interleaved"
+    ) -> int:
+        """Return the index of a template with these primitives, sharing equal ones."""
+        wanted = Template(name, tuple(prims), nchunks, mode)
+        return self._templates.setdefault(wanted, len(self._templates))
+
+    def connection(self, connection: Connection) -> int:
+        """Add a connection and return its index."""
+        self._connections.append(connection)
+        return len(self._connections) - 1
+
+    def instance(self, instance: Instance) -> None:
+        """Add an instance of a template."""
+        self._instances.append(instance)
+
+    def build(self) -> Schedule:
+        """Return the checked schedule."""
+        instances = sorted(self._instances, key=lambda item: item.task)
+        schedule = Schedule(
+            self.name,
+            self.num_ranks,
+            tuple(self._calls),
+            tuple(self._templates),
+            tuple(self._connections),
+            tuple(instances),
+            tuple(self._tasks),
+        )
+        validate(schedule)
+        return schedule
+
+
+def _check_ranks(ranks: Sequence[int], num_ranks: int) -> None:
+    seen: set[int] = set()
+    for rank in ranks:
+        if not 0 <= rank < num_ranks:
+            raise InputError(f"rank {rank}: out of range; this fabric has ranks 0..{num_ranks - 1}")
+        if rank in seen:
+            raise InputError(f"rank {rank}: named twice in the group; name each rank once")
+        seen.add(rank)
+
+
+MAX_BYTES = 2**50
+"""Largest size of a collective [bytes]."""
+
+_NO_BYTES = ("barrier",)
+
+
+def check_call(call: CollectiveCall, num_ranks: int) -> None:
+    """Raise `InputError` unless sizes, ranks, root and channels of `call` make sense."""
+    size = element(call.dtype).size_bytes
+    redop_name(call.redop)
+    _check_ranks(call.ranks, num_ranks)
+    if len(call.ranks) < 2:
+        raise InputError(
+            f"{call.operation}: {len(call.ranks)} rank(s) in the group; at least 2 are needed"
+        )
+    if call.operation not in _NO_BYTES:
+        if not 0 < call.bytes <= MAX_BYTES:
+            raise InputError(f"{call.operation}: size {call.bytes} bytes; must be 1..2^50")
+        if call.bytes % size:
+            raise InputError(
+                f"{call.operation}: size {call.bytes} bytes is no whole number of {call.dtype} elements;"
+                f" use a multiple of {size}"
+            )
+    if call.root != ABSENT and call.root not in call.ranks:
+        raise InputError(
+            f"{call.operation}: root {call.root} is not in the group {list(call.ranks)}"
+        )
+    if not 1 <= call.channels <= 64:
+        raise InputError(f"{call.operation}: {call.channels} channels; must be 1..64")
+
+
+@dataclass(slots=True)
+class Plan:
+    """One collective being written: a program task per rank of the group, parts per channel.
+
+    Positions `0 .. n-1` number the ranks of the group; all arguments below are positions.
+
+    Examples
+    --------
+    >>> plan = Plan.create("broadcast", 1 << 20, ranks=2, channels=1)
+    >>> for part in plan.parts():
+    ...     pipe = plan.connect(0, 1, part.channel)
+    ...     plan.program(0, part, [Prim("copySend", send=0)], [pipe])
+    ...     plan.program(1, part, [Prim("recv", recv=0)], [pipe])
+    >>> schedule = plan.schedule()
+    """
+
+    builder: ProgramBuilder
+    call: CollectiveCall
+    shape: Shape
+    tasks: tuple[int, ...]
+    stride: int = field(default=0)
+
+    @classmethod
+    def create(
+        cls,
+        operation: str,
+        bytes: int,
+        *,
+        ranks: int | Sequence[int],
+        num_ranks: int | None = None,
+        shape: Shape | None = None,
+        **call_fields: Any,
+    ) -> Plan:
+        """Start a schedule of this one collective over `ranks` (a count, or an ordered group)."""
+        group = tuple(range(ranks)) if isinstance(ranks, int) else tuple(ranks)
+        count = max(group, default=0) + 1 if num_ranks is None else num_ranks
+        call = CollectiveCall(operation, bytes, group, **call_fields)
+        builder = ProgramBuilder(
+            count, f"{operation} {call.algorithm} {bytes} B on {len(group)} ranks"
+        )
+        return cls.add(builder, call, shape)
+
+    @classmethod
+    def add(
+        cls,
+        builder: ProgramBuilder,
+        call: CollectiveCall,
+        shape: Shape | None = None,
+        *,
+        stream: str = "comm0",
+        after: Sequence[Iterable[int]] | None = None,
+    ) -> Plan:
+        """Append `call` to `stream` of every rank of its group; `after[position]` are further dependencies."""
+        call = replace(call, dtype=element(call.dtype).name)
+        check_call(call, builder.num_ranks)
+        stride = blocks(call.bytes, len(call.ranks), element(call.dtype).size_bytes)
+        call = replace(call, block_bytes=stride)
+        index = builder.call(call)
+        tasks = []
+        for position, rank in enumerate(call.ranks):
+            task = Task(
+                "program", rank, stream, name=f"{call.operation} {call.algorithm}", call=index
+            )
+            tasks.append(builder.task(task, after[position] if after else ()))
+        return cls(builder, call, shape or shape_of(call.protocol), tuple(tasks), stride)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks in the group."""
+        return len(self.call.ranks)
+
+    def parts(self, *, blocked: bool = False) -> list[Part]:
+        """Return the channels' parts of the buffer, or of every block of it."""
+        return split(self.stride if blocked else self.call.bytes, self.call.channels)
+
+    def connect(self, src: int, dst: int, channel: int, **fields: Any) -> int:
+        """Add a connection between two positions on `channel`; `fields` as in `Connection`."""
+        ranks = self.call.ranks
+        settings: dict[str, Any] = {
+            "slots": self.shape.slots,
+            "protocol": self.call.protocol,
+            "key": channel,
+        } | fields
+        return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **settings))
+
+    def program(
+        self,
+        position: int,
+        part: Part,
+        prims: Iterable[Prim],
+        connections: Sequence[int] = (),
+        *,
+        rotation: int = 0,
+        nchunks: int = 1,
+        mode: Mode = "interleaved",
+        name: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Let the rank at `position` run `prims` on `part`; `fields` as in `Instance`."""
+        title = name or f"{self.call.operation}/{self.call.algorithm}"
+        template = self.builder.template(title, prims, nchunks, mode)
+        shape = self.shape
+        settings: dict[str, Any] = {
+            "chunk_bytes": shape.chunk_bytes,
+            "slices": shape.slices,
+            "slots_per_slice": shape.slots_per_slice,
+            "slice_min": shape.slice_min,
+            "protocol": self.call.protocol,
+        }
+        if mode == "blocked":
+            settings |= {"stride": self.stride, "limit": self.call.bytes}
+        self.builder.instance(
+            Instance(
+                self.tasks[position],
+                self.call.ranks[position],
+                template,
+                tuple(connections),
+                part.channel,
+                rotation,
+                part.offset,
+                part.length,
+                **(settings | fields),
+            )
+        )
+
+    def schedule(self) -> Schedule:
+        """Return the checked schedule of everything in the builder."""
+        return self.builder.build()

@@ -1,0 +1,174 @@
+"""Element types and reduction operators of collectives, on NumPy arrays.
+
+**Hardware**: GPUs reduce f64, f32, f16, bf16 and integers; the reduction unit of a switch keeps
+16-bit floats in f32 until the result leaves it (``.acc::f32``, PTX ISA, multimem). **Model**: bf16
+is stored in uint16 and rounded to nearest even after every operation; an average is a sum divided
+at the end. **Not modelled**: f8 types. **Parameters**: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+
+__all__ = [
+    "ALIASES",
+    "ELEMENTS",
+    "REDOPS",
+    "UFUNCS",
+    "Element",
+    "combine",
+    "combine_all",
+    "divide",
+    "element",
+    "redop_name",
+]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element type.
+
+    Attributes
+    ----------
+    name : str
+        Full name, as in ``float32``.
+    size_bytes : int
+        Size of one element [bytes].
+    storage : numpy.dtype
+        How arrays of it are stored; bf16 is stored in uint16.
+    is_float : bool
+        Whether it is a floating-point type.
+    mantissa_bits : int
+        Explicit mantissa bits (0 for integers).
+    """
+
+    name: str
+    size_bytes: int
+    storage: np.dtype[Any]
+    is_float: bool
+    mantissa_bits: int
+
+    def widen(self, values: Array) -> Array:
+        """Return stored `values` in a type NumPy computes in exactly."""
+        if self.name == "bfloat16":
+            bits = values.astype(np.uint32) << np.uint32(16)
+            return bits.view(np.float32)
+        return values.astype(np.float32) if self.name == "float16" else values
+
+    def narrow(self, values: Array) -> Array:
+        """Return `values` rounded to nearest even and stored as this type."""
+        if self.name != "bfloat16":
+            with np.errstate(over="ignore"):
+                return values.astype(self.storage)
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounding = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        rounded = ((bits + rounding) >> np.uint32(16)).astype(np.uint16)
+        quiet_nan = ((bits >> np.uint32(16)) | np.uint32(0x40)).astype(np.uint16)
+        return np.where(np.isnan(values), quiet_nan, rounded)
+
+    def to_float64(self, values: Array) -> Array:
+        """Return stored `values` as float64."""
+        return self.widen(values).astype(np.float64)
+
+
+def _make(name: str, storage: str, mantissa_bits: int = 0) -> Element:
+    dtype = np.dtype(storage)
+    return Element(name, dtype.itemsize, dtype, mantissa_bits > 0, mantissa_bits)
+
+
+ELEMENTS: dict[str, Element] = {
+    item.name: item
+    for item in (
+        _make("float64", "<f8", 52),
+        _make("float32", "<f4", 23),
+        _make("float16", "<f2", 10),
+        _make("bfloat16", "<u2", 7),
+        _make("int8", "i1"),
+        _make("int32", "<i4"),
+        _make("int64", "<i8"),
+        _make("uint8", "u1"),
+        _make("uint32", "<u4"),
+        _make("uint64", "<u8"),
+    )
+}
+"""Element types by full name."""
+
+ALIASES = {
+    "f64": "float64",
+    "double": "float64",
+    "f32": "float32",
+    "float": "float32",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "i8": "int8",
+    "i32": "int32",
+    "i64": "int64",
+    "int": "int32",
+    "u8": "uint8",
+    "u32": "uint32",
+    "u64": "uint64",
+}
+"""Short names that `element` accepts."""
+
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+"""What combines two operands, by redop; an average is a sum that is divided at the end."""
+
+REDOPS = ("sum", "prod", "max", "min", "avg")
+"""Names of the reduction operators."""
+
+
+def element(name: str) -> Element:
+    """Return the element type called `name`, or one of its `ALIASES`."""
+    found = ELEMENTS.get(ALIASES.get(name, name))
+    if found is None:
+        raise InputError(f"dtype {name!r}: unknown; use one of {', '.join(ELEMENTS)}")
+    return found
+
+
+def redop_name(name: str) -> str:
+    """Return `name` if it is a reduction operator, else raise `InputError`."""
+    if name not in REDOPS:
+        raise InputError(f"redop {name!r}: unknown; use one of {', '.join(REDOPS)}")
+    return name
+
+
+def combine(kind: Element, redop: str, left: Array, right: Array) -> Array:
+    """Return ``left op right`` for stored arrays, rounded once; integers wrap around."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return kind.narrow(UFUNCS[redop](kind.widen(left), kind.widen(right)))
+
+
+def combine_all(kind: Element, redop: str, parts: Sequence[Array]) -> Array:
+    """Return the reduction of `parts` in their order, rounded once at the end (f16, bf16 accumulate in f32)."""
+    total = kind.widen(parts[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in parts[1:]:
+            total = UFUNCS[redop](total, kind.widen(part))
+    return kind.narrow(total)
+
+
+def divide(kind: Element, values: Array, divisor: int) -> Array:
+    """Return stored `values` divided by `divisor`; integers round toward zero."""
+    if kind.is_float:
+        wide = kind.widen(values)
+        return kind.narrow(wide / wide.dtype.type(divisor))
+    if kind.name.startswith("u"):
+        return kind.narrow(values // kind.storage.type(divisor))
+    signed = values.astype(np.int64)
+    return kind.narrow(np.sign(signed) * (np.abs(signed) // divisor))

@@ -1,0 +1,253 @@
+"""The schedule: what every rank does, as plain immutable descriptions.
+
+A `Schedule` is a graph of tasks. A program task runs *instances*: each binds a *template* (a list
+of primitives shared by ranks) to connections, a rotation and a range of the buffers of its
+collective call. Engines see counts only; `clusim.schedule.semantics` also moves the data. Meaning
+of every timing-relevant field: ``docs/model/contract.md``, sections 5, 7 and 9.
+
+Every call has three buffers of `CollectiveCall.bytes` bytes per rank: ``input`` (what the user
+gives), ``output`` (what the user gets) and ``scratch``. A chunk lies at the same place in each of
+them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import Literal
+
+from clusim.errors import ScheduleError
+from clusim.image import OPCODES, Op
+
+__all__ = [
+    "ABSENT",
+    "Buffer",
+    "CollectiveCall",
+    "Connection",
+    "ConnectionKind",
+    "Instance",
+    "Mode",
+    "Policy",
+    "Prim",
+    "Schedule",
+    "Task",
+    "TaskKind",
+    "Template",
+]
+
+ABSENT = -1
+"""Marks an absent index in a schedule."""
+
+Buffer = Literal["input", "output", "scratch"]
+Mode = Literal["interleaved", "blocked"]
+ConnectionKind = Literal["data", "flag", "multimem"]
+Policy = Literal["stripe", "pinned", "adaptive"]
+TaskKind = Literal["program", "kernel", "delay", "marker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prim:
+    """One primitive of a program, done `repeat` times per loop.
+
+    The chunk it works on is ``(base + coef*rotation + step*i) mod nchunks`` for ``i = 0 .. repeat-1``; where
+    the result lands is the same chunk unless `dst_base` is given. Sizes always follow the former.
+
+    Attributes
+    ----------
+    op : str
+        Name in `clusim.image.OPCODES`.
+    recv, send : int
+        Index into the instance's connections, or `ABSENT`.
+    sync : bool
+        Moves a flag and no bytes; happens in every loop.
+    src, dst : Buffer
+        Where local operands come from and where results land.
+    """
+
+    op: str
+    recv: int = ABSENT
+    send: int = ABSENT
+    base: int = 0
+    coef: int = 0
+    step: int = 0
+    repeat: int = 1
+    sync: bool = False
+    src: Buffer = "input"
+    dst: Buffer = "output"
+    dst_base: int | None = None
+    dst_coef: int = 0
+    dst_step: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that the opcode exists and has the connections it needs."""
+        opcode = OPCODES.get(self.op)
+        if opcode is None:
+            raise ScheduleError(f"primitive {self.op!r}: unknown; use one of {', '.join(OPCODES)}")
+        needs_send = bool(opcode.flags & (Op.SEND | Op.MCAST | Op.REDUCE))
+        if (self.recv != ABSENT) != bool(opcode.flags & Op.RECV):
+            raise ScheduleError(f"primitive {self.op}: recv={self.recv} does not fit this opcode")
+        if (self.send != ABSENT) != needs_send:
+            raise ScheduleError(f"primitive {self.op}: send={self.send} does not fit this opcode")
+        if self.repeat < 1:
+            raise ScheduleError(f"primitive {self.op}: repeat={self.repeat}; must be >= 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Primitives that instances share: one loop over `nchunks` chunks.
+
+    ``interleaved``: a loop covers `nchunks` consecutive chunks of the instance's range. ``blocked``: chunk `q`
+    is block `q` of the buffer, and a loop covers the next piece of the same range of every block.
+    """
+
+    name: str
+    prims: tuple[Prim, ...]
+    nchunks: int = 1
+    mode: Mode = "interleaved"
+
+    @property
+    def has_sync(self) -> bool:
+        """Whether a primitive is a sync primitive, so that at least one loop runs."""
+        return any(prim.sync for prim in self.prims)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A FIFO of `slots` slots from one rank to another (or to all `members`, for ``multimem``).
+
+    Attributes
+    ----------
+    src, dst : int
+        Ranks; for ``multimem`` both are the requesting rank.
+    channel : int
+        Channel it belongs to; for reports only.
+    kind : ConnectionKind
+        ``data`` (written by the sender or read by the receiver, as the fabric says), ``flag`` (no data
+        on wires), ``multimem`` (multicast and in-network reduction over `members`).
+    policy : Policy
+        How packets spread over parallel first wires.
+    key : int
+        Stripe offset (``stripe``) or link number (``pinned``).
+    protocol : str
+        ``simple``, ``ll`` or ``ll128``.
+    path : tuple of str
+        Names of the nodes on an explicit path from `src` to `dst`, both included; empty for routed.
+    """
+
+    src: int
+    dst: int
+    channel: int = 0
+    kind: ConnectionKind = "data"
+    policy: Policy = "stripe"
+    key: int = 0
+    slots: int = 8
+    protocol: str = "simple"
+    members: tuple[int, ...] = ()
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One call of a collective: what the user asked for, and how it is done.
+
+    `bytes` is the size of the largest per-rank buffer: the vector of an all-reduce, broadcast or reduce, the
+    gathered result of an all-gather or gather, the input of a reduce-scatter, scatter or all-to-all.
+    """
+
+    operation: str
+    bytes: int
+    ranks: tuple[int, ...]
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int = ABSENT
+    algorithm: str = "custom"
+    protocol: str = "simple"
+    channels: int = 1
+    block_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A template bound to a rank: one CTA's program (contract, section 7).
+
+    Attributes
+    ----------
+    offset, length : int
+        Range of the buffer (interleaved) or of every block (blocked) it covers [bytes].
+    chunk_bytes, stride, limit, slice_min : int
+        Chunk size, distance of blocks, end of the buffer, least slice size [bytes].
+    fixed_div : int
+        One fixed protocol cost is paid per this many slices: primitives that hardware does in one step
+        (polling all members' flags with one load) share it.
+    sm : int
+        SMs it holds.
+    """
+
+    task: int
+    rank: int
+    template: int
+    connections: tuple[int, ...] = ()
+    channel: int = 0
+    rotation: int = 0
+    offset: int = 0
+    length: int = 0
+    chunk_bytes: int = 16
+    stride: int = 0
+    limit: int = 0
+    align: int = 16
+    slices: int = 1
+    slots_per_slice: int = 1
+    slice_min: int = 16
+    protocol: str = "simple"
+    fixed_div: int = 1
+    sm: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A node of the task graph: starts when all `deps` (task indices) are done.
+
+    Attributes
+    ----------
+    kind : TaskKind
+        ``program`` runs its instances; ``kernel`` computes; ``delay`` waits; ``marker`` only marks a time.
+    call : int
+        Index of the collective call a program belongs to, or `ABSENT`.
+    compute_ps, delay_ps : int
+        Time of a kernel with all its `sms`; length of a delay [ps].
+    flops : int
+        Floating-point operations of a kernel; with `precision` it replaces `compute_ps` if that is 0.
+    mem_bytes : int
+        Memory traffic of a kernel [bytes].
+    """
+
+    kind: TaskKind
+    rank: int
+    stream: str = "comm0"
+    name: str = ""
+    deps: tuple[int, ...] = ()
+    call: int = ABSENT
+    compute_ps: int = 0
+    flops: int = 0
+    precision: str = ""
+    mem_bytes: int = 0
+    sms: int = 0
+    delay_ps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything all ranks do. `instances` are sorted by task; indices refer to the tuples here."""
+
+    name: str
+    num_ranks: int
+    calls: tuple[CollectiveCall, ...] = ()
+    templates: tuple[Template, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    tasks: tuple[Task, ...] = ()
+
+    def instances_of(self, task: int) -> range:
+        """Return the indices of the instances of `task`."""
+        low = bisect_left(self.instances, task, key=lambda item: item.task)
+        return range(low, bisect_right(self.instances, task, key=lambda item: item.task))

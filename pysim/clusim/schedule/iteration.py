@@ -1,0 +1,160 @@
+"""Which bytes each slice of an instance covers: the arithmetic of contract section 7, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from clusim.schedule.ir import Instance, Mode, Prim, Template
+
+__all__ = ["Slice", "chunk_of", "iter_slices", "loop_count", "prim_totals"]
+
+
+class Slice(NamedTuple):
+    """One slice: the primitive, where its bytes are, where they land and how many they are [bytes]."""
+
+    prim: Prim
+    src_offset: int
+    dst_offset: int
+    size: int
+
+
+def chunk_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
+    """Return the number of the chunk that repetition `index` of `prim` works on."""
+    return (prim.base + prim.coef * rotation + prim.step * index) % nchunks
+
+
+def _target_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
+    if prim.dst_base is None:
+        return chunk_of(prim, rotation, index, nchunks)
+    return (prim.dst_base + prim.dst_coef * rotation + prim.dst_step * index) % nchunks
+
+
+def loop_count(instance: Instance, template: Template) -> int:
+    """Return the number of loops an instance makes."""
+    return max(-(-instance.length // _span(instance, template)), 1 if template.has_sync else 0)
+
+
+def _span(instance: Instance, template: Template) -> int:
+    """Return the bytes of the instance's range that one loop covers."""
+    return instance.chunk_bytes * (template.nchunks if template.mode == "interleaved" else 1)
+
+
+def _interleaved(instance: Instance, template: Template, loop: int) -> tuple[int, int, int]:
+    """Return (start of the loop's chunks, real chunk size, bytes in the loop)."""
+    span = template.nchunks * instance.chunk_bytes
+    rest = instance.length - loop * span
+    chunk = instance.chunk_bytes
+    if rest < span:
+        even = -(-rest // template.nchunks)
+        chunk = min(chunk, -(-even // instance.align) * instance.align)
+    return instance.offset + loop * span, chunk, min(rest, span)
+
+
+def _piece(instance: Instance, template: Template, loop: int, chunk: int) -> tuple[int, int]:
+    """Return (offset, size) of the piece of chunk number `chunk` in loop `loop`."""
+    if template.mode == "interleaved":
+        start, size, total = _interleaved(instance, template, loop)
+        return start + chunk * size, min(max(total - chunk * size, 0), size)
+    low = chunk * instance.stride + instance.offset + loop * instance.chunk_bytes
+    end = min(chunk * instance.stride + instance.offset + instance.length, instance.limit)
+    return low, max(0, min(low + instance.chunk_bytes, end) - low)
+
+
+def _slice_size(instance: Instance, size: int) -> int:
+    even = -(-size // instance.slices)
+    return max(-(-even // 16) * 16, instance.slice_min)
+
+
+def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
+    """Yield the slices of an instance in the order in which it does them, empty ones left out."""
+    for loop in range(loop_count(instance, template)):
+        for prim in template.prims:
+            for index in range(prim.repeat):
+                if prim.sync:
+                    yield Slice(prim, 0, 0, 0)
+                    continue
+                chunk = chunk_of(prim, instance.rotation, index, template.nchunks)
+                offset, size = _piece(instance, template, loop, chunk)
+                if size == 0:
+                    continue
+                target = _target_of(prim, instance.rotation, index, template.nchunks)
+                shift = (
+                    _piece(instance, template, loop, target)[0] - offset if target != chunk else 0
+                )
+                step = _slice_size(instance, size)
+                for start in range(0, size, step):
+                    where = offset + start
+                    yield Slice(prim, where, where + shift, min(step, size - start))
+
+
+class _Cut(NamedTuple):
+    """What decides how large the pieces of an instance are; many instances share it."""
+
+    mode: str
+    nchunks: int
+    loops: int
+    offset: int
+    length: int
+    chunk_bytes: int
+    stride: int
+    limit: int
+    align: int
+    slices: int
+    slice_min: int
+
+
+@lru_cache(maxsize=4096)
+def _chunk_totals(cut: _Cut) -> tuple[tuple[int, int], ...]:
+    """Return (bytes, slices) over all loops for every chunk number, without iterating over the loops."""
+    fields = cut._asdict()
+    del fields["mode"], fields["nchunks"], fields["loops"]
+    mode: Mode = "interleaved" if cut.mode == "interleaved" else "blocked"
+    instance = Instance(0, 0, 0, **fields)
+    template = Template("", (), cut.nchunks, mode)
+    return tuple(_chunk_total(instance, template, cut.loops, chunk) for chunk in range(cut.nchunks))
+
+
+def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int) -> tuple[int, int]:
+    if loops == 0 or instance.length == 0:
+        return 0, 0
+    if template.mode == "interleaved":
+        last = _piece(instance, template, loops - 1, chunk)[1]
+        sizes = [(last, 1), (instance.chunk_bytes, loops - 1)]
+    else:
+        block = chunk * instance.stride + instance.offset
+        total = max(0, min(block + instance.length, instance.limit) - block)
+        full, rest = divmod(total, instance.chunk_bytes)
+        sizes = [(instance.chunk_bytes, full), (rest, 1)]
+    total_bytes = sum(size * count for size, count in sizes)
+    slices = sum(-(-size // _slice_size(instance, size)) * count for size, count in sizes if size)
+    return total_bytes, slices
+
+
+def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int, int]:
+    """Return (bytes, slices) that `prim` moves over all loops of an instance."""
+    if prim.sync:
+        return 0, prim.repeat * loop_count(instance, template)
+    loops = -(-instance.length // _span(instance, template))
+    totals = _chunk_totals(
+        _Cut(
+            template.mode,
+            template.nchunks,
+            loops,
+            instance.offset if template.mode == "blocked" else 0,
+            instance.length,
+            instance.chunk_bytes,
+            instance.stride,
+            instance.limit,
+            instance.align,
+            instance.slices,
+            instance.slice_min,
+        )
+    )
+    total_bytes = slices = 0
+    for index in range(prim.repeat):
+        chunk = chunk_of(prim, instance.rotation, index, template.nchunks)
+        total_bytes += totals[chunk][0]
+        slices += totals[chunk][1]
+    return total_bytes, slices

@@ -1,0 +1,132 @@
+"""How protocols cut data: chunk, slices and slots of a connection.
+
+**Hardware**: NCCL gives every connection and channel a buffer of 8 steps: 4 MiB for Simple (512 KiB
+a step), 32 KiB of data a step for LL, 576 000 B for LL128; rings of all-reduce, all-gather and
+reduce-scatter use chunks of 4 steps in 2 slices, everything else chunks of one step (NCCL 2.30,
+``src/include/collectives.h`` and ``src/init.cc``). A slice is at least 1/32 of its nominal size
+(``prims_simple.h``). **Model**: the same; LL and LL128, whose flags travel in every line, are
+pipelined inside a chunk by cutting it into slices of about the data of one round of all threads
+(LL: 512 threads x 8 B). **Not modelled**: LL's periodic flag clean-up. **Parameters**: `Shape`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric, Protocol
+
+__all__ = ["PROTOCOLS", "Shape", "default_channels", "shape_of", "whole_shape"]
+
+KIB = 1024
+MIB = 1024 * KIB
+
+MAX_SLOTS = 64
+"""Most slots a connection can have."""
+
+PROTOCOLS = ("simple", "ll", "ll128")
+"""Names of the protocols."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Chunk, slice and slot sizes of a program's connections.
+
+    Attributes
+    ----------
+    chunk_bytes : int
+        Nominal chunk [bytes], a multiple of 16.
+    slices : int
+        Slices a chunk is cut into.
+    slots : int
+        Slots of a connection's FIFO.
+    slots_per_slice : int
+        Slots one slice takes.
+    slice_min : int
+        Least slice [bytes], a multiple of 16.
+    """
+
+    chunk_bytes: int
+    slices: int = 1
+    slots: int = 8
+    slots_per_slice: int = 1
+    slice_min: int = 16
+
+    def __post_init__(self) -> None:
+        """Check that no element can be cut and that rings can move: a chunk and a slice fit."""
+        for name in ("chunk_bytes", "slice_min"):
+            if getattr(self, name) < 16 or getattr(self, name) % 16:
+                raise InputError(
+                    f"shape: {name}={getattr(self, name)}; must be a positive multiple of 16"
+                )
+        if min(self.slices, self.slots_per_slice) < 1:
+            raise InputError(
+                f"shape: slices={self.slices}, slots_per_slice={self.slots_per_slice}; must be >= 1"
+            )
+        if self.slots < (self.slices + 1) * self.slots_per_slice:
+            raise InputError(
+                f"shape: {self.slots} slots hold no chunk of {self.slices} x {self.slots_per_slice} and a"
+                " slice more, so rings would deadlock; use more slots"
+            )
+
+    def with_chunk(self, chunk_bytes: int) -> Shape:
+        """Return this shape with another chunk size, its least slice no larger than a slice of it."""
+        chunk = max(16, chunk_bytes // 16 * 16)
+        return replace(
+            self,
+            chunk_bytes=chunk,
+            slice_min=max(16, min(self.slice_min, chunk // self.slices // 16 * 16)),
+        )
+
+
+_PIECES = {"simple": 1, "ll": 8, "ll128": 8}
+"""Slices per step of protocols whose flags travel in the data."""
+
+_LEAST = {"ll": 4 * KIB, "ll128": 15_360}
+"""Least slice of these [bytes of data]."""
+
+_STANDARD = {
+    "simple": Protocol("simple"),
+    "ll": Protocol("ll", expand_120=240, buffer_bytes=512 * KIB, chunk_steps=1, slice_steps=1),
+    "ll128": Protocol(
+        "ll128", expand_120=128, buffer_bytes=4_915_200, chunk_steps=1, slice_steps=1
+    ),
+}
+
+_THREADS = {"simple": 512, "ll": 512, "ll128": 640}
+_BYTES_PER_THREAD = {"simple": 64, "ll": 8, "ll128": 8}
+
+
+def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> Shape:
+    """Return the shape of protocol `name`: the fabric's, or NCCL's without one.
+
+    `ring` is for rings of all-reduce, all-gather and reduce-scatter, which use larger chunks.
+    """
+    protocol = (fabric.protocols if fabric and fabric.protocols else _STANDARD).get(name)
+    if name not in PROTOCOLS or protocol is None:
+        known = fabric.protocols if fabric and fabric.protocols else PROTOCOLS
+        raise InputError(f"protocol {name!r}: not known here; use one of {', '.join(known)}")
+    step = protocol.step_bytes // 16 * 16
+    pieces = max(1, min(_PIECES[name], MAX_SLOTS // protocol.slots))
+    if name in _LEAST:
+        return Shape(step, pieces, protocol.slots * pieces, 1, min(step, _LEAST[name]))
+    chunk_steps, slice_steps = (protocol.chunk_steps, protocol.slice_steps) if ring else (1, 1)
+    least = max(16, step * slice_steps // 32 // 16 * 16)
+    return Shape(step * chunk_steps, chunk_steps // slice_steps, protocol.slots, slice_steps, least)
+
+
+def whole_shape(length: int) -> Shape:
+    """Return the shape of the textbook algorithms: the whole message is one slice."""
+    return Shape(
+        max(16, (length + 15) // 16 * 16), slices=1, slots=8, slots_per_slice=1, slice_min=16
+    )
+
+
+def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) -> int:
+    """Return how many of `most` channels are worth using: each thread should get enough bytes.
+
+    NCCL 2.30, ``src/enqueue.cc``: channels are dropped while ``bytes < channels * threads * threshold``; the
+    threshold is 64 B per thread for Simple, 8 for LL128 and 8 per rank for LL.
+    """
+    threshold = _BYTES_PER_THREAD[protocol] * (num_ranks if protocol == "ll" else 1)
+    return max(1, min(most, size_bytes // (_THREADS[protocol] * threshold)))

@@ -1,0 +1,99 @@
+"""The front door: defaults, options and clear errors."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from clusim import collectives
+from clusim.collectives import ALGORITHMS, build
+from clusim.errors import InputError
+from clusim.fabric import load
+from clusim.schedule import Schedule, Shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("allsum", "ring", 64), "'allsum': unknown; use one of allreduce"),
+        (("allreduce", "star", 64), "no algorithm 'star'; use one of ring"),
+        (("allreduce", "ring", 0), "size 0 bytes; must be 1"),
+        (("allreduce", "ring", -4), "size -4 bytes"),
+        (("allreduce", "ring", 2**51), "must be 1..2\\^50"),
+        (("allreduce", "ring", 6), "no whole number of float32"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build(4, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": (0, 4)}, "rank 4: out of range; this fabric has ranks 0..3"),
+        ({"ranks": (0, -1)}, "rank -1: out of range"),
+        ({"ranks": (1, 2, 1)}, "rank 1: named twice"),
+        ({"ranks": (2,)}, "at least 2 are needed"),
+        ({"ranks": ()}, "at least 2 are needed"),
+        ({"channels": 0}, "0 channels; must be 1..64"),
+        ({"channels": 65}, "65 channels; must be 1..64"),
+        ({"protocol": "fast"}, "'fast': unknown; use one of simple"),
+        ({"dtype": "f8"}, "'f8': unknown"),
+        ({"redop": "xor"}, "'xor': unknown"),
+    ],
+)
+def test_bad_options_are_named(options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build(4, "allreduce", "ring", 64, **options)
+
+
+def test_a_root_must_be_in_the_group() -> None:
+    with pytest.raises(InputError, match=r"root 3 is not in the group \[0, 1\]"):
+        build(4, "broadcast", "ring", 64, ranks=(0, 1), root=3)
+    assert build(4, "broadcast", "ring", 64, ranks=(2, 1)).calls[0].root == 2
+    assert build(4, "allreduce", "ring", 64, root=3).calls[0].root == -1
+
+
+def test_nvls_needs_reduction_units() -> None:
+    with pytest.raises(InputError, match=r"no reduction unit .*use ring or tree"):
+        build(load("dgx-a100"), "allreduce", "nvls", 1 << 20)
+    with pytest.raises(InputError, match="not with protocol ll; use simple"):
+        build(load("dgx-h100"), "allreduce", "nvls", 1 << 20, protocol="ll")
+    assert build(load("dgx-h100"), "allreduce", "nvls", 1 << 20).calls[0].channels == 16
+
+
+def test_shapes_that_cannot_work_are_refused() -> None:
+    with pytest.raises(InputError, match="multiple of 16"):
+        Shape(100)
+    with pytest.raises(InputError, match="so rings would deadlock"):
+        Shape(1024, slices=4, slots=4, slots_per_slice=2)
+    with pytest.raises(InputError, match="must be >= 1"):
+        Shape(1024, slices=0)
+
+
+def test_the_fabric_gives_channels_and_small_sizes_use_fewer() -> None:
+    fabric = load("dgx-a100")
+    assert build(fabric, "allreduce", "ring", 1 << 30).calls[0].channels == 24
+    assert build(fabric, "allreduce", "ring", 1 << 10).calls[0].channels == 1
+    assert build(fabric, "allreduce", "ring", 1 << 10, channels=4).calls[0].channels == 4
+
+
+def test_aliases_of_element_types_become_names() -> None:
+    call = build(2, "allreduce", "ring", 64, dtype="bf16").calls[0]
+    assert call.dtype == "bfloat16"
+
+
+def test_every_named_function_makes_a_schedule() -> None:
+    made = set()
+    for name in collectives.__all__:
+        function = getattr(collectives, name)
+        if not inspect.isfunction(function) or name in ("build", "emit"):
+            continue
+        schedule = function(3) if name == "barrier" else function(3, 1200)
+        assert isinstance(schedule, Schedule)
+        made.add((schedule.calls[0].operation, schedule.calls[0].algorithm))
+    assert {("allreduce", algorithm) for algorithm in ALGORITHMS["allreduce"]} <= made
+    assert {operation for operation, _ in made} == set(ALGORITHMS) - {"send"}

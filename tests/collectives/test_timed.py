@@ -1,0 +1,63 @@
+"""The timed engine moves real data: every algorithm on fabrics that pull, push, reduce and relay."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+import clusim
+from clusim.collectives import build
+from clusim.collectives.registry import REGISTRY
+from clusim.fabric import Fabric, load
+from clusim.schedule import Schedule
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
+FABRICS = ("dgx-a100", "dgx-h100", "dgx-1v")
+
+
+def assert_verified(fabric: Fabric, schedule: Schedule) -> None:
+    """Run with real data, and fail unless they are right."""
+    result = clusim.simulate(fabric, schedule, verify=True)
+    assert result.verified, (fabric.name, schedule.name, result.verify_note)
+    assert result.time_ps > 0
+
+
+@pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
+@pytest.mark.parametrize("name", FABRICS)
+def test_algorithms_are_right_in_the_engine_order(name: str, pair: tuple[str, str]) -> None:
+    if pair[1] == "nvls" and name != "dgx-h100":
+        pytest.skip("has no reduction unit")
+    fabric = load(name)
+    size_bytes = 0 if pair[0] == "barrier" else 100_004
+    for ranks in (2,) if pair[0] == "send" else (2, 3, 5, 8):
+        schedule = build(fabric, *pair, size_bytes, ranks=range(ranks), channels=2)
+        assert_verified(fabric, schedule)
+
+
+@pytest.mark.parametrize("protocol", ["ll", "ll128"])
+def test_protocols_with_flags_in_the_data_are_right(protocol: str) -> None:
+    fabric = load("dgx-a100")
+    for operation, algorithm in (
+        ("allreduce", "ring"),
+        ("allreduce", "tree"),
+        ("alltoall", "direct"),
+    ):
+        assert_verified(fabric, build(fabric, operation, algorithm, 300_000, protocol=protocol))
+
+
+def test_coarse_bursts_move_the_same_data() -> None:
+    fabric = load("dgx-h100")
+    for algorithm in ("ring", "nvls"):
+        schedule = build(fabric, "allreduce", algorithm, 1 << 20, dtype="bf16")
+        result = clusim.simulate(fabric, schedule, verify=True, granularity=4096)
+        assert result.verified
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(EXAMPLES / "custom_algorithm.py"))
+    schedule = example["chain_allreduce"](8, 300_000)
+    assert_verified(load("dgx-a100"), schedule)
+    example["main"]()
+    assert capsys.readouterr().out.count("result.verified=True") == 2

@@ -1,0 +1,96 @@
+"""Text and array forms: round trips and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clusim.collectives import build
+from clusim.collectives.registry import REGISTRY
+from clusim.errors import ScheduleError
+from clusim.schedule import (
+    Plan,
+    Prim,
+    ProgramBuilder,
+    Schedule,
+    from_arrays,
+    from_text,
+    to_arrays,
+    to_text,
+)
+
+
+@pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
+def test_both_forms_round_trip(pair: tuple[str, str]) -> None:
+    ranks = 2 if pair[0] == "send" else 5
+    schedule = build(ranks, *pair, 0 if pair[0] == "barrier" else 5004, channels=2)
+    assert from_text(to_text(schedule)) == schedule
+    arrays = to_arrays(schedule)
+    assert from_arrays(arrays) == schedule
+    assert all(isinstance(value, np.ndarray) and value.ndim == 1 for value in arrays.values())
+
+
+def test_an_empty_schedule_round_trips() -> None:
+    schedule = ProgramBuilder(3, 'nothing at "all"').build()
+    assert from_text(to_text(schedule)) == schedule
+    assert from_arrays(to_arrays(schedule)) == schedule
+
+
+def with_path() -> Schedule:
+    """Return a message over an explicit path, with a landing place of its own."""
+    plan = Plan.create("send", 64, ranks=2)
+    (part,) = plan.parts()
+    pipe = plan.connect(0, 1, 0, path=("gpu 0", "nvs,1", "gpu=1"), policy="adaptive")
+    plan.program(0, part, [Prim("send", send=0)], [pipe], nchunks=2)
+    plan.program(1, part, [Prim("recv", recv=0, dst_base=-1, dst_coef=1)], [pipe], nchunks=2)
+    return plan.schedule()
+
+
+def test_odd_names_round_trip() -> None:
+    schedule = with_path()
+    assert from_text(to_text(schedule)) == schedule
+    assert from_arrays(to_arrays(schedule)) == schedule
+
+
+def test_the_text_is_short_and_says_what_happens() -> None:
+    text = to_text(build(8, "allreduce", "ring", 1 << 20, channels=1))
+    assert "    recvReduceSend recv=0 send=1 base=-2 coef=1 step=-1 repeat=6\n" in text
+    assert "call 0 operation=allreduce bytes=1048576 ranks=0-7 algorithm=ring" in text
+    assert "connection 7 src=7 dst=0\n" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("clusim-schedule 1", "clusim-schedule 9", "line 1: expected"),
+        ("send send=1", "sned send=1", "line 5: primitive 'sned': unknown"),
+        ("send send=1", "send sent=1", "line 5: unknown key 'sent'; use one of op"),
+        ("send send=1", "send send=one", "line 5: invalid literal"),
+        ("call 0", "coll 0", "unknown word 'coll'"),
+        ("call 0", "call 1", "call 1: out of order; expected number 0"),
+        ("num_ranks=3", "", "missing 1 required"),
+        ("operation=allreduce", "operation=allreduce stray", "cannot read 'stray'"),
+    ],
+)
+def test_bad_text_is_named_by_its_line(old: str, new: str, message: str) -> None:
+    text = to_text(build(3, "allreduce", "ring", 64))
+    with pytest.raises(ScheduleError, match=message):
+        from_text(text.replace(old, new, 1))
+
+
+def test_comments_are_skipped() -> None:
+    schedule = build(2, "send", None, 64)
+    text = to_text(schedule).replace("\n\n", "\n# a remark\n")
+    assert from_text(text) == schedule
+
+
+def test_damaged_arrays_are_refused() -> None:
+    arrays = to_arrays(build(2, "send", None, 64))
+    missing = {name: value for name, value in arrays.items() if name != "prims/op"}
+    with pytest.raises(ScheduleError, match="damaged"):
+        from_arrays(missing)
+    short = dict(arrays, **{"tasks/rank": arrays["tasks/rank"][:-1]})
+    with pytest.raises(ScheduleError, match="damaged"):
+        from_arrays(short)
+    with pytest.raises(ScheduleError, match="version 2; this reads 1"):
+        from_arrays(dict(arrays, version=np.array([2])))
