@@ -28,7 +28,7 @@ def chain_allreduce(ranks: int, size_bytes: int, channels: int = 8) -> Schedule:
 def main() -> None:
     """Compare the chain with a ring on a DGX A100; the data are real and checked."""
     fabric = clusim.load("dgx-a100")
-    size_bytes = 16 << 20
+    size_bytes = 4 << 20
     for schedule in (
         chain_allreduce(8, size_bytes),
         clusim.collectives.ring_allreduce(fabric, size_bytes, channels=8),

@@ -45,9 +45,11 @@ _OUTPUTS = {
 def _check_layout(struct: str, dtype: np.dtype[Any]) -> None:
     """Compare NumPy's idea of a struct with the C compiler's; they were written in two places."""
     found = [(name, item.offset) for name, item in ffi.typeof(struct).fields]
-    names = dtype.names or ()
-    fields = dtype.fields or {}
-    expected = [({"template": "template_"}.get(name, name), fields[name][1]) for name in names]
+    expected = [
+        ({"template": "template_"}.get(name, name), dtype.fields[name][1])
+        for name in dtype.names or ()
+        if dtype.fields is not None
+    ]
     if found != expected or ffi.sizeof(struct) != dtype.itemsize:
         raise InternalError(f"{struct}: layout differs between clusim.h and Python")
 
@@ -134,7 +136,9 @@ class Simulation:
     def wires(self) -> Array:
         """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
         out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)
-        lib.clusim_sim_read_wires(self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out)))
+        lib.clusim_sim_read_wires(
+            self._sim, ffi.cast("clusim_wire_counters *", ffi.from_buffer(out))
+        )
         return out
 
     def task_times(self) -> tuple[Array, Array]:

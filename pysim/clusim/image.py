@@ -174,7 +174,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("repeat", _U32),
         ]
     ),
-    "templates": np.dtype([("prim_lo", _U32), ("prim_hi", _U32), ("nchunks", _U32), ("mode", _U32)]),
+    "templates": np.dtype(
+        [("prim_lo", _U32), ("prim_hi", _U32), ("nchunks", _U32), ("mode", _U32)]
+    ),
     "instances": np.dtype(
         [
             ("offset", _U64),
@@ -280,5 +282,7 @@ class Image:
             if item.name in DTYPES:
                 value = np.ascontiguousarray(getattr(self, item.name))
                 if value.dtype != DTYPES[item.name]:
-                    raise TypeError(f"image.{item.name}: dtype {value.dtype}, expected {DTYPES[item.name]}")
+                    raise TypeError(
+                        f"image.{item.name}: dtype {value.dtype}, expected {DTYPES[item.name]}"
+                    )
                 setattr(self, item.name, value)

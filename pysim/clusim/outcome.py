@@ -66,7 +66,10 @@ Array = NDArray[Any]
 class Engine(Protocol):
     """A simulation in progress; `clusim.engine.Simulation` and `clusim.reference.Simulation` are the two."""
 
-    now_ps: int
+    @property
+    def now_ps(self) -> int:
+        """Present simulated time [ps]."""
+        ...
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance; returns between two timestamps, never inside one."""

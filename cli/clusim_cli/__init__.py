@@ -1,0 +1,1 @@
+"""Command line of clusim: parse, call one public function, print; nothing else."""

@@ -1,0 +1,55 @@
+"""``clusim info``: what is in a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusim.units import format_size
+
+if TYPE_CHECKING:
+    from clusim.trace.reader import Column
+
+__all__ = ["command"]
+
+
+@click.command("info", short_help="Print what is in a trace.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(file: Path, as_json: bool) -> None:
+    """Print what is in the trace FILE: the run's numbers and every column.
+
+    Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
+    """
+    from clusim.report.text import collective_report, traffic_report
+    from clusim.trace.reader import columns, read_result
+
+    result, table = read_result(file), columns(file)
+    if as_json:
+        names = {c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units} for c in table}
+        more = {"command": result.provenance.command, "complete": result.complete, "columns": names}
+        click.echo(json.dumps(result.to_json() | more))
+        return
+    click.echo(traffic_report(result) if result.messages else collective_report(result))
+    if result.provenance.command:
+        click.echo(f"  command      {result.provenance.command}")
+    click.echo(f"  written by   clusim {result.provenance.version}")
+    click.echo("")
+    for line in _column_lines(table):
+        click.echo(line)
+
+
+def _column_lines(table: list[Column]) -> list[str]:
+    width = max(len(column.name) for column in table)
+    lines = [f"  {'column':<{width}}  {'shape':>14}  {'type':<8} {'stored':>9}  what"]
+    for column in table:
+        shape = " x ".join(str(n) for n in column.shape) or "scalar"
+        what = column.long_name + (f" [{column.units}]" if column.units not in ("", "1") else "")
+        stored = format_size(column.stored_bytes)
+        lines.append(
+            f"  {column.name:<{width}}  {shape:>14}  {column.dtype:<8} {stored:>9}  {what}"
+        )
+    return lines

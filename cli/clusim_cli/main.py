@@ -1,0 +1,121 @@
+"""Entry point of the ``clusim`` command: finds the sub-commands and turns every failure into an exit code.
+
+0 is success, 1 an environment failure, a deadlock or data that came out wrong, 2 bad input, 70 a bug of ours
+(with its traceback), 130 an interrupt. Everything but a bug is one line on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from clusim.errors import ClusimError, InternalError
+
+__all__ = ["cli", "main"]
+
+COMMANDS = ("run", "topo", "traffic", "info")
+"""Sub-commands; ``clusim_cli.NAME`` has the click command ``command``, imported only when it is used."""
+
+EXIT_BUG = 70
+EXIT_INTERRUPT = 130
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"clusim_cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(COMMANDS)}"
+            raise click.UsageError(f"no command {args[0]!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from clusim.version import version
+
+        click.echo(f"clusim {version()}")
+        ctx.exit()
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def cli() -> None:
+    """Emulate a GPU cluster's interconnect, packet by packet."""
+
+
+def _one_line(message: str) -> None:
+    click.echo(f"clusim: {' '.join(message.split())}", err=True)
+
+
+def _fail(error: BaseException) -> int:
+    """Explain `error` on stderr and return the exit code it means."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        _one_line(error.format_message())
+        return error.exit_code
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        _one_line("interrupted")
+        return EXIT_INTERRUPT
+    if isinstance(error, ClusimError) and not isinstance(error, InternalError):
+        _one_line(str(error))
+        return error.exit_code
+    if isinstance(error, BrokenPipeError):
+        # The reader went away; give the interpreter somewhere to flush what is left, as click does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, MemoryError):
+        _one_line("out of memory; use a smaller case or coarser --granularity")
+        return 1
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _one_line(f"{where}{error.strerror or error}")
+        return 1
+    traceback.print_exception(error)
+    _one_line("this is a bug in clusim; please report it with the lines above")
+    return EXIT_BUG
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line `args` and return its exit code."""
+    # Looking for plugins of pydantic reads the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    try:
+        code = cli.main(args, prog_name="clusim", standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return _fail(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    sys.exit(run())

@@ -1,0 +1,102 @@
+"""``clusim run``: one collective on one fabric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusim_cli.params import GRANULARITY, RANKS, SIZE, command_line
+from clusim_cli.progress import shown_progress
+
+__all__ = ["command"]
+
+
+@click.command("run", short_help="Run a collective and print what it reached.")
+@click.argument("topology")
+@click.option("--collective", default="allreduce", show_default=True, help="Operation.")
+@click.option(
+    "--algorithm", default=None, help="How it is done.  [default: ring, or what the operation has]"
+)
+@click.option(
+    "--size",
+    type=SIZE,
+    default="256MiB",
+    show_default=True,
+    help="Size as in nccl-tests: 64M is 64 MiB.",
+)
+@click.option(
+    "--ranks",
+    type=RANKS,
+    default=None,
+    help="GPUs that take part, e.g. 0-7 or 0,2,4-6.  [default: all]",
+)
+@click.option(
+    "--channels",
+    type=click.IntRange(1, 64),
+    default=None,
+    help="Channels.  [default: the fabric's]",
+)
+@click.option(
+    "--protocol", type=click.Choice(["simple", "ll", "ll128"]), default="simple", show_default=True
+)
+@click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
+@click.option("--redop", default="sum", show_default=True, help="Reduction.")
+@click.option(
+    "--root", type=click.IntRange(0), default=None, help="Root rank.  [default: the first]"
+)
+@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
+              help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
+@click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
+@click.option("--verify", is_flag=True, help="Carry real data and check them.")
+@click.option(
+    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
+)
+@click.option("--trace-primitives", is_flag=True, help="Put every completed slice into the trace.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> int:
+    """Run a collective on TOPOLOGY, the name of a preset or a topology file.
+
+    Prints time and bandwidths as nccl-tests defines them, the wire that is the limit, the busiest wires and
+    why they stood still, and what crossed each class of wires.
+    """
+    from clusim import collectives, fabric
+    from clusim.report.text import collective_report
+    from clusim.simulate import simulate
+
+    machine = fabric.load(topology)
+    size_bytes = 0 if options["collective"] == "barrier" else options["size"]
+    schedule = collectives.build(
+        machine,
+        options["collective"],
+        options["algorithm"],
+        size_bytes,
+        ranks=options["ranks"],
+        channels=options["channels"],
+        protocol=options["protocol"],
+        dtype=options["dtype"],
+        redop=options["redop"],
+        root=options["root"],
+    )
+    with shown_progress(not no_progress, options["trace_out"]) as progress:
+        result = simulate(
+            machine,
+            schedule,
+            granularity=options["granularity"],
+            seed=options["seed"],
+            verify=options["verify"],
+            engine=options["engine"],
+            trace_out=options["trace_out"],
+            trace_primitives=options["trace_primitives"],
+            progress=progress,
+            command=command_line(),
+        )
+    click.echo(json.dumps(result.to_json()) if as_json else collective_report(result))
+    if result.verified is False:
+        click.echo(f"clusim: data: wrong: {result.verify_note}", err=True)
+        return 1
+    return 0

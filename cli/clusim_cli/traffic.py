@@ -1,0 +1,83 @@
+"""``clusim traffic``: synthetic traffic on one fabric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusim_cli.params import GRANULARITY, SIZE, TIME, command_line
+from clusim_cli.progress import shown_progress
+
+__all__ = ["command"]
+
+
+@click.command("traffic", short_help="Run synthetic traffic and print latency and throughput.")
+@click.argument("topology")
+@click.option("--pattern", type=click.Choice(["permutation", "uniform", "alltoall", "incast", "hotspot"]),
+              default="permutation", show_default=True)  # fmt: skip
+@click.option("--message", type=SIZE, default=None,
+              help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
+@click.option(
+    "--packet", type=SIZE, default="4KiB", show_default=True, help="Largest payload of a packet."
+)
+@click.option("--load", type=float, default=None,
+              help="uniform, hotspot: part of what the fabric can carry.  [default: 0.6]")  # fmt: skip
+@click.option("--duration", type=TIME, default="1ms", show_default=True,
+              help="uniform, hotspot: how long messages arrive.")  # fmt: skip
+@click.option("--routing", type=click.Choice(["auto", "ecmp", "spray", "adaptive"]), default="auto", show_default=True,
+              help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
+@click.option("--granularity", type=GRANULARITY, default="packet", show_default=True)
+@click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
+@click.option(
+    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> int:
+    """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
+
+    Generators: fat-tree, torus, mesh, dragonfly, ring, star; `clusim topo show GENERATOR` says what one makes.
+    """
+    from clusim import fabric
+    from clusim.analysis.latency import summarise
+    from clusim.report.text import traffic_report
+    from clusim.simulate import simulate_traffic
+    from clusim.traffic import TIMED_PATTERNS, Traffic
+
+    machine = fabric.load(topology)
+    timed = options["pattern"] in TIMED_PATTERNS
+    message, load = options["message"], options["load"]
+    if message is None:
+        message = options["packet"] if timed else 16 << 20
+    if load is None and timed:
+        load = 0.6
+    traffic = Traffic(
+        pattern=options["pattern"],
+        message_bytes=message,
+        packet_bytes=options["packet"],
+        load=load,
+        duration_ps=options["duration"],
+        routing=options["routing"],
+        seed=options["seed"],
+    )
+    with shown_progress(not no_progress, options["trace_out"]) as progress:
+        result = simulate_traffic(
+            machine,
+            traffic,
+            granularity=options["granularity"],
+            engine=options["engine"],
+            trace_out=options["trace_out"],
+            progress=progress,
+            command=command_line(),
+        )
+    if as_json:
+        hops_per_s = round(result.packet_hops / result.wall_s) if result.wall_s else 0
+        extra = {"pattern": traffic.pattern, "packet_hops_per_s": hops_per_s}
+        click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
+    else:
+        click.echo(traffic_report(result))
+    return 0

@@ -1,0 +1,72 @@
+"""clusim: a cycle-level emulator of GPU clusters.
+
+>>> import clusim
+>>> fabric = clusim.load("dgx-a100")
+>>> schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20)
+>>> result = clusim.simulate(fabric, schedule)
+
+What is listed in ``__all__`` is public and stable; it is imported when it is first used, because a command
+line that only prints its help should not wait for NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from clusim.simulate import simulate, simulate_traffic
+
+if TYPE_CHECKING:
+    from clusim import collectives, fabric, schedule
+    from clusim.errors import ClusimError
+    from clusim.fabric import Fabric, FabricBuilder, load
+    from clusim.result import Result
+    from clusim.schedule import Schedule
+    from clusim.traffic import Traffic
+
+    __version__: str
+
+__all__ = [
+    "ClusimError",
+    "Fabric",
+    "FabricBuilder",
+    "Result",
+    "Schedule",
+    "Traffic",
+    "__version__",
+    "collectives",
+    "fabric",
+    "load",
+    "schedule",
+    "simulate",
+    "simulate_traffic",
+]
+
+_HOME = {
+    "ClusimError": "clusim.errors",
+    "Fabric": "clusim.fabric",
+    "FabricBuilder": "clusim.fabric",
+    "Result": "clusim.result",
+    "Schedule": "clusim.schedule",
+    "Traffic": "clusim.traffic",
+    "load": "clusim.fabric",
+}
+_MODULES = ("collectives", "fabric", "schedule")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name == "__version__":
+        from clusim.version import version
+
+        return version()
+    if name in _MODULES:
+        return import_module(f"clusim.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'clusim' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Questions asked of a result; nothing here runs, draws or prints."""

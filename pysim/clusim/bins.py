@@ -1,0 +1,119 @@
+"""Time bins: how counters that only ever grow become histories of bounded size.
+
+Bins have one width. When all are full, neighbours are merged and the width doubles, so a run of any
+length ends with between half of and all the bins used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COLUMNS", "BinRecorder", "Bins"]
+
+Array = NDArray[Any]
+
+FIRST_WIDTH_PS = 100_000
+"""Width of the bins at the start of a run [ps]."""
+
+MEMORY_LIMIT_BYTES = 32 << 20
+"""What the histories of all wires may take together; fabrics with many wires get fewer bins."""
+
+COLUMNS: dict[str, tuple[str, str, str]] = {
+    "bytes": ("bytes", "B", "bytes put on the wire, headers included"),
+    "busy": ("busy_ps", "ps", "time the wire was busy"),
+    "stall_credit": ("stall_credit_ps", "ps", "time the wire was idle for want of credit only"),
+    "stall_arbitration": (
+        "stall_arbitration_ps",
+        "ps",
+        "time a packet waited while the wire served another",
+    ),
+    "queue": (
+        "queued_bytes",
+        "B",
+        "bytes queued for the wire at the end of the bin, largest sample",
+    ),
+}
+"""Histories kept per wire: name in the trace -> (engine counter, unit, description)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Histories of a run.
+
+    Attributes
+    ----------
+    edge_ps : ndarray, shape (bins + 1,)
+        Where bins start and end [ps]; all have one width except the last.
+    wires : dict of ndarray, shape (wires, bins)
+        One array for each name in `COLUMNS`.
+    hbm_bytes : ndarray, shape (endpoints, bins)
+        Memory traffic caused by communication [bytes].
+    """
+
+    edge_ps: Array
+    wires: dict[str, Array]
+    hbm_bytes: Array
+
+
+class BinRecorder:
+    """Collects bins while an engine runs: stop it at `next_edge_ps`, then call `sample`."""
+
+    def __init__(
+        self,
+        num_wires: int,
+        num_endpoints: int,
+        max_bins: int = 512,
+        width_ps: int = FIRST_WIDTH_PS,
+    ) -> None:
+        affordable = MEMORY_LIMIT_BYTES // (8 * len(COLUMNS) * max(1, num_wires))
+        self.max_bins = max(16, min(max_bins, affordable)) & ~1
+        self.width_ps = width_ps
+        self.count = 0
+        self._end_ps = 0
+        self._wires = {name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS}
+        self._hbm = np.zeros((self.max_bins, num_endpoints), np.int64)
+        self._last = {name: np.zeros(num_wires, np.int64) for name in COLUMNS}
+        self._last_hbm = np.zeros(num_endpoints, np.int64)
+
+    @property
+    def next_edge_ps(self) -> int:
+        """Time at which the bin being filled ends [ps]."""
+        return (self.count + 1) * self.width_ps
+
+    def sample(self, now_ps: int, counters: Array, mem_bytes_256: Array) -> None:
+        """Close the present bin at `now_ps` with the cumulative counters of that time."""
+        if now_ps <= self._end_ps:
+            return
+        for name, (counter, _, _) in COLUMNS.items():
+            value = counters[counter].astype(np.int64)
+            self._wires[name][self.count] = value if name == "queue" else value - self._last[name]
+            self._last[name] = value
+        hbm = (mem_bytes_256 >> np.uint64(8)).astype(np.int64)
+        self._hbm[self.count] = hbm - self._last_hbm
+        self._last_hbm = hbm
+        self._end_ps = now_ps
+        self.count += 1
+        if self.count == self.max_bins:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        half = self.max_bins // 2
+        for name, table in (*self._wires.items(), ("hbm", self._hbm)):
+            pairs = table.reshape(half, 2, -1)
+            table[:half] = pairs.max(axis=1) if name == "queue" else pairs.sum(axis=1)
+            table[half:] = 0
+        self.count = half
+        self.width_ps *= 2
+
+    def bins(self) -> Bins:
+        """Return what has been collected so far."""
+        edges = np.minimum(np.arange(self.count + 1, dtype=np.int64) * self.width_ps, self._end_ps)
+        return Bins(
+            edges,
+            {name: table[: self.count].T.copy() for name, table in self._wires.items()},
+            self._hbm[: self.count].T.copy(),
+        )

@@ -1,0 +1,279 @@
+"""One run, prepared and carried out: what `clusim.simulate` puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bins import BinRecorder
+from clusim.errors import DeadlockError, InputError
+from clusim.fabric import Fabric, FabricArrays
+from clusim.image import Image
+from clusim.outcome import WIRE_COUNTERS, Engine, Stop
+from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
+from clusim.session import EngineName, Progress, Session, Sink, start_engine
+from clusim.version import version
+
+if TYPE_CHECKING:
+    from clusim.schedule import Schedule
+    from clusim.trace.writer import TraceWriter
+    from clusim.traffic import Traffic
+
+__all__ = ["Checker", "Job", "Options", "collective_job", "run_job", "traffic_job"]
+
+Array = NDArray[Any]
+
+VERIFY_LIMIT_BYTES = 4 << 30
+"""Most memory the real numbers of a verified run may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run, as the caller asked for it; see `clusim.simulate.simulate`."""
+
+    granularity: str | int
+    engine: EngineName
+    bins: int
+    trace_out: str | Path | None
+    trace_primitives: bool
+    progress: Progress | None
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything about a run but the engine: what the result and the trace repeat.
+
+    `stuck` makes the error for a session in which nothing can happen any more.
+    """
+
+    image: Image
+    provenance: Provenance
+    wires: Wires
+    tasks: Tasks
+    stuck: Callable[[Session], DeadlockError]
+    call: Call | None = None
+    schedule_arrays: dict[str, Array] | None = None
+    messages: Messages | None = None
+
+
+def collective_job(
+    fabric: Fabric, schedule: Schedule, options: Options, seed: int, faults: Sequence[Any]
+) -> Job:
+    """Lower `schedule` onto `fabric`."""
+    from clusim.deadlock import deadlock_error
+    from clusim.lowering import lower
+    from clusim.schedule import to_arrays, to_text
+
+    lowered = lower(fabric, schedule, granularity=options.granularity, seed=seed, faults=faults)
+    image = lowered.image
+    traced = options.trace_out is not None
+    names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
+    nothing = np.full(len(names), -1, np.int64)
+
+    def stuck(session: Session) -> DeadlockError:
+        return deadlock_error(
+            schedule, image, session.engine.instance_states(), session.engine.now_ps
+        )
+
+    return Job(
+        image,
+        _provenance(
+            fabric,
+            options,
+            burst_packets=int(image.conns["burst"].max(initial=1)),
+            granularity_note=lowered.describe(),
+            seed=seed,
+            schedule_text=to_text(schedule) if traced else "",
+        ),
+        _wires(fabric.lower()),
+        Tasks(names, nothing, nothing),
+        stuck,
+        call=_the_call(schedule),
+        schedule_arrays=to_arrays(schedule) if traced else None,
+    )
+
+
+def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
+    """Draw the messages of `traffic` and put them on `fabric`."""
+    from clusim.traffic import burst_packets, to_image
+
+    arrays = fabric.lower()
+    plan = traffic.plan(arrays)
+    burst = burst_packets(traffic, options.granularity)
+    nothing = np.empty(0, np.int64)
+    return Job(
+        to_image(fabric, traffic, plan, burst),
+        _provenance(
+            fabric,
+            options,
+            burst_packets=burst,
+            granularity_note="exact packets" if burst == 1 else f"bursts of {burst} packets",
+            seed=traffic.seed,
+            schedule_text=traffic.describe(arrays),
+        ),
+        _wires(arrays),
+        Tasks([], nothing, nothing),
+        _undelivered,
+        messages=plan.messages,
+    )
+
+
+def _provenance(fabric: Fabric, options: Options, **rest: Any) -> Provenance:
+    return Provenance(
+        fabric=fabric.name,
+        fabric_text=fabric.source_text,
+        engine=options.engine,
+        granularity=str(options.granularity),
+        version=version(),
+        command=options.command,
+        **rest,
+    )
+
+
+def _the_call(schedule: Schedule) -> Call | None:
+    """Return the collective call if the schedule is just one, so that it has a bandwidth."""
+    if len(schedule.calls) != 1 or any(task.kind == "kernel" for task in schedule.tasks):
+        return None
+    call = schedule.calls[0]
+    return Call(
+        operation=call.operation,
+        algorithm=call.algorithm,
+        protocol=call.protocol,
+        dtype=call.dtype,
+        size_bytes=call.bytes,
+        ranks=len(call.ranks),
+        channels=call.channels,
+        root=max(0, call.root),
+    )
+
+
+def _wires(arrays: FabricArrays) -> Wires:
+    kinds = [node.kind for node in arrays.fabric.nodes]
+    ends = zip(arrays.wire_class, arrays.wires["src"], arrays.wires["dst"], strict=True)
+    return Wires(
+        names=list(arrays.wire_names),
+        classes=[f"{name} {kinds[src]}->{kinds[dst]}" for name, src, dst in ends],
+        rate_Bps=arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12,
+        from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == 0,
+        counters=np.zeros(len(arrays.wires), WIRE_COUNTERS),
+    )
+
+
+def _undelivered(session: Session) -> DeadlockError:
+    times = session.engine.message_times()
+    left = int(np.count_nonzero(times < 0))
+    return DeadlockError(
+        f"deadlock at {session.engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; "
+        "a wire they need is down, or buffers wait for each other in a circle"
+    )
+
+
+class Checker:
+    """Carries real numbers along with a run, as a sink of its completion records.
+
+    The numbers are random, so float results may differ from the exact ones by rounding; more than one unit in
+    the last place per rank is an error. How large the difference is shows how an algorithm orders its sums.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        from clusim.schedule.semantics import Executor
+
+        need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
+        if need_bytes > VERIFY_LIMIT_BYTES:
+            raise InputError(
+                f"verify: real data would take {need_bytes / 2**30:.1f} GiB of memory; the largest is "
+                f"{VERIFY_LIMIT_BYTES >> 30} GiB: use a smaller size"
+            )
+        self._most = max((len(call.ranks) for call in schedule.calls), default=1)
+        self._executor = Executor(schedule, data="random")
+
+    def records(self, records: Array) -> None:
+        """Perform the slices in the order of their completion."""
+        columns = (records[name].tolist() for name in ("time_ps", "instance", "seq"))
+        self._executor.apply(zip(*columns, strict=True))
+
+    def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Nothing to flush."""
+
+    def outcome(self) -> tuple[bool, str]:
+        """Return whether the data are right, and a note for people."""
+        checks = self._executor.check(float(self._most))
+        bad = [check for check in checks if not check.ok]
+        if bad:
+            return False, f"{bad[0].operation}: {bad[0].wrong} elements wrong, first {bad[0].first}"
+        worst = max((check.max_ulp for check in checks), default=0.0)
+        exact = "every element equals the definition"
+        return True, f"rounding differs by at most {worst:.2f} ulp" if worst else exact
+
+
+def _open_trace(job: Job, options: Options) -> TraceWriter | None:
+    if options.trace_out is None:
+        return None
+    from clusim.trace.writer import TraceWriter
+
+    return TraceWriter(
+        Path(options.trace_out),
+        job.provenance,
+        job.wires,
+        job.tasks,
+        num_endpoints=len(job.image.endpoints),
+        call=job.call,
+        schedule=job.schedule_arrays,
+        primitives=options.trace_primitives,
+    )
+
+
+def run_job(job: Job, options: Options, checker: Checker | None = None) -> Result:
+    """Run to the end; whatever goes wrong, what the trace already has is kept and closed."""
+    if options.bins < 2:
+        raise InputError(f"bins {options.bins}: must be at least 2")
+    keep = checker is not None or options.trace_primitives
+    trace = _open_trace(job, options)
+    sinks: list[Sink] = [sink for sink in (checker, trace) if sink is not None]
+    recorder = BinRecorder(len(job.image.wires), len(job.image.endpoints), options.bins)
+    try:
+        session = Session(job.image, start_engine(job.image, options.engine, keep), recorder)
+    except BaseException:
+        if trace is not None:
+            trace.discard()
+        raise
+    try:
+        if session.run(sinks, options.progress) is Stop.DEADLOCK:
+            raise job.stuck(session)
+        result = _result(session, job)
+        session.engine.check_conservation()
+        if checker is not None:
+            verified, note = checker.outcome()
+            result = replace(result, verified=verified, verify_note=note)
+    except BaseException:
+        if trace is not None:
+            trace.abandon(session.engine.now_ps, session.engine, recorder)
+        raise
+    if trace is not None:
+        trace.finish(result)
+    return result
+
+
+def _result(session: Session, job: Job) -> Result:
+    engine = session.engine
+    start_ps, end_ps = engine.task_times()
+    messages = job.messages
+    if messages is not None:
+        messages = replace(messages, end_ps=engine.message_times())
+    return Result(
+        time_ps=engine.now_ps,
+        wall_s=session.wall_s,
+        fingerprint=engine.fingerprint(),
+        provenance=job.provenance,
+        wires=replace(job.wires, counters=engine.wires()),
+        tasks=Tasks(job.tasks.names, start_ps, end_ps),
+        bins=session.recorder.bins(),
+        call=job.call,
+        messages=messages,
+    )

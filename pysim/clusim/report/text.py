@@ -1,0 +1,145 @@
+"""A result as text: what `clusim run`, `traffic` and `info` print."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clusim.analysis.latency import LatencySummary, summarise
+from clusim.analysis.limits import ClassTraffic, WireUse, busiest_wires, class_traffic, limit
+from clusim.result import Result
+from clusim.units import format_size, format_time
+
+__all__ = ["collective_report", "traffic_report"]
+
+
+def collective_report(result: Result) -> str:
+    """Return the report of a run of collectives."""
+    rows = [("time", format_time(result.time_ps))]
+    if result.call is None:
+        rows.append(("tasks", str(len(result.tasks.names))))
+    elif result.call.size_bytes:
+        rows.append(("algbw", f"{result.algbw_GBps:.2f} GB/s"))
+        rows.append(("busbw", f"{result.busbw_GBps:.2f} GB/s"))
+    return _report(result, rows)
+
+
+def traffic_report(result: Result) -> str:
+    """Return the report of a run of synthetic traffic."""
+    rows = _latency_rows(summarise(result))
+    return _report(result, [("time", format_time(result.time_ps)), *rows])
+
+
+def _report(result: Result, rows: list[tuple[str, str]]) -> str:
+    """Put the parts that every report has around its own `rows`."""
+    parts = [
+        _head(result),
+        _table(rows),
+        _limit_lines(result),
+        _wire_table(busiest_wires(result)),
+        _class_table(class_traffic(result)),
+        _table(_foot(result)),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
+    shown = ", ".join(
+        f"{name} {format_time(value)}" for name, value in latency.percentiles_ps.items()
+    )
+    return [
+        (
+            "throughput",
+            f"{latency.throughput_GBps:.2f} GB/s, {latency.per_source_GBps:.3f} per source",
+        ),
+        ("messages", f"{latency.messages} of {format_size(latency.message_bytes)}"),
+        ("latency", shown),
+    ]
+
+
+def _head(result: Result) -> list[str]:
+    where = result.provenance.fabric
+    if not result.complete:
+        where = f"{where}  (unfinished: this is how far the run got)"
+    call = result.call
+    if call is None:
+        what = f"{len(result.tasks.names)} tasks"
+        if result.messages is not None:
+            what = result.provenance.schedule_text
+        return [f"{what} on {where}"]
+    what = call.operation
+    if call.size_bytes:
+        what += f" {format_size(call.size_bytes)} {call.dtype}"
+    how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+    return [f"{what} over {call.ranks} ranks of {where} ({how})"]
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {value}" for name, value in rows]
+
+
+def _limit_lines(result: Result) -> list[str]:
+    top = limit(result)
+    if top is None:
+        return []
+    text = f"{top.reached:.1%} of the time busy: {top.name} ({top.wire_class})"
+    lines = [f"  limit: {text}"]
+    share = f"{top.payload_share:.1%} of what it carries is payload"
+    if top.busbw_bound_GBps is None:
+        return [*lines, f"         {share}"]
+    bound = f"never idle, it would give {top.busbw_bound_GBps:.2f} GB/s of bus bandwidth"
+    return [*lines, f"         {share}; {bound}"]
+
+
+def _wire_table(uses: list[WireUse]) -> list[str]:
+    if not uses:
+        return ["  nothing crossed any wire"]
+    width = max(12, *(len(use.name) for use in uses))
+    head = f"  {'busiest wires':<{width}}  {'GB/s':>8} {'busy':>7} {'no credit':>9} {'nothing':>8} {'contended':>9}"
+    rows = [
+        f"  {use.name:<{width}}  {use.rate_Bps / 1e9:>8.2f} {use.busy:>7.1%} {use.no_credit:>9.1%}"
+        f" {use.nothing:>8.1%} {use.contended:>9.1%}"
+        for use in uses
+    ]
+    return [head, *rows]
+
+
+def _class_table(table: list[ClassTraffic]) -> list[str]:
+    if not table:
+        return []
+    width = max(13, *(len(row.wire_class) for row in table))
+    with_asked = table[0].asked_bytes is not None and table[0].asked_bytes > 0
+    head = f"  {'class of wires':<{width}}  {'wires':>5} {'busy':>7} {'payload':>11} {'on the wire':>11}"
+    head += f" {'of what busbw counts':>20}" if with_asked else ""
+    lines = [head]
+    for row in table:
+        line = (
+            f"  {row.wire_class:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%}"
+            f" {format_size(row.payload_bytes):>11} {format_size(row.wire_bytes):>11}"
+        )
+        if with_asked and row.asked_bytes:
+            line += f" {row.payload_bytes / row.asked_bytes:>20.1%}"
+        lines.append(line)
+    return lines
+
+
+def _foot(result: Result) -> list[tuple[str, str]]:
+    hops, wall_s = result.packet_hops, result.wall_s
+    speed = f"{wall_s:.3f} s on the {result.provenance.engine} engine"
+    if wall_s > 0 and result.time_ps:
+        slower = wall_s * 1e12 / result.time_ps
+        speed += (
+            f": {slower:,.0f} x slower than the machine, {hops / wall_s / 1e6:.1f} M packet-hops/s"
+        )
+    rows = [
+        ("packets", f"{result.packets:,} packets, {hops:,} packet-hops"),
+        ("granularity", result.provenance.granularity_note),
+        ("wall time", speed),
+        ("fingerprint", f"{result.fingerprint:016x}"),
+    ]
+    if result.verified is not None:
+        word = "correct" if result.verified else "WRONG"
+        rows.append(("data", f"{word}{': ' if result.verify_note else ''}{result.verify_note}"))
+    if np.any(result.wires.counters["replays"]):
+        rows.append(("replays", f"{int(result.wires.counters['replays'].sum()):,}"))
+    return rows

@@ -1,0 +1,215 @@
+"""What a run gives: plain columns and numbers, the same in memory and read back from a trace.
+
+Bandwidths are those of nccl-tests: ``algbw = size / time`` and ``busbw = algbw * factor``, where the factor is
+what every rank must send per byte of the collective on the best possible point-to-point algorithm
+(https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). GB is 10^9 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bins import Bins
+from clusim.errors import InputError
+
+__all__ = [
+    "Call",
+    "Messages",
+    "Provenance",
+    "Result",
+    "Tasks",
+    "Wires",
+    "busbw_factor",
+]
+
+Array = NDArray[Any]
+
+PS_PER_S = 10**12
+
+
+def busbw_factor(operation: str, ranks: int) -> float:
+    """Return busbw / algbw of an operation over `ranks` ranks."""
+    name = operation.replace("_", "").replace("-", "")
+    if name == "allreduce":
+        return 2 * (ranks - 1) / ranks
+    if name in ("reducescatter", "allgather", "alltoall", "gather", "scatter"):
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The collective that was asked for."""
+
+    operation: str
+    algorithm: str
+    protocol: str
+    dtype: str
+    size_bytes: int
+    ranks: int
+    channels: int
+    root: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """Every wire of the fabric and what it did.
+
+    Attributes
+    ----------
+    names : list of str
+        ``"gpu0->nvs1.0"``; one direction of a link.
+    classes : list of str
+        What kind of wire, between which kinds of nodes: ``"nvlink gpu->switch"``.
+    rate_Bps : ndarray, shape (wires,)
+        Nominal rate [bytes/s].
+    from_endpoint : ndarray of bool, shape (wires,)
+        Whether the wire leaves an endpoint rather than a switch.
+    counters : ndarray, shape (wires,)
+        Final counters (`clusim.outcome.WIRE_COUNTERS`).
+    """
+
+    names: list[str]
+    classes: list[str]
+    rate_Bps: Array
+    from_endpoint: Array
+    counters: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Start and end of every task [ps]; -1 where the run did not get that far."""
+
+    names: list[str]
+    start_ps: Array
+    end_ps: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Synthetic traffic: one row per message, times in ps, `end_ps` -1 where it did not arrive."""
+
+    source: Array
+    destination: Array
+    size_bytes: Array
+    start_ps: Array
+    end_ps: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How the result came about; enough to make it again."""
+
+    fabric: str
+    fabric_text: str
+    schedule_text: str
+    engine: str
+    granularity: str
+    granularity_note: str
+    burst_packets: int
+    seed: int
+    version: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finished (or, read from a partial trace, unfinished) run.
+
+    Attributes
+    ----------
+    time_ps : int
+        When the last task or message was complete [ps].
+    wall_s : float
+        Time the engine took [s].
+    verified : bool or None
+        Whether the data came out as the definition says; None if nobody asked.
+    verify_note : str
+        What was compared, or the first difference.
+    """
+
+    time_ps: int
+    wall_s: float
+    fingerprint: int
+    provenance: Provenance
+    wires: Wires
+    tasks: Tasks
+    bins: Bins
+    call: Call | None = None
+    messages: Messages | None = None
+    verified: bool | None = None
+    verify_note: str = ""
+    complete: bool = True
+
+    @property
+    def packets(self) -> int:
+        """Packets that endpoints put on their wires; a burst counts as the packets it stands for."""
+        return int(self.wires.counters["packets"][self.wires.from_endpoint].sum())
+
+    @property
+    def packet_hops(self) -> int:
+        """Packets summed over all wires."""
+        return int(self.wires.counters["packets"].sum())
+
+    @property
+    def grants(self) -> int:
+        """Packets or bursts the engine moved over a wire one by one."""
+        return int(self.wires.counters["grants"].sum())
+
+    @property
+    def algbw_GBps(self) -> float:
+        """Size of the collective over its time [10^9 bytes/s]."""
+        call = self._the_call()
+        return call.size_bytes * PS_PER_S / self.time_ps / 1e9 if self.time_ps else 0.0
+
+    @property
+    def busbw_GBps(self) -> float:
+        """Bus bandwidth as nccl-tests defines it [10^9 bytes/s]."""
+        call = self._the_call()
+        return self.algbw_GBps * busbw_factor(call.operation, call.ranks)
+
+    @property
+    def utilisation(self) -> Array:
+        """Part of the run in which each wire was busy, shape (wires,)."""
+        if not self.time_ps:
+            return np.zeros(len(self.wires.names))
+        return np.asarray(self.wires.counters["busy_ps"] / self.time_ps)
+
+    def _the_call(self) -> Call:
+        if self.call is None:
+            raise InputError("bandwidth: the run is not one collective; look at its tasks instead")
+        return self.call
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants, as one flat dictionary."""
+        head: dict[str, Any] = {"time_ps": self.time_ps}
+        if self.call is not None:
+            head |= {
+                "algbw_GBps": round(self.algbw_GBps, 6),
+                "busbw_GBps": round(self.busbw_GBps, 6),
+                "collective": self.call.operation,
+                "algorithm": self.call.algorithm,
+                "protocol": self.call.protocol,
+                "dtype": self.call.dtype,
+                "size_bytes": self.call.size_bytes,
+                "ranks": self.call.ranks,
+                "channels": self.call.channels,
+            }
+        return head | {
+            "packets": self.packets,
+            "packet_hops": self.packet_hops,
+            "grants": self.grants,
+            "wall_s": round(self.wall_s, 6),
+            "fingerprint": f"{self.fingerprint:016x}",
+            "verified": self.verified,
+            "fabric": self.provenance.fabric,
+            "engine": self.provenance.engine,
+            "granularity": self.provenance.granularity,
+            "burst_packets": self.provenance.burst_packets,
+            "seed": self.provenance.seed,
+            "version": self.provenance.version,
+        }

@@ -1,0 +1,125 @@
+"""Run an engine to its end in slices, so that Ctrl-C works, progress shows and histories are kept.
+
+Stopping an engine between slices changes no result: it only ever stops between two timestamps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bins import BinRecorder
+from clusim.errors import EnvironmentFailure
+from clusim.image import Image
+from clusim.outcome import Engine, State, Stop
+
+__all__ = ["EngineName", "Progress", "Session", "Sink", "start_engine"]
+
+Array = NDArray[Any]
+EngineName = Literal["c", "reference"]
+Progress = Callable[[float, int], None]
+"""Called now and then with the part done (0 to 1) and the simulated time [ps]."""
+
+SLICE_S = 0.05
+"""Aim for the wall time of one slice: how long Ctrl-C may take to be seen [s]."""
+
+
+class Sink(Protocol):
+    """Takes what a run gives while it runs; a trace file is one."""
+
+    def records(self, records: Array) -> None:
+        """Take completion records, in time order."""
+        ...
+
+    def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Be called after each slice; may flush."""
+        ...
+
+
+def start_engine(image: Image, engine: EngineName, records: bool) -> Engine:
+    """Return the engine called `engine`, loaded with `image`."""
+    if engine == "reference":
+        from clusim import reference
+
+        return reference.Simulation(image, records=records)
+    try:
+        from clusim import engine as compiled
+    except ImportError as error:
+        raise EnvironmentFailure(
+            f"C engine: not built ({error}); run `pip install .`, or use the reference engine"
+        ) from None
+    return compiled.Simulation(image, records=records)
+
+
+class Session:
+    """One run in progress."""
+
+    def __init__(self, image: Image, engine: Engine, recorder: BinRecorder) -> None:
+        self.image = image
+        self.engine = engine
+        self.recorder = recorder
+        self.wall_s = 0.0
+        self._budget = 20_000
+        self._loops = _loop_counts(image)
+
+    def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
+        """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record."""
+        while True:
+            stop = self._slice()
+            records = self.engine.records() if sinks else None
+            for sink in sinks:
+                if records is not None and len(records):
+                    sink.records(records)
+                sink.tick(self.engine.now_ps, self.engine, self.recorder)
+            if stop in (Stop.DONE, Stop.DEADLOCK):
+                return stop
+            if progress is not None:
+                progress(self.part_done(), self.engine.now_ps)
+
+    def _slice(self) -> Stop:
+        """Advance for about `SLICE_S`, past as many bin edges as come; close the last bin at the end."""
+        end_s = time.perf_counter() + SLICE_S
+        while True:
+            began_s = time.perf_counter()
+            stop = self.engine.run(self.recorder.next_edge_ps, self._budget)
+            took_s = time.perf_counter() - began_s
+            self.wall_s += took_s
+            if stop is Stop.EVENTS and took_s < SLICE_S / 2:
+                self._budget *= 2
+            if stop in (Stop.TIME, Stop.DONE, Stop.DEADLOCK):
+                self.sample()
+            if stop is not Stop.TIME or time.perf_counter() > end_s:
+                return stop
+
+    def sample(self) -> None:
+        """Close the present bin here."""
+        engine = self.engine
+        self.recorder.sample(engine.now_ps, engine.wires(), engine.mem_bytes_256())
+
+    def part_done(self) -> float:
+        """Return the part of the work that is done, an estimate from 0 to 1."""
+        if len(self.image.messages):
+            return float(np.mean(self.engine.message_times() >= 0))
+        if not len(self.image.instances):
+            return 0.0
+        states = self.engine.instance_states()
+        template = self.image.templates[self.image.instances["template"]]
+        prims = np.maximum(1, template["prim_hi"].astype(np.int64) - template["prim_lo"])
+        inside = np.clip((states["prim"].astype(np.int64) - template["prim_lo"]) / prims, 0.0, 1.0)
+        part = (states["loop"].astype(np.float64) + inside) / self._loops
+        part[states["state"] < State.WAIT_RECV] = 0.0
+        part[states["state"] == State.DONE] = 1.0
+        return float(np.clip(np.mean(part), 0.0, 1.0))
+
+
+def _loop_counts(image: Image) -> Array:
+    """Return how often each instance runs through its template, at least 1."""
+    rows = image.instances
+    chunk = np.maximum(1, rows["chunk_bytes"].astype(np.float64))
+    template = image.templates[rows["template"]] if len(rows) else image.templates
+    span = np.where(template["mode"] == 0, chunk * template["nchunks"], chunk)
+    return np.asarray(np.maximum(1.0, np.ceil(rows["length"] / span)))

@@ -1,0 +1,94 @@
+"""Simulate: a fabric and a schedule (or synthetic traffic) in, a `Result` out.
+
+Imported with the package, so it imports nothing itself before it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusim.fabric import Fabric
+    from clusim.result import Result
+    from clusim.schedule import Schedule
+    from clusim.session import EngineName, Progress
+    from clusim.traffic import Traffic
+
+__all__ = ["simulate", "simulate_traffic"]
+
+MAX_BINS = 512
+
+
+def simulate(
+    fabric: Fabric,
+    schedule: Schedule,
+    *,
+    granularity: str | int = "auto",
+    seed: int = 0,
+    verify: bool = False,
+    engine: EngineName = "c",
+    trace_out: str | Path | None = None,
+    trace_primitives: bool = False,
+    bins: int = MAX_BINS,
+    faults: Sequence[Any] = (),
+    progress: Progress | None = None,
+    command: str = "",
+) -> Result:
+    """Run `schedule` on `fabric` and return what happened.
+
+    Parameters
+    ----------
+    granularity : str or int
+        ``"packet"``: every packet by itself; ``"auto"``: bursts where exact packets would take long and
+        the error is small; a size: bursts of about so many bytes.
+    verify : bool
+        Carry real numbers through the schedule in the order in which the engine completes slices, and
+        compare the outcome with the definition of the collective.
+    engine : str
+        ``"c"``, or ``"reference"`` for the slow one.
+    trace_out : path or None
+        Write a trace there; with `trace_primitives` also every completed slice.
+    bins : int
+        Most time bins to keep per wire.
+    faults : sequence
+        Faults as `clusim.lowering.lower` takes them.
+    progress : callable or None
+        Called about 20 times a second with (part done, simulated ps); raising from it ends the run.
+    command : str
+        What to write into the trace as the command that made it.
+
+    Raises
+    ------
+    DeadlockError
+        Nothing can happen any more; the message names the waiting cycle.
+    """
+    from clusim.job import Checker, Options, collective_job, run_job
+
+    options = Options(granularity, engine, bins, trace_out, trace_primitives, progress, command)
+    checker = Checker(schedule) if verify else None
+    job = collective_job(fabric, schedule, options, seed, faults)
+    return run_job(job, options, checker)
+
+
+def simulate_traffic(
+    fabric: Fabric,
+    traffic: Traffic,
+    *,
+    granularity: str | int = "packet",
+    engine: EngineName = "c",
+    trace_out: str | Path | None = None,
+    bins: int = MAX_BINS,
+    progress: Progress | None = None,
+    command: str = "",
+) -> Result:
+    """Run synthetic traffic on `fabric`; `Result.messages` has when every message arrived.
+
+    Parameters are those of `simulate`.
+    """
+    from clusim.job import Options, run_job, traffic_job
+
+    options = Options(granularity, engine, bins, trace_out, False, progress, command)
+    return run_job(traffic_job(fabric, traffic, options), options)

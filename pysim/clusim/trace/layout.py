@@ -1,0 +1,59 @@
+"""What a trace contains: names, units and descriptions, stated once for writer and reader.
+
+The format has a number, `FORMAT`, in the root's attribute ``clusim_format``. A reader accepts files of its own
+number and older; new groups and datasets do not change the number, a change of meaning does.
+"""
+
+from __future__ import annotations
+
+from clusim.bins import COLUMNS
+
+__all__ = ["FORMAT", "UNITS", "WIRE_TOTALS"]
+
+FORMAT = 1
+
+WIRE_TOTALS: dict[str, tuple[str, str]] = {
+    "packets": ("1", "packets put on the wire; a burst counts as the packets it stands for"),
+    "grants": ("1", "packets or bursts put on the wire one by one"),
+    "bytes": ("B", "bytes put on the wire, headers included, control bytes not"),
+    "payload": ("B", "payload bytes put on the wire"),
+    "control_bytes": ("B", "acknowledgements and other owed control bytes"),
+    "busy_ps": ("ps", "time the wire was busy"),
+    "stall_credit_ps": ("ps", "time the wire was idle for want of credit only"),
+    "stall_arbitration_ps": ("ps", "time a packet waited while the wire served another"),
+    "queued_bytes": ("B", "bytes queued for the wire at the end"),
+    "queued_max": ("B", "most bytes ever queued for the wire"),
+    "replays": ("1", "packets sent again after a bit error"),
+}
+"""Final counters of each wire, in /wires/total: unit and description."""
+
+UNITS: dict[str, tuple[str, str]] = {
+    "/meta/fabric_text": ("", "topology, verbatim"),
+    "/meta/schedule_text": ("", "schedule in its text form"),
+    "/meta/progress": (
+        "",
+        "simulated time [ps], bins in use, records written, all at the last flush",
+    ),
+    "/fabric/wire_class": ("", "class of wire: kind of link, from kind of node -> to kind of node"),
+    "/fabric/rate": ("B/s", "nominal rate of the wire"),
+    "/fabric/from_endpoint": (
+        "1",
+        "1 where the wire leaves an endpoint, 0 where it leaves a switch",
+    ),
+    "/tasks/name": ("", "task"),
+    "/tasks/start": ("ps", "start of the task, -1 if it did not start"),
+    "/tasks/end": ("ps", "end of the task, -1 if it did not end"),
+    "/primitives/time": ("ps", "completion of the slice"),
+    "/primitives/instance": ("1", "program instance: one rank on one channel"),
+    "/primitives/seq": ("1", "number of the slice within its instance"),
+    "/messages/source": ("1", "endpoint that sends"),
+    "/messages/destination": ("1", "endpoint that receives"),
+    "/messages/bytes": ("B", "size of the message"),
+    "/messages/start": ("ps", "when the message was due"),
+    "/messages/end": ("ps", "when its last byte was visible, -1 if it was not"),
+    "/wires/wire": ("", "wire, one direction of a link"),
+    "/wires/time": ("ps", "start of the time bin"),
+    "/hbm/endpoint": ("1", "endpoint"),
+    "/hbm/bytes": ("B", "memory traffic caused by communication in the bin"),
+} | {f"/wires/{name}": (unit, text) for name, (_, unit, text) in COLUMNS.items()}
+"""Unit and long name of every dataset outside /wires/total and /schedule."""

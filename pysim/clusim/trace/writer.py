@@ -1,0 +1,308 @@
+"""Write a trace while the run goes on, in bounded memory, so that a killed run leaves what was flushed.
+
+The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.trace.journal` keeps it whole
+between two flushes, so the partial file of a killed run, or of one still going on, opens like any other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bins import COLUMNS, BinRecorder, Bins
+from clusim.errors import EnvironmentFailure
+from clusim.outcome import Engine
+from clusim.result import Call, Provenance, Result, Tasks, Wires
+from clusim.trace.journal import Journal
+from clusim.trace.layout import FORMAT, UNITS, WIRE_TOTALS
+
+__all__ = ["TraceWriter"]
+
+Array = NDArray[Any]
+
+FLUSH_S = 1.0
+"""Wall time between two flushes [s]."""
+
+_CHUNK_ROWS = 65536
+
+META_NAMES = (
+    "fabric",
+    "engine",
+    "granularity",
+    "granularity_note",
+    "burst_packets",
+    "seed",
+    "version",
+    "command",
+)
+"""Fields of the provenance that are attributes of /meta; the texts are datasets."""
+
+
+class TraceWriter:
+    """One trace file being written; a `clusim.session.Sink`.
+
+    Parameters
+    ----------
+    path : Path
+        The final name.
+    wires, tasks : Wires, Tasks
+        Of these only names and constants are used.
+    schedule : dict of ndarray
+        The schedule's arrays, stored as they are under /schedule.
+    primitives : bool
+        Store every completion record.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        provenance: Provenance,
+        wires: Wires,
+        tasks: Tasks,
+        *,
+        num_endpoints: int,
+        call: Call | None = None,
+        schedule: dict[str, Array] | None = None,
+        primitives: bool = False,
+    ) -> None:
+        self.path = path
+        self.partial = path.with_name(path.name + ".partial")
+        self._records = 0
+        self._primitives = primitives
+        self._last_flush_s = time.monotonic()
+        self._journal: Journal | None = None
+        with self._guard():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            self._journal = Journal(self.partial)
+            self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
+            self._write_meta(provenance, call)
+            self._write_fabric(wires)
+            for name, values in (schedule or {}).items():
+                self._put(f"/schedule/{name}", values)
+            self._put("/tasks/name", tasks.names)
+            for column in ("start", "end"):
+                self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
+            self._make_histories(len(wires.names), num_endpoints)
+            if primitives:
+                for column, dtype in (("time", "<i8"), ("instance", "<u4"), ("seq", "<u4")):
+                    self._growing(f"/primitives/{column}", (0,), dtype)
+            self._commit()
+
+    def records(self, records: Array) -> None:
+        """Append completion records."""
+        if not self._primitives:
+            return
+        with self._guard():
+            for column, name in (("time", "time_ps"), ("instance", "instance"), ("seq", "seq")):
+                dataset = self._file[f"/primitives/{column}"]
+                dataset.resize(self._records + len(records), axis=0)
+                dataset[self._records :] = records[name]
+        self._records += len(records)
+
+    def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Flush if the last flush is long enough ago."""
+        if time.monotonic() - self._last_flush_s >= FLUSH_S:
+            self.flush(now_ps, engine, recorder)
+
+    def flush(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Put everything known by now on disk."""
+        with self._guard():
+            self._write_tasks(*engine.task_times())
+            self._write_totals(engine.wires())
+            self._write_bins(recorder.bins())
+            self._file["/meta/progress"][:] = (now_ps, recorder.count, self._records)
+            self._commit()
+        self._last_flush_s = time.monotonic()
+
+    def finish(self, result: Result) -> None:
+        """Write the outcome, close the file and give it its final name."""
+        with self._guard():
+            self._write_tasks(result.tasks.start_ps, result.tasks.end_ps)
+            self._write_totals(result.wires.counters)
+            self._write_bins(result.bins)
+            if (messages := result.messages) is not None:
+                self._put("/messages/source", messages.source)
+                self._put("/messages/destination", messages.destination)
+                self._put("/messages/bytes", messages.size_bytes)
+                self._put("/messages/start", messages.start_ps)
+                self._put("/messages/end", messages.end_ps)
+            bins = len(result.bins.edge_ps) - 1
+            self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
+            _set(self._file["/meta"], _outcome(result))
+            self._close(commit=True)
+            os.replace(self.partial, self.path)
+
+    def abandon(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Close after an interrupt or an error; the partial file keeps everything up to now."""
+        if self._journal is not None:
+            with suppress(EnvironmentFailure):
+                self.flush(now_ps, engine, recorder)
+                self._close(commit=False)
+
+    def discard(self) -> None:
+        """Close and delete: the run never began, or nothing more can be written."""
+        if self._journal is not None:
+            self._close(commit=False)
+            self.partial.unlink(missing_ok=True)
+
+    def _commit(self) -> None:
+        """Bring the file on disk to the present state."""
+        assert self._journal is not None
+        self._file.flush()
+        self._journal.commit()
+        if self._journal.error is not None:
+            raise self._journal.error
+
+    def _close(self, *, commit: bool) -> None:
+        """Close the file, with or without what is not yet on disk."""
+        journal, self._journal = self._journal, None
+        assert journal is not None
+        try:
+            if self._file:
+                self._file.close()
+            if commit:
+                journal.commit()
+        finally:
+            journal.close()
+        if commit and journal.error is not None:
+            raise journal.error
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Turn failures of the disk into one error, and leave nothing broken behind."""
+        try:
+            yield
+        except OSError as error:
+            self.discard()
+            with suppress(OSError):
+                self.partial.unlink(missing_ok=True)
+            reason = error.strerror or str(error)
+            raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
+
+    def _put(self, name: str, values: Array | list[str]) -> None:
+        """Store one column, compressed where that can pay, with its unit and description."""
+        if isinstance(values, list):
+            values = _texts(values)
+        pays = values.nbytes > 4096
+        options = {"compression": "gzip", "compression_opts": 1, "shuffle": True}
+        dataset = self._file.create_dataset(name, data=values, **(options if pays else {}))
+        self._describe(dataset, name)
+
+    def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        chunks = (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
+        if name == "/wires/time":
+            chunks = (64,)
+        dataset = self._file.create_dataset(
+            name,
+            shape,
+            dtype,
+            maxshape=(*shape[:-1], None),
+            chunks=chunks,
+            compression="gzip",
+            compression_opts=1,
+            shuffle=True,
+        )
+        self._describe(dataset, name)
+
+    @staticmethod
+    def _describe(dataset: Any, name: str) -> None:
+        unit, text = UNITS.get(name, ("1", name.rsplit("/", 1)[-1]))
+        if name.startswith("/wires/total/"):
+            unit, text = WIRE_TOTALS[name.rsplit("/", 1)[-1]]
+        _set(dataset, {"units": unit, "long_name": text})
+
+    def _write_meta(self, provenance: Provenance, call: Call | None) -> None:
+        root = {
+            "clusim_format": FORMAT,
+            "Conventions": f"clusim-{FORMAT}",
+            "source": f"clusim {provenance.version}",
+            "history": provenance.command,
+        }
+        _set(self._file, root)
+        meta = {name: getattr(provenance, name) for name in META_NAMES} | {"complete": False}
+        if call is not None:
+            meta |= {f"call_{name}": getattr(call, name) for name in Call.__dataclass_fields__}
+        _set(self._file.create_group("meta"), meta)
+        self._put("/meta/fabric_text", [provenance.fabric_text])
+        self._put("/meta/schedule_text", [provenance.schedule_text])
+        self._put("/meta/progress", np.zeros(3, np.int64))
+
+    def _write_fabric(self, wires: Wires) -> None:
+        self._put("/wires/wire", wires.names)
+        self._put("/fabric/wire_class", wires.classes)
+        self._put("/fabric/rate", np.asarray(wires.rate_Bps, np.float64))
+        self._put("/fabric/from_endpoint", np.asarray(wires.from_endpoint, np.uint8))
+        for name in WIRE_TOTALS:
+            self._put(f"/wires/total/{name}", np.zeros(len(wires.names), np.int64))
+
+    def _make_histories(self, num_wires: int, num_endpoints: int) -> None:
+        file = self._file
+        self._growing("/wires/time", (0,), "<i8")
+        file["/wires/time"].make_scale("time")
+        file["/wires/wire"].make_scale("wire")
+        self._put("/hbm/endpoint", np.arange(num_endpoints, dtype=np.uint32))
+        file["/hbm/endpoint"].make_scale("endpoint")
+        tables = [(f"/wires/{name}", num_wires, "/wires/wire") for name in COLUMNS]
+        for name, rows, scale in [*tables, ("/hbm/bytes", num_endpoints, "/hbm/endpoint")]:
+            self._growing(name, (rows, 0), "<i8")
+            file[name].dims[0].attach_scale(file[scale])
+            file[name].dims[1].attach_scale(file["/wires/time"])
+        for name in WIRE_TOTALS:
+            file[f"/wires/total/{name}"].dims[0].attach_scale(file["/wires/wire"])
+
+    def _write_tasks(self, start_ps: Array, end_ps: Array) -> None:
+        self._file["/tasks/start"][...] = start_ps
+        self._file["/tasks/end"][...] = end_ps
+
+    def _write_totals(self, counters: Array) -> None:
+        for name in WIRE_TOTALS:
+            self._file[f"/wires/total/{name}"][...] = counters[name].astype(np.int64)
+
+    def _write_bins(self, bins: Bins) -> None:
+        """Overwrite the histories."""
+        count = len(bins.edge_ps) - 1
+        tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
+        tables |= {"/hbm/bytes": bins.hbm_bytes, "/wires/time": bins.edge_ps[:-1]}
+        for name, table in tables.items():
+            dataset = self._file[name]
+            dataset.resize(count, axis=dataset.ndim - 1)
+            dataset[...] = table
+
+
+def _outcome(result: Result) -> dict[str, Any]:
+    """Return what is known only when the run is over."""
+    return {
+        "time_ps": result.time_ps,
+        "wall_s": result.wall_s,
+        "fingerprint": f"{result.fingerprint:016x}",
+        "verified": "" if result.verified is None else str(result.verified).lower(),
+        "verify_note": result.verify_note,
+        "complete": True,
+    }
+
+
+def _texts(values: list[str]) -> Array:
+    """Return texts as a column of one width.
+
+    Strings of any length would lie in HDF5's global heap, which has no checksums: the library can loop
+    for ever over a damaged one.
+    """
+    encoded = [text.encode() for text in values]
+    width = max(1, *(len(text) for text in encoded)) if encoded else 1
+    return np.array(encoded, dtype=h5py.string_dtype("utf-8", width))
+
+
+def _set(item: Any, values: dict[str, Any]) -> None:
+    """Set attributes; texts with a fixed width, as in columns."""
+    for name, value in values.items():
+        item.attrs[name] = _texts([value])[0] if isinstance(value, str) else value

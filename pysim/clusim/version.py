@@ -1,0 +1,18 @@
+"""The version, which is written down once: in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["version"]
+
+
+def version() -> str:
+    """Return the version of the installed package, or of the checkout it is imported from."""
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    if project.is_file():
+        for line in project.read_text(encoding="utf-8").splitlines():
+            if line.startswith("version = "):
+                return line.split('"')[1]
+    return metadata.version("clusim")

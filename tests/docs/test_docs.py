@@ -1,0 +1,111 @@
+"""What the documentation shows is run: commands, Python blocks, examples, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusim_cli.main import run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = {"custom_topology.py": 15, "custom_algorithm.py": 20}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def with_blocks(language: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.parametrize("page", with_blocks("sh"), ids=lambda page: page.name)
+def test_commands_work(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page, "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            assert words[0] == "clusim", line
+            assert run(words[1:]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", with_blocks("python"), ids=lambda page: page.name)
+def test_python_blocks_work(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page, "python"):
+        subprocess.run([sys.executable, "-c", block], check=True, cwd=tmp_path, timeout=60)
+
+
+def test_the_topology_shown_is_a_topology(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks(ROOT / "docs" / "topology-format.md", "yaml")
+    (tmp_path / "two-planes.yaml").write_text(block, encoding="utf-8")
+    assert run(["topo", "check", "two-planes.yaml"]) == 0
+    assert run(["run", "two-planes.yaml", "--size", "1MiB"]) == 0
+    assert "busbw" in capsys.readouterr().out
+
+
+def test_every_key_of_topology_files_is_documented() -> None:
+    from clusim.fabric.schema import Topology
+
+    page = (ROOT / "docs" / "topology-format.md").read_text(encoding="utf-8")
+    for key in Topology.model_fields:
+        assert f"`{key}`" in page, key
+
+
+def test_every_group_of_a_trace_is_documented() -> None:
+    from clusim.trace.layout import UNITS
+
+    page = (ROOT / "docs" / "trace-format.md").read_text(encoding="utf-8")
+    for name in UNITS:
+        assert f"`/{name.split('/')[1]}`" in page, name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_work_and_are_short(name: str, tmp_path: Path) -> None:
+    path = ROOT / "docs" / "examples" / name
+    done = subprocess.run(
+        [sys.executable, path], check=True, cwd=tmp_path, timeout=60, capture_output=True, text=True
+    )
+    assert " us, " in done.stdout
+    assert own_lines(path) <= EXAMPLES[name]
+
+
+def own_lines(path: Path) -> int:
+    """Count the lines that make the topology or the algorithm: no docstrings, imports or `main`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    count = 0
+    for node in tree.body:
+        if isinstance(node, ast.If | ast.Import | ast.ImportFrom):
+            continue
+        if not (isinstance(node, ast.FunctionDef) and node.name == "main"):
+            count += (node.end_lineno or 0) - node.lineno + 1
+    return count
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_output_in_the_readme_is_that_of_the_main_job(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (shown,) = blocks(ROOT / "README.md", "text")
+    command = "run dgx-a100 --collective allreduce --algorithm ring --size 256MiB --no-progress"
+    assert run(command.split()) == 0
+    mask = re.compile(r"(wall time +).*")
+    assert mask.sub(r"\1...", shown) == mask.sub(r"\1...", capsys.readouterr().out)

@@ -1,0 +1,146 @@
+"""The dependency rules of ARCHITECTURE.md, enforced on the source text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "pysim" / "clusim"
+CLI = ROOT / "cli" / "clusim_cli"
+
+# Bottom first, by the first name below `clusim`. A module imports only from rows above its own, and from its
+# own package; modules of one row do not know each other.
+FRONT = [
+    {"errors", "version"},
+    {"units", "resources"},
+    {"outcome", "image"},
+    {"hardware"},
+    {"fabric"},
+    {"schedule"},
+    {"collectives"},
+    {"lowering"},
+    {"engine", "reference", "traffic", "deadlock"},
+]
+BACK = [
+    {"errors", "version"},
+    {"units"},
+    {"outcome"},
+    {"bins"},
+    {"result"},
+    {"trace", "analysis"},
+    {"report"},
+]
+JOIN = [{"session"}, {"job"}, {"simulate"}, {"__init__", "__main__", "_engine"}]
+
+# What a front module may take from the back: the plain columns of a result.
+FRONT_MAY_USE = {"result"}
+
+# Third-party and private modules that only these places may import.
+GATEKEEPERS = {
+    "clusim._engine": ("clusim/engine.py",),
+    "cffi": ("csrc/bindings/",),
+    "numba": ("clusim/analysis/_kernels.py",),
+    "h5py": ("clusim/trace/",),
+    "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
+    "click": ("clusim_cli/",),
+    "rich": ("clusim_cli/",),
+}
+
+# Slow to import: never at the top of a module that a plain `clusim run` needs.
+LAZY = {"networkx", "h5py", "numba", "rich"}
+LAZY_HOMES = (
+    "clusim/trace/",
+    "clusim/fabric/graph.py",
+    "clusim/fabric/generators",
+    "clusim/analysis/_kernels.py",
+)
+
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])
+NAMES = [path.relative_to(ROOT).as_posix() for path in SOURCES]
+
+
+def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
+    """Yield the modules a file imports; those only type checkers see do not count."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            module = node.module or ""
+            yield from (
+                (f"clusim.{alias.name}" for alias in node.names)
+                if module == "clusim"
+                else (module,)
+            )
+        yield from imports(node, top_only=top_only)
+
+
+def layer(name: str, table: list[set[str]]) -> int | None:
+    return next((level for level, names in enumerate(table) if name in names), None)
+
+
+def own_name(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def may_import(mine: str, other: str) -> bool:
+    """Return whether a module of `mine` may import one of `other`, both first names below clusim."""
+    if mine == other:
+        return True
+    here = layer(mine, JOIN)
+    if here is not None:
+        there = layer(other, JOIN)
+        return there is None or there < here
+    for table in (FRONT, BACK):
+        high, low = layer(mine, table), layer(other, table)
+        if high is not None and low is not None and low < high:
+            return True
+    return layer(mine, FRONT) is not None and mine == "traffic" and other in FRONT_MAY_USE
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if PACKAGE in p.parents], ids=str)
+def test_imports_point_downward(path: Path) -> None:
+    mine = own_name(path)
+    known = any(layer(mine, table) is not None for table in (FRONT, BACK, JOIN))
+    assert known, f"{mine} has no layer: say in this test where it belongs"
+    for module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        if module.startswith("clusim_cli"):
+            assert mine == "__main__", "the library must not know its command line"
+        if module.startswith("clusim.") and not module.startswith("clusim._engine"):
+            other = module.split(".")[1]
+            assert may_import(mine, other), f"{mine} may not import {other}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_gatekeepers(path: Path) -> None:
+    here = path.as_posix()
+    for module in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for guarded, homes in GATEKEEPERS.items():
+            if module == guarded or module.startswith(f"{guarded}."):
+                assert any(home in here for home in homes), (
+                    f"{module} may be imported only from {homes}"
+                )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_slow_imports_are_lazy(path: Path) -> None:
+    here = path.as_posix()
+    if any(home in here for home in LAZY_HOMES):
+        return
+    for module in imports(ast.parse(path.read_text(encoding="utf-8")), top_only=True):
+        assert module.split(".")[0] not in LAZY, (
+            f"{module}: import it inside the function that needs it"
+        )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_files_are_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusim.trace.journal import Journal
+
+WRITES = st.lists(
+    st.tuples(st.integers(0, 60), st.binary(min_size=1, max_size=30), st.booleans()), max_size=40
+)
+
+
+@given(WRITES)
+def test_reads_back_what_was_written_last(writes: list[tuple[int, bytes, bool]]) -> None:
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"clusim-journal-{os.getpid()}"
+    journal, plain = Journal(path), bytearray()
+    try:
+        for offset, data, commit in writes:
+            journal.seek(offset)
+            journal.write(data)
+            plain.extend(bytes(max(0, offset + len(data) - len(plain))))
+            plain[offset : offset + len(data)] = data
+            if commit:
+                journal.commit()
+            journal.seek(0)
+            assert journal.read(200) == bytes(plain)
+        journal.commit()
+        assert path.read_bytes() == bytes(plain)
+    finally:
+        journal.close()
+        path.unlink()
+
+
+def test_the_file_changes_only_at_a_commit(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "x")
+    journal.write(b"first")
+    journal.commit()
+    journal.seek(0)
+    journal.write(b"second")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    journal.truncate(6)
+    journal.commit()
+    assert (tmp_path / "x").read_bytes() == b"second"
+    journal.close()
+
+
+def test_a_failed_write_is_remembered_and_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = Journal(tmp_path / "x")
+    journal.write(b"data")
+    monkeypatch.setattr(os, "pwrite", full)
+    journal.commit()
+    journal.write(b"more")
+    journal.commit()
+    assert journal.error is not None
+    assert journal.error.errno == errno.ENOSPC
+    journal.close()
