@@ -87,7 +87,7 @@ static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
             return;
         }
         w->waits[bit >> 6] |= mask;
-        w->waiting = 1;
+        w->soonest = base_min(w->soonest, c->avail);
     } else {
         w->waits[bit >> 6] &= ~mask;
     }

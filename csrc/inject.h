@@ -30,7 +30,7 @@ static inline uint32_t inject_count(uint64_t bytes, uint64_t full) {
 
 /* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
 static inline uint32_t inject_first_vc(const clusim_sim *s, uint32_t wire, uint32_t vc) {
-    if (LIKELY(!s->wires[wire].dateline)) return vc;
+    if (LIKELY(!s->model->has_dims) || !s->info[wire].dateline) return vc;
     return vc + 1 < s->nvc ? vc + 1 : s->nvc - 1;
 }
 

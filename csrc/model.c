@@ -180,7 +180,7 @@ static int32_t choose_shift(const clusim_model *m) {
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         longest = base_max(longest, im->endpoints[e].read_latency_ps);
     }
-    uint64_t width = 1 * gap / (im->num_wires + 1);
+    uint64_t width = 4 * gap / (im->num_wires + 1);
     int32_t shift = 2;
     while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
     /* The ring spans the longest latency, or the heap would do the work. */

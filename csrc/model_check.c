@@ -260,6 +260,7 @@ static const char *wrong_instance(const clusim_image *im, uint64_t row) {
     NEED(x->template_ < im->num_templates && x->cost < im->num_costs, "template or cost");
     NEED(x->chunk_bytes >= 1 && x->align >= 1 && x->slices >= 1, "chunk, align and slices");
     NEED(x->slots_per_slice >= 1, "slots_per_slice must be positive");
+    NEED(x->start_ps >= 0 && x->start_ps < MAX_TIME, "start_ps out of range");
     NEED(x->length < (UINT64_C(1) << 52), "length is too large");
     NEED(x->chunk_bytes < (UINT64_C(1) << 40), "chunk is too large");
     return wrong_ends(im, x);

@@ -393,6 +393,11 @@ void program_task_done(clusim_sim *s, uint32_t task) {
     }
 }
 
+void program_launch(clusim_sim *s, uint32_t id) {
+    s->insts[id].phase = PH_QUEUED;
+    sim_pool_list(s, &s->due_starts, id);
+}
+
 static void start_task(clusim_sim *s, uint32_t task) {
     const clusim_task *t = &s->model->image.tasks[task];
     s->tasks[task].start_ps = s->now_ps;
@@ -400,8 +405,12 @@ static void start_task(clusim_sim *s, uint32_t task) {
         case 0:
             s->tasks[task].instances_left = t->inst_hi - t->inst_lo;
             for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
-                s->insts[i].phase = PH_QUEUED;
-                sim_pool_list(s, &s->due_starts, i);
+                int64_t delay = s->model->image.instances[i].start_ps;
+                if (delay) {
+                    sim_event(s, s->now_ps + delay, EV_LAUNCH, 0, i);
+                } else {
+                    program_launch(s, i);
+                }
             }
             if (t->inst_lo == t->inst_hi) program_task_done(s, task);
             break;
@@ -471,7 +480,7 @@ static void take_due(clusim_sim *s, id_list *due) {
 }
 
 bool program_wave(clusim_sim *s) {
-    bool starts = s->slot_freed && s->slot_queue.len;
+    bool starts = (s->slot_freed && s->slot_queue.len) || s->due_starts.len;
     if (s->due_tasks.len == 0 && s->due_insts.len == 0 && !starts) {
         s->slot_freed = false;
         return false;

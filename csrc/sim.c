@@ -188,6 +188,7 @@ static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint3
         case EV_COMPLETE: complete(s, id); break;
         case EV_TAIL: program_counter_visible(s, id, number, true); break;
         case EV_HEAD: program_counter_visible(s, id, number, false); break;
+        case EV_LAUNCH: program_launch(s, id); break;
         case EV_READY: program_ready(s, id); break;
         case EV_KERNEL: memory_kernel_event(s, id); break;
         case EV_EPOCH: memory_epoch_event(s, id); break;

@@ -25,6 +25,7 @@ enum event_class {
     EV_DELAY,
     EV_SOURCE,
     EV_START,
+    EV_LAUNCH,
     EV_WAKE
 };
 
@@ -83,16 +84,18 @@ typedef struct wire_state {
     int64_t latency_ps;
     int64_t far_latency_ps; /* of the far node */
     uint32_t next_candidate;
-    uint32_t num_voqs, num_candidates, num_words;
+    uint32_t num_voqs, num_candidates;
+    uint32_t in_queue;     /* first candidate of packets from here, at the far node */
     uint32_t far_endpoint; /* endpoint at the far end, or NONE */
     uint32_t reverse;
     uint8_t down;
     uint8_t contended; /* stall_arbitration counted up to free_at */
     uint8_t listed;    /* in the list for phase B */
-    uint8_t waiting;   /* some flow waits for its pace */
-    uint8_t store_forward, plain_cut, has_errors, dateline;
+    uint8_t has_errors;
+    uint8_t store_forward, plain_cut;
+    uint16_t num_words; /* of the bitmaps */
     uint32_t num_ready; /* bits set in `ready` */
-    uint32_t unused;
+    uint32_t far_node;
 
     uint64_t packets, grants, bytes, payload;
     int64_t busy_ps, stall_arbitration_ps;
@@ -104,8 +107,7 @@ typedef struct wire_state {
     int64_t credit_ps;
     uint64_t *waits; /* flows that wait for their pace, a bitmap */
     struct flow_cursor *flows;
-    uint32_t in_queue; /* first candidate of packets from here, at the far node */
-    uint32_t far_node;
+    int64_t soonest; /* when the next flow in `waits` becomes available, or NEVER */
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");

@@ -25,11 +25,11 @@ void wire_init(clusim_sim *s, uint32_t wire) {
     w->in_queue = info->in_local * s->nvc;
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
-    w->num_words = info->num_words;
+    w->num_words = (uint16_t)info->num_words;
+    w->soonest = NEVER;
     w->store_forward = info->store_forward;
     w->plain_cut = info->plain_cut;
     w->has_errors = info->has_errors;
-    w->dateline = (uint8_t)info->dateline;
 }
 
 /* ---- credit and control bytes ------------------------------------------------------------------
@@ -205,8 +205,8 @@ static inline uint32_t next_bit(const uint64_t *words, uint32_t num_words, uint3
     return bits ? (word << 6) + (uint32_t)__builtin_ctzll(bits) : NONE;
 }
 
-/* Flows whose next packet has become available join the candidates; when the next one will. */
-static int64_t admit_waiting(clusim_sim *s, wire_state *w) {
+/* Flows whose next packet has become available join the candidates. */
+static void admit_waiting(const clusim_sim *s, wire_state *w) {
     int64_t soonest = NEVER;
     for (uint32_t i = w->num_voqs >> 6; i < w->num_words; i++) {
         for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
@@ -221,8 +221,7 @@ static int64_t admit_waiting(clusim_sim *s, wire_state *w) {
             }
         }
     }
-    w->waiting = soonest != NEVER;
-    return soonest;
+    w->soonest = soonest;
 }
 
 /* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
@@ -239,7 +238,9 @@ static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate)
     uint32_t packet_index = q->head;
     packet *p = &s->packets[packet_index];
     q->head = p->next;
-    if (LIKELY(q->head == NONE)) {
+    if (q->head != NONE) {
+        __builtin_prefetch(&s->packets[q->head]);
+    } else {
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
     }
@@ -262,8 +263,8 @@ static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate)
         w->contended = 1;
         w->stall_arbitration_ps += w->free_at - s->now_ps;
         wire_wake(s, w, w->free_at);
-    } else if (w->waiting) {
-        wire_wake(s, w, base_max(w->free_at, admit_waiting(s, w)));
+    } else if (w->soonest != NEVER) {
+        wire_wake(s, w, base_max(w->free_at, w->soonest));
     }
 }
 
@@ -289,8 +290,8 @@ static inline void grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     after_grant(s, w, candidate);
 }
 
-/* Round robin from the candidate after the last one granted; `soonest`: when a flow joins. */
-static inline void search(clusim_sim *s, wire_state *w, int64_t soonest) {
+/* Round robin from the candidate after the last one granted. */
+static inline void search(clusim_sim *s, wire_state *w) {
     uint32_t blocked = 0, vc = 0;
     uint32_t first = w->num_ready ? next_bit(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
@@ -305,7 +306,7 @@ static inline void search(clusim_sim *s, wire_state *w, int64_t soonest) {
         c = next_bit(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
         if (c == first) break;
     }
-    if (soonest != NEVER) wire_wake(s, w, soonest);
+    if (w->soonest != NEVER) wire_wake(s, w, w->soonest);
     if (blocked) stall(s, w, blocked);
 }
 
@@ -313,10 +314,11 @@ void wire_arbitrate(clusim_sim *s, uint32_t wire) {
     wire_state *w = &s->wires[wire];
     if (UNLIKELY(w->down)) return;
     if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
-        if (w->waiting || w->num_ready) wire_wake(s, w, w->free_at);
+        if (w->soonest != NEVER || w->num_ready) wire_wake(s, w, w->free_at);
         return;
     }
-    search(s, w, w->waiting ? admit_waiting(s, w) : NEVER);
+    if (w->soonest <= s->now_ps) admit_waiting(s, w);
+    search(s, w);
 }
 
 /* ---- faults and reading

@@ -140,6 +140,7 @@ typedef struct clusim_template {
 } clusim_template;
 
 typedef struct clusim_instance {
+    int64_t start_ps;
     uint64_t offset;
     uint64_t length;
     uint64_t chunk_bytes;

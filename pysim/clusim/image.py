@@ -179,6 +179,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     ),
     "instances": np.dtype(
         [
+            ("start_ps", _I64),  # after the start of its task
             ("offset", _U64),
             ("length", _U64),
             ("chunk_bytes", _U64),

@@ -116,6 +116,7 @@ class Programs:
             "slices": slices,
             "slice_min": rng.choice([1, 16, 64]),
             "slots_per_slice": rng.choice([1, 1, 2]),
+            "start_ps": rng.choice([0, 0, 1, 777, 20_000]),
         }
         if length > 12 * program.sizes["chunk_bytes"]:
             program.sizes["chunk_bytes"] = -(-length // 12)

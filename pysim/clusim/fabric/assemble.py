@@ -26,8 +26,8 @@ from clusim.fabric.schema import (
     SwitchSpec,
     Topology,
 )
-from clusim.hardware import ARCHITECTURES, CHIPS, LINKS, P2P, WINDOW
-from clusim.units import parse_size
+from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, P2P, WINDOW
+from clusim.units import parse_size, parse_time
 
 __all__ = ["MAX_LINKS", "MAX_NODES", "assemble"]
 
@@ -64,6 +64,11 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         state.sources["p2p"] = str(P2P[architecture])
     if topology.window is None:
         state.sources["window"] = str(WINDOW)
+    if topology.cta_skew is None:
+        state.sources["cta_skew"] = str(CTA_SKEW)
+    skew: Any = (
+        topology.cta_skew if topology.cta_skew is not None else parse_time(str(CTA_SKEW.value))
+    )
     window: Any = topology.window if topology.window is not None else parse_size(str(WINDOW.value))
     p2p: Any = topology.p2p or P2P[architecture].value
     return Fabric(
@@ -74,6 +79,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         num_vcs=topology.vcs,
         p2p=p2p,
         window_bytes=window,
+        cta_skew_ps=skew,
         protocols=protocols,
         channels=topology.channels or {"default": _default_channels(nodes, links)},
         ring_orders=rings,

@@ -289,6 +289,8 @@ class Fabric:
         Virtual channels per wire; requests use 0, responses `response_vc`.
     p2p : str
         Whether a point-to-point connection pushes (``write``) or the receiver pulls (``read``).
+    cta_skew_ps : int
+        Time from the start of one CTA of a kernel to that of the next [ps].
     window_bytes : int
         Bytes a CTA may have requested and not yet received [bytes]; 0 is unlimited.
     channels : dict
@@ -310,6 +312,7 @@ class Fabric:
     num_vcs: int = 2
     p2p: Literal["read", "write"] = "write"
     window_bytes: int = 65_536
+    cta_skew_ps: int = 0
     protocols: Mapping[str, Protocol] = field(default_factory=dict)
     channels: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
     ring_orders: tuple[tuple[int, ...], ...] | None = None

@@ -148,6 +148,7 @@ def _protocol(protocol: Protocol) -> str:
 
 def _use(fabric: Fabric) -> Iterator[str]:
     yield f"point to point by {fabric.p2p}, window {format_size(fabric.window_bytes)} per CTA"
+    yield f"a kernel's CTAs start {format_time(fabric.cta_skew_ps)} apart"
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
     yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
     if fabric.ring_orders:

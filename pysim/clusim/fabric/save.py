@@ -49,6 +49,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "sources": dict(fabric.sources),
         "p2p": fabric.p2p,
         "window": f"{fabric.window_bytes}B",
+        "cta_skew": f"{fabric.cta_skew_ps}ps",
         "vcs": fabric.num_vcs,
         "routing": fabric.routing,
         "channels": dict(fabric.channels),

@@ -221,6 +221,9 @@ class LinkSpec(LinkTypeSpec):
     dateline: Literal["none", "forward", "backward", "both"] = "none"
 
 
+_Skew = Annotated[int, _reader(parse_time), Field(ge=0, lt=2**40), _text("100ns")]
+
+
 class Topology(Spec):
     """A whole file."""
 
@@ -230,6 +233,7 @@ class Topology(Spec):
     architecture: str | None = None
     p2p: Literal["read", "write"] | None = None
     window: Annotated[int, _reader(parse_size), Field(lt=2**32), _text("64KiB")] | None = None
+    cta_skew: _Skew | None = None
     vcs: Annotated[int, Field(ge=1, le=16)] = 2
     routing: Literal["shortest", "dimension-order"] = "shortest"
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)

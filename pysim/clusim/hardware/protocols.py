@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, calibrated, published
 
-__all__ = ["ARCHITECTURES", "P2P", "WINDOW"]
+__all__ = ["ARCHITECTURES", "CTA_SKEW", "P2P", "WINDOW"]
 
 _NPKIT = "GH200 npkit medians of 512 KiB and 1 MiB steps (spcl/atlahs): send and recv 48, recvReduceSend 37,"
 _NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s"
@@ -122,6 +122,13 @@ P2P: dict[str, Figure] = {
     for arch in ARCHITECTURES
 }
 """Whether NCCL's point-to-point connections over NVLink pull or push, by architecture."""
+
+CTA_SKEW: Figure = calibrated(
+    "100ns",
+    "8 B all-reduces on 2 to 8 A100 take 1.3 to 2.7 us more than base plus steps (kernel start skew);"
+    " spread over 24 CTAs",
+)
+"""Time from the start of one CTA of a collective's kernel to that of the next."""
 
 WINDOW: Figure = calibrated(
     "32KiB", "a CTA of 512 threads with 4 of its 8 unrolled loads of 16 B in flight each"

@@ -57,6 +57,7 @@ class ProgramLowering:
             endpoint = int(self.arrays.rank_endpoint[item.rank])
             per_task[item.task] = per_task.get(item.task, 0) + 1
             sizes = (
+                item.channel * self.fabric.cta_skew_ps,
                 item.offset,
                 item.length,
                 item.chunk_bytes,

@@ -207,6 +207,7 @@ class TemplateSpec:
 class InstanceSpec:
     """A template bound to an endpoint, connections and a range of bytes."""
 
+    start_ps: int
     offset: int
     length: int
     chunk_bytes: int

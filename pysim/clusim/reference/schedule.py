@@ -69,8 +69,16 @@ class Schedule(InstanceHost):
         elif spec.kind == _MARKER or spec.inst_lo == spec.inst_hi:
             self._task_done(task)
         else:
-            for i in range(spec.inst_lo, spec.inst_hi):
-                self._begin_waiting(self.instances[i])
+            for instance in self.instances[spec.inst_lo : spec.inst_hi]:
+                self._launch(instance)
+
+    def _launch(self, instance: Instance) -> None:
+        """Start an instance `start_ps` from now (section 7)."""
+        delay_ps = instance.spec.start_ps
+        if delay_ps == 0:
+            self._begin_waiting(instance)
+        else:
+            self.machine.at(self.machine.now_ps + delay_ps, lambda: self._begin_waiting(instance))
 
     def _begin_waiting(self, instance: Instance) -> None:
         instance.state = State.WAIT_CTA_SLOT
