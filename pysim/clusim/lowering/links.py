@@ -24,7 +24,8 @@ NVLS_WARPS, CTA_WARPS = 5, 16
 """Warps that reduce in NVLS, of those of a CTA that the fabric's window is for (NCCL ``all_reduce.h``: 5 of 20)."""
 
 WINDOW_BURSTS = 2
-"""Least number of bursts per first wire that read windows hold."""
+"""Least number of bursts per first wire that read windows hold; multimem windows hold one, as in exact packets they
+are what limits a CTA."""
 
 BURSTS_PER_BUFFER = 32
 """Least number of bursts that receive buffers and reduction units hold.
@@ -208,12 +209,12 @@ class LinkLowering:
         return row
 
     def _window_bytes(self, connection: Connection, kind: int, burst_bytes: int, burst: int) -> int:
-        """Return how much a CTA may have requested: at least two bursts per first wire; 0 is unlimited."""
+        """Return how much a CTA may have requested [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
         if kind not in (_READ, _MULTIMEM) or window == 0:
             return 0
         if kind == _MULTIMEM:
-            window = window * NVLS_WARPS // CTA_WARPS
+            return window * NVLS_WARPS // CTA_WARPS
         return max(
             window, WINDOW_BURSTS * self._width(connection) * burst_bytes if burst > 1 else 0
         )
