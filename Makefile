@@ -9,13 +9,13 @@ PYTEST_ARGS ?=
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/tests/*.c)
 ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
 SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
-RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 256MiB
+RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
 .PHONY: help run test test-c test-python sanitize lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make run       set up .venv, build, run a 256 MiB ring all-reduce on a DGX A100"
+	@echo "make run       set up .venv, build, run a 64 MiB ring all-reduce on a DGX A100, packet by packet"
 	@echo "make test      set up .venv, build, run the C and the Python tests"
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard, the layer rules"

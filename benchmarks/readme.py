@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 256MiB --no-progress"
+COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
 
 
 def main(page: Path) -> None:

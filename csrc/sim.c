@@ -181,23 +181,29 @@ static void complete(clusim_sim *s, uint32_t xfer_index) {
     sim_pool_free_xfer(s, xfer_index);
 }
 
+static void dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+    switch (class) {
+        case EV_COMPLETE: complete(s, id); break;
+        case EV_TAIL:
+        case EV_HEAD: program_counter_visible(s, id, number, class == EV_TAIL); break;
+        case EV_LAUNCH: program_launch(s, id); break;
+        case EV_READY: program_ready(s, id); break;
+        default: /* EV_DELAY */ program_task_done(s, id); break;
+    }
+}
+
 static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
         case EV_FAULT: apply_fault(s, id); break;
         case EV_RESULT: unit_result(s, id); break;
-        case EV_COMPLETE: complete(s, id); break;
-        case EV_TAIL: program_counter_visible(s, id, number, true); break;
-        case EV_HEAD: program_counter_visible(s, id, number, false); break;
-        case EV_LAUNCH: program_launch(s, id); break;
-        case EV_READY: program_ready(s, id); break;
         case EV_KERNEL: memory_kernel_event(s, id); break;
         case EV_EPOCH: memory_epoch_event(s, id); break;
-        case EV_DELAY: program_task_done(s, id); break;
         case EV_SOURCE:
             if (number) s->sources[id].injecting = 0;
             source_try(s, id);
             break;
-        default: break; /* EV_START only makes time 0 happen */
+        case EV_START: /* only makes time 0 happen */ break;
+        default: dispatch_program(s, class, number, id); break;
     }
 }
 
