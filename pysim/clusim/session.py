@@ -5,8 +5,12 @@ Stopping an engine between slices changes no result: it only ever stops between 
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -55,6 +59,32 @@ def start_engine(image: Image, engine: EngineName, records: bool) -> Engine:
     return compiled.Simulation(image, records=records)
 
 
+@contextmanager
+def _deferred_interrupt() -> Iterator[list[bool]]:
+    """Turn Ctrl-C into a flag that is looked at between slices, so that it cannot get lost.
+
+    An exception that arrives while a library calls back into Python may be swallowed there. A second
+    Ctrl-C acts at once. Outside the main thread, or with a handler of the caller's, nothing is changed.
+    """
+    asked = [False]
+    usual = signal.default_int_handler
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not usual:
+        yield asked
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked[0]:
+            usual(number, frame)
+        asked[0] = True
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
 class Session:
     """One run in progress."""
 
@@ -67,7 +97,17 @@ class Session:
         self._loops = _loop_counts(image)
 
     def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
-        """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record."""
+        """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Ctrl-C was pressed; what came before it is with the sinks.
+        """
+        with _deferred_interrupt() as interrupted:
+            return self._run(sinks, progress, interrupted)
+
+    def _run(self, sinks: list[Sink], progress: Progress | None, interrupted: list[bool]) -> Stop:
         while True:
             stop = self._slice()
             records = self.engine.records() if sinks else None
@@ -77,6 +117,8 @@ class Session:
                 sink.tick(self.engine.now_ps, self.engine, self.recorder)
             if stop in (Stop.DONE, Stop.DEADLOCK):
                 return stop
+            if interrupted[0]:
+                raise KeyboardInterrupt
             if progress is not None:
                 progress(self.part_done(), self.engine.now_ps)
 

@@ -179,7 +179,10 @@ def test_a_stopped_run_leaves_a_readable_partial_trace(
     tmp_path: Path, number: int, code: int
 ) -> None:
     path, partial = tmp_path / "run.h5", tmp_path / "run.h5.partial"
-    often = "from clusim.trace import writer; writer.FLUSH_S = 0.0"
+    often = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)  # not inherited\n"
+        "from clusim.trace import writer; writer.FLUSH_S = 0.0"
+    )
     process = in_shell(often, "run", "dgx-a100", "--size", "1TiB", "--granularity", "packet",
                        "--trace-out", str(path))  # fmt: skip
     deadline_s = time.monotonic() + 30
