@@ -2,18 +2,20 @@
 
 #include <string.h>
 
-static inline bool before(const event *a, const event *b) {
-    return a->at_ps != b->at_ps ? a->at_ps < b->at_ps : a->key < b->key;
+static inline bool before(const event_queue *q, const event *a, const event *b) {
+    if (a->at_ps != b->at_ps) return a->at_ps < b->at_ps;
+    return a->key >> q->key_shift < b->key >> q->key_shift;
 }
 
-static bool far_before(const far_event *a, const far_event *b) {
-    if (before(&a->e, &b->e)) return true;
-    return !before(&b->e, &a->e) && a->order < b->order;
+static bool far_before(const event_queue *q, const far_event *a, const far_event *b) {
+    if (before(q, &a->e, &b->e)) return true;
+    return !before(q, &b->e, &a->e) && a->order < b->order;
 }
 
-int event_queue_init(event_queue *q, int32_t shift) {
+int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
     memset(q, 0, sizeof *q);
     q->shift = shift;
+    q->key_shift = key_shift;
     q->free_chunk = NONE;
     q->tick = -1;
     q->buckets = malloc(EVENT_QUEUE_BUCKETS * sizeof *q->buckets);
@@ -72,7 +74,7 @@ void event_queue_push_ready(event_queue *q, event e) {
         q->ready = bigger;
     }
     uint32_t i = q->ready_len++;
-    while (i > q->ready_pos && before(&e, &q->ready[i - 1])) {
+    while (i > q->ready_pos && before(q, &e, &q->ready[i - 1])) {
         q->ready[i] = q->ready[i - 1];
         i--;
     }
@@ -87,7 +89,7 @@ void event_queue_push_far(event_queue *q, event e) {
     }
     far_event f = {e, q->far_order++};
     uint32_t i = q->heap_len++;
-    while (i > 0 && far_before(&f, &q->heap[(i - 1) / 2])) {
+    while (i > 0 && far_before(q, &f, &q->heap[(i - 1) / 2])) {
         q->heap[i] = q->heap[(i - 1) / 2];
         i = (i - 1) / 2;
     }
@@ -100,8 +102,8 @@ static event pop_far(event_queue *q) {
     for (;;) {
         uint32_t child = 2 * i + 1;
         if (child >= q->heap_len) break;
-        if (child + 1 < q->heap_len && far_before(&q->heap[child + 1], &q->heap[child])) child++;
-        if (!far_before(&q->heap[child], &last)) break;
+        if (child + 1 < q->heap_len && far_before(q, &q->heap[child + 1], &q->heap[child])) child++;
+        if (!far_before(q, &q->heap[child], &last)) break;
         q->heap[i] = q->heap[child];
         i = child;
     }
@@ -129,24 +131,63 @@ static int64_t next_tick(const event_queue *q) {
     return NEVER;
 }
 
-/* Sort `ready` from `from` on by insertion; it is mostly in order. */
-static void sort_ready(event_queue *q, uint32_t from) {
-    event *r = q->ready;
-    for (uint32_t i = from; i < q->ready_len; i++) {
-        if (i == 0 || LIKELY(!before(&r[i], &r[i - 1]))) continue;
+static void insertion_sort(const event_queue *q, event *r, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        if (LIKELY(!before(q, &r[i], &r[i - 1]))) continue;
         event e = r[i];
         uint32_t k = i;
         do {
             r[k] = r[k - 1];
             k--;
-        } while (k > 0 && before(&e, &r[k - 1]));
+        } while (k > 0 && before(q, &e, &r[k - 1]));
         r[k] = e;
     }
 }
 
+/* End of the ascending run that starts at `from`. */
+static uint32_t run_end(const event_queue *q, const event *r, uint32_t from, uint32_t n) {
+    uint32_t end = from + 1;
+    while (end < n && !before(q, &r[end], &r[end - 1])) end++;
+    return end;
+}
+
+/* Merge neighbouring runs of `r` into `to`; returns the number of runs it found. */
+static uint32_t merge_runs(const event_queue *q, const event *r, event *to, uint32_t n) {
+    uint32_t runs = 0, out = 0;
+    for (uint32_t a = 0; a < n;) {
+        uint32_t middle = run_end(q, r, a, n), b = middle;
+        uint32_t end = middle < n ? run_end(q, r, middle, n) : n;
+        runs += middle < n ? 2 : 1;
+        while (a < middle && b < end) to[out++] = before(q, &r[b], &r[a]) ? r[b++] : r[a++];
+        while (a < middle) to[out++] = r[a++];
+        while (b < end) to[out++] = r[b++];
+        a = end;
+    }
+    return runs;
+}
+
+/* Sort `ready`. Events of one kind are pushed in the order of their times, so a
+ * bucket is a few ascending runs, long ones where a symmetric machine runs in lockstep. */
+static void sort_ready(event_queue *q) {
+    uint32_t n = q->ready_len;
+    if (n <= 12) {
+        insertion_sort(q, q->ready, n);
+        return;
+    }
+    if (run_end(q, q->ready, 0, n) == n) return;
+    if (2 * n > q->ready_size) {
+        event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
+        if (bigger == NULL) return;
+        q->ready = bigger;
+    }
+    event *r = q->ready, *spare = r + n;
+    while (merge_runs(q, r, spare, n) > 2) memcpy(r, spare, n * sizeof *r);
+    memcpy(r, spare, n * sizeof *r);
+}
+
 /* Move the chunks of a bucket to `ready`, in order, and free them. */
 static void empty_bucket(event_queue *q, uint32_t index) {
-    uint32_t c = q->buckets[index].head, from = q->ready_len;
+    uint32_t c = q->buckets[index].head;
     while (c != NONE) {
         event_chunk *chunk = &q->chunks[c];
         if (UNLIKELY(q->ready_len + EVENT_CHUNK > q->ready_size)) {
@@ -162,7 +203,7 @@ static void empty_bucket(event_queue *q, uint32_t index) {
         q->free_chunk = c;
         c = next;
     }
-    sort_ready(q, from);
+    sort_ready(q);
     uint32_t w = index >> 6;
     q->bits[w] &= ~(UINT64_C(1) << (index & 63));
     if (q->bits[w] == 0) q->summary[w >> 6] &= ~(UINT64_C(1) << (w & 63));

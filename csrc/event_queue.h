@@ -2,9 +2,9 @@
  *
  * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order
  * of insertion; what lies past the ring waits in a binary heap. Only the bucket under way is
- * sorted, by insertion, since events are mostly pushed in the order in which they are due. Events
- * of equal (time, key) keep their order of insertion. Times never lie before the last one popped.
- * Knows nothing of networks.
+ * sorted, by insertion, since events are mostly pushed in the order in which they are due. Only the
+ * bits of the key from `key_shift` on count; events equal in time and in those keep their order of
+ * insertion. Times never lie before the last one popped. Knows nothing of networks.
  */
 #ifndef CLUSIM_EVENT_QUEUE_H
 #define CLUSIM_EVENT_QUEUE_H
@@ -52,10 +52,11 @@ typedef struct event_queue {
     uint32_t ready_pos, ready_len, ready_size;
     uint32_t heap_len, heap_size;
     int32_t shift;
+    uint32_t key_shift;
     bool failed; /* an allocation failed; events were lost */
 } event_queue;
 
-int event_queue_init(event_queue *q, int32_t shift);
+int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
 void event_queue_free(event_queue *q);
 void event_queue_push_ready(event_queue *q, event e);
 void event_queue_push_far(event_queue *q, event e);

@@ -188,6 +188,24 @@ static int32_t choose_shift(const clusim_model *m) {
     return shift;
 }
 
+/* Whether any route or path leads through an endpoint that is not its end. */
+static bool find_relays(const clusim_model *m) {
+    const clusim_image *im = &m->image;
+    for (uint64_t i = 0; i < im->num_routes; i++) {
+        if (im->routes[i] == NONE) continue;
+        for (uint32_t k = 0; k < model_group_size(m, im->routes[i]); k++) {
+            uint32_t end = m->wires[model_group(m, im->routes[i])[k]].dst_endpoint;
+            if (end != NONE && end != i % im->num_endpoints) return true;
+        }
+    }
+    for (uint64_t p = 0; p + 1 < im->num_path_off; p++) {
+        for (uint32_t k = im->path_off[p]; k + 1 < im->path_off[p + 1]; k++) {
+            if (m->wires[im->path_wires[k]].dst_endpoint != NONE) return true;
+        }
+    }
+    return false;
+}
+
 static bool derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
@@ -196,6 +214,7 @@ static bool derive(clusim_model *m) {
     for (uint32_t i = 0; i < im->num_conns; i++) m->has_adaptive |= im->conns[i].policy == 2;
     for (uint32_t i = 0; i < im->num_sources; i++) m->has_adaptive |= im->sources[i].policy == 2;
     if (!derive_groups(m)) return false;
+    m->has_relays = find_relays(m);
     m->bucket_shift = choose_shift(m);
     return true;
 }

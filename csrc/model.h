@@ -48,6 +48,7 @@ struct clusim_model {
     uint32_t num_groups;
     bool has_dims;
     bool has_adaptive;
+    bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
 };
 

@@ -185,6 +185,50 @@ void node_respond(clusim_sim *s, uint32_t index) {
     wire_enqueue(s, index, candidate);
 }
 
+/* Link a packet into a list by the id of the wire it came over, behind its equals. */
+static void insert_by_wire(clusim_sim *s, uint32_t *list, uint32_t index) {
+    uint32_t *link = list;
+    while (*link != NONE && s->packets[*link].out <= s->packets[index].out) {
+        link = &s->packets[*link].next;
+    }
+    s->packets[index].next = *link;
+    *link = index;
+}
+
+/* A packet ends at this node: handle it when all of the timestamp have arrived, by wire id. */
+static void defer(clusim_sim *s, uint32_t index, uint32_t node, uint32_t *list) {
+    if (*list == NONE) sim_pool_list(s, &s->deferred, node);
+    insert_by_wire(s, list, index);
+}
+
+static void consume(clusim_sim *s, uint32_t index, uint32_t from) {
+    uint32_t kind = s->packets[index].kind;
+    if (kind == RED_REQ) {
+        unit_request(s, index, from);
+    } else if (kind == RED_DATA) {
+        unit_data(s, index, from);
+    } else {
+        deliver(s, index, from);
+    }
+}
+
+void node_settle(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    for (uint32_t i = 0; i < s->deferred.len; i++) {
+        const clusim_node *node = &im->nodes[s->deferred.ids[i]];
+        uint32_t *list = node->endpoint == NONE ? &s->units[node->unit].deferred
+                                                : &s->endpoints[node->endpoint].deferred;
+        uint32_t index = *list;
+        *list = NONE;
+        while (index != NONE) {
+            uint32_t next = s->packets[index].next;
+            consume(s, index, s->packets[index].out);
+            index = next;
+        }
+    }
+    s->deferred.len = 0;
+}
+
 void node_arrive(clusim_sim *s, uint32_t index) {
     packet *p = &s->packets[index];
     uint32_t from = p->out;
@@ -194,12 +238,15 @@ void node_arrive(clusim_sim *s, uint32_t index) {
         uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
         if (control | back->owed_256) wire_owe(s, back, control);
     }
-    if (w->far_endpoint != NONE && w->far_endpoint == p->dst) {
-        deliver(s, index, from);
-    } else if (p->kind == RED_REQ) {
-        unit_request(s, index, from);
-    } else if (p->kind == RED_DATA) {
-        unit_data(s, index, from);
+    bool delivered = w->far_endpoint != NONE && w->far_endpoint == p->dst;
+    if (delivered || ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA)))) {
+        uint32_t *list = delivered ? &s->endpoints[w->far_endpoint].deferred
+                                   : &s->units[s->info[from].dst_unit].deferred;
+        if (UNLIKELY(s->model->has_adaptive)) {
+            consume(s, index, from); /* events come in the contract's order */
+        } else {
+            defer(s, index, w->far_node, list);
+        }
     } else if (p->kind == MCAST && !p->copy) {
         fan_out(s, index, from);
     } else {

@@ -10,6 +10,8 @@
 #include "sim.h"
 
 void node_arrive(clusim_sim *s, uint32_t packet);
+/* Handle what arrived at this timestamp at the node where it ends. */
+void node_settle(clusim_sim *s);
 void node_respond(clusim_sim *s, uint32_t packet);
 
 /* Choose the wire out of the far node of wire `from` towards `endpoint`; uses up part of p->key. */

@@ -43,7 +43,8 @@ static bool allocate_work(clusim_sim *s) {
     ok &= zeroed(&s->tasks, im->num_tasks, sizeof *s->tasks);
     ok &= zeroed(&s->sources, im->num_sources, sizeof *s->sources);
     ok &= zeroed(&s->message_end, im->num_messages, sizeof *s->message_end);
-    return ok && event_queue_init(&s->events, s->model->bucket_shift) == 0;
+    return ok && event_queue_init(&s->events, s->model->bucket_shift,
+                                  s->model->has_adaptive ? 0 : RANK_SHIFT) == 0;
 }
 
 static void init_fabric(clusim_sim *s) {
@@ -60,9 +61,11 @@ static void init_fabric(clusim_sim *s) {
         s->endpoints[e].mem_cost16 = im->endpoints[e].mem_cost16;
         s->endpoints[e].slow_1024 = im->endpoints[e].slow_1024;
         s->endpoints[e].first_kernel = NONE;
+        s->endpoints[e].deferred = NONE;
         s->endpoints[e].epoch_at = NEVER;
     }
-    for (uint32_t u = 0; u < im->num_units; u++) s->units[u].wait_head = NONE;
+    for (uint32_t u = 0; u < im->num_units; u++)
+        s->units[u].wait_head = s->units[u].deferred = NONE;
 }
 
 static void init_work(clusim_sim *s) {
@@ -125,31 +128,19 @@ void clusim_sim_destroy(clusim_sim *s) {
     for (uint64_t i = 0; s->credits && i < s->model->image.num_wires * s->nvc; i++)
         free(s->credits[i].ring);
     for (uint32_t i = 0; i < s->xfer_size; i++) free(s->xfers[i].own_group);
-    void *owned[] = {s->wires,
-                     s->credits,
-                     s->voqs,
-                     s->ready_bits,
-                     s->wait_bits,
-                     s->flows,
-                     s->packets,
-                     s->xfers,
-                     s->buffers,
-                     s->conns,
-                     s->insts,
-                     s->endpoints,
-                     s->tasks,
-                     s->sources,
-                     s->units,
-                     s->message_end,
-                     s->records,
-                     s->final,
-                     s->phase_b.ids,
-                     s->due_tasks.ids,
-                     s->due_starts.ids,
-                     s->due_insts.ids,
-                     s->wave.ids,
-                     s->slot_queue.ids,
-                     s->dirty_endpoints.ids};
+    void *owned[] = {s->wires,          s->credits,
+                     s->voqs,           s->ready_bits,
+                     s->wait_bits,      s->flows,
+                     s->packets,        s->xfers,
+                     s->buffers,        s->conns,
+                     s->insts,          s->endpoints,
+                     s->tasks,          s->sources,
+                     s->units,          s->message_end,
+                     s->records,        s->final,
+                     s->phase_b.ids,    s->due_tasks.ids,
+                     s->due_starts.ids, s->due_insts.ids,
+                     s->wave.ids,       s->slot_queue.ids,
+                     s->deferred.ids,   s->dirty_endpoints.ids};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -213,11 +204,11 @@ static void prefetch_upcoming(const clusim_sim *s) {
     const event_chunk *chunk = event_queue_upcoming(&s->events);
     if (chunk == NULL) return;
     for (uint32_t i = 0; i < chunk->count; i++) {
-        uint32_t class = chunk->events[i].key >> 28;
+        uint32_t class = sim_class(chunk->events[i].key);
         if (class == EV_ARRIVE || class == EV_RESPOND) {
             __builtin_prefetch(&s->packets[chunk->events[i].payload], 1);
         }
-        const wire_state *w = &s->wires[chunk->events[i].key & 0xFFFFFFF];
+        const wire_state *w = &s->wires[chunk->events[i].key & NUMBER_MASK];
         if (class == EV_ARRIVE || class == EV_WAKE) __builtin_prefetch(w, 1);
     }
 }
@@ -235,7 +226,8 @@ static inline void dispatch_events(clusim_sim *s) {
         const event *e = &q->ready[q->ready_pos];
         if (e->at_ps != s->now_ps) break;
         uint32_t id = e->payload;
-        uint32_t class = e->key >> 28, number = e->key & 0xFFFFFFF;
+        uint32_t class = sim_class(e->key), number = e->key & NUMBER_MASK;
+        bool last = e->key >> RANK_SHIFT == 3;
         event_queue_pop(q);
         s->event_count++;
         if (LIKELY(class == EV_ARRIVE)) {
@@ -245,9 +237,11 @@ static inline void dispatch_events(clusim_sim *s) {
         } else if (class == EV_RESPOND) {
             node_respond(s, id);
         } else {
+            if (last && s->deferred.len) node_settle(s);
             dispatch_timer(s, class, number, id);
         }
     }
+    if (s->deferred.len) node_settle(s);
 }
 
 /* ---- phase B --------------------------------------------------------------------------------- */

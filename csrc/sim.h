@@ -26,7 +26,7 @@ enum event_class {
     EV_SOURCE,
     EV_START,
     EV_LAUNCH,
-    EV_WAKE
+    EV_WAKE /* at most 16 classes */
 };
 
 typedef struct packet {
@@ -188,6 +188,7 @@ typedef struct endpoint_state {
     uint32_t busy_sms;
     uint32_t kernels;      /* running */
     uint32_t first_kernel; /* list of tasks */
+    uint32_t deferred;     /* packets that arrive now, by wire id */
     int64_t epoch_at;
     uint64_t epoch_mem, epoch_avail;
     uint32_t settled_sms; /* busy_sms when speeds were last set */
@@ -213,6 +214,7 @@ typedef struct unit_state {
     int64_t clock16;
     uint64_t in_use;
     uint32_t wait_head, wait_tail;
+    uint32_t deferred; /* packets that arrive now, by wire id */
 } unit_state;
 
 typedef struct shared_buffer {
@@ -251,6 +253,7 @@ struct clusim_sim {
     unit_state *units;
     int64_t *message_end;
     id_list phase_b;
+    id_list deferred; /* nodes with deferred packets */
     id_list due_tasks, due_starts, due_insts, wave, slot_queue, dirty_endpoints;
     clusim_record *records;
     size_t num_records, record_size;
@@ -263,11 +266,27 @@ struct clusim_sim {
     clusim_wire_counters *final; /* counters at the end of the run */
 };
 
-/* Schedule an event. `order` ranks events of one class and time (a wire, a unit); the timers, which
- * only mark things due, use it to carry a small number instead. */
+/* The key of an event: its rank in phase A, its class, and a number.
+ *
+ * The contract orders a timestamp by class, and arrivals by wire. Most of that order cannot be
+ * seen: only arrivals at one endpoint or unit meet (node_defer sorts those), and arrivals,
+ * responses and wakes touch different queues unless GPUs relay. So events are sorted by rank alone:
+ * faults, then what travels, then the rest. With adaptive routing, where every arrival may look at
+ * every queue, the whole key counts. The number is a wire or unit, or something small that a timer
+ * carries. */
+enum { RANK_SHIFT = 30, CLASS_SHIFT = 26, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 };
+
+static inline uint32_t sim_class(uint32_t key) { return key >> CLASS_SHIFT & 15; }
+
+static inline uint32_t sim_key(const clusim_sim *s, uint32_t class, uint32_t number) {
+    uint32_t rank = class == EV_FAULT ? 0 : class == EV_ARRIVE || class == EV_WAKE ? 1 : 3;
+    if (class == EV_RESPOND) rank = s->model->has_relays ? 2 : 1;
+    return rank << RANK_SHIFT | class << CLASS_SHIFT | (number & NUMBER_MASK);
+}
+
 static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
                              uint32_t payload) {
-    event_queue_push(&s->events, at, class << 28 | (order & 0xFFFFFFF), payload);
+    event_queue_push(&s->events, at, sim_key(s, class, order), payload);
 }
 
 /* pools and lists: sim_pool.c */

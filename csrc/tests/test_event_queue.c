@@ -14,18 +14,22 @@ static uint32_t random_below(uint32_t n) {
     return (uint32_t)(random_state % n);
 }
 
+static uint32_t ignored; /* low bits of the key that do not count */
+
 static int by_time_key_payload(const void *a, const void *b) {
     const event *x = a, *y = b;
     if (x->at_ps != y->at_ps) return x->at_ps < y->at_ps ? -1 : 1;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    uint32_t a_key = x->key >> ignored, b_key = y->key >> ignored;
+    if (a_key != b_key) return a_key < b_key ? -1 : 1;
     return x->payload < y->payload ? -1 : x->payload > y->payload;
 }
 
 /* Push everything, pop everything: equal (time, key) must come out as they went in. */
-static void test_order(int32_t shift, uint32_t spread, uint32_t keys) {
+static void test_order(int32_t shift, uint32_t spread, uint32_t keys, uint32_t key_shift) {
     static event expected[COUNT];
+    ignored = key_shift;
     event_queue q;
-    assert(event_queue_init(&q, shift) == 0);
+    assert(event_queue_init(&q, shift, key_shift) == 0);
     for (uint32_t i = 0; i < COUNT; i++) {
         expected[i] = (event){random_below(spread), random_below(keys), i};
         event_queue_push(&q, expected[i].at_ps, expected[i].key, expected[i].payload);
@@ -45,7 +49,7 @@ static void test_order(int32_t shift, uint32_t spread, uint32_t keys) {
 static void test_hold(int32_t shift) {
     static const uint32_t delays[] = {0, 1, 7, 5760, 150000, 3000000, 40000000};
     event_queue q;
-    assert(event_queue_init(&q, shift) == 0);
+    assert(event_queue_init(&q, shift, 0) == 0);
     for (uint32_t i = 0; i < 500; i++) event_queue_push(&q, random_below(1000), i, i);
     event last = {0};
     for (uint32_t i = 0; i < 200000; i++) {
@@ -64,9 +68,10 @@ static void test_hold(int32_t shift) {
 }
 
 int main(void) {
-    test_order(3, 1000, 5);
-    test_order(6, 3000000, 100);
-    test_order(0, 100000000, 3);
+    test_order(3, 1000, 5, 0);
+    test_order(6, 3000000, 100, 0);
+    test_order(6, 3000, 100, 4);
+    test_order(0, 100000000, 3, 0);
     test_hold(2);
     test_hold(6);
     test_hold(20);
