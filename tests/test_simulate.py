@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,18 @@ def test_progress_grows_from_0_to_1(
     assert 0.7 < seen[-1][0] <= 1
 
 
+def test_progress_grows_while_equal_messages_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusim.session.SLICE_S", 0.0)
+    seen: list[float] = []
+    clusim.simulate_traffic(
+        clusim.load("star:4"),
+        clusim.Traffic("permutation", 4 << 20, 4096),
+        progress=lambda part, _: seen.append(part),
+    )
+    assert seen == sorted(seen)
+    assert len({round(part, 1) for part in seen}) > 8
+
+
 def test_what_crosses_the_wires_of_a_ring_is_what_busbw_counts(result: Result) -> None:
     up, down = class_traffic(result)
     assert (up.wire_class, down.wire_class) == ("nvlink gpu->switch", "nvlink switch->gpu")
@@ -83,6 +96,20 @@ def test_what_crosses_the_wires_of_a_ring_is_what_busbw_counts(result: Result) -
         assert row.payload_bytes == row.asked_bytes == 14 << 20
         assert row.wire_bytes > row.payload_bytes
         assert 0 < row.mean_busy <= row.max_busy <= 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "carried"),
+    [("broadcast", 3.0), ("reduce", 3.0), ("gather", 0.75), ("scatter", 0.75), ("send", 1.0),
+     ("all_gather", 3.0), ("reduce_scatter", 3.0), ("alltoall", 3.0), ("sendrecv", 4.0)],
+)  # fmt: skip
+def test_what_crosses_the_wires_of_any_operation_is_what_busbw_counts(
+    fabric: Fabric, operation: str, carried: float
+) -> None:
+    size_bytes = 1 << 16
+    schedule = clusim.collectives.build(fabric, operation, None, size_bytes, ranks=range(4))
+    for row in class_traffic(clusim.simulate(fabric, schedule)):
+        assert row.payload_bytes == row.asked_bytes == carried * size_bytes
 
 
 def test_the_limit_is_the_busiest_wire(result: Result) -> None:
@@ -100,6 +127,29 @@ def test_several_collectives_have_no_bandwidth(fabric: Fabric, schedule: Schedul
     assert result.call is None
     with pytest.raises(InputError, match="not one collective"):
         _ = result.busbw_GBps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "d"}, "engine 'd': unknown; use c or reference"),
+        ({"seed": -1}, "seed -1: must be at least 0"),
+        ({"bins": 1}, "bins 1: must be at least 2"),
+        ({"trace_primitives": True}, "no trace to put them into"),
+        ({"granularity": "fine"}, "granularity 'fine'"),
+    ],
+)
+def test_bad_options_are_named(
+    fabric: Fabric, schedule: Schedule, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        clusim.simulate(fabric, schedule, **options)
+
+
+@pytest.mark.parametrize("fields", [{"routing": "scenic"}, {"seed": -1}, {"packet_bytes": 0}])
+def test_bad_traffic_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(fields)).split("_")[0]):
+        clusim.Traffic(**({"pattern": "incast", "message_bytes": 64, "packet_bytes": 64} | fields))
 
 
 def test_verify_refuses_more_memory_than_sensible(fabric: Fabric) -> None:

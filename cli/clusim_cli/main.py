@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from clusim.errors import ClusimError, InternalError
+from clusim.errors import ClusimError, InternalError, TopologyError
 
 __all__ = ["cli", "main"]
 
@@ -77,12 +77,20 @@ def _fail(error: BaseException) -> int:
     """Explain `error` on stderr and return the exit code it means."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     if isinstance(error, click.ClickException):
         _one_line(error.format_message())
         return error.exit_code
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         _one_line("interrupted")
         return EXIT_INTERRUPT
+    if isinstance(error, TopologyError):
+        # A line for each problem of a topology; the first is usually the cause of the others.
+        first, *more = str(error).splitlines()
+        _one_line(f"{first} (and {len(more)} more)" if more else first)
+        return error.exit_code
     if isinstance(error, ClusimError) and not isinstance(error, InternalError):
         _one_line(str(error))
         return error.exit_code

@@ -45,7 +45,10 @@ __all__ = ["command"]
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--redop", default="sum", show_default=True, help="Reduction.")
 @click.option(
-    "--root", type=click.IntRange(0), default=None, help="Root rank.  [default: the first]"
+    "--root",
+    type=click.IntRange(0),
+    default=None,
+    help="Root, of an operation that has one.  [default: the first rank]",
 )
 @click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
@@ -54,7 +57,9 @@ __all__ = ["command"]
 @click.option(
     "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
 )
-@click.option("--trace-primitives", is_flag=True, help="Put every completed slice into the trace.")
+@click.option(
+    "--trace-primitives", is_flag=True, help="Put every completed slice into the trace, too."
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")
@@ -69,10 +74,11 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.simulate import simulate
 
     machine = fabric.load(topology)
-    size_bytes = 0 if options["collective"] == "barrier" else options["size"]
+    operation = collectives.operation_name(options["collective"])
+    size_bytes = 0 if operation == "barrier" else options["size"]
     schedule = collectives.build(
         machine,
-        options["collective"],
+        operation,
         options["algorithm"],
         size_bytes,
         ranks=options["ranks"],

@@ -40,7 +40,8 @@ __all__ = ["command"]
 def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> int:
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
-    Generators: fat-tree, torus, mesh, dragonfly, ring, star; `clusim topo show GENERATOR` says what one makes.
+    Generators: fat-tree, torus, mesh, ring, dragonfly, star, fully-connected; `clusim topo show fat-tree:k=4` says
+    what one makes.
     """
     from clusim import fabric
     from clusim.analysis.latency import summarise

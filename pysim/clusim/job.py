@@ -70,6 +70,8 @@ def collective_job(
     from clusim.lowering import lower
     from clusim.schedule import to_arrays, to_text
 
+    if not 0 <= seed < 2**64:
+        raise InputError(f"seed {seed}: must be at least 0 and below 2^64")
     lowered = lower(fabric, schedule, granularity=options.granularity, seed=seed, faults=faults)
     image = lowered.image
     traced = options.trace_out is not None
@@ -233,6 +235,10 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
     """Run to the end; whatever goes wrong, what the trace already has is kept and closed."""
     if options.bins < 2:
         raise InputError(f"bins {options.bins}: must be at least 2")
+    if options.trace_primitives and options.trace_out is None:
+        raise InputError(
+            "trace primitives: there is no trace to put them into; give --trace-out FILE"
+        )
     keep = checker is not None or options.trace_primitives
     trace = _open_trace(job, options)
     sinks: list[Sink] = [sink for sink in (checker, trace) if sink is not None]

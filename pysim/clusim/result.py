@@ -24,11 +24,25 @@ __all__ = [
     "Tasks",
     "Wires",
     "busbw_factor",
+    "counted_share",
 ]
 
 Array = NDArray[Any]
 
 PS_PER_S = 10**12
+
+
+def counted_share(operation: str, ranks: int) -> float:
+    """Return what all wires must carry together for busbw, per byte of the collective's size.
+
+    With a root this is not what all ranks would need: the root of a broadcast has its data already, and all blocks of
+    a gather go to one rank.
+    """
+    if operation in ("broadcast", "reduce"):
+        return ranks - 1.0
+    if operation in ("gather", "scatter"):
+        return (ranks - 1) / ranks
+    return 1.0 if operation == "send" else ranks * busbw_factor(operation, ranks)
 
 
 def busbw_factor(operation: str, ranks: int) -> float:
@@ -161,6 +175,11 @@ class Result:
         return int(self.wires.counters["grants"].sum())
 
     @property
+    def has_bandwidth(self) -> bool:
+        """Whether the run is one finished collective, so that it has a bandwidth."""
+        return self.call is not None and self.complete
+
+    @property
     def algbw_GBps(self) -> float:
         """Size of the collective over its time [10^9 bytes/s]."""
         call = self._the_call()
@@ -182,6 +201,8 @@ class Result:
     def _the_call(self) -> Call:
         if self.call is None:
             raise InputError("bandwidth: the run is not one collective; look at its tasks instead")
+        if not self.complete:
+            raise InputError("bandwidth: the run did not finish")
         return self.call
 
     def to_json(self) -> dict[str, Any]:
@@ -189,8 +210,8 @@ class Result:
         head: dict[str, Any] = {"time_ps": self.time_ps}
         if self.call is not None:
             head |= {
-                "algbw_GBps": round(self.algbw_GBps, 6),
-                "busbw_GBps": round(self.busbw_GBps, 6),
+                "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,
+                "busbw_GBps": round(self.busbw_GBps, 6) if self.complete else None,
                 "collective": self.call.operation,
                 "algorithm": self.call.algorithm,
                 "protocol": self.call.protocol,
@@ -203,8 +224,8 @@ class Result:
             "packets": self.packets,
             "packet_hops": self.packet_hops,
             "grants": self.grants,
-            "wall_s": round(self.wall_s, 6),
-            "fingerprint": f"{self.fingerprint:016x}",
+            "wall_s": round(self.wall_s, 6) if self.complete else None,
+            "fingerprint": f"{self.fingerprint:016x}" if self.complete else None,
             "verified": self.verified,
             "fabric": self.provenance.fabric,
             "engine": self.provenance.engine,

@@ -44,17 +44,19 @@ def simulate(
     granularity : str or int
         ``"packet"``: every packet by itself; ``"auto"``: bursts where exact packets would take long and
         the error is small; a size: bursts of about so many bytes.
+    seed : int
+        Seed of whatever is random in the run (packets replayed after bit errors).
     verify : bool
         Carry real numbers through the schedule in the order in which the engine completes slices, and
         compare the outcome with the definition of the collective.
     engine : str
         ``"c"``, or ``"reference"`` for the slow one.
     trace_out : path or None
-        Write a trace there; with `trace_primitives` also every completed slice.
+        Write a trace there (HDF5, ``docs/trace-format.md``); with `trace_primitives` also every completed slice.
     bins : int
         Most time bins to keep per wire.
     faults : sequence
-        Faults as `clusim.lowering.lower` takes them.
+        What breaks when: `clusim.lowering.Fault`.
     progress : callable or None
         Called about 20 times a second with (part done, simulated ps); raising from it ends the run.
     command : str
@@ -64,6 +66,8 @@ def simulate(
     ------
     DeadlockError
         Nothing can happen any more; the message names the waiting cycle.
+    ClusimError
+        Any other bad input or failure of the surroundings; each is one line.
     """
     from clusim.job import Checker, Options, collective_job, run_job
 

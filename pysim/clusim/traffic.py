@@ -44,6 +44,9 @@ HOT_SHARE = 0.2
 MAX_MESSAGES = 20_000_000
 """More than this is refused: their times alone would take over a GB."""
 
+MAX_MESSAGE_BYTES = 1 << 40
+"""Largest message [bytes]."""
+
 PS_PER_S = 10**12
 
 
@@ -86,10 +89,17 @@ class Traffic:
         for name in ("message_bytes", "packet_bytes", "duration_ps"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name.split('_')[0]} {getattr(self, name)}: must be at least 1")
+        if self.message_bytes > MAX_MESSAGE_BYTES:
+            raise InputError(f"message {self.message_bytes}: too large; at most 1 TiB")
         if self.packet_bytes > 1 << 24:
             raise InputError(f"packet {self.packet_bytes}: too large; at most 16 MiB")
         if self.pattern not in PATTERNS:
             raise InputError(f"pattern {self.pattern!r}: unknown; one of {', '.join(PATTERNS)}")
+        if self.routing not in get_args(Routing):
+            routings = ", ".join(get_args(Routing))
+            raise InputError(f"routing {self.routing!r}: unknown; one of {routings}")
+        if not 0 <= self.seed < 2**64:
+            raise InputError(f"seed {self.seed}: must be at least 0 and below 2^64")
         if self.load is not None and self.pattern not in TIMED_PATTERNS:
             raise InputError(
                 f"load {self.load}: {self.pattern} sends all at once; use uniform or hotspot"

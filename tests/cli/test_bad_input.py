@@ -102,14 +102,22 @@ def test_a_good_file_is_good(clusim: Clusim, tmp_path: Path) -> None:
             ["root 9"],
         ),
         (["run", "dgx-a100", "--verify", "--size", "8GiB"], ["smaller size"]),
+        (["run", "dgx-a100", "--size", "1000TiB"], ["at most 1 TiB"]),
+        (["run", "dgx-a100", "--granularity", "1TiB"], ["at most 1 GiB"]),
+        (["run", "dgx-a100", "--root", "3"], ["allreduce: has no root"]),
+        (["run", "dgx-a100", "--trace-primitives"], ["--trace-out"]),
         (["run"], ["TOPOLOGY"]),
         (["run", "dgx-a100", "--speed", "9"], ["--speed"]),
         (["topo", "show", "dgx"], []),
         (["topo", "frobnicate"], ["frobnicate"]),
         (["info", "/no/such/file.h5"], ["no such file"]),
         (["info", __file__], ["not a readable trace"]),
+        (["info", "/tmp"], ["is a directory"]),
+        (["info", "/dev/null"], ["no regular file"]),
         (["traffic", "fat-tree:k=3"], []),
-        (["traffic", "fat-tree:q=4"], []),
+        (["traffic", "fat-tree:q=4"], ["unknown option 'q'", "oversub"]),
+        (["traffic", "star:99999999"], ["too large"]),
+        (["traffic", "mesh:4x4", "--message", "100TiB"], ["at most 1 TiB"]),
         (["traffic", "mesh:0x4"], []),
         (["traffic", "mesh:4x4", "--load", "0.5"], ["uniform"]),
         (["traffic", "mesh:4x4", "--pattern", "uniform", "--load", "-1"], ["load"]),
@@ -133,6 +141,36 @@ def test_an_unwritable_trace(clusim: Clusim, tmp_path: Path, place: str) -> None
     done = clusim("run", "dgx-a100", "--size", "8K", "--trace-out", tmp_path / place)
     one_line(done, 1, "cannot write the trace")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_trace_never_takes_the_place_of_a_device_or_a_pipe(
+    clusim: Clusim, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    one_line(
+        clusim("run", "dgx-a100", "--size", "8K", "--trace-out", pipe), 1, "not a regular file"
+    )
+    assert pipe.is_fifo()
+    assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
+    one_line(clusim("run", "dgx-a100", "--size", "8K", "--trace-out", ""), 1, "cannot write")
+
+
+def test_of_several_problems_the_first_is_named_and_the_others_are_counted(
+    clusim: Clusim, tmp_path: Path
+) -> None:
+    text = GOOD.replace("name:", "nmae:").replace("count:", "cuont:")
+    (tmp_path / "bad.yaml").write_text(text, encoding="utf-8")
+    done = clusim("topo", "check", tmp_path / "bad.yaml")
+    one_line(done, 2, "did you mean 'name'?", "(and 1 more)")
+
+
+@pytest.mark.parametrize("arguments", [[], ["topo"]])
+def test_a_command_without_arguments_prints_its_help(clusim: Clusim, arguments: list[str]) -> None:
+    done = clusim(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("Usage: clusim")
+    assert len(done.err.splitlines()) > 5
 
 
 def in_shell(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:

@@ -158,6 +158,13 @@ def test_ctrl_c_is_exit_code_130_and_keeps_the_trace(
     shown = clusim("info", tmp_path / "run.h5.partial")
     assert shown.code == 0
     assert "unfinished" in shown.out
+    for word in ("busbw", "fingerprint", "wall time"):
+        assert word not in shown.out
+    data = json.loads(clusim("info", tmp_path / "run.h5.partial", "--json").out)
+    assert data["complete"] is False
+    assert [data[key] for key in ("algbw_GBps", "busbw_GBps", "wall_s", "fingerprint")] == [
+        None
+    ] * 4
 
 
 def test_a_bug_of_ours_is_exit_code_70_with_a_traceback(

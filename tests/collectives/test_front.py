@@ -19,9 +19,11 @@ from clusim.schedule import Schedule, Shape
     [
         (("allsum", "ring", 64), "'allsum': unknown; use one of allreduce"),
         (("allreduce", "star", 64), "no algorithm 'star'; use one of ring"),
-        (("allreduce", "ring", 0), "size 0 bytes; must be 1"),
+        (("allreduce", "ring", 0), "size 0 bytes; must be at least 1"),
         (("allreduce", "ring", -4), "size -4 bytes"),
-        (("allreduce", "ring", 2**51), "must be 1..2\\^50"),
+        (("allreduce", "ring", "1MiB"), "size '1MiB'; must be a whole number of bytes"),
+        (("allreduce", "ring", 1e6), "must be a whole number of bytes"),
+        (("allreduce", "ring", 2**40 + 4), "at most 1 TiB"),
         (("allreduce", "ring", 6), "no whole number of float32"),
     ],
 )
@@ -36,8 +38,8 @@ def test_bad_arguments_are_named(arguments: tuple[Any, ...], message: str) -> No
         ({"ranks": (0, 4)}, "rank 4: out of range; this fabric has ranks 0..3"),
         ({"ranks": (0, -1)}, "rank -1: out of range"),
         ({"ranks": (1, 2, 1)}, "rank 1: named twice"),
-        ({"ranks": (2,)}, "at least 2 are needed"),
-        ({"ranks": ()}, "at least 2 are needed"),
+        ({"ranks": (2,)}, "a group of 1; at least 2 ranks"),
+        ({"ranks": ()}, "a group of 0; at least 2 ranks"),
         ({"channels": 0}, "0 channels; must be 1..64"),
         ({"channels": 65}, "65 channels; must be 1..64"),
         ({"protocol": "fast"}, "'fast': unknown; use one of simple"),
@@ -54,7 +56,9 @@ def test_a_root_must_be_in_the_group() -> None:
     with pytest.raises(InputError, match=r"root 3 is not in the group \[0, 1\]"):
         build(4, "broadcast", "ring", 64, ranks=(0, 1), root=3)
     assert build(4, "broadcast", "ring", 64, ranks=(2, 1)).calls[0].root == 2
-    assert build(4, "allreduce", "ring", 64, root=3).calls[0].root == -1
+    assert build(4, "allreduce", "ring", 64).calls[0].root == -1
+    with pytest.raises(InputError, match="allreduce: has no root; leave out root 3"):
+        build(4, "allreduce", "ring", 64, root=3)
 
 
 def test_nvls_needs_reduction_units() -> None:
@@ -81,6 +85,16 @@ def test_the_fabric_gives_channels_and_small_sizes_use_fewer() -> None:
     assert build(fabric, "allreduce", "ring", 1 << 10, channels=4).calls[0].channels == 4
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("all_reduce", "allreduce"), ("AllGather", "all_gather"), ("all-to-all", "alltoall")],
+)
+def test_operations_are_known_however_their_words_are_joined(written: str, name: str) -> None:
+    schedule = build(4, written, None, 64)
+    assert schedule == build(4, name, None, 64)
+    assert schedule.calls[0].operation == name
+
+
 def test_aliases_of_element_types_become_names() -> None:
     call = build(2, "allreduce", "ring", 64, dtype="bf16").calls[0]
     assert call.dtype == "bfloat16"
@@ -90,7 +104,7 @@ def test_every_named_function_makes_a_schedule() -> None:
     made = set()
     for name in collectives.__all__:
         function = getattr(collectives, name)
-        if not inspect.isfunction(function) or name in ("build", "emit"):
+        if not inspect.isfunction(function) or name in ("build", "emit", "operation_name"):
             continue
         schedule = function(3) if name == "barrier" else function(3, 1200)
         assert isinstance(schedule, Schedule)

@@ -79,6 +79,8 @@ def test_granularity_can_be_a_size(h100: Fabric) -> None:
     assert lower(h100, ring(h100), 100).burst == 1
     with pytest.raises(InputError, match="granularity 0: must be at least 1 byte"):
         lower(h100, ring(h100), 0)
+    with pytest.raises(InputError, match="too coarse; at most 1 GiB"):
+        lower(h100, ring(h100), 1 << 40)
     with pytest.raises(InputError, match="'fine': unknown; use packet, auto or a size"):
         lower(h100, ring(h100), "fine")
 
@@ -94,6 +96,14 @@ def test_buffers_units_and_windows_hold_several_bursts(a100: Fabric, h100: Fabri
     assert (read["window_bytes"] >= 12 * 65536).all()
     assert set(lower(a100, ring(a100), "packet").image.conns["window_bytes"]) == {a100.window_bytes}
     assert set(exact.conns["window_bytes"]) == {0}
+
+
+def test_small_buffers_stay_small_for_exact_packets() -> None:
+    small = load("star:2,buffer=16KiB")
+    schedule = build(small, "allreduce", "ring", MIB)
+    assert (lower(small, schedule, "packet").image.wires["buffer_bytes"] == 16384).all()
+    tiny = load("star:2,buffer=1KiB")
+    assert (lower(tiny, schedule, "packet").image.wires["buffer_bytes"] == 3 * (4096 + 64)).all()
 
 
 def test_costs_are_those_of_the_protocol(h100: Fabric) -> None:

@@ -72,6 +72,14 @@ def test_every_group_of_a_trace_is_documented() -> None:
         assert f"`/{name.split('/')[1]}`" in page, name
 
 
+def test_every_primitive_is_documented() -> None:
+    from clusim.image import OPCODES
+
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    for name in OPCODES:
+        assert f"`{name}`" in page, name
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_work_and_are_short(name: str, tmp_path: Path) -> None:
     path = ROOT / "docs" / "examples" / name

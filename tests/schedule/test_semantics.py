@@ -152,3 +152,12 @@ def test_one_result_of_the_switch_is_rounded_once() -> None:
     executor = Executor(schedule, [inputs])
     executor.run()
     assert float(executor.output(0, 0)[0]) == float(np.float16(2051))
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 16])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_products_of_random_floats_differ_by_rounding_only(dtype: str, ranks: int) -> None:
+    schedule = build(ranks, "allreduce", "ring", 1 << 16, dtype=dtype, redop="prod")
+    (check,) = verify(schedule, data="random")
+    assert check.ok, check.first
+    assert 0 < check.max_ulp <= ranks

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clusim.result import Result, busbw_factor
+from clusim.result import Result, counted_share
 
 __all__ = ["ClassTraffic", "Limit", "WireUse", "busiest_wires", "class_traffic", "limit"]
 
@@ -48,7 +48,7 @@ class Limit:
     payload_share : float
         Payload in what it carried; headers, flit padding and control bytes are the rest.
     busbw_bound_GBps : float or None
-        Bus bandwidth if that wire had never been idle; None if the run is not one collective.
+        Bus bandwidth if that wire had never been idle; None if the run is not one finished collective.
     """
 
     name: str
@@ -67,7 +67,8 @@ class ClassTraffic:
     payload_bytes, wire_bytes : int
         Without and with headers, padding and control [bytes].
     asked_bytes : float or None
-        What the definition of bus bandwidth counts for all ranks together [bytes].
+        What the definition of bus bandwidth counts for all ranks together [bytes]; None if the run is not one
+        finished collective.
     mean_busy, max_busy : float
         Utilisation over the wires of the class.
     """
@@ -118,15 +119,15 @@ def limit(result: Result) -> Limit | None:
         wire_class=result.wires.classes[wire],
         reached=reached,
         payload_share=int(row["payload"]) / max(1, carried),
-        busbw_bound_GBps=None if result.call is None else result.busbw_GBps / reached,
+        busbw_bound_GBps=result.busbw_GBps / reached if result.has_bandwidth else None,
     )
 
 
 def class_traffic(result: Result) -> list[ClassTraffic]:
     """Return what crossed each class of wires, in order of first appearance."""
     asked = None
-    if (call := result.call) is not None:
-        asked = call.size_bytes * busbw_factor(call.operation, call.ranks) * call.ranks
+    if (call := result.call) is not None and result.complete:
+        asked = call.size_bytes * counted_share(call.operation, call.ranks)
     counters, busy = result.wires.counters, result.utilisation
     table = []
     for name in dict.fromkeys(result.wires.classes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.collectives.builder import ScheduleBuilder
-from clusim.collectives.front import ALGORITHMS, Options, build, emit
+from clusim.collectives.front import ALGORITHMS, Options, build, emit, operation_name
 from clusim.collectives.functions import (
     all_gather,
     alltoall,
@@ -40,6 +40,7 @@ __all__ = [
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
+    "operation_name",
     "reduce",
     "reduce_scatter",
     "ring_allreduce",

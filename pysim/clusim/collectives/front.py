@@ -13,7 +13,7 @@ from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import PROTOCOLS, Shape, default_channels
 
-__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
+__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call", "operation_name"]
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:
@@ -55,15 +55,24 @@ class Options(TypedDict, total=False):
     shape: Shape | None
 
 
-def _find(operation: str, algorithm: str | None) -> tuple[str, Algorithm]:
-    if operation not in ALGORITHMS:
-        raise InputError(f"collective {operation!r}: unknown; use one of {', '.join(ALGORITHMS)}")
-    name = algorithm or ALGORITHMS[operation][0]
-    if (operation, name) not in REGISTRY:
+def operation_name(name: str) -> str:
+    """Return the operation called `name`, however its words are joined: ``all_reduce``, ``all-to-all``."""
+    bare = name.lower().replace("_", "").replace("-", "")
+    for operation in ALGORITHMS:
+        if bare == operation.replace("_", ""):
+            return operation
+    raise InputError(f"collective {name!r}: unknown; use one of {', '.join(ALGORITHMS)}")
+
+
+def _find(name: str, algorithm: str | None) -> tuple[str, str, Algorithm]:
+    """Return the names of an operation and of its algorithm, and the algorithm."""
+    operation = operation_name(name)
+    chosen = algorithm or ALGORITHMS[operation][0]
+    if (operation, chosen) not in REGISTRY:
         raise InputError(
-            f"{operation}: has no algorithm {name!r}; use one of {', '.join(ALGORITHMS[operation])}"
+            f"{operation}: has no algorithm {chosen!r}; use one of {', '.join(ALGORITHMS[operation])}"
         )
-    return name, REGISTRY[operation, name]
+    return operation, chosen, REGISTRY[operation, chosen]
 
 
 def make_call(
@@ -71,6 +80,8 @@ def make_call(
 ) -> CollectiveCall:
     """Return the checked call of an algorithm called `name`, with all defaults filled in."""
     algorithm = REGISTRY[operation, name]
+    if not isinstance(bytes, int):
+        raise InputError(f"{operation}: size {bytes!r}; must be a whole number of bytes")
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
     protocol = options.get("protocol") or "simple"
@@ -87,6 +98,8 @@ def make_call(
             channels = default_channels(bytes, channels, protocol, len(ranks))
     root = options.get("root")
     if not algorithm.rooted:
+        if root is not None:
+            raise InputError(f"{operation}: has no root; leave out root {root}")
         root = ABSENT
     elif root is None:
         root = ranks[0] if ranks else ABSENT
@@ -117,7 +130,7 @@ def emit(
     **options: Unpack[Options],
 ) -> tuple[int, ...]:
     """Append a collective to a schedule under construction and return its task of every position."""
-    name, entry = _find(operation, algorithm)
+    operation, name, entry = _find(operation, algorithm)
     fabric = None if isinstance(target, int) else target
     call = make_call(fabric, builder.num_ranks, operation, name, bytes, options)
     shape = options.get("shape") or entry.shape(call, fabric)
@@ -140,14 +153,15 @@ def build(
     fabric : Fabric or int
         What it runs on, or just a number of ranks.
     operation, algorithm : str
-        Names in `ALGORITHMS`; without `algorithm` the operation's first.
+        Names in `ALGORITHMS`, the operation's also with ``_`` or ``-`` between its words; without `algorithm` the
+        operation's first.
     bytes : int
         Size [bytes], as `CollectiveCall.bytes` has it.
     **options
         See `Options`.
     """
     num_ranks = fabric if isinstance(fabric, int) else fabric.num_ranks
-    name, _ = _find(operation, algorithm)
+    operation, name, _ = _find(operation, algorithm)
     group = options.get("ranks")
     count = num_ranks if group is None else len(group)
     builder = ProgramBuilder(num_ranks, f"{operation} {name} {bytes} B on {count} ranks")

@@ -325,9 +325,7 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
     given.update(options)
     sketch = _Sketch(endpoint=preset_endpoint("host"))
     for key, value in given.items():
-        if key not in _OPTIONS:
-            known = [*generator.arguments, *_OPTIONS]
-            raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}")
+        _known_option(generator, key)
         attribute, read = _OPTIONS[key]
         try:
             setattr(sketch, attribute, read(value))
@@ -350,6 +348,12 @@ def _generate(spec: str, name: str, rest: str, options: Mapping[str, object]) ->
     )
 
 
+def _known_option(generator: _Generator, key: str) -> None:
+    if key not in _OPTIONS:
+        known = [*generator.arguments, *_OPTIONS]
+        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, known)}")
+
+
 def _arguments(
     generator: _Generator, rest: str
 ) -> tuple[tuple[int, ...], Arguments, dict[str, object]]:
@@ -370,6 +374,7 @@ def _arguments(
         elif key in generator.arguments:
             args[key] = _integer(key, value)
         else:
+            _known_option(generator, key)
             given[key] = value.strip()
     missing = [
         key for key, value in generator.arguments.items() if value is None and key not in args
@@ -385,6 +390,8 @@ def _arguments(
 
 def _integer(name: str, text: str) -> int:
     text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
         raise TopologyError(f"{name}={text!r}: must be a whole number above 0")
+    if len(text) > 6:
+        raise TopologyError(f"{name}={text[:20]}: too large; the limit is {MAX_NODES} nodes")
     return int(text)

@@ -72,6 +72,7 @@ _FENCE = calibrated(
     "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
 )
 _NO_FENCE = published("0", "flags travel in the data")
+_NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 
 
 def _protocol(arch: str, name: str) -> Preset:
@@ -87,9 +88,13 @@ def _protocol(arch: str, name: str) -> Preset:
     return {
         "fixed": calibrated(f"{round(fixed_us * slow * 1000)}ns", fixed_source + scaled),
         "throughput": rates,
-        "expand": published(round(expand * 120), nccl),
+        "expand": published(
+            round(expand * 120),
+            "wire bytes per 120 bytes of data: "
+            + ("no flags among the data" if expand == 1 else explanation),
+        ),
         "tail_fence": _FENCE if name == "simple" else _NO_FENCE,
-        "head_fence": _NO_FENCE,
+        "head_fence": _NO_HEAD_FENCE if name == "simple" else _NO_FENCE,
         "buffer": published(buffer, nccl),
         "slots": published(8, "NCCL_STEPS"),
         "chunk_steps": published(steps[0], "NCCL ALLREDUCE_CHUNKSTEPS; LL and LL128 use one step"),

@@ -19,7 +19,7 @@ from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric
 from clusim.image import Image
 from clusim.lowering.faults import Fault, lower_faults
-from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering, Traffic
+from clusim.lowering.links import LinkLowering, Traffic, least_buffer
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
@@ -33,6 +33,9 @@ TARGET_HOPS = 16_000_000
 
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
+
+MAX_BURST_BYTES = 1 << 30
+"""Coarsest granularity that can be asked for [bytes]."""
 
 Array = NDArray[Any]
 
@@ -159,6 +162,8 @@ def _cut(links: LinkLowering, schedule: Schedule, granularity: str | int) -> _Cu
     if isinstance(granularity, int):
         if granularity < 1:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
+        if granularity > MAX_BURST_BYTES:
+            raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
         cut.bursts = [max(1, granularity // packet) for packet in packets]
     elif granularity == "auto":
         cut.bursts = _automatic(cut)
@@ -206,25 +211,22 @@ def _fabric_arrays(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> dic
 
 
 def _wires(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> Array:
-    """Return the wires with receive buffers that hold at least three of the largest bursts."""
+    """Return the wires with receive buffers that hold enough of the largest bursts."""
     wires = arrays.wires.copy()
     for index, row in enumerate(arrays.formats):
         flit = int(row["flit_bytes"])
         header = int(max(row["header_bytes"]))
-        largest = max(
-            (burst * (-(-(header + packet) // flit) * flit) for packet, burst in used), default=0
-        )
+        sizes = (burst * (-(-(header + packet) // flit) * flit) for packet, burst in used)
+        rooms = (least_buffer(burst, size) for (_, burst), size in zip(used, sizes, strict=True))
         own = wires["format"] == index
-        least = np.uint64(BURSTS_PER_BUFFER * largest)
+        least = np.uint64(max(rooms, default=0))
         wires["buffer_bytes"][own] = np.maximum(wires["buffer_bytes"][own], least)
     return wires
 
 
 def _units(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> Array:
-    """Return the reduction units with capacity for at least three of the largest bursts."""
+    """Return the reduction units with capacity for enough of the largest bursts."""
     units = arrays.units.copy()
-    largest = max((packet * burst for packet, burst in used), default=0)
-    units["capacity_bytes"] = np.maximum(
-        units["capacity_bytes"], np.uint64(BURSTS_PER_BUFFER * largest)
-    )
+    least = max((least_buffer(burst, packet * burst) for packet, burst in used), default=0)
+    units["capacity_bytes"] = np.maximum(units["capacity_bytes"], np.uint64(least))
     return units

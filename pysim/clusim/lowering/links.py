@@ -18,7 +18,7 @@ from clusim.lowering.programs import protocol_of
 from clusim.schedule.ir import ABSENT, Connection, Prim, Schedule
 from clusim.schedule.iteration import prim_totals
 
-__all__ = ["BURSTS_PER_BUFFER", "LinkLowering", "Traffic"]
+__all__ = ["LinkLowering", "Traffic", "least_buffer"]
 
 NVLS_WARPS, CTA_WARPS = 5, 16
 """Warps that reduce in NVLS, of those of a CTA that the fabric's window is for (NCCL ``all_reduce.h``: 5 of 20)."""
@@ -27,8 +27,11 @@ WINDOW_BURSTS = 2
 """Least number of bursts per first wire that read windows hold; multimem windows hold one, as in exact packets they
 are what limits a CTA."""
 
+PACKETS_PER_BUFFER = 3
+"""Least number of exact packets that receive buffers and reduction units hold."""
+
 BURSTS_PER_BUFFER = 32
-"""Least number of bursts that receive buffers and reduction units hold.
+"""Least number of bursts, of more than one packet each, that they hold.
 
 With three, flows that share a switch block each other as exact packets never do, and lose up to a quarter of
 their rate (8 GPUs behind 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
@@ -62,6 +65,11 @@ class Traffic:
     def packets(self, packet_bytes: int) -> int:
         """Return the number of packets."""
         return -(-self.wire_bytes // packet_bytes)
+
+
+def least_buffer(burst: int, burst_bytes: int) -> int:
+    """Return the least room for bursts of `burst` packets that take `burst_bytes` each [bytes]."""
+    return burst_bytes * (BURSTS_PER_BUFFER if burst > 1 else PACKETS_PER_BUFFER)
 
 
 class LinkLowering:

@@ -15,9 +15,9 @@ __all__ = ["collective_report", "traffic_report"]
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""
     rows = [("time", format_time(result.time_ps))]
-    if result.call is None:
+    if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
-    elif result.call.size_bytes:
+    elif result.call is not None and result.call.size_bytes and result.complete:
         rows.append(("algbw", f"{result.algbw_GBps:.2f} GB/s"))
         rows.append(("busbw", f"{result.busbw_GBps:.2f} GB/s"))
     return _report(result, rows)
@@ -58,19 +58,18 @@ def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
 
 def _head(result: Result) -> list[str]:
     where = result.provenance.fabric
-    if not result.complete:
-        where = f"{where}  (unfinished: this is how far the run got)"
+    note = [] if result.complete else ["", "  unfinished: this is how far the run got"]
     call = result.call
     if call is None:
-        what = f"{len(result.tasks.names)} tasks"
-        if result.messages is not None:
-            what = result.provenance.schedule_text
-        return [f"{what} on {where}"]
+        # Traffic has no tasks, and its messages are in a trace only when it is complete.
+        tasks = len(result.tasks.names)
+        what = f"{tasks} tasks" if tasks else result.provenance.schedule_text
+        return [f"{what} on {where}", *note]
     what = call.operation
     if call.size_bytes:
         what += f" {format_size(call.size_bytes)} {call.dtype}"
     how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
-    return [f"{what} over {call.ranks} ranks of {where} ({how})"]
+    return [f"{what} over {call.ranks} ranks of {where} ({how})", *note]
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:
@@ -134,9 +133,9 @@ def _foot(result: Result) -> list[tuple[str, str]]:
     rows = [
         ("packets", f"{result.packets:,} packets, {hops:,} packet-hops"),
         ("granularity", result.provenance.granularity_note),
-        ("wall time", speed),
-        ("fingerprint", f"{result.fingerprint:016x}"),
     ]
+    if result.complete:
+        rows += [("wall time", speed), ("fingerprint", f"{result.fingerprint:016x}")]
     if result.verified is not None:
         word = "correct" if result.verified else "WRONG"
         rows.append(("data", f"{word}{': ' if result.verify_note else ''}{result.verify_note}"))

@@ -171,8 +171,8 @@ def _check_ranks(ranks: Sequence[int], num_ranks: int) -> None:
         seen.add(rank)
 
 
-MAX_BYTES = 2**50
-"""Largest size of a collective [bytes]."""
+MAX_BYTES = 2**40
+"""Largest size of a collective [bytes]: more than any GPU's memory."""
 
 _NO_BYTES = ("barrier",)
 
@@ -184,11 +184,13 @@ def check_call(call: CollectiveCall, num_ranks: int) -> None:
     _check_ranks(call.ranks, num_ranks)
     if len(call.ranks) < 2:
         raise InputError(
-            f"{call.operation}: {len(call.ranks)} rank(s) in the group; at least 2 are needed"
+            f"{call.operation}: a group of {len(call.ranks)}; at least 2 ranks are needed"
         )
     if call.operation not in _NO_BYTES:
         if not 0 < call.bytes <= MAX_BYTES:
-            raise InputError(f"{call.operation}: size {call.bytes} bytes; must be 1..2^50")
+            raise InputError(
+                f"{call.operation}: size {call.bytes} bytes; must be at least 1 byte and at most 1 TiB"
+            )
         if call.bytes % size:
             raise InputError(
                 f"{call.operation}: size {call.bytes} bytes is no whole number of {call.dtype} elements;"

@@ -358,10 +358,8 @@ class Executor:
                 bad = ~(ulps <= tolerance_ulp)
             if bad.any():
                 at = int(np.flatnonzero(bad)[0])
-                first = (
-                    first
-                    or f"rank {rank} element {low + at}: {got[at]} instead of {region.values[at]}"
-                )
+                pair = kind.widen(got[at : at + 1])[0], kind.widen(region.values[at : at + 1])[0]
+                first = first or f"rank {rank} element {low + at}: {pair[0]} instead of {pair[1]}"
                 wrong += int(bad.sum())
         return CallCheck(index, call.operation, wrong == 0, wrong, worst, first)
 

@@ -43,6 +43,9 @@ def _open(path: str | Path) -> Iterator[Any]:
         hint = Path(f"{path}.partial")
         more = f"; the run did not finish: try {hint}" if hint.exists() else ""
         raise TraceError(f"{path}: no such file{more}")
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "no regular file"
+        raise TraceError(f"{path}: is {kind}; give a trace, such as run.h5")
     try:
         with h5py.File(path, "r") as file:
             number = file.attrs.get("clusim_format")

@@ -75,7 +75,7 @@ class TraceWriter:
         primitives: bool = False,
     ) -> None:
         self.path = path
-        self.partial = path.with_name(path.name + ".partial")
+        self.partial = Path(f"{path}.partial")
         self._records = 0
         self._primitives = primitives
         self._last_flush_s = time.monotonic()
@@ -83,6 +83,9 @@ class TraceWriter:
         with self._guard():
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if path.exists() and not path.is_file():
+                # Renaming onto a device or a pipe would put a file in its place.
+                raise OSError(errno.EINVAL, "not a regular file")
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
             self._write_meta(provenance, call)
