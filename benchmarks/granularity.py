@@ -26,11 +26,11 @@ bursts of about that size. `auto`, the default, is exact up to 32 million packet
 the smallest bursts that bring the run to 16 million, none larger than 1/24 of a slice. The output of every
 run says which was used.
 
-The error below is that of the completion time against exact packets. With `auto` it stays below 0.3% for rings
-and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*, and even bursts of
-two packets differ by 1%. Exact runs of these two also move by about 1% when the start of the CTAs is shifted by a few
-hundred nanoseconds, so part of this is the sensitivity of a perfectly regular machine to phase; run what must be
-exact with `--granularity packet`.
+The error below is that of the completion time against exact packets. With `auto` it stays below 0.3% for
+rings and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*,
+and even bursts of two packets differ by 1%. Exact runs of these two also move by about 1% when the start of
+the CTAs is shifted by a few hundred nanoseconds, so part of this is the sensitivity of a perfectly regular
+machine to phase; run what must be exact with `--granularity packet`.
 
 Wall time is the engine's, on one core. Written by `python benchmarks/granularity.py`; times depend on the
 machine, errors do not.
