@@ -1,6 +1,6 @@
 #include "memory.h"
 
-#include "program.h"
+#include "task.h"
 
 #define WHOLE (UINT64_C(1) << 48)
 #define FASTEST (UINT64_C(1) << 62)
@@ -45,7 +45,7 @@ void memory_kernel_event(clusim_sim *s, uint32_t task) {
     if (--e->kernels == 0) e->epoch_at = NEVER;
     e->set_changed = 1;
     memory_mark_dirty(s, task_of(s, task)->endpoint);
-    program_task_done(s, task);
+    task_done(s, task);
 }
 
 void memory_epoch_event(clusim_sim *s, uint32_t endpoint) {

@@ -7,6 +7,7 @@
 #include "node.h"
 #include "program.h"
 #include "source.h"
+#include "task.h"
 #include "unit.h"
 #include "verify.h"
 #include "wire.h"
@@ -177,9 +178,9 @@ static void dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uin
         case EV_COMPLETE: complete(s, id); break;
         case EV_TAIL:
         case EV_HEAD: program_counter_visible(s, id, number, class == EV_TAIL); break;
-        case EV_LAUNCH: program_launch(s, id); break;
+        case EV_LAUNCH: task_launch(s, id); break;
         case EV_READY: program_ready(s, id); break;
-        default: /* EV_DELAY */ program_task_done(s, id); break;
+        default: /* EV_DELAY */ task_done(s, id); break;
     }
 }
 
@@ -292,7 +293,7 @@ static void step(clusim_sim *s) {
     bool more;
     do {
         dispatch_events(s);
-        more = program_wave(s);
+        more = task_wave(s);
     } while (more);
     if (s->dirty_endpoints.len) memory_settle(s);
     phase_b(s);
