@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from clusim.image import OPCODES, Op
 from clusim.outcome import State
@@ -21,18 +22,18 @@ _FLAGS = [opcode.flags for opcode in OPCODES.values()]
 _WRITE_CONN, _READ_CONN = 0, 1
 
 
-class InstanceHost:
-    """What an instance knows of the rest of the run, and tells it; the schedule overrides it."""
+class InstanceHost(Protocol):
+    """What an instance knows of the rest of the run, and tells it."""
 
     connections: list[Connection]
 
     def record(self, instance: int, sequence: int) -> None:
         """A slice was completed, now."""
-        raise NotImplementedError
+        ...
 
     def finished(self, instance: Instance) -> None:
         """The instance has no slice left."""
-        raise NotImplementedError
+        ...
 
 
 @dataclass(slots=True)
