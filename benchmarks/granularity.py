@@ -28,9 +28,10 @@ run says which was used.
 
 The error below is that of the completion time against exact packets. With `auto` it stays below 0.3% for
 rings and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*,
-and even bursts of two packets differ by 1%. Exact runs of these two also move by about 1% when the start of
-the CTAs is shifted by a few hundred nanoseconds, so part of this is the sensitivity of a perfectly regular
-machine to phase; run what must be exact with `--granularity packet`.
+and even bursts of two packets differ by 1% at 256 MiB. Exact runs of these two move as much by themselves: at
+64 MiB, starting the CTAs 50, 200 or 400 ns apart instead of 100 changes a tree by -1.7% to +0.7% and NVLS by
+-1.3% to +0.1%. So part of the error is the sensitivity of a perfectly regular machine to phase; run what must
+be exact with `--granularity packet`.
 
 Wall time is the engine's, on one core. Written by `python benchmarks/granularity.py`; times depend on the
 machine, errors do not.

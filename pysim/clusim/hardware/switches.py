@@ -20,7 +20,7 @@ _LATENCY = calibrated(
 _UNIT_LATENCY = assumed("100ns", "a pipeline of the order of the port-to-port latency")
 _UNIT_CAPACITY = assumed(
     "2MiB",
-    "not the limit: 8 GPUs x 16 CTAs request 1 MiB at most; from 512 KiB on the busbw of an 8-GPU"
+    "not the limit: 8 GPUs x 16 CTAs request 1.2 MiB over four chips at most; from 512 KiB on the busbw of an 8-GPU"
     " all-reduce no longer changes, 256 KiB would cost it 3%",
 )
 _ALU_GEN3 = published(

@@ -1,7 +1,7 @@
 """Lowering: a fabric and a schedule become an image, the flat arrays both engines take.
 
 What is decided here and nowhere else: packets and bursts, read or write connections, the flight
-times of head and tail counters, CTA costs, and that buffers hold at least three bursts.
+times of head and tail counters, CTA costs, and how many bursts buffers hold at least.
 ``docs/model/contract.md`` says what the engines do with it.
 """
 
