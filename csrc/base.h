@@ -27,9 +27,8 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
 
 enum packet_kind { WRITE, READ_REQ, READ_RESP, MCAST, RED_REQ, RED_FETCH, RED_DATA, RED_RESULT };
 
-/* Kinds without payload on the wire, and kinds that travel on the response VC, as bit sets. */
+/* Kinds without payload on the wire, as a bit set. */
 #define KINDS_BARE ((1u << READ_REQ) | (1u << RED_REQ) | (1u << RED_FETCH))
-#define KINDS_RESPONSE ((1u << READ_RESP) | (1u << RED_DATA) | (1u << RED_RESULT))
 
 typedef unsigned __int128 base_u128;
 
