@@ -125,6 +125,7 @@ GOLDEN = [
         replaced("latency", "latenci"),
         "4:22: nodes.sw.latenci: unknown key; did you mean 'latency'?",
     ),
+    (GOOD + "gpu: 4\n", "7:1: gpu: unknown key; did you mean 'nodes'?"),
     (GOOD + "chanels: {ring: 3}\n", "7:1: chanels: unknown key; did you mean 'channels'?"),
     (
         replaced("100ns", "100nss"),

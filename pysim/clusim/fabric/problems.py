@@ -16,6 +16,15 @@ __all__ = ["Path", "Problems", "did_you_mean", "dotted"]
 
 Path = tuple[str | int, ...]
 
+SYNONYMS = {
+    "bandwidth": "rate",
+    "speed": "rate",
+    "delay": "latency",
+    "gpus": "nodes",
+    "lanes": "count",
+}
+"""Words people write, and the key that is meant."""
+
 MOST = 20
 """So many problems are reported; more help nobody."""
 
@@ -23,9 +32,11 @@ MOST = 20
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known word, otherwise the words there are."""
     words = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(word, words, 1, 0.6)
+    meant = {name: name for name in words}
+    meant |= {name: key for name, key in SYNONYMS.items() if key in meant and name not in meant}
+    near = difflib.get_close_matches(word, meant, 1, 0.6)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {meant[near[0]]!r}?"
     if not words:
         return ""
     shown = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")
