@@ -25,10 +25,26 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
     abort();
 }
 
-enum packet_kind { WRITE, READ_REQ, READ_RESP, MCAST, RED_REQ, RED_FETCH, RED_DATA, RED_RESULT };
+enum packet_kind {
+    WRITE,
+    READ_REQ,
+    READ_RESP,
+    MCAST,
+    RED_REQ,
+    RED_FETCH,
+    RED_DATA,
+    RED_RESULT,
+    FETCH,
+    AGG_UP,
+    AGG_DOWN,
+    NUM_KINDS
+};
 
 /* Kinds without payload on the wire, as a bit set. */
 #define KINDS_BARE ((1u << READ_REQ) | (1u << RED_REQ) | (1u << RED_FETCH))
+
+/* Kinds that read the memory of the endpoint that injects them. */
+#define KINDS_INJECTED ((1u << WRITE) | (1u << FETCH) | (1u << MCAST) | (1u << AGG_UP))
 
 typedef unsigned __int128 base_u128;
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "aggregate.h"
+#include "congestion.h"
 #include "memory.h"
 #include "program.h"
 #include "source.h"
@@ -14,10 +16,6 @@ static inline uint32_t packet_number(const xfer *x, const flow_cursor *c) {
 static inline uint32_t payload_of(const xfer *x, uint32_t i) {
     if (LIKELY(i + 1 < x->count)) return x->full;
     return (uint32_t)(x->bytes - (uint64_t)i * x->full);
-}
-
-static inline uint32_t exact_of(const xfer *x, uint32_t payload) {
-    return LIKELY(payload <= x->limit) ? 1 : (payload + x->limit - 1) / x->limit;
 }
 
 /* Route key of packet i: what is left of its number after the choice of the first wire. */
@@ -36,19 +34,25 @@ uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot) {
     p->xfer = c->xfer;
     p->key = key_of(x, i);
     p->payload = payload_of(x, i);
-    p->exact = exact_of(x, p->payload);
+    p->exact = model_exact(s->wires[wire].rate->format, x->kind, p->payload, x->limit);
     p->out = wire;
     p->kind = x->kind;
     p->wire_bytes = c->wire_bytes;
     p->held_wire = NONE;
     p->dst = x->dst;
+    p->leg = LEG_LAST;
+    if (UNLIKELY(x->via_first != NONE || x->via_last != NONE)) {
+        p->leg = x->via_first != NONE ? LEG_FIRST : LEG_SECOND;
+        p->dst = x->via_first != NONE ? x->via_first : x->via_last;
+    }
     p->ref = NONE;
     p->path_pos = x->path == NONE ? NONE : s->model->image.path_off[x->path] + 1;
-    p->first_wire = wire;
+    p->first_wire = LIKELY(x->kind != AGG_UP) ? wire : x->vertex;
     p->first_vc = x->vc;
     p->vc = (uint8_t)c->vc;
     p->copy = 0;
     p->adaptive = x->policy == 2;
+    p->marked = 0;
     return index;
 }
 
@@ -58,9 +62,10 @@ static inline int64_t avail_of(const xfer *x, uint32_t i) {
 }
 
 static uint32_t wire_bytes_of(const clusim_sim *s, uint32_t wire, const xfer *x, uint32_t i) {
+    const clusim_format *f = s->wires[wire].rate->format;
     uint32_t payload = payload_of(x, i);
-    return model_wire_bytes(s->wires[wire].rate->format, x->kind, payload, exact_of(x, payload),
-                            x->limit);
+    uint32_t exact = model_exact(f, x->kind, payload, x->limit);
+    return model_wire_bytes(f, x->kind, payload, exact, x->limit);
 }
 
 static bool window_open(const xfer *x, const flow_cursor *c) {
@@ -80,6 +85,7 @@ static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
     if (LIKELY(left && open)) {
         c->wire_bytes = LIKELY(i + 1 < x->count) ? c->full_bytes : wire_bytes_of(s, wire, x, i);
         c->avail = avail_of(x, i);
+        if (UNLIKELY(x->flow != NONE)) c->avail = base_max(c->avail, s->controls[x->flow].next_at);
         if (LIKELY(c->avail <= s->now_ps)) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
@@ -108,7 +114,8 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     uint32_t xfer_index = c->xfer;
     xfer *x = &s->xfers[xfer_index];
     uint32_t i = packet_number(x, c);
-    if (x->kind == WRITE || x->kind == MCAST) memory_inject(s, x->endpoint, payload_of(x, i));
+    if ((KINDS_INJECTED >> x->kind) & 1) memory_inject(s, x->endpoint, payload_of(x, i));
+    if (UNLIKELY(x->flow != NONE)) congestion_granted(s, x->flow, payload_of(x, i));
     x->max_end = base_max(x->max_end, end);
     x->ungranted--;
     if (x->policy == 2) {
@@ -138,11 +145,13 @@ void inject_response(clusim_sim *s, const packet *p) {
         if (x->adaptive_next < x->count) update_adaptive(s, x, NONE);
         return;
     }
-    flow_cursor *c = &s->wires[p->first_wire].flows[x->slot];
+    uint32_t wire = p->first_wire;
+    if (UNLIKELY(p->kind == AGG_DOWN)) wire = aggregate_first_wire(s, p->first_wire);
+    flow_cursor *c = &s->wires[wire].flows[x->slot];
     c->outstanding--;
     if (c->window_closed) {
-        update_candidate(s, p->first_wire, x->slot);
-        sim_arbitrate(s, p->first_wire);
+        update_candidate(s, wire, x->slot);
+        sim_arbitrate(s, wire);
     }
 }
 
@@ -176,8 +185,9 @@ static void choose_wires(clusim_sim *s, xfer *x, uint32_t first_group) {
 static void start_cursor(clusim_sim *s, uint32_t xfer_index, uint32_t wire, uint32_t first_packet) {
     const xfer *x = &s->xfers[xfer_index];
     flow_cursor *c = &s->wires[wire].flows[x->slot];
-    c->full_bytes = model_wire_bytes(s->wires[wire].rate->format, x->kind, x->full,
-                                     exact_of(x, x->full), x->limit);
+    const clusim_format *f = s->wires[wire].rate->format;
+    uint32_t exact = model_exact(f, x->kind, x->full, x->limit);
+    c->full_bytes = model_wire_bytes(f, x->kind, x->full, exact, x->limit);
     c->vc = (uint16_t)inject_first_vc(s, wire, x->vc);
     c->xfer = xfer_index;
     c->next = first_packet < x->count ? first_packet : x->count;

@@ -29,6 +29,7 @@ static bool copy_arrays(clusim_image *im) {
     bool ok = own(&im->op_flags, im->num_opcodes, sizeof *im->op_flags);
     ok &= OWN(nodes, num_nodes) & OWN(endpoints, num_endpoints) & OWN(formats, num_formats);
     ok &= OWN(wires, num_wires) & OWN(routes, num_routes) & OWN(group_off, num_group_off);
+    ok &= OWN(targets, num_targets) & OWN(vertices, num_vertices) & OWN(controls, num_controls);
     ok &= OWN(group_wires, num_group_wires) & OWN(path_off, num_path_off);
     ok &= OWN(path_wires, num_path_wires) & OWN(units, num_units);
     ok &= OWN(mgroup_off, num_mgroup_off) & OWN(mgroup_members, num_mgroup_members);
@@ -45,7 +46,8 @@ static void free_arrays(clusim_image *im) {
                            im->path_off,       im->path_wires, im->units,      im->mgroup_off,
                            im->mgroup_members, im->conns,      im->costs,      im->prims,
                            im->templates,      im->instances,  im->inst_conns, im->tasks,
-                           im->succ,           im->sources,    im->messages,   im->faults};
+                           im->succ,           im->sources,    im->messages,   im->faults,
+                           im->targets,        im->vertices,   im->controls};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
 }
 
@@ -61,7 +63,7 @@ static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint3
     r->format = &m->image.formats[format];
     r->flit_ps = model_est(r, r->format->flit_bytes);
     r->flit_256 = (uint64_t)r->format->flit_bytes * 256;
-    for (uint32_t kind = 0; kind < 8; kind++) {
+    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
         r->header_ps[kind] = model_est(r, model_up(r->format, r->format->header_bytes[kind]));
     }
     return m->num_rates++;
@@ -106,6 +108,22 @@ static bool derive_adjacency(clusim_model *m) {
     return true;
 }
 
+static uint8_t traits_of(const clusim_model *m, uint32_t w) {
+    const clusim_wire *x = &m->image.wires[w];
+    const clusim_node *dst = &m->image.nodes[x->dst];
+    const rate_class *in = &m->rates[m->wires[w].rate];
+    uint32_t traits = x->error_threshold ? HAS_ERRORS : 0;
+    if ((dst->flags & 1) || dst->endpoint != NONE) traits |= STORE_FORWARD;
+    if (dst->flags & 2) traits |= BRIDGE;
+    if (x->xoff_bytes) traits |= PAUSES;
+    if (x->ecn_max_bytes) traits |= MARKS;
+    for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
+        const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
+        if (faster(out, in) || out->format != in->format) return (uint8_t)traits;
+    }
+    return (uint8_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
+}
+
 static void derive_wire(clusim_model *m, uint32_t w) {
     const clusim_image *im = &m->image;
     const clusim_wire *x = &im->wires[w];
@@ -122,14 +140,8 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     info->dst_endpoint = dst->endpoint;
     info->dst_unit = dst->unit;
     info->dst_latency_ps = dst->latency_ps;
-    info->store_forward = (dst->flags & 1) || dst->endpoint != NONE;
-    info->has_errors = x->error_threshold != 0;
-    info->plain_cut = 1;
-    for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
-        const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
-        const rate_class *in = &m->rates[info->rate];
-        if (faster(out, in) || out->format != in->format) info->plain_cut = 0;
-    }
+    info->traits = traits_of(m, w);
+    if (info->traits & (PAUSES | MARKS)) m->has_congestion = true;
     info->num_voqs = (m->in_count[x->src] + 1) * im->nvc;
     info->num_candidates =
         info->num_voqs + (src->endpoint == NONE ? 0 : im->endpoints[src->endpoint].cta_slots);
@@ -188,24 +200,6 @@ static int32_t choose_shift(const clusim_model *m) {
     return shift;
 }
 
-/* Whether any route or path leads through an endpoint that is not its end. */
-static bool find_relays(const clusim_model *m) {
-    const clusim_image *im = &m->image;
-    for (uint64_t i = 0; i < im->num_routes; i++) {
-        if (im->routes[i] == NONE) continue;
-        for (uint32_t k = 0; k < model_group_size(m, im->routes[i]); k++) {
-            uint32_t end = m->wires[model_group(m, im->routes[i])[k]].dst_endpoint;
-            if (end != NONE && end != i % im->num_endpoints) return true;
-        }
-    }
-    for (uint64_t p = 0; p + 1 < im->num_path_off; p++) {
-        for (uint32_t k = im->path_off[p]; k + 1 < im->path_off[p + 1]; k++) {
-            if (m->wires[im->path_wires[k]].dst_endpoint != NONE) return true;
-        }
-    }
-    return false;
-}
-
 static bool derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
@@ -213,8 +207,10 @@ static bool derive(clusim_model *m) {
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++) m->has_adaptive |= im->conns[i].policy == 2;
     for (uint32_t i = 0; i < im->num_sources; i++) m->has_adaptive |= im->sources[i].policy == 2;
+    m->has_controls = im->num_controls > 0;
+    m->is_ordered = m->has_adaptive;
+    for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     if (!derive_groups(m)) return false;
-    m->has_relays = find_relays(m);
     m->bucket_shift = choose_shift(m);
     return true;
 }
@@ -222,11 +218,13 @@ static bool derive(clusim_model *m) {
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
     *out = NULL;
     memset(error, 0, sizeof *error);
-    int status = model_check_image(image, error);
+    bool has_relays = false;
+    int status = model_check_image(image, error, &has_relays);
     if (status != CLUSIM_OK) return status;
     clusim_model *m = calloc(1, sizeof *m);
     if (m != NULL) {
         m->image = *image;
+        m->has_relays = has_relays;
         if (copy_arrays(&m->image) && derive(m)) {
             *out = m;
             return CLUSIM_OK;

@@ -7,10 +7,10 @@
 
 /* What wires of one rate and one packet format share; small, so it stays in cache. */
 typedef struct rate_class {
-    uint64_t num, den;    /* bytes per ps, reduced */
-    int64_t flit_ps;      /* est(flit) */
-    uint64_t flit_256;    /* a flit in 1/256 byte */
-    int64_t header_ps[8]; /* est(up(header)), by kind */
+    uint64_t num, den;            /* bytes per ps, reduced */
+    int64_t flit_ps;              /* est(flit) */
+    uint64_t flit_256;            /* a flit in 1/256 byte */
+    int64_t header_ps[NUM_KINDS]; /* est(up(header)), by kind */
     const clusim_format *format;
     uint32_t format_index;
 } rate_class;
@@ -30,10 +30,18 @@ typedef struct wire_info {
     uint32_t num_candidates;
     uint32_t word_base, num_words; /* candidate bitmap */
     uint16_t dim, dateline;
-    uint8_t store_forward; /* far node takes whole packets */
-    uint8_t has_errors;    /* replays packets now and then */
-    uint8_t plain_cut;     /* no wire out of the far node is faster or of another format */
+    uint8_t traits;
 } wire_info;
+
+/* Traits of a wire: what is out of the ordinary about it. */
+enum {
+    HAS_ERRORS = 1,    /* replays packets now and then */
+    STORE_FORWARD = 2, /* the far node takes whole packets */
+    PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
+    BRIDGE = 8,        /* the far node is a NIC */
+    PAUSES = 16,       /* stopped by its receiver instead of by credit */
+    MARKS = 32         /* marks packets that find a long queue */
+};
 
 struct clusim_model {
     clusim_image image; /* arrays owned by the model */
@@ -48,12 +56,34 @@ struct clusim_model {
     uint32_t num_groups;
     bool has_dims;
     bool has_adaptive;
+    bool is_ordered; /* arrivals must be handled in the contract's order, one by one */
+    bool has_congestion;
+    bool has_controls;
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
 };
 
 /* Refuse images that would make the engine misbehave; the front end's checks speak better. */
-int model_check_image(const clusim_image *image, clusim_error *error);
+int model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
+
+/* The part about routes, after that about the fabric; says whether packets pass through endpoints.
+ */
+int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
+
+/* The part about connections, programs and traffic, after that about routes. */
+int model_check_work(const clusim_image *image, clusim_error *error);
+
+typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);
+typedef struct model_table {
+    const char *name;
+    uint64_t rows;
+    model_row_check check;
+} model_table;
+
+/* Check all rows of some tables, in an order in which each may trust those before it. */
+int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
+                       clusim_error *e);
+int model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
 
 /* est(b) of the contract: ceil(b*den/num). */
 static inline int64_t model_est(const rate_class *r, uint64_t bytes) {
@@ -67,6 +97,13 @@ static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {
     return (bytes + flit - 1) / flit * flit;
 }
 
+/* Packets that `payload` bytes, made of packets of `limit` bytes, are on a wire of this format. */
+static inline uint32_t model_exact(const clusim_format *f, uint32_t kind, uint32_t payload,
+                                   uint32_t limit) {
+    limit = (uint32_t)base_umin(limit, f->limit_bytes[kind]);
+    return LIKELY(payload <= limit) ? 1 : (payload + limit - 1) / limit;
+}
+
 /* Wire bytes of a packet standing for `payload` bytes in `exact` packets of at most `limit` bytes.
  */
 static inline uint32_t model_wire_bytes(const clusim_format *f, uint32_t kind, uint32_t payload,
@@ -74,6 +111,7 @@ static inline uint32_t model_wire_bytes(const clusim_format *f, uint32_t kind, u
     uint64_t header = f->header_bytes[kind];
     if ((KINDS_BARE >> kind) & 1) return (uint32_t)(exact * model_up(f, header));
     if (LIKELY(exact == 1)) return (uint32_t)model_up(f, header + payload);
+    limit = (uint32_t)base_umin(limit, f->limit_bytes[kind]);
     uint64_t rest = payload - (uint64_t)(exact - 1) * limit;
     return (uint32_t)((exact - 1) * model_up(f, header + limit) + model_up(f, header + rest));
 }
@@ -90,8 +128,16 @@ static inline const uint32_t *model_group(const clusim_model *m, uint32_t group)
     return m->image.group_wires + m->image.group_off[group];
 }
 
-static inline uint32_t model_route(const clusim_model *m, uint32_t node, uint32_t endpoint) {
-    return m->image.routes[(uint64_t)node * m->image.num_endpoints + endpoint];
+/* The route group from a node towards a target, or NONE. */
+static inline uint32_t model_route_in(const clusim_image *im, uint32_t node, uint32_t target) {
+    const clusim_node *n = &im->nodes[node];
+    const clusim_target *t = &im->targets[target];
+    if (LIKELY(n->zone == t->zone)) return im->routes[n->route_lo + t->local];
+    return im->routes[n->wide_lo + (uint64_t)t->wide * n->wide_stride];
+}
+
+static inline uint32_t model_route(const clusim_model *m, uint32_t node, uint32_t target) {
+    return model_route_in(&m->image, node, target);
 }
 
 #endif

@@ -1,5 +1,7 @@
 #include "node.h"
 
+#include "aggregate.h"
+#include "congestion.h"
 #include "inject.h"
 #include "memory.h"
 #include "unit.h"
@@ -51,10 +53,22 @@ uint32_t node_route(clusim_sim *s, packet *p, uint32_t from, uint32_t endpoint) 
     return UNLIKELY(skip_down) ? nth_up(s, wires, number) : wires[number];
 }
 
+void node_next_target(const clusim_sim *s, packet *p, uint32_t node) {
+    const xfer *x = &s->xfers[p->xfer];
+    const clusim_target *targets = s->model->image.targets;
+    while (p->leg != LEG_LAST && targets[p->dst].node == node) {
+        bool second = p->leg == LEG_FIRST && x->via_last != NONE;
+        p->leg = second ? LEG_SECOND : LEG_LAST;
+        p->dst = second ? x->via_last : x->dst;
+    }
+}
+
 static void set_wire_bytes(const clusim_sim *s, packet *p, uint32_t out) {
+    const clusim_format *f = s->wires[out].rate->format;
+    uint32_t limit = s->xfers[p->xfer].limit;
     p->out = out;
-    p->wire_bytes = model_wire_bytes(s->wires[out].rate->format, p->kind, p->payload, p->exact,
-                                     s->xfers[p->xfer].limit);
+    p->exact = model_exact(f, p->kind, p->payload, limit);
+    p->wire_bytes = model_wire_bytes(f, p->kind, p->payload, p->exact, limit);
 }
 
 void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out) {
@@ -77,19 +91,16 @@ void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc) {
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
-/* The packet holds the receive buffer of the wire it came over until it has left again. */
-static inline void hold(packet *p, uint32_t from) {
-    p->held_wire = from;
-    p->held_bytes = p->wire_bytes;
-    p->held_vc = p->vc;
-}
-
 static void forward(clusim_sim *s, uint32_t index, uint32_t from) {
     packet *p = &s->packets[index];
-    hold(p, from);
+    node_hold(p, from);
     uint32_t candidate = s->wires[from].in_queue + p->vc;
+    if (UNLIKELY(p->leg != LEG_LAST)) node_next_target(s, p, s->wires[from].far_node);
+    bool fetched = p->kind == FETCH && (s->wires[from].traits & BRIDGE);
+    if (UNLIKELY(fetched)) p->kind = WRITE;
     node_prepare(s, p, from, node_route(s, p, from, p->dst));
-    wire_enqueue(s, index, candidate);
+    if (UNLIKELY(fetched)) set_wire_bytes(s, p, p->out);
+    node_enqueue(s, index, candidate);
 }
 
 /* A multicast write at its switch: one copy per member, all sharing the input buffer. */
@@ -101,7 +112,7 @@ static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
     uint32_t shared = sim_pool_buffer(s);
     if (UNLIKELY(shared == NONE)) return;
     packet original = s->packets[index];
-    hold(&original, from);
+    node_hold(&original, from);
     s->buffers[shared] = (shared_buffer){
         .copies = hi - lo, .wire = from, .bytes = original.held_bytes, .vc = original.held_vc};
     original.copy = 1;
@@ -113,7 +124,7 @@ static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
         *p = original;
         p->dst = im->mgroup_members[k];
         node_prepare(s, p, from, node_route(s, p, from, p->dst));
-        wire_enqueue(s, copy, candidate);
+        node_enqueue(s, copy, candidate);
     }
 }
 
@@ -126,8 +137,7 @@ void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible) {
 }
 
 static void accept_credit(clusim_sim *s, const packet *p, uint32_t from, int64_t at) {
-    wire_state *w = &s->wires[from];
-    wire_return_credit(s, w, p->vc, p->wire_bytes, at + w->credit_ps);
+    wire_return_credit(s, &s->wires[from], p->vc, p->wire_bytes, at);
 }
 
 static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
@@ -143,13 +153,14 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
         sim_event(s, at + e->read_latency_ps, EV_RESPOND, from, index);
         return;
     }
-    if (p->kind == READ_RESP || p->kind == RED_RESULT) inject_response(s, p);
+    if (p->kind == READ_RESP || p->kind == RED_RESULT || p->kind == AGG_DOWN) inject_response(s, p);
+    if (UNLIKELY(p->marked)) congestion_notify(s, p);
     if (p->kind == RED_RESULT && s->xfers[p->xfer].type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
         sim_event(s, at + e->response_latency_ps, EV_RESPOND, from, index);
         return;
     }
-    bool write = p->kind == WRITE || p->kind == MCAST;
+    bool write = p->kind != READ_RESP && p->kind != RED_RESULT;
     node_deliver(s, p->xfer, at + (write ? e->write_latency_ps : e->response_latency_ps));
     sim_free_packet(s, index);
 }
@@ -164,6 +175,7 @@ void node_respond(clusim_sim *s, uint32_t index) {
     uint32_t vc = x->vc_response;
     p->held_wire = NONE;
     p->path_pos = NONE;
+    p->marked = 0;
     if (p->kind == READ_REQ) {
         p->kind = READ_RESP;
         p->dst = x->back;
@@ -207,6 +219,8 @@ static void consume(clusim_sim *s, uint32_t index, uint32_t from) {
         unit_request(s, index, from);
     } else if (kind == RED_DATA) {
         unit_data(s, index, from);
+    } else if (kind == AGG_UP) {
+        aggregate_up(s, index);
     } else {
         deliver(s, index, from);
     }
@@ -229,6 +243,20 @@ void node_settle(clusim_sim *s) {
     s->deferred.len = 0;
 }
 
+static bool ends_at_unit(const packet *p, bool ends) {
+    if (p->kind == AGG_UP) return ends;
+    return p->kind == RED_REQ || p->kind == RED_DATA;
+}
+
+/* The packet ends here: at an endpoint, or in a reduction unit. */
+static void take_in(clusim_sim *s, uint32_t index, uint32_t from, uint32_t *list) {
+    if (UNLIKELY(s->model->is_ordered)) {
+        consume(s, index, from); /* events come in the contract's order */
+    } else {
+        defer(s, index, s->wires[from].far_node, list);
+    }
+}
+
 void node_arrive(clusim_sim *s, uint32_t index) {
     packet *p = &s->packets[index];
     uint32_t from = p->out;
@@ -238,17 +266,16 @@ void node_arrive(clusim_sim *s, uint32_t index) {
         uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
         if (control | back->owed_256) wire_owe(s, back, control);
     }
-    bool delivered = w->far_endpoint != NONE && w->far_endpoint == p->dst;
-    if (delivered || ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA)))) {
-        uint32_t *list = delivered ? &s->endpoints[w->far_endpoint].deferred
-                                   : &s->units[s->info[from].dst_unit].deferred;
-        if (UNLIKELY(s->model->has_adaptive)) {
-            consume(s, index, from); /* events come in the contract's order */
-        } else {
-            defer(s, index, w->far_node, list);
-        }
+    if (UNLIKELY(w->traits & PAUSES)) congestion_held(s, from, p);
+    bool ends = p->kind >= AGG_UP && aggregate_at_end(s, p);
+    if (w->far_endpoint != NONE && w->far_endpoint == p->dst) {
+        take_in(s, index, from, &s->endpoints[w->far_endpoint].deferred);
+    } else if (ends_at_unit(p, ends)) {
+        take_in(s, index, from, &s->units[s->info[from].dst_unit].deferred);
     } else if (p->kind == MCAST && !p->copy) {
         fan_out(s, index, from);
+    } else if (UNLIKELY(ends)) {
+        aggregate_down(s, index, from);
     } else {
         forward(s, index, from);
     }

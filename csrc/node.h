@@ -7,7 +7,7 @@
 #ifndef CLUSIM_NODE_H
 #define CLUSIM_NODE_H
 
-#include "sim.h"
+#include "wire.h"
 
 void node_arrive(clusim_sim *s, uint32_t packet);
 /* Handle what arrived at this timestamp at the node where it ends. */
@@ -22,6 +22,25 @@ void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out);
 
 /* Set them for a packet that starts anew over `out`, on virtual channel `vc`. */
 void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc);
+
+/* The packet is at `node`: if that is its target and not the last, aim at the next. */
+void node_next_target(const clusim_sim *s, packet *p, uint32_t node);
+
+void congestion_mark(clusim_sim *s, packet *p);
+
+/* The packet holds the receive buffer of the wire it came over until it has left again. */
+static inline void node_hold(packet *p, uint32_t from) {
+    p->held_wire = from;
+    p->held_bytes = p->wire_bytes;
+    p->held_vc = p->vc;
+}
+
+/* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
+static inline void node_enqueue(clusim_sim *s, uint32_t index, uint32_t candidate) {
+    wire_enqueue(s, index, candidate);
+    packet *p = &s->packets[index];
+    if (UNLIKELY(s->wires[p->out].traits & MARKS)) congestion_mark(s, p);
+}
 
 /* Count `n` deliveries of a transfer, the last visible at `visible`. */
 void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible);

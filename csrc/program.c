@@ -1,12 +1,21 @@
 #include "program.h"
 
+#include "aggregate.h"
 #include "inject.h"
 #include "memory.h"
 #include "task.h"
 
 #include <string.h>
 
-enum { FLAG_RECV = 1, FLAG_SEND = 2, FLAG_MCAST = 4, FLAG_REDUCE = 8, PRIM_SYNC = 1 };
+enum {
+    FLAG_RECV = 1,
+    FLAG_SEND = 2,
+    FLAG_MCAST = 4,
+    FLAG_REDUCE = 8,
+    FLAG_AGGREGATE = 16,
+    FLAG_NETWORK = FLAG_MCAST | FLAG_REDUCE | FLAG_AGGREGATE, /* done by switches */
+    PRIM_SYNC = 1
+};
 enum { CONN_WRITE, CONN_READ, CONN_FLAG, CONN_MULTIMEM };
 
 typedef struct view { /* what one step of an instance looks at */
@@ -29,8 +38,7 @@ static view look(clusim_sim *s, uint32_t id) {
     v.prim = &im->prims[v.state->prim];
     v.flags = im->op_flags[v.prim->opcode];
     if (v.flags & FLAG_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
-    if (v.flags & (FLAG_SEND | FLAG_MCAST | FLAG_REDUCE))
-        v.send = conn_of(s, v.image, v.prim->send);
+    if (v.flags & (FLAG_SEND | FLAG_NETWORK)) v.send = conn_of(s, v.image, v.prim->send);
     return v;
 }
 
@@ -143,8 +151,42 @@ static uint64_t cost_of(const clusim_sim *s, const view *v) {
 
 static const uint8_t first_kind[] = {
     [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,        [XFER_MCAST] = MCAST,
-    [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ,
+    [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ, [XFER_AGGREGATE] = AGG_UP,
 };
+
+/* Where a transfer leads, and how; returns what its first packet counts from. */
+static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
+    uint32_t *count = &cs->stripe;
+    bool staged = c->stage != NONE;
+    x->dst = x->via_first = x->via_last = x->flow = NONE;
+    x->path = c->path;
+    x->path_back = c->path_back;
+    if (x->type == XFER_WRITE) {
+        x->dst = staged ? c->stage : c->dst;
+        x->via_first = c->via_first;
+        x->via_last = c->via_last;
+        if (c->via_first != NONE) x->kind = FETCH;
+        if (c->control != NONE) x->flow = x->conn;
+    } else if (x->type == XFER_READ) {
+        x->dst = staged ? c->stage : c->src;
+        if (staged) count = &cs->stripe_read;
+    } else if (x->type == XFER_AGGREGATE) {
+        x->vertex = c->vertex;
+        x->path = s->model->image.vertices[c->vertex].path_up;
+        x->policy = 0;
+    }
+    uint32_t base = x->policy == 1 ? c->key : *count;
+    *count += x->count;
+    return base;
+}
+
+/* The wires of the first hop, if no path says which. */
+static uint32_t first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
+    if (c->first_group != NONE || x->path != NONE) return c->first_group;
+    uint32_t target = x->via_first != NONE ? x->via_first : x->dst;
+    if (x->via_first == NONE && x->via_last != NONE) target = x->via_last;
+    return model_route(s->model, s->model->image.endpoints[x->endpoint].node, target);
+}
 
 static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, uint32_t type) {
     const clusim_image *im = &s->model->image;
@@ -168,9 +210,6 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     x->slot = v->state->slot;
     x->endpoint = v->image->endpoint;
     x->back = v->image->endpoint;
-    x->dst = type == XFER_WRITE ? c->dst : type == XFER_READ ? c->src : NONE;
-    x->path = c->path;
-    x->path_back = c->path_back;
     x->mgroup = c->mgroup;
     x->conn = conn_index;
     x->ordinal = v->state->send_ordinal;
@@ -178,13 +217,9 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
         x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
     }
-    conn_state *cs = &s->conns[conn_index];
-    uint32_t base = c->policy == 1 ? c->key : cs->stripe;
-    cs->stripe += x->count;
-    uint32_t group = c->first_group;
-    if (group == NONE && c->path == NONE)
-        group = model_route(s->model, im->endpoints[x->endpoint].node, x->dst);
-    inject_start(s, index, group, base, c->window_bytes);
+    uint32_t base = aim(s, x, c, &s->conns[conn_index]);
+    if (type == XFER_AGGREGATE) aggregate_begin(s, index);
+    inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -256,7 +291,11 @@ static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
 static bool start_main(clusim_sim *s, const view *v) {
     v->state->phase = PH_DATA;
     bool sync = v->prim->flags & PRIM_SYNC;
-    if (!sync && (v->flags & (FLAG_MCAST | FLAG_REDUCE))) {
+    if (!sync && (v->flags & FLAG_AGGREGATE)) {
+        start_transfer(s, v, v->send, XFER_AGGREGATE);
+        return false;
+    }
+    if (!sync && (v->flags & FLAG_NETWORK)) {
         bool both = (v->flags & FLAG_MCAST) && (v->flags & FLAG_REDUCE);
         uint32_t single = v->flags & FLAG_MCAST ? XFER_MCAST : XFER_REDUCE;
         start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
@@ -272,9 +311,12 @@ static bool start_main(clusim_sim *s, const view *v) {
     return false;
 }
 
+/* Whether the receiver of a connection fetches the data. */
+static bool pulls(const clusim_conn *c) { return c->kind == CONN_READ || c->stage != NONE; }
+
 static bool start_data(clusim_sim *s, const view *v) {
     bool sync = v->prim->flags & PRIM_SYNC;
-    if (!sync && v->recv != NONE && s->model->image.conns[v->recv].kind == CONN_READ) {
+    if (!sync && v->recv != NONE && pulls(&s->model->image.conns[v->recv])) {
         v->state->phase = PH_READ;
         start_transfer(s, v, v->recv, XFER_READ);
         return false;

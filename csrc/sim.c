@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "aggregate.h"
+#include "congestion.h"
 #include "memory.h"
 #include "node.h"
 #include "program.h"
@@ -33,8 +35,16 @@ static bool allocate_fabric(clusim_sim *s) {
     ok &= zeroed(&s->flows, m->num_flows, sizeof *s->flows);
     ok &= zeroed(&s->endpoints, im->num_endpoints, sizeof *s->endpoints);
     ok &= zeroed(&s->units, im->num_units, sizeof *s->units);
+    ok &= zeroed(&s->vertices, im->num_vertices, sizeof *s->vertices);
     ok &= zeroed(&s->final, im->num_wires, sizeof *s->final);
-    return ok;
+    if (ok && m->has_congestion) {
+        ok &= zeroed(&s->pauses, im->num_wires * im->nvc, sizeof *s->pauses);
+        ok &= zeroed(&s->congestion, im->num_wires, sizeof *s->congestion);
+    }
+    if (ok && m->has_controls) {
+        ok &= zeroed(&s->controls, im->num_conns + im->num_sources, sizeof *s->controls);
+    }
+    return ok && aggregate_init(s);
 }
 
 static bool allocate_work(clusim_sim *s) {
@@ -45,7 +55,7 @@ static bool allocate_work(clusim_sim *s) {
     ok &= zeroed(&s->sources, im->num_sources, sizeof *s->sources);
     ok &= zeroed(&s->message_end, im->num_messages, sizeof *s->message_end);
     return ok && event_queue_init(&s->events, s->model->bucket_shift,
-                                  s->model->has_adaptive ? 0 : RANK_SHIFT) == 0;
+                                  s->model->is_ordered ? 0 : RANK_SHIFT) == 0;
 }
 
 static void init_fabric(clusim_sim *s) {
@@ -67,12 +77,14 @@ static void init_fabric(clusim_sim *s) {
     }
     for (uint32_t u = 0; u < im->num_units; u++)
         s->units[u].wait_head = s->units[u].deferred = NONE;
+    congestion_init(s);
 }
 
 static void init_work(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     for (uint32_t c = 0; c < im->num_conns; c++) {
-        s->conns[c].stripe = im->conns[c].key;
+        s->conns[c].stripe = s->conns[c].stripe_read =
+            im->conns[c].kind == 4 ? 0 : im->conns[c].key; /* kind 4: numbers of operations */
         s->conns[c].recv_waiters = s->conns[c].send_waiters = NONE;
     }
     for (uint32_t t = 0; t < im->num_tasks; t++) {
@@ -141,7 +153,10 @@ void clusim_sim_destroy(clusim_sim *s) {
                      s->phase_b.ids,    s->due_tasks.ids,
                      s->due_starts.ids, s->due_insts.ids,
                      s->wave.ids,       s->slot_queue.ids,
-                     s->deferred.ids,   s->dirty_endpoints.ids};
+                     s->deferred.ids,   s->dirty_endpoints.ids,
+                     s->vertices,       s->vertex_counts,
+                     s->pauses,         s->congestion,
+                     s->controls};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
 }
@@ -184,10 +199,27 @@ static void dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uin
     }
 }
 
+static void dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+    switch (class) {
+        case EV_FREE: congestion_free_event(s, number, id); break;
+        case EV_PAUSE: congestion_pause_event(s, number, id); break;
+        default: /* EV_NOTIFY */ congestion_notify_event(s, id); break;
+    }
+}
+
 static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
+        case EV_FREE:
+        case EV_PAUSE:
+        case EV_NOTIFY: dispatch_congestion(s, class, number, id); break;
         case EV_FAULT: apply_fault(s, id); break;
-        case EV_RESULT: unit_result(s, id); break;
+        case EV_RESULT:
+            if (s->packets[id].kind == AGG_UP) {
+                aggregate_result(s, id);
+            } else {
+                unit_result(s, id);
+            }
+            break;
         case EV_KERNEL: memory_kernel_event(s, id); break;
         case EV_EPOCH: memory_epoch_event(s, id); break;
         case EV_SOURCE:
@@ -314,6 +346,9 @@ static void finish(clusim_sim *s) {
                                   c->queued_max,
                                   c->replays};
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) f = base_mix(f, parts[i]);
+        if (!(s->info[w].traits & (PAUSES | MARKS))) continue;
+        f = base_mix(base_mix(f, c->pauses), c->marks);
+        f = base_mix(base_mix(f, c->held_max), c->overflows);
     }
     s->fingerprint = f;
 }

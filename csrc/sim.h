@@ -16,6 +16,9 @@ enum event_class {
     EV_ARRIVE,
     EV_RESPOND,
     EV_RESULT,
+    EV_FREE,
+    EV_PAUSE,
+    EV_NOTIFY,
     EV_COMPLETE,
     EV_TAIL,
     EV_HEAD,
@@ -26,7 +29,7 @@ enum event_class {
     EV_SOURCE,
     EV_START,
     EV_LAUNCH,
-    EV_WAKE /* at most 16 classes */
+    EV_WAKE /* at most 32 classes */
 };
 
 typedef struct packet {
@@ -39,16 +42,19 @@ typedef struct packet {
     uint32_t out;        /* wire it waits for or travels on */
     uint32_t held_wire;  /* wire whose receive buffer it occupies, or NONE */
     uint32_t held_bytes;
-    uint32_t dst;        /* destination endpoint, or NONE if a unit consumes it */
-    uint32_t ref;        /* RED_FETCH/DATA: the operation; MCAST copy: the shared buffer */
+    uint32_t dst;        /* present target, or NONE if a unit consumes it */
+    uint32_t ref;        /* RED_FETCH/DATA: the operation; copies: the shared buffer */
     uint32_t path_pos;   /* next index into path_wires, or NONE */
-    uint32_t first_wire; /* wire of its injection, for the window */
+    uint32_t first_wire; /* wire of its injection, for the window; AGG: vertex it comes from (UP) or
+                            goes to (DOWN) */
     uint8_t kind, vc, held_vc, first_vc;
-    uint8_t copy; /* MCAST behind its fan-out */
-    uint8_t adaptive;
-    uint16_t members; /* operations: responses still missing */
-    uint32_t in_wire; /* operations: wire on which the request came */
+    uint8_t copy;                              /* MCAST behind its fan-out, AGG_DOWN behind one */
+    uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
+    uint16_t members;                          /* operations: responses still missing */
+    uint32_t in_wire;                          /* operations: wire on which the request came */
 } packet;
+
+enum { LEG_FIRST, LEG_SECOND, LEG_LAST };
 
 _Static_assert(sizeof(packet) == 64, "a packet fills one cache line");
 
@@ -91,8 +97,8 @@ typedef struct wire_state {
     uint8_t down;
     uint8_t contended; /* stall_arbitration counted up to free_at */
     uint8_t listed;    /* in the list for phase B */
-    uint8_t has_errors;
-    uint8_t store_forward, plain_cut;
+    uint8_t traits;
+    uint16_t pad;
     uint16_t num_words; /* of the bitmaps */
     uint32_t num_ready; /* bits set in `ready` */
     uint32_t far_node;
@@ -124,7 +130,14 @@ typedef struct flow_cursor {
     uint16_t vc;
 } flow_cursor;
 
-enum xfer_type { XFER_WRITE, XFER_READ, XFER_MCAST, XFER_REDUCE, XFER_REDUCE_MCAST };
+enum xfer_type {
+    XFER_WRITE,
+    XFER_READ,
+    XFER_MCAST,
+    XFER_REDUCE,
+    XFER_REDUCE_MCAST,
+    XFER_AGGREGATE
+};
 enum { OWNER_INSTANCE, OWNER_SOURCE };
 
 typedef struct xfer {
@@ -147,18 +160,20 @@ typedef struct xfer {
     const uint32_t *group; /* first-hop wires; points into the model or to own_group */
     uint32_t *own_group;   /* owned; only while wires are down */
     uint32_t owner, slot;
-    uint32_t endpoint; /* the requesting end */
-    uint32_t dst;      /* where requests or data go; NONE for multimem */
-    uint32_t back;     /* where responses go: the requesting endpoint */
-    uint32_t path, path_back, mgroup, conn, ordinal;
+    uint32_t endpoint;            /* the requesting end */
+    uint32_t dst;                 /* where requests or data go; NONE for multimem and aggregation */
+    uint32_t via_first, via_last; /* targets on the way, or NONE */
+    uint32_t flow;                /* rate-controlled flow, or NONE */
+    uint32_t back;                /* where responses go: the requesting endpoint */
+    uint32_t path, path_back, mgroup, vertex, conn, ordinal;
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     uint32_t next_free;
 } xfer;
 
 typedef struct conn_state {
     uint64_t tail_visible, consumed, issued, head_visible;
-    uint64_t sends, posted; /* slices started and posted by the sender */
-    uint32_t stripe;
+    uint64_t sends, posted;              /* slices started and posted by the sender */
+    uint32_t stripe, stripe_read;        /* packet counts; the second of READs from a stage */
     uint32_t recv_waiters, send_waiters; /* lists of instances */
     uint8_t missing[64];                 /* per unposted slice: what it still waits for */
     uint8_t width[64];                   /* ... and the slots it takes */
@@ -217,6 +232,38 @@ typedef struct unit_state {
     uint32_t deferred; /* packets that arrive now, by wire id */
 } unit_state;
 
+/* An inner vertex of an aggregation tree. */
+typedef struct vertex_state {
+    uint32_t base;    /* operations finished */
+    uint32_t head;    /* place of operation `base` in `counts` */
+    uint16_t *counts; /* owned by the sim; children admitted, per open operation */
+    uint32_t wait_head, wait_tail;
+    uint32_t xfer;   /* member: its present transfer */
+    uint32_t member; /* a member below, whose transfer stands for all */
+} vertex_state;
+
+/* Receiver and sender side of one (wire, VC) that is paused instead of given credit. */
+typedef struct pause_state {
+    uint64_t held;
+    uint32_t asked;
+    int32_t stopped; /* PAUSEs less RESUMEs that took effect */
+} pause_state;
+
+typedef struct congestion_counters { /* of one wire */
+    uint64_t overflows, pauses, marks, held_max;
+    uint64_t entered; /* packets that could have been marked */
+} congestion_counters;
+
+/* DCQCN state of one flow; rates in bytes per 2^30 ps. */
+typedef struct flow_control {
+    uint64_t rate, target, sent;
+    int64_t next_at;               /* earliest start of the next packet */
+    int64_t alpha_at, increase_at; /* next timers, or NEVER */
+    int64_t notified_at;           /* last notification sent, or -1 */
+    uint32_t alpha;
+    uint32_t timer_count, byte_count;
+} flow_control;
+
 typedef struct shared_buffer {
     int64_t max_end;
     uint32_t copies, wire, bytes;
@@ -251,6 +298,11 @@ struct clusim_sim {
     task_state *tasks;
     source_state *sources;
     unit_state *units;
+    vertex_state *vertices;
+    uint16_t *vertex_counts;
+    pause_state *pauses;             /* [wire * nvc + vc], if any wire is paused or marks */
+    congestion_counters *congestion; /* per wire, likewise */
+    flow_control *controls;          /* connections, then sources, if any is controlled */
     int64_t *message_end;
     id_list phase_b;
     id_list deferred; /* nodes with deferred packets */
@@ -271,12 +323,12 @@ struct clusim_sim {
  * The contract orders a timestamp by class, and arrivals by wire. Most of that order cannot be
  * seen: only arrivals at one endpoint or unit meet (node_defer sorts those), and arrivals,
  * responses and wakes touch different queues unless GPUs relay. So events are sorted by rank alone:
- * faults, then what travels, then the rest. With adaptive routing, where every arrival may look at
- * every queue, the whole key counts. The number is a wire or unit, or something small that a timer
- * carries. */
-enum { RANK_SHIFT = 30, CLASS_SHIFT = 26, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 };
+ * faults, then what travels, then the rest. With adaptive routing and
+ * with congestion marks, where an arrival looks at a queue others enter, the whole key counts. The
+ * number is a wire or unit, or something small that a timer carries. */
+enum { RANK_SHIFT = 30, CLASS_SHIFT = 25, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 };
 
-static inline uint32_t sim_class(uint32_t key) { return key >> CLASS_SHIFT & 15; }
+static inline uint32_t sim_class(uint32_t key) { return key >> CLASS_SHIFT & 31; }
 
 static inline uint32_t sim_key(const clusim_sim *s, uint32_t class, uint32_t number) {
     uint32_t rank = class == EV_FAULT ? 0 : class == EV_ARRIVE || class == EV_WAKE ? 1 : 3;

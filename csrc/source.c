@@ -26,10 +26,16 @@ static void start_message(clusim_sim *s, uint32_t source, uint32_t message) {
     x->endpoint = image->endpoint;
     x->back = image->endpoint;
     x->dst = m->dst;
+    x->via_first = m->via_first;
+    x->via_last = m->via_last;
+    if (m->via_first != NONE) x->kind = FETCH;
+    x->flow = image->control == NONE ? NONE : (uint32_t)im->num_conns + source;
     x->path = x->path_back = NONE;
     x->conn = message;
     x->remaining = x->count;
-    uint32_t group = model_route(s->model, im->endpoints[image->endpoint].node, m->dst);
+    uint32_t target = m->via_first != NONE ? m->via_first : m->via_last;
+    if (target == NONE) target = m->dst;
+    uint32_t group = model_route(s->model, im->endpoints[image->endpoint].node, target);
     s->sources[source].injecting = 1;
     s->sources[source].in_flight = 1;
     inject_start(s, index, group, m->key, 0);

@@ -19,7 +19,7 @@ static void admit(clusim_sim *s, uint32_t op) {
     const xfer *x = &s->xfers[request.xfer];
     s->units[unit_of(s, from)].in_use += request.payload;
     wire_state *w = &s->wires[from];
-    wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps + w->credit_ps);
+    wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps);
     uint32_t lo = im->mgroup_off[x->mgroup], hi = im->mgroup_off[x->mgroup + 1];
     s->packets[op].members = (uint16_t)(hi - lo);
     uint32_t vc = x->vc;
@@ -32,6 +32,7 @@ static void admit(clusim_sim *s, uint32_t op) {
         p->dst = im->mgroup_members[k];
         p->ref = op;
         p->held_wire = NONE;
+        p->marked = 0;
         uint32_t out = node_route(s, p, from, p->dst);
         node_restart(s, p, out, vc);
         wire_enqueue(s, index, inner_queue(s, out, vc));
@@ -64,7 +65,7 @@ void unit_request(clusim_sim *s, uint32_t index, uint32_t from) {
 void unit_data(clusim_sim *s, uint32_t index, uint32_t from) {
     const packet *p = &s->packets[index];
     wire_state *w = &s->wires[from];
-    wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps + w->credit_ps);
+    wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps);
     uint32_t op = p->ref;
     sim_free_packet(s, index);
     if (--s->packets[op].members) return;
@@ -91,6 +92,7 @@ void unit_result(clusim_sim *s, uint32_t op) {
     p->kind = RED_RESULT;
     p->dst = x->back;
     p->held_wire = NONE;
+    p->marked = 0;
     node_restart(s, p, out, x->vc_response);
     wire_enqueue(s, op, inner_queue(s, out, x->vc_response));
     while (u->wait_head != NONE && fits(s, unit, u->wait_head)) {

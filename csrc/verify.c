@@ -39,6 +39,11 @@ static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
 
 static int check_credits(const clusim_sim *s, const int64_t *held, clusim_error *e) {
     for (uint64_t i = 0; i < s->model->image.num_wires * s->nvc; i++) {
+        if (s->info[i / s->nvc].traits & PAUSES) {
+            int64_t left = (int64_t)s->pauses[i].held;
+            if (left != held[i]) return unbalanced(e, i / s->nvc, "held by wire", left, held[i]);
+            continue;
+        }
         const credit_pool *c = &s->credits[i];
         int64_t total = c->available + held[i];
         for (uint32_t k = 0; k < c->len; k++) total += c->ring[(c->head + k) & (c->size - 1)].bytes;

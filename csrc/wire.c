@@ -2,7 +2,10 @@
 
 #include <string.h>
 
+#include "aggregate.h"
+#include "congestion.h"
 #include "inject.h"
+#include "node.h"
 
 void wire_init(clusim_sim *s, uint32_t wire) {
     const wire_info *info = &s->info[wire];
@@ -27,9 +30,7 @@ void wire_init(clusim_sim *s, uint32_t wire) {
     w->num_candidates = info->num_candidates;
     w->num_words = (uint16_t)info->num_words;
     w->soonest = NEVER;
-    w->store_forward = info->store_forward;
-    w->plain_cut = info->plain_cut;
-    w->has_errors = info->has_errors;
+    w->traits = info->traits;
 }
 
 /* ---- credit and control bytes ------------------------------------------------------------------
@@ -99,10 +100,17 @@ static inline int64_t occupy(wire_state *w, uint64_t bytes) {
  * contract. */
 static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
     const clusim_model *m = s->model;
-    if (p->path_pos != NONE) return m->image.path_wires[p->path_pos];
+    if (p->path_pos != NONE) {
+        if (UNLIKELY(p->kind == AGG_DOWN) && aggregate_at_end(s, p)) return aggregate_onward(s, p);
+        return m->image.path_wires[p->path_pos];
+    }
     uint32_t dst = p->dst;
     if (p->kind == MCAST && !p->copy) {
         dst = m->image.mgroup_members[m->image.mgroup_off[s->xfers[p->xfer].mgroup]];
+    } else if (UNLIKELY(p->leg != LEG_LAST)) {
+        packet ahead = *p;
+        node_next_target(s, &ahead, node);
+        dst = ahead.dst;
     }
     return m->group_fastest[model_route(m, node, dst)];
 }
@@ -110,10 +118,12 @@ static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node)
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
     const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
-    uint32_t bytes =
-        model_wire_bytes(q->rate->format, p->kind, p->payload, p->exact, s->xfers[p->xfer].limit);
-    int64_t est = model_est(q->rate, model_occupancy(q->rate->format, p->kind, bytes));
-    return tail + w->far_latency_ps - est;
+    const clusim_format *f = q->rate->format;
+    uint32_t kind = p->kind == FETCH && (w->traits & BRIDGE) ? WRITE : p->kind;
+    uint32_t limit = s->xfers[p->xfer].limit;
+    uint32_t exact = model_exact(f, kind, p->payload, limit);
+    uint32_t bytes = model_wire_bytes(f, kind, p->payload, exact, limit);
+    return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
 }
 
 /* When the packet is handled at the far end of its wire. */
@@ -121,9 +131,10 @@ static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wir
                                  int64_t head, int64_t tail) {
     if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
     if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
-    if (w->store_forward) return tail + w->far_latency_ps;
+    if (UNLIKELY(p->kind == AGG_UP) && aggregate_at_end(s, p)) return tail;
+    if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
     int64_t ready = head + w->rate->header_ps[p->kind] + w->far_latency_ps;
-    if (LIKELY(w->plain_cut && !s->rates_changed)) return ready;
+    if (LIKELY((w->traits & PLAIN_CUT) && !s->rates_changed)) return ready;
     return base_max(ready, tail_bound(s, p, w, tail));
 }
 
@@ -151,7 +162,7 @@ static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_in
         prefix = (int64_t)flits * rate->flit_ps;
     }
     int64_t t = occupy(w, occupancy);
-    if (UNLIKELY(w->has_errors)) extra = replay(s, w, t);
+    if (UNLIKELY(w->traits & HAS_ERRORS)) extra = replay(s, w, t);
     int64_t end = now + t + extra;
     w->free_at = end;
     w->contended = 0;
@@ -169,6 +180,13 @@ static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_in
     sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out, packet_index);
 }
 
+/* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
+static inline void give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+                             int64_t end) {
+    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->now_ps + 1);
+    wire_return_credit(s, from, vc, bytes, end);
+}
+
 /* The input buffer the packet sat in is free at `end`. */
 static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
     if (p->held_wire == NONE) return;
@@ -180,13 +198,13 @@ static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
         p->ref = NONE; /* from here on it holds buffers of its own */
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return;
-        wire_return_credit(s, from, b->vc, b->bytes, b->max_end + from->credit_ps);
+        give_back(s, from, b->vc, b->bytes, b->max_end);
         b->copies = s->buffer_free;
         s->buffer_free = shared;
         s->buffers_live--;
         return;
     }
-    wire_return_credit(s, from, p->held_vc, p->held_bytes, end + from->credit_ps);
+    give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
 /* ---- arbitration
@@ -354,6 +372,7 @@ void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
                                   .queued_bytes = w->queued_bytes,
                                   .queued_max = w->queued_max,
                                   .replays = w->replays};
+    if (s->congestion) congestion_read(s, wire, out);
     int64_t beyond = base_max(0, w->free_at - s->now_ps);
     out->busy_ps -= beyond;
     if (w->contended) out->stall_arbitration_ps -= beyond;

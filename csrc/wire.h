@@ -21,6 +21,9 @@ void wire_arbitrate(clusim_sim *s, uint32_t wire);
 void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate); /* NONE: down */
 void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out);
 
+/* congestion.c: the same for wires with pauses. */
+void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes, int64_t free_ps);
+
 /* Let whole owed flits leave while the wire idles, up to now. */
 void wire_drain(const clusim_sim *s, wire_state *w);
 
@@ -33,9 +36,15 @@ static inline void wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     sim_event(s, at_ps, EV_WAKE, wire, wire);
 }
 
-/* Give back `bytes` of the receive buffer of (wire, vc), to be usable there at `at_ps`. */
+/* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
+ * receiver may let it go on. */
 static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
-                                      int64_t at_ps) {
+                                      int64_t free_ps) {
+    if (UNLIKELY(w->traits & PAUSES)) {
+        congestion_free_at(s, w, vc, bytes, free_ps);
+        return;
+    }
+    int64_t at_ps = free_ps + w->credit_ps;
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&

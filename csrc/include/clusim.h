@@ -42,10 +42,14 @@ typedef struct clusim_error {
 
 typedef struct clusim_node {
     int64_t latency_ps;
+    uint64_t route_lo;
+    uint64_t wide_lo;
     uint32_t kind;
     uint32_t flags;
     uint32_t endpoint;
     uint32_t unit;
+    uint32_t zone;
+    uint32_t wide_stride;
 } clusim_node;
 
 typedef struct clusim_endpoint {
@@ -66,9 +70,10 @@ typedef struct clusim_endpoint {
 typedef struct clusim_format {
     uint32_t flit_bytes;
     uint32_t pad;
-    uint32_t header_bytes[8];
-    uint32_t control_256[8];
-    uint32_t service_1024[8];
+    uint32_t header_bytes[11];
+    uint32_t control_256[11];
+    uint32_t service_1024[11];
+    uint32_t limit_bytes[11];
 } clusim_format;
 
 typedef struct clusim_wire {
@@ -77,6 +82,10 @@ typedef struct clusim_wire {
     int64_t latency_ps;
     uint64_t buffer_bytes;
     int64_t replay_ps;
+    uint64_t xoff_bytes;
+    uint64_t xon_bytes;
+    uint64_t ecn_min_bytes;
+    uint64_t ecn_max_bytes;
     uint32_t src;
     uint32_t dst;
     uint32_t reverse;
@@ -85,8 +94,15 @@ typedef struct clusim_wire {
     uint32_t error_threshold;
     uint16_t dim;
     uint16_t dateline;
-    uint32_t pad;
+    uint32_t ecn_threshold;
 } clusim_wire;
+
+typedef struct clusim_target {
+    uint32_t node;
+    uint32_t zone;
+    uint32_t local;
+    uint32_t wide;
+} clusim_target;
 
 typedef struct clusim_unit {
     int64_t latency_ps;
@@ -94,6 +110,31 @@ typedef struct clusim_unit {
     uint32_t node;
     uint32_t cost16;
 } clusim_unit;
+
+typedef struct clusim_vertex {
+    uint32_t parent;
+    uint32_t unit;
+    uint32_t endpoint;
+    uint32_t path_up;
+    uint32_t path_down;
+    uint32_t child_lo;
+    uint32_t child_hi;
+    uint32_t slots;
+} clusim_vertex;
+
+typedef struct clusim_control {
+    int64_t alpha_timer_ps;
+    int64_t increase_timer_ps;
+    int64_t cnp_interval_ps;
+    int64_t cnp_delay_ps;
+    uint64_t byte_counter;
+    uint64_t line_rate;
+    uint64_t min_rate;
+    uint64_t additive;
+    uint64_t hyper;
+    uint32_t g_65536;
+    uint32_t fast_recovery;
+} clusim_control;
 
 typedef struct clusim_conn {
     int64_t tail_ps;
@@ -114,11 +155,17 @@ typedef struct clusim_conn {
     uint32_t slots;
     uint32_t expand_120;
     uint32_t window_bytes;
+    uint32_t via_first;
+    uint32_t via_last;
+    uint32_t stage;
+    uint32_t control;
+    uint32_t vertex;
+    uint32_t pad;
 } clusim_conn;
 
 typedef struct clusim_cost {
     int64_t fixed_ps;
-    uint32_t op_cost16[16];
+    uint32_t op_cost16[18];
 } clusim_cost;
 
 typedef struct clusim_prim {
@@ -182,6 +229,8 @@ typedef struct clusim_source {
     uint32_t policy;
     uint32_t vc;
     uint32_t flags;
+    uint32_t control;
+    uint32_t pad;
 } clusim_source;
 
 typedef struct clusim_message {
@@ -189,6 +238,8 @@ typedef struct clusim_message {
     uint64_t bytes;
     uint32_t dst;
     uint32_t key;
+    uint32_t via_first;
+    uint32_t via_last;
 } clusim_message;
 
 typedef struct clusim_fault {
@@ -203,12 +254,13 @@ typedef struct clusim_fault {
 typedef struct clusim_image {
     uint64_t seed;
     uint32_t nvc;
-    uint32_t num_opcodes;     /* length of op_flags, at most 16 */
-    const uint32_t *op_flags; /* 1 recv, 2 send, 4 multicast, 8 reduce-read */
+    uint32_t num_opcodes;     /* length of op_flags, at most 18 */
+    const uint32_t *op_flags; /* 1 recv, 2 send, 4 multicast, 8 reduce-read, 16 aggregate */
     const clusim_node *nodes;
     const clusim_endpoint *endpoints;
     const clusim_format *formats;
     const clusim_wire *wires;
+    const clusim_target *targets;
     const uint32_t *routes;
     const uint32_t *group_off;
     const uint32_t *group_wires;
@@ -217,6 +269,8 @@ typedef struct clusim_image {
     const clusim_unit *units;
     const uint32_t *mgroup_off;
     const uint32_t *mgroup_members;
+    const clusim_vertex *vertices;
+    const clusim_control *controls;
     const clusim_conn *conns;
     const clusim_cost *costs;
     const clusim_prim *prims;
@@ -228,9 +282,10 @@ typedef struct clusim_image {
     const clusim_source *sources;
     const clusim_message *messages;
     const clusim_fault *faults;
-    uint64_t num_nodes, num_endpoints, num_formats, num_wires, num_routes;
+    uint64_t num_nodes, num_endpoints, num_formats, num_wires, num_targets, num_routes;
     uint64_t num_group_off, num_group_wires, num_path_off, num_path_wires;
-    uint64_t num_units, num_mgroup_off, num_mgroup_members, num_conns, num_costs;
+    uint64_t num_units, num_mgroup_off, num_mgroup_members, num_vertices, num_controls;
+    uint64_t num_conns, num_costs;
     uint64_t num_prims, num_templates, num_instances, num_inst_conns, num_tasks, num_succ;
     uint64_t num_sources, num_messages, num_faults;
 } clusim_image;
@@ -247,6 +302,10 @@ typedef struct clusim_wire_counters {
     uint64_t queued_bytes;
     uint64_t queued_max;
     uint64_t replays;
+    uint64_t overflows;
+    uint64_t pauses;
+    uint64_t marks;
+    uint64_t held_max;
 } clusim_wire_counters;
 
 typedef struct clusim_record {

@@ -30,12 +30,18 @@ void *__wrap_realloc(void *p, size_t size) { return fails_now() ? NULL : __real_
 #define NO 0xFFFFFFFFu
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, NO}, {1000, 0, 0, 1, NO}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, NO, 0, 0}};
+static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
 static clusim_format formats[1];
-static const clusim_wire wires[] = {{1, 40, 500, 512, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0},
-                                    {1, 40, 500, 512, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
+/* One of the two wires is paused and marks, so that their state is allocated as well. */
+static const clusim_wire wires[] = {
+    {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 1, 1, 0, 0, 0, 0, 0, 99},
+    {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
+static const clusim_control controls[] = {
+    {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5}};
 static const uint32_t routes[] = {NO, 0, 1, NO}, group_off[] = {0, 1, 2}, group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};
 static clusim_conn conns[1];
@@ -45,8 +51,9 @@ static const clusim_template templates[] = {{0, 1, 1, 0}, {1, 2, 1, 0}};
 static clusim_instance instances[2];
 static const uint32_t inst_conns[] = {0}, op_flags[] = {2, 1};
 static clusim_task tasks[2];
-static const clusim_source sources[] = {{0, 0, 1, 128, 1, 0, 0, 0}, {1, 1, 2, 128, 1, 0, 0, 0}};
-static const clusim_message messages[] = {{0, 20000, 1, 0}, {5, 30000, 0, 0}};
+static const clusim_source sources[] = {{0, 0, 1, 128, 1, 1, 0, 0, 0, 0},
+                                        {1, 1, 2, 128, 1, 0, 0, 0, NO, 0}};
+static const clusim_message messages[] = {{0, 20000, 1, 0, NO, NO}, {5, 30000, 0, 0, NO, NO}};
 static clusim_image image;
 
 static void fill_programs(void) {
@@ -59,7 +66,12 @@ static void fill_programs(void) {
                              .packet_bytes = 128,
                              .burst = 1,
                              .slots = 8,
-                             .expand_120 = 120};
+                             .expand_120 = 120,
+                             .via_first = NO,
+                             .via_last = NO,
+                             .stage = NO,
+                             .control = NO,
+                             .vertex = NO};
     for (uint32_t i = 0; i < 2; i++) {
         instances[i] = (clusim_instance){.length = 100000,
                                          .chunk_bytes = 4096,
@@ -75,10 +87,11 @@ static void fill_programs(void) {
 
 static void fill(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 8; k++) {
+    for (int k = 0; k < 11; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
+        formats[0].limit_bytes[k] = NO;
     }
     fill_programs();
     image = (clusim_image){.nvc = 1,
@@ -88,6 +101,8 @@ static void fill(void) {
                            .endpoints = endpoints,
                            .formats = formats,
                            .wires = wires,
+                           .targets = targets,
+                           .controls = controls,
                            .routes = routes,
                            .group_off = group_off,
                            .group_wires = group_wires,
@@ -106,6 +121,8 @@ static void fill(void) {
                            .num_endpoints = 2,
                            .num_formats = 1,
                            .num_wires = 2,
+                           .num_targets = 2,
+                           .num_controls = 1,
                            .num_routes = 4,
                            .num_group_off = 3,
                            .num_group_wires = 2,

@@ -17,8 +17,8 @@ __all__ = ["DTYPES", "NONE", "OPCODES", "Image", "Op", "Opcode", "empty"]
 NONE = 0xFFFFFFFF
 """Marks an absent index."""
 
-KINDS = 8
-"""Packet kinds: WRITE READ_REQ READ_RESP MCAST RED_REQ RED_FETCH RED_DATA RED_RESULT."""
+KINDS = 11
+"""Packet kinds: WRITE READ_REQ READ_RESP MCAST RED_REQ RED_FETCH RED_DATA RED_RESULT FETCH AGG_UP AGG_DOWN."""
 
 
 class Op:
@@ -28,6 +28,7 @@ class Op:
     SEND = 2
     MCAST = 4
     REDUCE = 8
+    AGGREGATE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,15 @@ _OPCODE_FLAGS = {
     "reduceLoadStore": Op.REDUCE | Op.MCAST,
     "signal": Op.SEND,
     "waitSignal": Op.RECV,
+    "aggregate": Op.AGGREGATE,
 }
 OPCODES: dict[str, Opcode] = {
     name: Opcode(number, name, flags) for number, (name, flags) in enumerate(_OPCODE_FLAGS.items())
 }
 """Opcodes by name. A ``read`` of the IR is a ``recv``-family primitive on a read connection."""
 
-NUM_OPCODES = len(OPCODES)
+OPCODE_SLOTS = 18
+"""Entries of a cost table, an even number of at least `OPCODES`."""
 
 _U16, _U32, _U64, _I32, _I64 = "<u2", "<u4", "<u8", "<i4", "<i8"
 
@@ -70,10 +73,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "nodes": np.dtype(
         [
             ("latency_ps", _I64),  # forwarding latency
+            ("route_lo", _U64),  # into routes: groups by a target's local column
+            ("wide_lo", _U64),  # into routes: groups by a target's wide column, if wide_stride
             ("kind", _U32),  # 0 endpoint, 1 switch
-            ("flags", _U32),  # 1 store and forward
+            ("flags", _U32),  # 1 store and forward, 2 bridge (NIC): FETCH becomes WRITE
             ("endpoint", _U32),  # index into endpoints, or NONE
             ("unit", _U32),  # index into units, or NONE
+            ("zone", _U32),  # targets of the same zone are found by their local column
+            ("wide_stride", _U32),  # 1: one group per wide column; 0: one for all of them
         ]
     ),
     "endpoints": np.dtype(
@@ -99,6 +106,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("header_bytes", _U32, (KINDS,)),
             ("control_256", _U32, (KINDS,)),  # owed to the reverse wire per exact packet, 1/256 B
             ("service_1024", _U32, (KINDS,)),  # occupancy factor, 1024 = 1
+            ("limit_bytes", _U32, (KINDS,)),  # largest payload of an exact packet, or NONE
         ]
     ),
     "wires": np.dtype(
@@ -108,6 +116,10 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("latency_ps", _I64),
             ("buffer_bytes", _U64),  # receive buffer per VC
             ("replay_ps", _I64),
+            ("xoff_bytes", _U64),  # pause threshold of the receive buffer; 0 = credits
+            ("xon_bytes", _U64),  # resume threshold
+            ("ecn_min_bytes", _U64),  # marks: queue from which packets may be marked
+            ("ecn_max_bytes", _U64),  # ... and from which all are; 0 = never
             ("src", _U32),
             ("dst", _U32),
             ("reverse", _U32),  # the other direction, or NONE
@@ -116,10 +128,18 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("error_threshold", _U32),  # replay probability of a packet, times 2^32
             ("dim", _U16),
             ("dateline", _U16),
-            ("pad", _U32),
+            ("ecn_threshold", _U32),  # mark probability at ecn_max_bytes, times 2^32
         ]
     ),
-    "routes": np.dtype(_U32),  # [nodes * endpoints] -> group, or NONE
+    "targets": np.dtype(  # where packets can be steered: endpoints, then NICs
+        [
+            ("node", _U32),
+            ("zone", _U32),
+            ("local", _U32),  # column at nodes of the same zone
+            ("wide", _U32),  # column at other nodes
+        ]
+    ),
+    "routes": np.dtype(_U32),  # rows of nodes: column -> group, or NONE
     "group_off": np.dtype(_U32),  # [groups + 1]
     "group_wires": np.dtype(_U32),
     "path_off": np.dtype(_U32),  # [paths + 1] explicit paths, as wires
@@ -134,13 +154,40 @@ DTYPES: dict[str, np.dtype[Any]] = {
     ),
     "mgroup_off": np.dtype(_U32),  # [multicast groups + 1]
     "mgroup_members": np.dtype(_U32),  # endpoints
+    "vertices": np.dtype(  # of aggregation trees
+        [
+            ("parent", _U32),  # vertex, or NONE at the root
+            ("unit", _U32),  # reduction unit, or NONE for a member
+            ("endpoint", _U32),  # of a member, or NONE
+            ("path_up", _U32),  # path to the parent's node, or NONE at the root
+            ("path_down", _U32),  # path from the parent's node
+            ("child_lo", _U32),  # children are consecutive vertices
+            ("child_hi", _U32),
+            ("slots", _U32),  # packets that a unit's vertex can hold open
+        ]
+    ),
+    "controls": np.dtype(  # DCQCN; rates in bytes per 2^30 ps
+        [
+            ("alpha_timer_ps", _I64),
+            ("increase_timer_ps", _I64),
+            ("cnp_interval_ps", _I64),
+            ("cnp_delay_ps", _I64),
+            ("byte_counter", _U64),
+            ("line_rate", _U64),
+            ("min_rate", _U64),
+            ("additive", _U64),
+            ("hyper", _U64),
+            ("g_65536", _U32),
+            ("fast_recovery", _U32),
+        ]
+    ),
     "conns": np.dtype(
         [
             ("tail_ps", _I64),  # posted -> visible to the receiver
             ("head_ps", _I64),  # released -> visible to the sender
             ("src", _U32),  # endpoint
             ("dst", _U32),  # endpoint; for kind 3 unused (0)
-            ("kind", _U32),  # 0 write, 1 read, 2 flag only, 3 multimem
+            ("kind", _U32),  # 0 write, 1 read, 2 flag only, 3 multimem, 4 aggregation
             ("policy", _U32),  # 0 stripe, 1 pinned, 2 adaptive
             ("first_group", _U32),  # route group at the requesting end, or NONE
             ("path", _U32),  # explicit path in the direction of requests, or NONE
@@ -154,12 +201,18 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("slots", _U32),
             ("expand_120", _U32),  # wire payload = ceil(bytes*this/120)
             ("window_bytes", _U32),  # 0 = unlimited
+            ("via_first", _U32),  # targets its packets are steered over, or NONE
+            ("via_last", _U32),
+            ("stage", _U32),  # endpoint that holds the data in between, or NONE
+            ("control", _U32),  # rate control, or NONE
+            ("vertex", _U32),  # kind 4: the member
+            ("pad", _U32),
         ]
     ),
     "costs": np.dtype(
         [
             ("fixed_ps", _I64),
-            ("op_cost16", _U32, (NUM_OPCODES,)),  # 2^-16 ps per byte
+            ("op_cost16", _U32, (OPCODE_SLOTS,)),  # 2^-16 ps per byte
         ]
     ),
     "prims": np.dtype(
@@ -225,9 +278,20 @@ DTYPES: dict[str, np.dtype[Any]] = {
             ("policy", _U32),
             ("vc", _U32),
             ("flags", _U32),  # 1 serial
+            ("control", _U32),  # rate control, or NONE
+            ("pad", _U32),
         ]
     ),
-    "messages": np.dtype([("start_ps", _I64), ("bytes", _U64), ("dst", _U32), ("key", _U32)]),
+    "messages": np.dtype(
+        [
+            ("start_ps", _I64),
+            ("bytes", _U64),
+            ("dst", _U32),
+            ("key", _U32),
+            ("via_first", _U32),
+            ("via_last", _U32),
+        ]
+    ),
     "faults": np.dtype(
         [("time_ps", _I64), ("num", _U64), ("den", _U64), ("kind", _U32), ("index", _U32)]
     ),
@@ -257,6 +321,7 @@ class Image:
     endpoints: Array = _default("endpoints")
     formats: Array = _default("formats")
     wires: Array = _default("wires")
+    targets: Array = _default("targets")
     routes: Array = _default("routes")
     group_off: Array = _default("group_off")
     group_wires: Array = _default("group_wires")
@@ -265,6 +330,8 @@ class Image:
     units: Array = _default("units")
     mgroup_off: Array = _default("mgroup_off")
     mgroup_members: Array = _default("mgroup_members")
+    vertices: Array = _default("vertices")
+    controls: Array = _default("controls")
     conns: Array = _default("conns")
     costs: Array = _default("costs")
     prims: Array = _default("prims")

@@ -48,6 +48,10 @@ WIRE_COUNTERS: np.dtype[Any] = np.dtype(
         ("queued_bytes", "<u8"),
         ("queued_max", "<u8"),
         ("replays", "<u8"),
+        ("overflows", "<u8"),  # packets that arrived at a full buffer of a wire that pauses
+        ("pauses", "<u8"),
+        ("marks", "<u8"),
+        ("held_max", "<u8"),  # most bytes one VC's receive buffer ever held, on a wire that pauses
     ]
 )
 """Counters of one wire, cumulative since time 0, as defined in the timing contract."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from clusim.image import Image
+from clusim.image import NONE, Image
 from clusim.outcome import State, Stop
 from clusim.reference import Simulation as Reference
 from support.random_images import images, random_image
@@ -111,6 +111,40 @@ def test_engines_agree_on_random_images(compiled, batch):
 @given(image=images())
 def test_engines_agree_on_drawn_images(compiled, image):
     compare(image, compiled)
+
+
+def _mechanisms(image: Image, wires) -> set[str]:
+    """Name the mechanisms that an image uses, and that showed in its counters."""
+    levels = image.vertices["parent"][image.vertices["parent"] != NONE]
+    used = {
+        "zones": len(np.unique(image.nodes["zone"])) > 1,
+        "limits": (image.formats["limit_bytes"] < image.conns["packet_bytes"].max(initial=1)).any(),
+        "fetch": (image.conns["via_first"] != NONE).any(),
+        "message vias": (image.messages["via_first"] != NONE).any(),
+        "last via only": (
+            (image.conns["via_first"] == NONE) & (image.conns["via_last"] != NONE)
+        ).any(),
+        "stage": (image.conns["stage"] != NONE).any(),
+        "connection control": (image.conns["control"] != NONE).any(),
+        "source control": (image.sources["control"] != NONE).any(),
+        "tree": len(image.vertices) > 0,
+        "deep tree": (image.vertices["parent"][levels] != NONE).any(),
+        **{name: wires[name].any() for name in ("pauses", "overflows", "marks", "replays")},
+    }
+    return {name for name, value in used.items() if value}
+
+
+def test_random_images_use_every_mechanism(compiled):
+    counts: dict[str, int] = {}
+    for seed in range(CASES):
+        image = random_image(random.Random(seed))
+        sim = compiled(image)
+        sim.run(until_ps=LIMIT_PS)
+        for name in _mechanisms(image, sim.wires()):
+            counts[name] = counts.get(name, 0) + 1
+    seldom = {name: n for name, n in counts.items() if n < CASES // 40}
+    assert len(counts) == 14
+    assert not seldom, f"of {CASES} images: {counts}"
 
 
 def _slices(rng: random.Random, end_ps: int) -> list[int]:

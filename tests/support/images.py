@@ -7,30 +7,33 @@ packet is ready for an output of the same rate 100 ps after its head. A test set
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from clusim.image import DTYPES, NONE, OPCODES, Image
+from clusim.image import DTYPES, KINDS, NONE, OPCODE_SLOTS, OPCODES, Image
+from support.routes import NETWORK, ShortestPaths, route_rows
 
-__all__ = ["ImageBuilder", "Place", "prim"]
+__all__ = ["NETWORK", "ImageBuilder", "Place", "prim"]
 
 Row = dict[str, Any]
 
-CONN_KINDS = {"write": 0, "read": 1, "flag": 2, "multimem": 3}
+CONN_KINDS = {"write": 0, "read": 1, "flag": 2, "multimem": 3, "aggregation": 4}
 POLICIES = {"stripe": 0, "pinned": 1, "adaptive": 2}
 TASK_KINDS = {"program": 0, "kernel": 1, "delay": 2, "marker": 3}
 UNLIMITED = 1 << 30
+LINE_RATE = (1 << 30) // 10  # a rate control at the speed of a default wire
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node, with its endpoint index if it is one."""
+    """A node, with its endpoint index if it is one, and the machine it is in."""
 
     node: int
     endpoint: int | None = None
+    zone: int = 0
 
     @property
     def ep(self) -> int:
@@ -61,9 +64,10 @@ class ImageBuilder:
     _groups: list[tuple[int, ...]] = field(default_factory=list)
     _paths: list[tuple[int, ...]] = field(default_factory=list)
     _mgroups: list[tuple[int, ...]] = field(default_factory=list)
+    _nics: list[Place] = field(default_factory=list)
     _inst_conns: list[int] = field(default_factory=list)
     _deps: dict[int, list[int]] = field(default_factory=dict)
-    _hops: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    _paths_known: tuple[tuple[int, int], ShortestPaths] | None = None
 
     def _add(self, name: str, defaults: Row, given: Row) -> int:
         unknown = set(given) - set(DTYPES[name].names or ())
@@ -74,21 +78,36 @@ class ImageBuilder:
 
     # Fabric
 
-    def format(self, flit: int = 1, header: Any = 1, control: Any = 0, service: Any = 1024) -> int:
-        """Add a packet format; `header`, `control` (1/256 byte) and `service` per kind or for all."""
+    def format(
+        self,
+        flit: int = 1,
+        header: Any = 1,
+        control: Any = 0,
+        service: Any = 1024,
+        limit: Any = NONE,
+    ) -> int:
+        """Add a packet format; all but the flit per kind, as a list or dict, or for all kinds.
 
-        def per_kind(value: Any) -> list[int]:
-            return [value] * 8 if isinstance(value, int) else list(value)
+        `control` is in 1/256 byte; a dict leaves the other kinds at the default.
+        """
+
+        def per_kind(value: Any, default: int) -> list[int]:
+            if isinstance(value, dict):
+                return [value.get(kind, default) for kind in range(KINDS)]
+            return [value] * KINDS if isinstance(value, int) else list(value)
 
         row = {
             "flit_bytes": flit,
-            "header_bytes": per_kind(header),
-            "control_256": per_kind(control),
-            "service_1024": per_kind(service),
+            "header_bytes": per_kind(header, 1),
+            "control_256": per_kind(control, 0),
+            "service_1024": per_kind(service, 1024),
+            "limit_bytes": per_kind(limit, NONE),
         }
         return self._add("formats", {}, row)
 
-    def endpoint(self, latency_ps: int = 1, relay: bool = False, **fields: int) -> Place:
+    def endpoint(
+        self, latency_ps: int = 1, relay: bool = False, zone: int = 0, **fields: int
+    ) -> Place:
         """Add an endpoint and its node."""
         node = len(self.rows.get("nodes", []))
         defaults = {
@@ -106,27 +125,43 @@ class ImageBuilder:
             "inject_256": 0,
         }
         index = self._add("endpoints", defaults, fields)
-        row = {"latency_ps": latency_ps, "kind": 0, "endpoint": index, "unit": NONE}
+        row = {"latency_ps": latency_ps, "kind": 0, "endpoint": index, "unit": NONE, "zone": zone}
         self._add("nodes", {}, row)
         if relay:
             self.relays.add(node)
-        return Place(node, index)
+        return Place(node, index, zone)
 
     def switch(
-        self, latency_ps: int = 90, store_and_forward: bool = False, unit: Row | None = None
+        self,
+        latency_ps: int = 90,
+        store_and_forward: bool = False,
+        unit: Row | None = None,
+        zone: int = 0,
+        bridge: bool = False,
     ) -> Place:
-        """Add a switch; `unit` gives it a reduction unit."""
+        """Add a switch; `unit` gives it a reduction unit, `bridge` makes WRITE of FETCH."""
         node = len(self.rows.get("nodes", []))
         index = NONE if unit is None else self._add("units", {"node": node}, unit)
         row = {
             "latency_ps": latency_ps,
             "kind": 1,
-            "flags": int(store_and_forward),
+            "flags": int(store_and_forward) + 2 * bridge,
             "endpoint": NONE,
             "unit": index,
+            "zone": zone,
         }
         self._add("nodes", {}, row)
-        return Place(node)
+        return Place(node, None, zone)
+
+    def nic(self, latency_ps: int = 90, wide_stride: int = 0, **fields: Any) -> Place:
+        """Add a NIC: a bridge to which packets can be steered.
+
+        With a `wide_stride` of 0 it has one group for all other machines: its wires to nodes of other zones.
+        """
+        place = self.switch(latency_ps, bridge=True, **fields)
+        self.rows["nodes"][place.node]["wide_stride"] = wide_stride
+        self._nics.append(place)
+        return place
 
     def wire(self, src: Place, dst: Place, rate: tuple[int, int] = (1, 10), **fields: int) -> int:
         """Add one direction; `rate` is (bytes, ps)."""
@@ -172,44 +207,17 @@ class ImageBuilder:
 
     def route(self, node: Place, dst: Place, *wires: int) -> None:
         """Set a route by hand, instead of the shortest paths."""
-        self._routes[node.node, dst.ep] = list(wires)
+        self._routes[node.node, dst.node] = list(wires)
 
-    def hops(self, endpoint: int) -> dict[int, int]:
-        """Return every node's distance to an endpoint, over switches and relays."""
-        key = (endpoint, len(self.rows.get("wires", [])))
-        if key not in self._hops:
-            self._hops[key] = self._measure(endpoint)
-        return self._hops[key]
+    def shortest(self, node: int, goal: int, anywhere: bool = False) -> list[int]:
+        """Return the wires out of `node` on shortest paths to the node `goal`, those of packets without a path.
 
-    def _measure(self, endpoint: int) -> dict[int, int]:
-        goal = self.rows["endpoints"][endpoint]["node"]
-        distance = {goal: 0}
-        todo = deque([goal])
-        while todo:
-            node = todo.popleft()
-            if node != goal and not self._forwards(node):
-                continue
-            for wire in self.rows.get("wires", []):
-                if wire["dst"] == node and wire["src"] not in distance:
-                    distance[wire["src"]] = distance[node] + 1
-                    todo.append(wire["src"])
-        return distance
-
-    def shortest(self, node: int, endpoint: int) -> list[int]:
-        """Return the wires out of `node` that lie on a shortest path to an endpoint."""
-        distance = self.hops(endpoint)
-        if node not in distance or distance[node] == 0:
-            return []
-        return [
-            i
-            for i, wire in enumerate(self.rows.get("wires", []))
-            if wire["src"] == node
-            and distance.get(wire["dst"]) == distance[node] - 1
-            and (distance[node] == 1 or self._forwards(wire["dst"]))
-        ]
-
-    def _forwards(self, node: int) -> bool:
-        return self.rows["nodes"][node]["endpoint"] == NONE or node in self.relays
+        With `anywhere` also over other machines than the two, as explicit paths may.
+        """
+        key = (len(self.rows.get("wires", [])), len(self.relays))
+        if self._paths_known is None or self._paths_known[0] != key:
+            self._paths_known = (key, ShortestPaths(self.rows, self.relays))
+        return self._paths_known[1].wires(node, goal, anywhere)
 
     # Schedule
 
@@ -230,12 +238,62 @@ class ImageBuilder:
             "burst": 1,
             "slots": 8,
             "expand_120": 120,
+            "via_first": NONE,
+            "via_last": NONE,
+            "stage": NONE,
+            "control": NONE,
+            "vertex": NONE,
         }
         return self._add("conns", defaults, fields)
+
+    def control(self, **fields: int) -> int:
+        """Add a rate control: 1 byte per 10 ps, no timer within any test unless it sets one."""
+        defaults = {
+            "alpha_timer_ps": 1 << 40,
+            "increase_timer_ps": 1 << 40,
+            "cnp_interval_ps": 1,
+            "cnp_delay_ps": 1,
+            "byte_counter": 1 << 40,
+            "line_rate": LINE_RATE,
+            "min_rate": 1,
+            "additive": 0,
+            "hyper": 0,
+            "g_65536": 0,
+            "fast_recovery": 5,
+        }
+        return self._add("controls", defaults, fields)
+
+    def tree(self, *vertices: Row) -> list[int]:
+        """Add the vertices of an aggregation tree, the root first, children of one parent together.
+
+        A row has `place` (an endpoint, or a switch with a unit), `parent` (position in `vertices`, not for the
+        root), the wires of the paths `up` and `down`, and perhaps `slots`.
+        """
+        first = len(self.rows.get("vertices", []))
+        parents = [row.get("parent") for row in vertices]
+        for position, row in enumerate(vertices):
+            children = [i for i, parent in enumerate(parents) if parent == position]
+            assert children == list(
+                range(len(children) and children[0], len(children) and children[-1] + 1)
+            )
+            place, lo = row["place"], first + (children[0] if children else 0)
+            fields = {
+                "parent": NONE if row.get("parent") is None else first + row["parent"],
+                "unit": self.rows["nodes"][place.node]["unit"],
+                "endpoint": NONE if place.endpoint is None else place.endpoint,
+                "path_up": self.path(*row["up"]) if "up" in row else NONE,
+                "path_down": self.path(*row["down"]) if "down" in row else NONE,
+                "child_lo": lo,
+                "child_hi": lo + len(children),
+                "slots": row.get("slots", 1 << 10),
+            }
+            self._add("vertices", {}, fields)
+        return list(range(first, first + len(vertices)))
 
     def cost(self, fixed_ps: int = 0, default: int = 0, **by_opcode: int) -> int:
         """Add step costs; `by_opcode` in 2^-16 ps per byte, `default` for the others."""
         costs = [by_opcode.get(name, default) for name in OPCODES]
+        costs += [0] * (OPCODE_SLOTS - len(costs))
         return self._add("costs", {}, {"fixed_ps": fixed_ps, "op_cost16": costs})
 
     def template(self, *prims: Row, nchunks: int = 1, mode: int = 0) -> int:
@@ -284,12 +342,18 @@ class ImageBuilder:
         return self.instance(task, place, self.template(*prims), conns, **fields)
 
     def source(
-        self, place: Place, messages: list[tuple[int, int, Place]], key: int = 0, **fields: Any
+        self,
+        place: Place,
+        messages: list[tuple[int, int, Place]],
+        key: int = 0,
+        vias: Sequence[tuple[Any, Any]] = (),
+        **fields: Any,
     ) -> int:
-        """Add a source with messages (start_ps, bytes, destination)."""
+        """Add a source with messages (start_ps, bytes, destination), each over its `vias`."""
         lo = len(self.rows.get("messages", []))
-        for start_ps, size, dst in messages:
+        for i, (start_ps, size, dst) in enumerate(messages):
             row = {"start_ps": start_ps, "bytes": size, "dst": dst.ep, "key": key}
+            row["via_first"], row["via_last"] = vias[i] if vias else (NONE, NONE)
             self._add("messages", {}, row)
         fields["policy"] = POLICIES[fields.get("policy", "stripe")]
         defaults = {
@@ -298,6 +362,7 @@ class ImageBuilder:
             "msg_hi": lo + len(messages),
             "packet_bytes": 99,
             "burst": 1,
+            "control": NONE,
         }
         return self._add("sources", defaults, fields)
 
@@ -313,10 +378,10 @@ class ImageBuilder:
     def build(self) -> Image:
         """Return the image."""
         self._finish_tasks()
+        routes = self._route_array()
         arrays = {
             name: self._array(name) for name, dtype in DTYPES.items() if dtype.names is not None
         }
-        routes = self._route_array()
         group_off, group_wires = _ragged(self._groups)
         path_off, path_wires = _ragged(self._paths)
         mgroup_off, mgroup_members = _ragged(self._mgroups)
@@ -340,8 +405,15 @@ class ImageBuilder:
         array = np.zeros(len(rows), DTYPES[name])
         for i, row in enumerate(rows):
             for key, value in row.items():
-                array[key][i] = value
+                place = isinstance(value, Place)
+                array[key][i] = self._target(value) if place else value
         return array
+
+    def _target(self, place: Place) -> int:
+        """Return the target index of an endpoint or NIC."""
+        if place.endpoint is not None:
+            return place.endpoint
+        return len(self.rows["endpoints"]) + self._nics.index(place)
 
     def _finish_tasks(self) -> None:
         tasks = self.rows.setdefault("tasks", [])
@@ -358,15 +430,13 @@ class ImageBuilder:
             task["succ_hi"] = len(self._succ)
 
     def _route_array(self) -> np.ndarray[Any, Any]:
-        endpoints = len(self.rows.get("endpoints", []))
-        nodes = len(self.rows.get("nodes", []))
-        routes = np.full(nodes * endpoints, NONE, DTYPES["routes"])
-        for node in range(nodes):
-            for endpoint in range(endpoints):
-                wires = self._routes.get((node, endpoint)) or self.shortest(node, endpoint)
-                if wires:
-                    routes[node * endpoints + endpoint] = self.group(*wires)
-        return routes
+        """Return the routes, and fill in `targets` and where the nodes' rows are."""
+        nics = [nic.node for nic in self._nics]
+        return np.array(route_rows(self.rows, nics, self._group_towards), DTYPES["routes"])
+
+    def _group_towards(self, node: int, goal: int) -> int:
+        wires = self._routes.get((node, goal)) or self.shortest(node, goal)
+        return self.group(*wires) if wires else NONE
 
 
 def _ragged(lists: list[tuple[int, ...]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -6,7 +6,7 @@ import random
 
 from hypothesis import strategies as st
 
-from clusim.image import Image
+from clusim.image import NONE, Image
 from support.images import Place
 from support.random_fabric import Bounds, RandomFabric
 from support.random_schedule import Program, Programs
@@ -91,13 +91,17 @@ def _add_source(fabric: RandomFabric) -> None:
     starts = sorted(rng.randrange(30000) for _ in range(rng.randint(1, 5)))
     most = packet * burst * bounds.packets // 2
     messages = [(start, rng.randint(1, most), rng.choice(others)) for start in starts]
+    vias = [fabric.vias(place, dst) for _, _, dst in messages]
+    rated = fabric.controls and rng.random() < 0.7
     builder.source(
         place,
         messages,
+        vias=[(first or NONE, last or NONE) for first, last in vias],
+        control=rng.choice(fabric.controls) if rated else NONE,
         key=rng.choice([rng.randrange(8), rng.getrandbits(32)]),
         packet_bytes=packet,
         burst=burst,
-        policy=rng.choice(["stripe", "pinned", "adaptive"]),
+        policy="pinned" if rated else rng.choice(["stripe", "pinned", "adaptive"]),
         vc=rng.randrange(builder.nvc),
         flags=rng.randrange(2),
     )

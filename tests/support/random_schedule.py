@@ -11,6 +11,7 @@ from typing import Any
 from clusim.image import NONE
 from support.images import Place, prim
 from support.random_fabric import RandomFabric
+from support.random_trees import RandomTree
 
 __all__ = ["Program", "Programs"]
 
@@ -65,6 +66,8 @@ class Programs:
             self._pair,
             self._signals,
         ]
+        if self.fabric.unit_switches():
+            styles += [self._aggregation, self._aggregation]
         if self.fabric.units():
             styles += [self._multimem, self._multimem, self._multicast]
         program = Program()
@@ -140,21 +143,51 @@ class Programs:
             "window_bytes": rng.choice([0, 1, 2000]) if rng.random() < 0.4 else 0,
             **packet,
         }
-        requester, target = (dst, src) if kind == "read" else (src, dst)
-        if kind != "flag" and rng.random() < 0.2:
-            there = self.fabric.random_path(requester, target)
-            fields["path"] = self.builder.path(*there)
-            if rng.random() < 0.5:
-                back = self.fabric.random_path(target, requester)
-                fields["path_back"] = self.builder.path(*back)
-        elif rng.random() < 0.2:
-            group = self.builder.shortest(requester.node, target.ep)
+        if kind == "write":
+            fields |= self._ways(src, dst, fields)
+        elif kind == "read":
+            fields |= self._paths_of_read(src, dst)
+        if kind != "flag" and not {"path", "stage"} & set(fields) and rng.random() < 0.2:
+            via = fields.get("via_first", NONE)
+            via = fields.get("via_last", NONE) if via is NONE else via
+            ends = (dst, src) if kind == "read" else (src, dst if via is NONE else via)
+            group = self.builder.shortest(ends[0].node, ends[1].node)
             chosen = rng.sample(group, rng.randint(1, len(group)))
             fields["first_group"] = self.builder.group(*chosen)
         return self.builder.conn(src, dst, kind, **fields)
 
+    def _ways(self, src: Place, dst: Place, fields: Row) -> Row:
+        """Return how writes travel: over NICs, into a memory in between, on a path, with which rate."""
+        rng, fabric, found = self.rng, self.fabric, Row()
+        stage = fabric.stage(src, dst) if rng.random() < 0.2 else None
+        end = dst if stage is None else stage
+        vias = fabric.vias(src, end)
+        if stage is None and rng.random() < 0.2:
+            stops = (src, *(via for via in vias if via is not None), end)
+            found["path"] = self.builder.path(*fabric.random_path(*stops))
+        if stage is not None:
+            found["stage"] = stage.ep
+        names = ("via_first", "via_last")
+        found |= {name: via for name, via in zip(names, vias, strict=True) if via is not None}
+        if fabric.controls and rng.random() < 0.6:
+            found["control"] = rng.choice(fabric.controls)
+            if "path" not in found:
+                found["policy"] = "pinned"
+        return found
+
+    def _paths_of_read(self, src: Place, dst: Place) -> Row:
+        """Return the paths of a read connection: none, one or both; both if the ends are apart."""
+        rng, apart = self.rng, self.fabric.apart(src, dst)
+        if not apart and rng.random() < 0.8:
+            return {}
+        found = {"path": self.builder.path(*self.fabric.random_path(dst, src))}
+        if apart or rng.random() < 0.5:
+            found["path_back"] = self.builder.path(*self.fabric.random_path(src, dst))
+        return found
+
     def _data_conn(self, src: Place, dst: Place) -> int:
-        return self._conn(src, dst, self.rng.choice(["write", "write", "read"]))
+        reads = 0.1 if self.fabric.apart(src, dst) else 0.33
+        return self._conn(src, dst, "read" if self.rng.random() < reads else "write")
 
     def _cut(self, n: int) -> Row:
         return {"nchunks": n, "mode": self.rng.choice([0, 0, 1])}
@@ -263,6 +296,7 @@ class Programs:
     def _multicast(self, program: Program, ranks: list[Place], channel: int) -> None:
         """Everybody stores to everybody, over every switch with a unit that all are attached to."""
         common, switches = ranks, list(self.fabric.switches)
+        common = [place for place in ranks if not self.fabric.apart(place, ranks[0])]
         if not self.fabric.bounds.far_multicast:
             common = self.rng.choice(self.fabric.units())[1]
             shared = [units for units in self.fabric.units() if set(common) <= set(units[1])]
@@ -275,6 +309,43 @@ class Programs:
             first = [s for s in switches if place in self.fabric.attached.get(s.node, [])]
             multimem = self._multimem_conn(place, first, mgroup)
             program.parts.append(_Part(place, template, (multimem,), i))
+
+    def _aggregation(self, program: Program, ranks: list[Place], channel: int) -> None:
+        """All-reduce over a tree of reduction units, perhaps behind a barrier of flags."""
+        rng, n = self.rng, len(ranks)
+        open_packets = rng.choice([1, 2, 5])
+        windowed = rng.random() < 0.6
+        slots = open_packets + rng.choice([0, 0, 1, 7])
+        tree = RandomTree(self.fabric, ranks, slots)
+        packet = self._packet()
+        size = packet["packet_bytes"] * packet["burst"]
+        fields: Row = {
+            "vc": rng.randrange(self.builder.nvc),
+            "vc_response": rng.randrange(self.builder.nvc),
+            "expand_120": rng.choice([120, 128]),
+            **packet,
+        }
+        flags = [self._conn(ranks[i], ranks[(i + 1) % n], "flag") for i in range(n)]
+        barrier = [prim("signal", send=1, **SYNC), prim("waitSignal", recv=0, **SYNC)]
+        pieces = rng.choice([1, 2, 4])
+        work = [prim("aggregate", send=2, step=1, repeat=pieces)]
+        before = barrier if rng.random() < 0.8 else []
+        template = self.builder.template(*before, *work, prim("copy"), **self._cut(pieces))
+        for i, place in enumerate(ranks):
+            window = open_packets * size + rng.choice([0, size - 1]) if windowed else 0
+            policy = rng.choice(["stripe", "pinned", "adaptive"])
+            vertex = tree.members[place]
+            conn = self.builder.conn(
+                place,
+                place,
+                "aggregation",
+                vertex=vertex,
+                policy=policy,
+                window_bytes=window,
+                key=rng.randrange(8),
+                **fields,
+            )
+            program.parts.append(_Part(place, template, (flags[i - 1], flags[i], conn), i))
 
     def _multimem_conn(self, place: Place, switches: list[Place], mgroup: int) -> int:
         rng, rows = self.rng, self.builder.rows

@@ -17,9 +17,12 @@ class Class(IntEnum):
     ARRIVE = 2
     RESPOND = 3
     RESULT = 4
-    TIMER = 5
-    CREDIT = 6  # adds credit; nothing in phase A looks at it
-    WAKE = 7  # makes phase B of this timestamp look at a wire
+    FREE = 5
+    PAUSE = 6  # and RESUME
+    NOTIFY = 7
+    TIMER = 8
+    CREDIT = 9  # adds credit; nothing in phase A looks at it
+    WAKE = 10  # makes phase B of this timestamp look at a wire
 
 
 @dataclass(order=True, slots=True)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from clusim.reference.agenda import Class
 from clusim.reference.arithmetic import hash32
 from clusim.reference.machine import Machine
-from clusim.reference.model import Kind, Model, Policy
-from clusim.reference.nodes import arrival_ps, arrive, next_vc
+from clusim.reference.model import Model
+from clusim.reference.nodes import arrival_ps, arrive
 from clusim.reference.packets import Buffer, Packet, Transfer
+from clusim.reference.routing import next_vc
+from clusim.reference.specs import Kind, Policy
 from clusim.reference.wires import Wire
 
 __all__ = ["phase_b", "start_transfer"]
@@ -67,7 +69,7 @@ def _try_grant(machine: Machine, wire: Wire) -> None:
 
 
 def _has_credit(model: Model, wire: Wire, packet: Packet) -> bool:
-    return wire.credit[packet.vc] >= packet.wire_bytes(model, wire.index)
+    return wire.can_take(packet.vc, packet.wire_bytes(model, wire.index))
 
 
 def _ready_candidates(machine: Machine, wire: Wire) -> list[_Candidate]:
@@ -93,12 +95,14 @@ def _make_packet(model: Model, transfer: Transfer, i: int, wire: int) -> Packet:
         transfer=transfer,
         kind=terms.kind,
         p=transfer.packet_size(i),
-        dst=terms.dst,
+        targets=terms.targets,
         key=transfer.route_key(i),
         first_vc=terms.vc,
         vc=terms.vc,
         request_wire=wire,
         path=terms.path,
+        vertex=terms.vertex,
+        number=(transfer.first_number + i) % 2**32,
     )
     packet.vc = next_vc(model, packet, wire)
     return packet
@@ -118,18 +122,19 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     wire.free_at_ps = end_ps
     machine.look_at(wire.index, end_ps)
     wire_bytes = packet.wire_bytes(model, wire.index)
-    wire.credit[packet.vc] -= wire_bytes  # 3.
+    if wire.pause is None:
+        wire.credit[packet.vc] -= wire_bytes  # 3.
     head_ps = now_ps + extra_ps + prefix_ps + wire.spec.latency_ps  # 4.
     tail_ps = end_ps + wire.spec.latency_ps
     if candidate.flow is None:
         wire.dequeue(candidate.index, model)
     if packet.buffer is not None:  # 5.
-        machine.release(packet.buffer, end_ps)
+        machine.release(packet.buffer, end_ps, granted=True)
     packet.buffer = Buffer(wire.index, packet.vc, wire_bytes)
     order = (wire.index, wire.counters.grants)
     at_ps = arrival_ps(machine, wire, packet, (head_ps, tail_ps))  # 6.
     machine.agenda.add(at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), order)
-    wire.count_grant(packet, wire_bytes, end_ps - now_ps)  # 7.
+    wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
     if candidate.flow is not None:
         _inject(machine, candidate, wire, end_ps)
@@ -151,9 +156,11 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     transfer.granted[wire.index] = transfer.granted.get(wire.index, 0) + 1
     transfer.greatest_end_ps = max(transfer.greatest_end_ps, end_ps)
     requester = transfer.terms.requester
-    if packet.kind in (Kind.READ_REQ, Kind.RED_REQ):
+    if transfer.rate is not None:
+        transfer.rate.granted(machine.now_ps, packet.p)
+    if transfer.terms.answered:
         transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1
-    else:
+    if packet.kind in (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_UP):
         inject_256 = machine.model.endpoints[requester].inject_256
         machine.memories[requester].accept_ps(packet.p * inject_256, machine.now_ps)
     if transfer.granted_count == transfer.count:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clusim.reference.machine import Machine
-from clusim.reference.model import ConnSpec, Policy
+from clusim.reference.rate_control import RateControl
+from clusim.reference.specs import ConnSpec, Policy
 
 __all__ = ["Connection", "Post"]
 
@@ -30,8 +31,10 @@ class Connection:
     ----------
     issued, tail_visible, consumed, head_visible : int
         Slots taken by the sender, seen by the receiver, released, seen by the sender.
-    packet_count : int
-        The running count `b` of section 5 (mod 2^32).
+    packet_count, read_count : int
+        The running counts `b` of section 5 (mod 2^32); a staged connection's READs have their own.
+    rate : RateControl or None
+        Rate control of its writes.
     posts : deque
         Slices issued that have not posted, in order.
     waiters : set of int
@@ -45,14 +48,23 @@ class Connection:
     tail_visible: int = 0
     consumed: int = 0
     head_visible: int = 0
-    packet_count: int = 0
+    packet_count: int = field(init=False)
+    read_count: int = field(init=False)
+    rate: RateControl | None = field(init=False)
     posts: deque[Post] = field(default_factory=deque)
     waiters: set[int] = field(default_factory=set)
 
-    @property
-    def stripe_base(self) -> int:
-        """What packet 0 of the next transfer counts from: the running count, or the pinned key."""
-        return self.spec.key if self.spec.policy == Policy.PINNED else self.packet_count
+    def __post_init__(self) -> None:
+        self.packet_count = self.read_count = self.spec.key
+        self.rate = RateControl(self.spec.control) if self.spec.control else None
+
+    def count(self, packets: int, staged_read: bool) -> int:
+        """Count the packets of a new transfer; return what they count from, or the pinned key."""
+        if staged_read:
+            before, self.read_count = self.read_count, (self.read_count + packets) % 2**32
+        else:
+            before, self.packet_count = self.packet_count, (self.packet_count + packets) % 2**32
+        return self.spec.key if self.spec.policy == Policy.PINNED else before
 
     def can_receive(self, slots: int) -> bool:
         """Gate of a RECV."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusim.errors import InternalError
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
+from clusim.reference.wires import Wire
 
 __all__ = ["check_balance"]
 
@@ -20,26 +21,43 @@ def check_balance(machine: Machine) -> None:
             raise InternalError(f"conservation: {len(packets)} packets left; there should be none")
         if any(unit.in_use_bytes or unit.operations for unit in machine.units):
             raise InternalError("conservation: a reduction unit is in use; all should be idle")
-    _check_credits(machine, packets)
+        if any(vertex.open for vertex in machine.vertices):
+            raise InternalError("conservation: an aggregation is open; all should be finished")
+    _check_buffers(machine, packets)
 
 
 def _packets_left(machine: Machine) -> list[Packet]:
-    queues = [queue for wire in machine.wires for queue in wire.queues.values()]
-    queues += [unit.waiting for unit in machine.units]
-    return [packet for queue in queues for packet in queue]
+    left = [packet for wire in machine.wires for queue in wire.queues.values() for packet in queue]
+    left += [packet for unit in machine.units for packet in unit.waiting]
+    return left + [packet for vertex in machine.vertices for packet in vertex.waiting]
 
 
-def _check_credits(machine: Machine, packets: list[Packet]) -> None:
+def _check_buffers(machine: Machine, packets: list[Packet]) -> None:
     held: dict[tuple[int, int], int] = {}
     buffers = {id(p.buffer): p.buffer for p in packets if p.buffer is not None}
     for buffer in buffers.values():
         place = (buffer.wire, buffer.vc)
         held[place] = held.get(place, 0) + buffer.bytes
     for wire in machine.wires:
-        for vc, credit in enumerate(wire.credit):
-            total = credit + held.get((wire.index, vc), 0)
-            if total != wire.spec.buffer_bytes:
-                raise InternalError(
-                    f"conservation: wire {wire.index} VC {vc}: {total} bytes of credit and packets;"
-                    f" {wire.spec.buffer_bytes} were there at the start"
-                )
+        for vc in range(machine.model.nvc):
+            _check_buffer(wire, vc, held.get((wire.index, vc), 0))
+
+
+def _check_buffer(wire: Wire, vc: int, packets_bytes: int) -> None:
+    """Compare credit, or what the receiver holds, with the packets that are left."""
+    where = f"conservation: wire {wire.index} VC {vc}"
+    pause = wire.pause
+    if pause is None:
+        total = wire.credit[vc] + packets_bytes
+        if total != wire.spec.buffer_bytes:
+            raise InternalError(
+                f"{where}: {total} bytes of credit and packets;"
+                f" {wire.spec.buffer_bytes} were there at the start"
+            )
+        return
+    if pause.held[vc] != packets_bytes:
+        raise InternalError(
+            f"{where}: {pause.held[vc]} bytes held; the packets left have {packets_bytes}"
+        )
+    if pause.asked[vc] != pause.stopped[vc] or (pause.asked[vc] and not packets_bytes):
+        raise InternalError(f"{where}: still paused, without a cause")

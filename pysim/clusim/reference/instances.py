@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from clusim.image import OPCODES, Op
@@ -13,8 +13,8 @@ from clusim.reference.arithmetic import ceil_div
 from clusim.reference.connections import Connection, Post
 from clusim.reference.iteration import Slice, slices
 from clusim.reference.machine import Machine
-from clusim.reference.model import InstanceSpec, Kind, PrimSpec
-from clusim.reference.packets import Terms, Transfer
+from clusim.reference.packets import Terms, Transfer, steered
+from clusim.reference.specs import InstanceSpec, Kind, PrimSpec
 
 __all__ = ["Instance", "InstanceHost", "first_group"]
 
@@ -68,8 +68,7 @@ def first_group(machine: Machine, terms: Terms, group: int | None) -> tuple[int,
         return machine.usable(terms.path[:1])
     if group is not None:
         return machine.usable(model.groups[group])
-    assert terms.dst is not None
-    return machine.usable(model.route(model.endpoints[terms.requester].node, terms.dst))
+    return machine.usable(model.route(model.endpoints[terms.requester].node, terms.targets[0]))
 
 
 class Instance:
@@ -189,8 +188,10 @@ class Instance:
             return [(self._connection(prim.send), Kind.RED_REQ)]
         if flags & Op.MCAST:
             return [(self._connection(prim.send), Kind.MCAST)]
+        if flags & Op.AGGREGATE:
+            return [(self._connection(prim.send), Kind.AGG_UP)]
         found = []
-        if recv is not None and recv.spec.kind == _READ_CONN:
+        if recv is not None and (recv.spec.kind == _READ_CONN or recv.spec.stage is not None):
             found.append((recv, Kind.READ_REQ))
         if send is not None and send.spec.kind == _WRITE_CONN:
             found.append((send, Kind.WRITE))
@@ -198,22 +199,32 @@ class Instance:
 
     def _terms(self, connection: Connection, kind: int, prim: PrimSpec) -> Terms:
         spec = connection.spec
-        multimem = kind in (Kind.MCAST, Kind.RED_REQ)
-        return Terms(
+        terms = Terms(
             kind=kind,
             requester=self.spec.endpoint,
-            dst={Kind.WRITE: spec.dst, Kind.READ_REQ: spec.src}.get(kind),
+            targets=(),
             policy=spec.policy,
             packet_bytes=spec.packet_bytes,
             burst=spec.burst,
             vc=spec.vc,
             vc_response=spec.vc_response,
-            path=None if multimem else spec.path,
-            path_back=None if multimem else spec.path_back,
             members=spec.members,
-            multicast_result=kind == Kind.RED_REQ and bool(_FLAGS[prim.opcode] & Op.MCAST),
             window_bytes=spec.window_bytes,
         )
+        if kind == Kind.WRITE:
+            far = spec.dst if spec.stage is None else spec.stage
+            first = Kind.WRITE if spec.via_first is None else Kind.FETCH
+            targets = steered(spec.via_first, spec.via_last, far)
+            return replace(terms, kind=first, targets=targets, path=spec.path)
+        if kind == Kind.READ_REQ:
+            far = spec.src if spec.stage is None else spec.stage
+            return replace(terms, targets=(far,), path=spec.path, path_back=spec.path_back)
+        if kind == Kind.AGG_UP:
+            assert spec.vertex is not None
+            path = self._machine.model.vertices[spec.vertex].path_up
+            return replace(terms, path=path, vertex=spec.vertex)
+        both = kind == Kind.RED_REQ and bool(_FLAGS[prim.opcode] & Op.MCAST)
+        return replace(terms, multicast_result=both)
 
     def _transfer(
         self, step: Slice, connection: Connection, kind: int, post: Post | None
@@ -223,8 +234,7 @@ class Instance:
         size = ceil_div(step.bytes * connection.spec.expand_120, 120)
         cost16 = self._cost16(step.prim)
         start_ps = machine.now_ps
-        reads = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
-        carry = _Carry(self, reads, start_ps + ((size * cost16) >> 16), post, connection)
+        carry = _Carry(self, terms.answered, start_ps + ((size * cost16) >> 16), post, connection)
         transfer = Transfer(
             terms=terms,
             owner=carry,
@@ -232,8 +242,11 @@ class Instance:
             start_ps=start_ps,
             cost16=cost16,
             wires=first_group(machine, terms, connection.spec.first_group),
-            base=connection.stripe_base,
+            rate=connection.rate if kind == Kind.WRITE else None,
         )
-        connection.packet_count = (connection.packet_count + transfer.count) % 2**32
+        staged_read = kind == Kind.READ_REQ and connection.spec.stage is not None
+        transfer.base = connection.count(transfer.count, staged_read)
+        if terms.vertex is not None:
+            transfer.first_number = machine.vertices[terms.vertex].begin(transfer)
         start_transfer(machine, self.spec.endpoint, self.slot, transfer)
         yield

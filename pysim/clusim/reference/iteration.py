@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusim.reference.arithmetic import ceil_div, round_up
-from clusim.reference.model import InstanceSpec, PrimSpec
+from clusim.reference.specs import InstanceSpec, PrimSpec
 
 __all__ = ["Slice", "loop_count", "slices"]
 

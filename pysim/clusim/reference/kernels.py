@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.machine import Machine
-from clusim.reference.model import TaskSpec
+from clusim.reference.specs import TaskSpec
 
 __all__ = ["Kernels"]
 

@@ -9,10 +9,15 @@ from clusim.reference.memory import Memory
 from clusim.reference.model import Model
 from clusim.reference.packets import Buffer, Transfer
 from clusim.reference.unit_state import Unit
+from clusim.reference.vertex_state import Vertex
 from clusim.reference.waves import Waves
-from clusim.reference.wires import Wire
+from clusim.reference.wires import Pause, Wire
 
 __all__ = ["Machine"]
+
+
+def _pause(nvc: int) -> Pause:
+    return Pause([0] * nvc, [False] * nvc, [False] * nvc)
 
 
 class Machine:
@@ -34,11 +39,19 @@ class Machine:
         self.agenda = Agenda()
         self.waves = Waves()
         self.wires = [
-            Wire(i, spec, spec.rate_num, spec.rate_den, [spec.buffer_bytes] * model.nvc)
+            Wire(
+                i,
+                spec,
+                spec.rate_num,
+                spec.rate_den,
+                [spec.buffer_bytes] * model.nvc,
+                _pause(model.nvc) if spec.xoff_bytes else None,
+            )
             for i, spec in enumerate(model.wires)
         ]
         self.memories = [Memory(spec.mem_cost16) for spec in model.endpoints]
         self.units = [Unit(i, spec) for i, spec in enumerate(model.units)]
+        self.vertices = [Vertex(i, spec) for i, spec in enumerate(model.vertices)]
         self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
         self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
         self.examine: set[int] = set()
@@ -59,17 +72,59 @@ class Machine:
         reverse = self.model.wires[wire].reverse
         return self.model.wires[wire if reverse is None else reverse].latency_ps
 
-    def release(self, buffer: Buffer, free_ps: int) -> None:
-        """One holder of an input buffer is done with it at `free_ps`; the last returns the credit."""
+    def take_in(self, wire: Wire, vc: int, wire_bytes: int) -> None:
+        """Count the bytes of a packet that arrives over a wire that pauses (section 4)."""
+        pause = wire.pause
+        if pause is None:
+            return
+        pause.held[vc] += wire_bytes
+        wire.counters.overflows += pause.held[vc] > wire.spec.buffer_bytes
+        wire.counters.held_max = max(wire.counters.held_max, pause.held[vc])
+        if pause.held[vc] > wire.spec.xoff_bytes and not pause.asked[vc]:
+            pause.asked[vc] = True
+            self._signal(wire, vc, stop=True)
+
+    def _signal(self, wire: Wire, vc: int, stop: bool) -> None:
+        """Let a PAUSE or RESUME travel to the sender of a wire."""
+
+        def act() -> None:
+            assert wire.pause is not None
+            wire.pause.stopped[vc] = stop
+            wire.counters.pauses += stop
+            self.examine.add(wire.index)
+
+        time_ps = self.now_ps + self.credit_ps(wire.index)
+        self.agenda.add(time_ps, Class.PAUSE, act, (wire.index, 0))
+
+    def release(self, buffer: Buffer, free_ps: int, granted: bool = False) -> None:
+        """One holder of an input buffer is done with it at `free_ps`; the last returns the credit.
+
+        On a wire that pauses this is a FREE, not before the next timestamp if a grant is the reason (`granted`).
+        """
         buffer.holders -= 1
         buffer.free_ps = max(buffer.free_ps, free_ps)
-        if buffer.holders == 0:
+        if buffer.holders:
+            return
+        if self.wires[buffer.wire].pause is None:
             time_ps = buffer.free_ps + self.credit_ps(buffer.wire)
             self.agenda.add(time_ps, Class.CREDIT, lambda: self._return_credit(buffer))
+        else:
+            time_ps = max(buffer.free_ps, self.now_ps + 1) if granted else buffer.free_ps
+            order = (buffer.wire, 0)
+            self.agenda.add(time_ps, Class.FREE, lambda: self._free(buffer), order)
 
     def _return_credit(self, buffer: Buffer) -> None:
         self.wires[buffer.wire].credit[buffer.vc] += buffer.bytes
         self.examine.add(buffer.wire)
+
+    def _free(self, buffer: Buffer) -> None:
+        """Take the bytes of a packet that left its buffer from what is held (FREE)."""
+        wire, vc = self.wires[buffer.wire], buffer.vc
+        assert wire.pause is not None
+        wire.pause.held[vc] -= buffer.bytes
+        if wire.pause.asked[vc] and wire.pause.held[vc] <= wire.spec.xon_bytes:
+            wire.pause.asked[vc] = False
+            self._signal(wire, vc, stop=False)
 
     def usable(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """Return the wires of a group that are not down, or all of them if all are."""

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from clusim.reference.arithmetic import ceil_div
-from clusim.reference.model import Kind, Model, Policy
+from clusim.reference.model import Model
+from clusim.reference.rate_control import RateControl
+from clusim.reference.specs import Kind, Policy
 
-__all__ = ["Buffer", "Packet", "Terms", "Transfer", "TransferOwner"]
+__all__ = ["Buffer", "Packet", "Terms", "Transfer", "TransferOwner", "steered"]
 
 
 class TransferOwner(Protocol):
@@ -23,13 +25,18 @@ class TransferOwner(Protocol):
         ...
 
 
+def steered(via_first: int | None, via_last: int | None, dst: int) -> tuple[int, ...]:
+    """Return the targets of a packet, in order (section 5)."""
+    return tuple(target for target in (via_first, via_last, dst) if target is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a transfer takes from its connection or source."""
 
-    kind: int  # of the packets injected: WRITE, READ_REQ, MCAST or RED_REQ
+    kind: int  # of the packets injected: WRITE, FETCH, READ_REQ, MCAST, RED_REQ or AGG_UP
     requester: int  # endpoint
-    dst: int | None  # endpoint; None where a unit or a multicast group is addressed
+    targets: tuple[int, ...]  # empty where a unit, a multicast group or a tree is addressed
     policy: int
     packet_bytes: int
     burst: int
@@ -40,6 +47,12 @@ class Terms:
     members: tuple[int, ...] = ()
     multicast_result: bool = False  # REDUCE_MCAST
     window_bytes: int = 0
+    vertex: int | None = None  # AGGREGATE: the member
+
+    @property
+    def answered(self) -> bool:
+        """Whether something comes back for every packet, so that windows apply."""
+        return self.kind in (Kind.READ_REQ, Kind.RED_REQ, Kind.AGG_UP)
 
 
 @dataclass(slots=True)
@@ -54,6 +67,10 @@ class Transfer:
         The running packet count `b` of the connection before this transfer.
     granted, outstanding : dict
         Packets granted, and of these requests without a response, per first-hop wire.
+    rate : RateControl or None
+        Rate control of its connection or source.
+    first_number : int
+        AGGREGATE: number of its first packet.
     """
 
     terms: Terms
@@ -62,7 +79,9 @@ class Transfer:
     start_ps: int
     cost16: int
     wires: tuple[int, ...]
-    base: int
+    base: int = 0
+    rate: RateControl | None = None
+    first_number: int = 0
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0
@@ -93,7 +112,8 @@ class Transfer:
 
     def available_ps(self, i: int) -> int:
         """Return the time from which packet `i` can be granted [ps]."""
-        return self.start_ps + ((i * self.stride * self.cost16) >> 16)
+        time_ps = self.start_ps + ((i * self.stride * self.cost16) >> 16)
+        return time_ps if self.rate is None else max(time_ps, self.rate.next_ps)
 
     def route_key(self, i: int) -> int:
         """Return the route key of packet `i`."""
@@ -123,7 +143,7 @@ class Transfer:
     def window_open(self, wire: int) -> bool:
         """Say whether the window lets one more request leave on `wire`."""
         terms = self.terms
-        if terms.window_bytes == 0 or terms.kind not in (Kind.READ_REQ, Kind.RED_REQ):
+        if terms.window_bytes == 0 or not terms.answered:
             return True
         if terms.policy == Policy.ADAPTIVE:
             allowed = max(1, terms.window_bytes // self.stride)
@@ -150,8 +170,9 @@ class Packet:
 
     Attributes
     ----------
-    dst : int or None
-        Destination endpoint; None for a RED_REQ, RED_DATA and a MCAST packet before its fan-out.
+    targets : tuple of int
+        Where it is steered to, in order; empty for a RED_REQ, RED_DATA, a MCAST packet before its fan-out and
+        packets on their way to a unit's vertex.
     first_vc : int
         Its VC before any dateline: `vc` or `vc_response`.
     vc : int
@@ -162,12 +183,16 @@ class Packet:
         First-hop wire of the request it stems from; the window is counted there.
     operation : int or None
         Operation of a reduction unit it belongs to.
+    vertex, number : int or None
+        The vertex on whose `path_up` or `path_down` it is, and its number there.
+    marked : bool
+        Whether it met congestion.
     """
 
     transfer: Transfer
     kind: int
     p: int
-    dst: int | None
+    targets: tuple[int, ...]
     key: int
     first_vc: int
     vc: int
@@ -177,23 +202,34 @@ class Packet:
     arrived_over: int | None = None
     buffer: Buffer | None = None
     operation: int | None = None
+    vertex: int | None = None
+    number: int = 0
+    marked: bool = False
 
     @property
-    def m(self) -> int:
-        """Exact packets in it."""
-        return ceil_div(self.p, self.transfer.terms.packet_bytes)
+    def on_last_wire(self) -> bool:
+        """Whether the wire it is on, or waits for, is the last of its explicit path."""
+        return self.path is not None and self.hop == len(self.path) - 1
+
+    def exact_packets(self, model: Model, wire: int) -> int:
+        """Return how many exact packets it is on `wire`, m."""
+        form = model.wires[wire].format
+        return form.exact_packets(self.kind, self.p, self.transfer.terms.packet_bytes)
 
     @property
     def adaptive(self) -> bool:
         """Whether it chooses its wires by their queues."""
         return self.transfer.terms.policy == Policy.ADAPTIVE
 
-    def wire_bytes(self, model: Model, wire: int) -> int:
-        """Return its bytes on `wire`."""
+    def wire_bytes(self, model: Model, wire: int, kind: int | None = None) -> int:
+        """Return its bytes on `wire`, as the kind it is or will be there."""
         form = model.wires[wire].format
-        return form.wire_bytes(self.kind, self.p, self.transfer.terms.packet_bytes)
+        kind = self.kind if kind is None else kind
+        return form.wire_bytes(kind, self.p, self.transfer.terms.packet_bytes)
 
-    def occupancy(self, model: Model, wire: int) -> int:
-        """Return the bytes' worth of time it takes on `wire`."""
+    def occupancy(self, model: Model, wire: int, kind: int | None = None) -> int:
+        """Return the bytes' worth of time it takes on `wire`, as the kind it is or will be there."""
         form = model.wires[wire].format
-        return form.occupancy(self.kind, self.wire_bytes(model, wire))
+        return form.occupancy(
+            self.kind if kind is None else kind, self.wire_bytes(model, wire, kind)
+        )

@@ -1,4 +1,4 @@
-"""Which wire and which VC a packet takes next (section 6, route choice; section 4, VCs)."""
+"""Which target, wire and VC a packet has next (sections 4, VCs; 5, targets; 6, route choice)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusim.reference.model import Model
 from clusim.reference.packets import Packet
 from clusim.reference.wires import Wire
 
-__all__ = ["next_vc", "route_choice"]
+__all__ = ["at_destination", "next_vc", "route_choice", "targets_at"]
 
 
 def next_vc(model: Model, packet: Packet, wire: int) -> int:
@@ -20,9 +20,25 @@ def next_vc(model: Model, packet: Packet, wire: int) -> int:
     return vc
 
 
-def route_choice(machine: Machine, packet: Packet, dst: int, arrived_over: Wire) -> tuple[int, int]:
-    """Return the wire towards endpoint `dst`, and the packet's route key after the choice."""
-    group = machine.usable(machine.model.route(arrived_over.spec.dst, dst))
+def targets_at(model: Model, packet: Packet, node: int) -> tuple[int, ...]:
+    """Return the targets a packet still has once it has arrived at `node` (section 5, targets)."""
+    targets = packet.targets
+    while len(targets) > 1 and model.targets[targets[0]].node == node:
+        targets = targets[1:]
+    return targets
+
+
+def at_destination(model: Model, packet: Packet, node: int) -> bool:
+    """Say whether `node` is where the packet's last target is, the others being passed."""
+    targets = targets_at(model, packet, node)
+    return len(targets) == 1 and model.targets[targets[0]].node == node
+
+
+def route_choice(
+    machine: Machine, packet: Packet, target: int, arrived_over: Wire
+) -> tuple[int, int]:
+    """Return the wire towards a target, and the packet's route key after the choice."""
+    group = machine.usable(machine.model.route(arrived_over.spec.dst, target))
     if len(group) == 1:
         return group[0], packet.key
     if packet.adaptive:

@@ -38,10 +38,7 @@ class Schedule(InstanceHost):
         self._keep_records = keep_records
         self._missing = [task.num_deps for task in model.tasks]
         self._instances_left = [task.inst_hi - task.inst_lo for task in model.tasks]
-        self.connections = [
-            Connection(i, spec, machine, packet_count=spec.key)
-            for i, spec in enumerate(model.conns)
-        ]
+        self.connections = [Connection(i, spec, machine) for i, spec in enumerate(model.conns)]
         self.instances = [
             Instance(i, spec, machine, self) for i, spec in enumerate(model.instances)
         ]

@@ -14,9 +14,10 @@ from clusim.reference.agenda import Class
 from clusim.reference.arbitration import phase_b
 from clusim.reference.arithmetic import mix
 from clusim.reference.machine import Machine
-from clusim.reference.model import FaultSpec, Model
+from clusim.reference.model import Model
 from clusim.reference.schedule import Schedule
 from clusim.reference.sources import Source
+from clusim.reference.specs import FaultSpec
 
 __all__ = ["Simulation"]
 
@@ -30,6 +31,7 @@ _FINGERPRINTED = (
     "queued_max",
     "replays",
 )
+_FINGERPRINTED_TOO = ("pauses", "marks", "held_max", "overflows")  # of wires that pause or mark
 
 
 class Simulation:
@@ -157,8 +159,10 @@ class Simulation:
     def fingerprint(self) -> int:
         """Return the run's fingerprint (section 12)."""
         value = self._schedule.fingerprint
-        for row in self._final if self._final is not None else self._read_wires():
-            for name in _FINGERPRINTED:
+        rows = self._final if self._final is not None else self._read_wires()
+        for spec, row in zip(self._machine.model.wires, rows, strict=True):
+            more = _FINGERPRINTED_TOO if spec.xoff_bytes or spec.ecn_max_bytes else ()
+            for name in (*_FINGERPRINTED, *more):
                 value = mix(value, row[name])
         return value
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.instances import first_group
-from clusim.reference.model import Kind, SourceSpec
-from clusim.reference.packets import Terms, Transfer
+from clusim.reference.packets import Terms, Transfer, steered
+from clusim.reference.rate_control import RateControl
 from clusim.reference.schedule import Schedule
+from clusim.reference.specs import Kind, SourceSpec
 
 __all__ = ["Source"]
 
@@ -19,6 +20,7 @@ class Source:
         self._machine = schedule.machine
         self._slot = schedule.take_slot(spec.endpoint)
         self._message = spec.msg_lo
+        self._rate = RateControl(spec.control) if spec.control else None
         self._granted_ps: int | None = 0  # greatest end of the message before, once known
         self._complete_ps: int | None = 0  # completion of the message before, once known
         self._plan()
@@ -40,9 +42,9 @@ class Source:
         message = self._machine.model.messages[self._message]
         spec = self._spec
         terms = Terms(
-            kind=Kind.WRITE,
+            kind=Kind.WRITE if message.via_first is None else Kind.FETCH,
             requester=spec.endpoint,
-            dst=message.dst,
+            targets=steered(message.via_first, message.via_last, message.dst),
             policy=spec.policy,
             packet_bytes=spec.packet_bytes,
             burst=spec.burst,
@@ -57,6 +59,7 @@ class Source:
             cost16=0,
             wires=first_group(self._machine, terms, None),
             base=message.key,
+            rate=self._rate,
         )
         self._message += 1
         start_transfer(self._machine, spec.endpoint, self._slot, transfer)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from clusim.reference.model import UnitSpec
 from clusim.reference.packets import Packet
+from clusim.reference.specs import UnitSpec
 
 __all__ = ["Operation", "Unit"]
 
@@ -30,6 +30,11 @@ class Unit:
     waiting: deque[Packet] = field(default_factory=deque)
     operations: dict[int, Operation] = field(default_factory=dict)
     admitted: int = 0
+
+    def reduce(self, now_ps: int, operand_bytes: int) -> int:
+        """Put an operation on `operand_bytes` into the unit now; return the time of its result [ps]."""
+        self.clock16 = max(self.clock16, now_ps << 16) + operand_bytes * self.spec.cost16
+        return ((self.clock16 + 65535) >> 16) + self.spec.latency_ps
 
     def fits(self, p: int) -> bool:
         """Say whether a request for `p` bytes can be admitted; one always can if nothing is in use."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
-from clusim.reference.model import Kind, NodeSpec
 from clusim.reference.packets import Packet
-from clusim.reference.routing import next_vc, route_choice
+from clusim.reference.queues import emit
+from clusim.reference.routing import route_choice
+from clusim.reference.specs import Kind, NodeSpec
 from clusim.reference.unit_state import Operation, Unit
 
 __all__ = ["data_arrive", "request_arrives"]
@@ -42,22 +43,14 @@ def _admit(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> Non
             transfer=request.transfer,
             kind=Kind.RED_FETCH,
             p=request.p,
-            dst=member,
+            targets=(member,),
             key=key,
             first_vc=terms.vc,
             vc=terms.vc,
             request_wire=request.request_wire,
             operation=operation,
         )
-        _emit(machine, node, out, fetch)
-
-
-def _emit(machine: Machine, node: NodeSpec, out: int, packet: Packet) -> None:
-    """Let a packet made in the switch enter the queue for such packets of wire `out`."""
-    candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
-    packet.vc = next_vc(machine.model, packet, out)
-    machine.wires[out].enqueue(candidate, packet, machine.model, machine.now_ps)
-    machine.examine.add(out)
+        emit(machine, node, out, fetch)
 
 
 def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
@@ -72,9 +65,7 @@ def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
         return
     del unit.operations[packet.operation]
     members = len(packet.transfer.terms.members)
-    work16 = members * packet.p * unit.spec.cost16
-    unit.clock16 = max(unit.clock16, machine.now_ps << 16) + work16
-    time_ps = ((unit.clock16 + 65535) >> 16) + unit.spec.latency_ps
+    time_ps = unit.reduce(machine.now_ps, members * packet.p)
     request = operation.request
     machine.agenda.add(
         time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), (unit.index, 0)
@@ -92,12 +83,12 @@ def _result(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> No
         transfer=request.transfer,
         kind=Kind.RED_RESULT,
         p=request.p,
-        dst=terms.requester,
+        targets=(terms.requester,),
         key=request.key,
         first_vc=terms.vc_response,
         vc=terms.vc_response,
         request_wire=request.request_wire,
     )
-    _emit(machine, node, out, result)
+    emit(machine, node, out, result)
     while unit.waiting and unit.fits(unit.waiting[0].p):
         _admit(machine, node, unit, unit.waiting.popleft())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from clusim.reference.arithmetic import ceil_div
-from clusim.reference.model import PAYLOAD_KINDS, Model, WireSpec
+from clusim.reference.arithmetic import ceil_div, hash32
+from clusim.reference.model import Model
 from clusim.reference.packets import Packet
+from clusim.reference.specs import PAYLOAD_KINDS, WireSpec
 
 __all__ = ["Counters", "Wire"]
 
@@ -27,6 +28,19 @@ class Counters:
     queued_bytes: int = 0
     queued_max: int = 0
     replays: int = 0
+    overflows: int = 0
+    pauses: int = 0
+    marks: int = 0
+    held_max: int = 0
+
+
+@dataclass(slots=True)
+class Pause:
+    """Pause instead of credit (section 4), per VC: bytes in the receiver, and who asked, who stopped."""
+
+    held: list[int]
+    asked: list[bool]
+    stopped: list[bool]
 
 
 @dataclass(slots=True)
@@ -38,7 +52,9 @@ class Wire:
     num, den : int
         Present rate; `num` is 0 while the wire is down.
     credit : list of int
-        Bytes the far buffer can take, per VC.
+        Bytes the far buffer can take, per VC; not used with `pause`.
+    pause : Pause or None
+        The state of pausing, on wires with `xoff_bytes`.
     owed : int
         Control bytes owed, in 1/256 byte.
     queues : dict
@@ -49,6 +65,8 @@ class Wire:
         Since when it waits for credit.
     arbitration_counted : bool
         Whether the packet on the wire already added to `stall_arbitration_ps`.
+    forwarded : int
+        Packets so far that congestion could have marked.
     """
 
     index: int
@@ -56,6 +74,7 @@ class Wire:
     num: int
     den: int
     credit: list[int]
+    pause: Pause | None = None
     rem: int = 0
     free_at_ps: int = 0
     owed: int = 0
@@ -64,6 +83,7 @@ class Wire:
     last_granted: int = -1
     stalled_since_ps: int | None = None
     arbitration_counted: bool = False
+    forwarded: int = 0
     counters: Counters = field(default_factory=Counters)
 
     @property
@@ -112,6 +132,20 @@ class Wire:
             counters.stall_arbitration_ps += self.free_at_ps - now_ps
             self.arbitration_counted = True
 
+    def congested(self, seed: int) -> bool:
+        """Say whether the packet that was just forwarded into a queue is marked (section 4)."""
+        least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
+        if most == 0:
+            return False
+        q, n = self.counters.queued_bytes, self.forwarded
+        self.forwarded += 1
+        marked = q >= most
+        if not marked and q > least:
+            bound = self.spec.ecn_threshold * (q - least) // (most - least)
+            marked = hash32(seed, self.index ^ 2**31, n) < bound
+        self.counters.marks += marked
+        return marked
+
     def dequeue(self, candidate: int, model: Model) -> Packet:
         """Remove and return the head of a virtual output queue."""
         queue = self.queues[candidate]
@@ -138,10 +172,16 @@ class Wire:
             self.counters.stall_credit_ps += now_ps - self.stalled_since_ps
             self.stalled_since_ps = None
 
-    def count_grant(self, packet: Packet, wire_bytes: int, busy_ps: int) -> None:
+    def can_take(self, vc: int, wire_bytes: int) -> bool:
+        """Say whether a packet may leave as far as credit, or pausing, is concerned."""
+        if self.pause is not None:
+            return not self.pause.stopped[vc]
+        return self.credit[vc] >= wire_bytes
+
+    def count_grant(self, packet: Packet, model: Model, wire_bytes: int, busy_ps: int) -> None:
         """Count a granted packet (section 4, 7.)."""
         counters = self.counters
-        counters.packets += packet.m
+        counters.packets += packet.exact_packets(model, self.index)
         counters.grants += 1
         counters.bytes += wire_bytes
         counters.payload += packet.p if packet.kind in PAYLOAD_KINDS else 0

@@ -1,0 +1,171 @@
+#include "congestion.h"
+
+#include "wire.h"
+
+/* FREE and PAUSE events carry the VC above the bytes. */
+enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
+
+/* So much credit that a wire with pauses never lacks any; a stop takes it away twice over. */
+#define ENDLESS (INT64_C(1) << 60)
+
+/* ---- pauses ------------------------------------------------------------------------------------
+ */
+
+void congestion_held(clusim_sim *s, uint32_t wire, const packet *p) {
+    wire_state *w = &s->wires[wire];
+    const clusim_wire *image = &s->model->image.wires[wire];
+    pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + p->vc];
+    congestion_counters *count = &s->congestion[wire];
+    state->held += p->wire_bytes;
+    count->held_max = base_umax(count->held_max, state->held);
+    count->overflows += state->held > image->buffer_bytes;
+    if (state->held <= image->xoff_bytes || state->asked) return;
+    state->asked = 1;
+    sim_event(s, s->now_ps + w->credit_ps, EV_PAUSE, wire, (uint32_t)p->vc << 1 | 1);
+}
+
+void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                        int64_t free_ps) {
+    CLUSIM_ASSERT(bytes <= BYTES_MASK);
+    sim_event(s, free_ps, EV_FREE, (uint32_t)(w - s->wires), vc << VC_SHIFT | bytes);
+}
+
+void congestion_free_event(clusim_sim *s, uint32_t wire, uint32_t payload) {
+    uint32_t vc = payload >> VC_SHIFT;
+    pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + vc];
+    state->held -= payload & BYTES_MASK;
+    if (!state->asked || state->held > s->model->image.wires[wire].xon_bytes) return;
+    state->asked = 0;
+    sim_event(s, s->now_ps + s->wires[wire].credit_ps, EV_PAUSE, wire, vc << 1);
+}
+
+/* A PAUSE (bit 0 of the payload) or RESUME reaches the sender. */
+void congestion_pause_event(clusim_sim *s, uint32_t wire, uint32_t payload) {
+    uint32_t vc = payload >> 1;
+    wire_state *w = &s->wires[wire];
+    pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + vc];
+    bool pause = payload & 1, stopped = state->stopped > 0;
+    state->stopped += pause ? 1 : -1;
+    s->congestion[wire].pauses += pause;
+    if ((state->stopped > 0) == stopped) return;
+    w->credits[vc].available += stopped ? 2 * ENDLESS : -2 * ENDLESS;
+    if (stopped) sim_arbitrate(s, wire);
+}
+
+/* ---- marks -------------------------------------------------------------------------------------
+ */
+
+void congestion_mark(clusim_sim *s, packet *p) {
+    const clusim_wire *image = &s->model->image.wires[p->out];
+    congestion_counters *count = &s->congestion[p->out];
+    uint64_t n = count->entered++, queued = s->wires[p->out].queued_bytes;
+    if (queued < image->ecn_max_bytes) {
+        if (queued <= image->ecn_min_bytes) return;
+        base_u128 odds = (base_u128)image->ecn_threshold * (queued - image->ecn_min_bytes);
+        odds /= image->ecn_max_bytes - image->ecn_min_bytes;
+        if (base_hash32(s->model->image.seed, p->out ^ (UINT32_C(1) << 31), n) >= odds) return;
+    }
+    p->marked = 1;
+    count->marks++;
+}
+
+/* ---- rate control: DCQCN -----------------------------------------------------------------------
+ */
+
+static const clusim_control *control_of(const clusim_sim *s, uint32_t flow) {
+    const clusim_image *im = &s->model->image;
+    uint32_t row =
+        flow < im->num_conns ? im->conns[flow].control : im->sources[flow - im->num_conns].control;
+    return &im->controls[row];
+}
+
+static void increase(const clusim_control *c, flow_control *f) {
+    uint32_t least = f->timer_count < f->byte_count ? f->timer_count : f->byte_count;
+    uint32_t most = f->timer_count + f->byte_count - least;
+    if (most >= c->fast_recovery) {
+        uint64_t over = least > c->fast_recovery ? least - c->fast_recovery : 0;
+        f->target = base_umin(c->line_rate, f->target + (over ? c->hyper * over : c->additive));
+    }
+    f->rate = (f->rate + f->target + 1) / 2;
+}
+
+static void advance(const clusim_control *c, flow_control *f, int64_t now) {
+    while (f->alpha_at <= now || f->increase_at <= now) {
+        if (f->alpha_at <= f->increase_at) {
+            f->alpha = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
+            f->alpha_at += c->alpha_timer_ps;
+        } else {
+            f->timer_count++;
+            increase(c, f);
+            f->increase_at += c->increase_timer_ps;
+        }
+    }
+}
+
+void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {
+    const clusim_control *c = control_of(s, flow);
+    flow_control *f = &s->controls[flow];
+    advance(c, f, s->now_ps);
+    f->sent += payload;
+    while (f->sent >= c->byte_counter) {
+        f->sent -= c->byte_counter;
+        f->byte_count++;
+        increase(c, f);
+    }
+    int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
+    f->next_at = base_max(f->next_at, s->now_ps) + gap;
+}
+
+void congestion_notify(clusim_sim *s, const packet *p) {
+    uint32_t flow = s->xfers[p->xfer].flow;
+    if (flow == NONE) return;
+    const clusim_control *c = control_of(s, flow);
+    flow_control *f = &s->controls[flow];
+    if (f->notified_at >= 0 && s->now_ps - f->notified_at < c->cnp_interval_ps) return;
+    f->notified_at = s->now_ps;
+    sim_event(s, s->now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow);
+}
+
+void congestion_notify_event(clusim_sim *s, uint32_t flow) {
+    const clusim_control *c = control_of(s, flow);
+    flow_control *f = &s->controls[flow];
+    advance(c, f, s->now_ps);
+    f->target = f->rate;
+    uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
+    f->rate = base_umax(c->min_rate, f->rate - cut);
+    f->alpha = (uint32_t)base_umin(65536, (((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16) +
+                                              c->g_65536);
+    f->timer_count = f->byte_count = 0;
+    f->sent = 0;
+    f->alpha_at = s->now_ps + c->alpha_timer_ps;
+    f->increase_at = s->now_ps + c->increase_timer_ps;
+}
+
+/* ---- life and reading --------------------------------------------------------------------------
+ */
+
+void congestion_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    for (uint64_t i = 0; s->pauses && i < im->num_wires * s->nvc; i++) {
+        if (im->wires[i / s->nvc].xoff_bytes) s->credits[i].available = ENDLESS;
+    }
+    for (uint32_t flow = 0; s->controls && flow < im->num_conns + im->num_sources; flow++) {
+        uint32_t row = flow < im->num_conns ? im->conns[flow].control
+                                            : im->sources[flow - im->num_conns].control;
+        if (row == NONE) continue;
+        s->controls[flow] = (flow_control){.rate = im->controls[row].line_rate,
+                                           .target = im->controls[row].line_rate,
+                                           .alpha = 65536,
+                                           .alpha_at = NEVER,
+                                           .increase_at = NEVER,
+                                           .notified_at = -1};
+    }
+}
+
+void congestion_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
+    const congestion_counters *c = &s->congestion[wire];
+    out->overflows = c->overflows;
+    out->pauses = c->pauses;
+    out->marks = c->marks;
+    out->held_max = c->held_max;
+}
