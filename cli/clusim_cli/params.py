@@ -10,7 +10,7 @@ import click
 from clusim.errors import UnitError
 from clusim.units import parse_size, parse_time
 
-__all__ = ["GRANULARITY", "RANKS", "SIZE", "TIME", "command_line"]
+__all__ = ["GRANULARITY", "NODES", "RANKS", "SIZE", "TIME", "command_line"]
 
 
 class _Size(click.ParamType[int]):
@@ -72,6 +72,13 @@ SIZE = _Size()
 TIME = _Time()
 GRANULARITY = _Granularity()
 RANKS = _Ranks()
+NODES = click.option(
+    "--nodes",
+    type=click.IntRange(1, 65_536),
+    metavar="N",
+    help="Join N of these machines by the network they usually have.",
+)
+"""Option of commands that take a topology; pass it on as ``fabric.load(topology, nodes=nodes)``."""
 
 
 def command_line() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusim_cli.params import GRANULARITY, SIZE, TIME, command_line
+from clusim_cli.params import GRANULARITY, NODES, SIZE, TIME, command_line
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
@@ -16,6 +16,7 @@ __all__ = ["command"]
 
 @click.command("traffic", short_help="Run synthetic traffic and print latency and throughput.")
 @click.argument("topology")
+@NODES
 @click.option("--pattern", type=click.Choice(["permutation", "uniform", "alltoall", "incast", "hotspot"]),
               default="permutation", show_default=True)  # fmt: skip
 @click.option("--message", type=SIZE, default=None,
@@ -37,7 +38,9 @@ __all__ = ["command"]
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")
-def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> int:
+def command(
+    topology: str, nodes: int | None, as_json: bool, no_progress: bool, **options: Any
+) -> int:
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
     Generators: fat-tree, torus, mesh, ring, dragonfly, star, fully-connected; `clusim topo show fat-tree:k=4` says
@@ -49,7 +52,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.simulate import simulate_traffic
     from clusim.traffic import TIMED_PATTERNS, Traffic
 
-    machine = fabric.load(topology)
+    machine = fabric.load(topology, nodes=nodes)
     timed = options["pattern"] in TIMED_PATTERNS
     message, load = options["message"], options["load"]
     if message is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError
 from clusim.fabric import Fabric, FabricArrays
-from clusim.image import Image, empty
+from clusim.image import NONE, Image, empty
 from clusim.result import Messages
 from clusim.units import format_size, format_time
 
@@ -211,39 +211,74 @@ def capacity_Bps(arrays: FabricArrays, demand: Array, packet_bytes: int) -> floa
 
 
 def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
-    """Return what each wire carries if every rank sends `sent` to one destination."""
+    """Return what each wire carries if every rank sends `sent` to one destination, over NICs where it must."""
+    amounts: dict[int, dict[int, float]] = {}
+    for rank in np.flatnonzero(sent).tolist():
+        if rank != destination:
+            goals = (
+                *(arrays.vias(rank, destination) or ()),
+                int(arrays.rank_endpoint[destination]),
+            )
+            node = arrays.node_of(rank)
+            for goal in goals:
+                own = amounts.setdefault(goal, {})
+                own[node] = own.get(node, 0.0) + float(sent[rank])
+                node = int(arrays.targets["node"][goal])
     load = np.zeros(len(arrays.wires))
-    target = arrays.node_of(destination)
-    endpoint = int(arrays.rank_endpoint[destination])
-    through = np.zeros(len(arrays.nodes))
-    nodes = np.array([arrays.node_of(rank) for rank in range(arrays.num_ranks)])
-    np.add.at(through, nodes, sent)
-    groups = [arrays.group(node, endpoint) for node in range(len(arrays.nodes))]
-    waiting_on = np.zeros(len(arrays.nodes), np.int64)
-    for group in groups:
-        np.add.at(waiting_on, np.unique(arrays.wires["dst"][group]), 1)
-    ready = [node for node in range(len(arrays.nodes)) if waiting_on[node] == 0]
-    while ready:
-        node = ready.pop()
-        group = groups[node]
-        if node == target or not group:
-            continue
-        share = through[node] / len(group)
-        load[group] += share
-        np.add.at(through, arrays.wires["dst"][group], share)
-        for after in np.unique(arrays.wires["dst"][group]):
-            waiting_on[after] -= 1
-            if waiting_on[after] == 0:
-                ready.append(int(after))
+    for goal, own in amounts.items():
+        _spread(arrays, own, goal, load)
     return load
 
 
+def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array) -> None:
+    """Add to `load` what wires carry if nodes send `sent` to a target, evenly over the shortest paths."""
+    end = int(arrays.targets["node"][goal])
+    groups: dict[int, list[int]] = {end: []}
+    waiting_on: dict[int, int] = {}
+    ahead: dict[int, list[int]] = {end: []}
+    found = [node for node in sent if node != end]
+    while found:
+        node = found.pop()
+        if node not in groups:
+            groups[node] = arrays.group(node, goal)
+            ahead[node] = np.unique(arrays.wires["dst"][groups[node]]).tolist()
+            for after in ahead[node]:
+                waiting_on[after] = waiting_on.get(after, 0) + 1
+            found += ahead[node]
+    through = {node: sent.get(node, 0.0) for node in groups}
+    ready = [node for node in groups if not waiting_on.get(node, 0)]
+    while ready:
+        node = ready.pop()
+        for wire in groups[node]:
+            share = through[node] / len(groups[node])
+            load[wire] += share
+            through[int(arrays.wires["dst"][wire])] += share
+        for after in ahead[node]:
+            waiting_on[after] -= 1
+            if not waiting_on[after]:
+                ready.append(after)
+
+
+_WRITE, _FETCH = 0, 8
+
+
 def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
-    """Return the bytes a full burst takes on each wire, headers and padding included."""
-    formats = arrays.formats[arrays.wires["format"]]
+    """Return the bytes a full burst takes on each wire, headers and padding included.
+
+    On wires that cut packets (PCIe) those of all pieces; the larger of writes and of what NICs fetch.
+    """
+    total = burst * packet_bytes
+    formats = arrays.formats
     flit = formats["flit_bytes"].astype(np.int64)
-    one = packet_bytes + formats["header_bytes"][:, 0].astype(np.int64)
-    return np.asarray(burst * (-(-one // flit) * flit))
+    sizes = []
+    for kind in (_WRITE, _FETCH):
+        header = formats["header_bytes"][:, kind].astype(np.int64)
+        limit = np.minimum(formats["limit_bytes"][:, kind].astype(np.int64), packet_bytes)
+        pieces = -(-total // limit)
+        last = total - (pieces - 1) * limit
+        whole = -(-(limit + header) // flit) * flit
+        sizes.append((pieces - 1) * whole + -(-(last + header) // flit) * flit)
+    return np.asarray(np.maximum(*sizes)[arrays.wires["format"]])
 
 
 def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
@@ -255,8 +290,7 @@ def resolve_routing(arrays: FabricArrays, routing: Routing) -> Routing:
 
 def _first_hop_width(arrays: FabricArrays) -> int:
     """Return the most wires any endpoint has to choose from for its first hop."""
-    rows = arrays.routes.reshape(len(arrays.nodes), -1)[arrays.endpoints["node"]]
-    groups = rows[rows < len(arrays.group_off) - 1]
+    groups = arrays.first_groups()
     return int(np.diff(arrays.group_off.astype(np.int64))[groups].max(initial=1))
 
 
@@ -288,6 +322,18 @@ def _flow_keys(messages: Messages, seed: int) -> Array:
     return np.asarray(x >> np.uint64(32), np.uint32)
 
 
+def _vias(arrays: FabricArrays, messages: Messages) -> Array:
+    """Return the NICs every message is steered over, [messages, 2]; NONE inside a machine."""
+    found = np.full((len(messages.source), 2), NONE, np.uint32)
+    if not len(arrays.nic_targets):
+        return found
+    pairs = np.stack((messages.source, messages.destination), axis=1)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    vias = [arrays.vias(a, b) or (NONE, NONE) for a, b in distinct.tolist()]
+    found[:] = np.array(vias, np.uint32).reshape(-1, 2)[inverse.ravel()]
+    return found
+
+
 def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Image:
     """Return the image of `plan` on `fabric`, `burst` packets travelling as one."""
     arrays, messages = fabric.lower(), plan.messages
@@ -302,11 +348,14 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Im
     sources["packet_bytes"] = traffic.packet_bytes
     sources["burst"] = burst
     sources["policy"] = _POLICY[resolve_routing(arrays, traffic.routing)]
+    sources["control"] = NONE
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
     table["key"] = _flow_keys(messages, traffic.seed)
+    vias = _vias(arrays, messages)
+    table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     return Image(
         nvc=fabric.num_vcs,
         seed=traffic.seed,
@@ -314,6 +363,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Im
         endpoints=arrays.endpoints,
         formats=arrays.formats,
         wires=wires,
+        targets=arrays.targets,
         routes=arrays.routes,
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,

@@ -107,7 +107,7 @@ def test_check_sees_what_is_unusual() -> None:
     text = findings(net.build())
     assert "warning: gpu2: 4 links, but a100-sxm4-80gb has 12" in text
     assert "warning: sw: 28 links on 18 ports" in text
-    assert "warning: asymmetric: gpu2 has 100 GB/s, gpu0 has 300 GB/s" in text
+    assert "warning: asymmetric: gpu2 has 100 GB/s of nvlink, gpu0 has 300 GB/s" in text
 
 
 def test_bisection() -> None:
@@ -127,7 +127,13 @@ def test_describe_is_a_tree_people_can_read() -> None:
     text = describe(fabric.load("dgx-a100"), sources=False)
     assert text.splitlines()[0].startswith("dgx-a100: NVIDIA DGX A100")
     assert "gpu0..7 - nvswitch0..5 (48 pairs): 2 x 25 GB/s, 150 ns" in text
-    assert "gpu0..7: 12 links, 300 GB/s in each direction" in text
+    assert (
+        "gpu0..7: 12 nvlink, 300 GB/s in each direction; 1 pcie, 31.42 GB/s in each direction"
+        in text
+    )
+    assert "nic0..7 (8): nic, 150 ns, cut-through, 1 ports, MTU 4096 B, GPUDirect" in text
+    assert "owed to the opposite wire per packet: 3 B write, 5.801 B read_response" in text
+    assert "at most per packet: 128 B others, 512 B read_request" in text
     assert "point to point by read" in text
 
 

@@ -1,87 +1,170 @@
-"""The shipped machines against the published adjacency, embedded here."""
+"""The shipped machines against the published adjacency and trees, embedded here."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
+from tests.support.machines import MACHINES, Pairs
 
 from clusim import fabric, hardware, resources
 from clusim.errors import InputError
 from clusim.fabric import Fabric, check, describe
-from clusim.hardware import ARCHITECTURES, CHIPS, FORMATS, LINKS, SWITCHES
+from clusim.fabric.check_links import HOST_CLASSES
+from clusim.hardware import (
+    ARCHITECTURES,
+    CHIPS,
+    FORMATS,
+    LINKS,
+    NICS,
+    RATE_CONTROLS,
+    SWITCHES,
+)
+from clusim.units import parse_rate
 
-QUADS = [(a, b) for q in (0, 4) for a in range(q, q + 4) for b in range(a + 1, q + 4)]
-DGX_1P = dict.fromkeys(QUADS, 1) | {(i, i + 4): 1 for i in range(4)}
-DGX_1V = {
-    (0, 1): 1,
-    (0, 2): 1,
-    (0, 3): 2,
-    (0, 4): 2,
-    (1, 2): 2,
-    (1, 3): 1,
-    (1, 5): 2,
-    (2, 3): 2,
-    (2, 6): 1,
-    (3, 7): 1,
-    (4, 5): 1,
-    (4, 6): 1,
-    (4, 7): 2,
-    (5, 6): 2,
-    (5, 7): 1,
-    (6, 7): 2,
-}  # nvidia-smi topo -m of a DGX-1 with V100
-
-
-def switched(gpus: int, counts: list[int]) -> dict[tuple[str, str], int]:
-    return {(f"gpu{g}", f"nvswitch{s}"): n for g in range(gpus) for s, n in enumerate(counts)}
-
-
-DGX_2 = {(f"gpu{g}", f"nvswitch{s + 6 * (g // 8)}"): 1 for g in range(16) for s in range(6)} | {
-    (f"nvswitch{s}", f"nvswitch{s + 6}"): 8 for s in range(6)
-}
-
-# name: (adjacency, link rate [GB/s], links per GPU, p2p, channels of a ring, flight of a store 0 -> last [ps])
-MACHINES = {
-    "dgx-1p": ({(f"gpu{a}", f"gpu{b}"): n for (a, b), n in DGX_1P.items()}, 20, 4, "write", 8),
-    "dgx-1v": (
-        {(f"gpu{a}", f"gpu{b}"): n for (a, b), n in DGX_1V.items()},
-        25.78125,
-        6,
-        "write",
-        12,
-    ),
-    "dgx-2": (DGX_2, 25.78125, 6, "write", 12),
-    "dgx-a100": (switched(8, [2] * 6), 25, 12, "read", 24),
-    "dgx-h100": (switched(8, [5, 4, 4, 5]), 25, 18, "write", 24),
-    "dgx-h200": (switched(8, [5, 4, 4, 5]), 25, 18, "write", 24),
-    "hgx-b200": (switched(8, [9, 9]), 50, 18, "write", 32),
-    "gb200-nvl72": (switched(72, [1] * 18), 50, 18, "write", 32),
-}
+MEASURED_SYSTEMS = (
+    "a100-pcie-x8",
+    "a100x4-mesh",
+    "alps-gh200",
+    "aws-p5en",
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "gb200-nvl72",
+    "gh200x4-mesh",
+    "hgx-h100-ndr",
+    "polaris",
+    "rtx3090x8-edr56",
+)
 
 
-def adjacency(machine: Fabric) -> dict[tuple[str, str], int]:
+def adjacency(machine: Fabric) -> Pairs:
+    """Return the links between GPUs and their switches."""
     found: Counter[tuple[str, str]] = Counter()
     for link in machine.links:
-        found[link.a, link.b] += link.count
+        if link.cls not in HOST_CLASSES:
+            found[link.a, link.b] += link.count
     return dict(found)
+
+
+def peer_links(machine: Fabric, name: str) -> int:
+    return sum(
+        link.count
+        for link in machine.links
+        if name in (link.a, link.b) and link.cls not in HOST_CLASSES
+    )
+
+
+def neighbours(machine: Fabric) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for link in machine.links:
+        if link.cls in HOST_CLASSES:
+            found.setdefault(link.a, []).append(link.b)
+            found.setdefault(link.b, []).append(link.a)
+    return found
+
+
+def distances(machine: Fabric, start: str) -> dict[str, int]:
+    """Return how many host links every node is from one."""
+    near = neighbours(machine)
+    found, level = {start: 0}, [start]
+    while level:
+        following = []
+        for name in level:
+            for other in near.get(name, []):
+                if other not in found:
+                    found[other] = found[name] + 1
+                    following.append(other)
+        level = following
+    return found
 
 
 def test_every_shipped_machine_is_tested() -> None:
     assert set(resources.shipped_topologies()) == set(MACHINES)
 
 
+def test_every_measured_system_is_shipped() -> None:
+    assert set(MEASURED_SYSTEMS) <= set(MACHINES)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_adjacency_and_rates(name: str) -> None:
-    links, rate_GBps, per_gpu, p2p, channels = MACHINES[name]
+    expected = MACHINES[name]
     machine = fabric.load(name)
     assert machine.name == name
-    assert adjacency(machine) == links
-    assert {link.rate.bytes_per_s for link in machine.links} == {rate_GBps * 1e9}
+    assert adjacency(machine) == expected.gpus
+    rates = {link.rate.bytes_per_s for link in machine.links if link.cls not in HOST_CLASSES}
+    assert rates == ({expected.rate_GBps * 1e9} if expected.gpus else set())
     for rank in machine.ranks:
-        assert sum(link.count for link in machine.links if rank in (link.a, link.b)) == per_gpu
-    assert machine.p2p == p2p
-    assert machine.num_channels("ring") == channels
+        assert peer_links(machine, rank) == expected.per_gpu
+    assert machine.p2p == expected.p2p
+    assert machine.num_channels("ring") == expected.rings
+    assert [node.kind for node in machine.nodes[: machine.num_ranks]] == ["gpu"] * machine.num_ranks
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_nearest_adapters_and_sockets(name: str) -> None:
+    expected = MACHINES[name]
+    machine = fabric.load(name)
+    nics = sorted((n.name for n in machine.nodes if n.kind == "nic"), key=lambda n: int(n[3:]))
+    assert nics == [f"nic{i}" for i in range(1 + max(i for own in expected.nics for i in own))]
+    for gpu, (near, socket) in enumerate(zip(expected.nics, expected.sockets, strict=True)):
+        far = distances(machine, f"gpu{gpu}")
+        least = min(far[nic] for nic in nics if nic in far)
+        assert [f"nic{i}" for i in near] == [nic for nic in nics if far.get(nic) == least], gpu
+        roots = {n: d for n, d in far.items() if n.startswith("cpu")}
+        assert min(roots, key=lambda n: roots[n]) == f"cpu{socket}"
+        assert far[f"mem{socket}"] == roots[f"cpu{socket}"] + 1
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_slots_and_network(name: str) -> None:
+    expected = MACHINES[name]
+    machine = fabric.load(name)
+    slots = [
+        link for link in machine.links if link.cls in HOST_CLASSES and link.a.startswith("gpu")
+    ]
+    assert {link.name.removesuffix("-gpu") for link in slots} == {expected.slot}
+    assert sum(link.count for link in slots) == machine.num_ranks, "one slot for every GPU"
+    assert (machine.network["kind"], machine.network["link"]) == expected.network
+    assert machine.network["switch"] in SWITCHES
+    cable = LINKS[expected.network[1]]
+    assert cable["class"].value == expected.adapter[0]
+    rate = parse_rate(str(cable["rate"].value)).bytes_per_s
+    assert rate == pytest.approx(expected.adapter[1] * 1e9)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_gpus_talk_over_their_own_links(name: str) -> None:
+    machine = fabric.load(name)
+    if not MACHINES[name].gpus:
+        return
+    arrays = machine.lower()
+    last = machine.num_ranks - 1
+    for a, b in ((0, 1), (0, last), (last, 0), (1, last // 2 + 1)):
+        if a != b:
+            path = arrays.path(a, b)
+            assert not {arrays.wire_class[wire] for wire in path} & HOST_CLASSES
+            for wire in arrays.first_wires(a, b):
+                assert arrays.wire_class[wire] not in HOST_CLASSES, "no tie with PCIe"
+
+
+@pytest.mark.parametrize("name", ["dgx-1p", "dgx-1v", "aws-p3dn", "azure-ndv2"])
+def test_relays_do_not_carry_what_comes_over_pcie(name: str) -> None:
+    """GPUs pass packets on from NVLink to NVLink, never between NVLink and PCIe."""
+    machine = fabric.load(name)
+    arrays = machine.lower()
+    nics = arrays.nic_targets.tolist()
+    for rank in range(machine.num_ranks):
+        for target in (*nics, arrays.memory_of(rank)):
+            wires = arrays.steps(arrays.node_of(rank), (target,))
+            between = [int(arrays.wires["dst"][wire]) for wire in wires[:-1]]
+            assert all(machine.nodes[node].kind == "switch" for node in between)
+        for nic in nics:
+            node = int(arrays.targets["node"][nic])
+            back = arrays.steps(node, (int(arrays.rank_endpoint[rank]),))
+            between = [int(arrays.wires["dst"][wire]) for wire in back[:-1]]
+            assert all(machine.nodes[node].kind == "switch" for node in between)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -90,27 +173,32 @@ def test_machine_is_sound(name: str) -> None:
     assert [finding.what for finding in findings if finding.level != "info"] == []
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.gpus])
 def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None:
     machine = fabric.load(name)
     arrays = machine.lower()
     near = next(rank for rank in range(1, machine.num_ranks) if arrays.first_wires(0, rank))
     total = arrays.hop_latency_ps(0, near) + int(arrays.endpoints["write_latency_ps"][0])
-    direct = not any(node.kind == "switch" for node in machine.nodes)
+    direct = not any(node.name.startswith("nvswitch") for node in machine.nodes)
     assert (350_000 if direct else 450_000) <= total <= 600_000
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_later_switches_reduce(name: str) -> None:
     machine = fabric.load(name)
-    reducing = name in ("dgx-h100", "dgx-h200", "hgx-b200", "gb200-nvl72")
+    types = {link.name for link in machine.links if "nvswitch0" in (link.a, link.b)}
+    reducing = bool(types & {"nvlink4", "nvlink5"})
     arrays = machine.lower()
-    assert len(arrays.unit_wires(0)) == (MACHINES[name][2] if reducing else 0)
-    assert len(arrays.units) == sum(node.kind == "switch" for node in machine.nodes) * reducing
+    assert len(arrays.unit_wires(0)) == (MACHINES[name].per_gpu if reducing else 0)
+    switches = sum(node.name.startswith("nvswitch") for node in machine.nodes)
+    assert len(arrays.units) == switches * reducing
 
 
-@pytest.mark.parametrize("name", ["dgx-1p", "dgx-1v"])
+@pytest.mark.parametrize(
+    "name", ["dgx-1p", "dgx-1v", "a100x4-mesh", "polaris", "gh200x4-mesh", "mi300x"]
+)
 def test_rings_follow_links(name: str) -> None:
+    """Every link carries equally many rings in both directions."""
     machine = fabric.load(name)
     load: Counter[tuple[int, int]] = Counter()
     assert machine.ring_orders is not None
@@ -118,17 +206,20 @@ def test_rings_follow_links(name: str) -> None:
         for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
             load[a, b] += 1
     links = adjacency(machine)
-    for (a, b), rings in load.items():
-        assert links.get((f"gpu{min(a, b)}", f"gpu{max(a, b)}"), 0) >= rings
-    assert sum(load.values()) == 2 * sum(links.values()), "every link is used in both directions"
+    shares = {
+        (a, b): rings / links.get((f"gpu{min(a, b)}", f"gpu{max(a, b)}"), 0)
+        for (a, b), rings in load.items()
+    }
+    assert len(set(shares.values())) == 1
+    assert len(shares) == 2 * len(links)
+    assert machine.num_channels("ring") % len(machine.ring_orders) == 0
 
 
 def limit_GBps(machine: Fabric, payload: int, kinds: tuple[int, ...]) -> float:
     """Payload rate of a GPU that sends and receives one packet of each of `kinds` per payload."""
     form = next(iter(machine.formats.values()))
     wire = payload + sum(form.header_bytes[kind] + form.control_256[kind] / 256 for kind in kinds)
-    links = sum(link.count for link in machine.links if "gpu0" in (link.a, link.b))
-    return payload / wire * links * machine.links[0].rate.bytes_per_s / 1e9
+    return payload / wire * peer_links(machine, "gpu0") * machine.links[0].rate.bytes_per_s / 1e9
 
 
 @pytest.mark.parametrize(
@@ -138,6 +229,7 @@ def limit_GBps(machine: Fabric, payload: int, kinds: tuple[int, ...]) -> float:
         ("dgx-1v", (0,), 130.2),  # 6 x 21.7, TACCL's fit of one V100 link
         ("dgx-a100", (1, 2), 231.6),  # 8 GiB ring all-reduce, Azure ND A100 v4
         ("dgx-h100", (0,), 370.4),  # 128/(128+16+11.5) x 450
+        ("hgx-h800", (0,), 164.6),  # 160 of 200 GB/s (DeepSeek-V3)
         ("hgx-b200", (0,), 720.0),  # 128/(128+16+16) x 900
     ],
 )
@@ -169,12 +261,18 @@ def test_multicast_factor_gives_the_measured_nvls_rate(
 
 
 def test_every_figure_has_a_source() -> None:
-    tables = [CHIPS, SWITCHES, FORMATS, LINKS, *ARCHITECTURES.values()]
+    tables = [CHIPS, SWITCHES, FORMATS, LINKS, NICS, RATE_CONTROLS, *ARCHITECTURES.values()]
     for table in tables:
         for name, preset in table.items():
             for key, figure in preset.items():
                 assert figure.mark in ("published", "measured", "calibrated"), (name, key)
                 assert len(figure.source) > 8, (name, key)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_part_of_a_machine_has_a_source(name: str) -> None:
+    sources = fabric.load(name).sources
+    assert {"pcie", "channels", "network"} <= set(sources)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -186,7 +284,7 @@ def test_description_names_figures_with_their_sources(name: str) -> None:
     assert f"chip {chip.chip}: memory_rate" in text
     assert "(published: " in text
     assert "(calibrated: " in text
-    assert max(map(len, describe(machine, sources=False).splitlines())) < 200
+    assert max(map(len, describe(machine, sources=False).splitlines())) < 240
 
 
 def test_unknown_preset_lists_the_known() -> None:

@@ -156,7 +156,7 @@ GOLDEN = [
     ),
     (
         replaced("kind: switch, ", ""),
-        "4:7: nodes.sw: 'kind' is missing; give kind: gpu, host or switch",
+        "4:7: nodes.sw: 'kind' is missing; give kind: gpu, host, memory, switch or nic",
     ),
     (
         replaced(", chip: h100-sxm5", ""),
@@ -326,9 +326,8 @@ def test_json_schema_for_editors() -> None:
     assert schema["additionalProperties"] is False
 
 
-SEEDS = [path.read_text(encoding="utf-8") for path in resources.shipped_topologies().values()] + [
-    CUSTOM
-]
+SEEDS = [path.read_text(encoding="utf-8") for path in resources.shipped_topologies().values()]
+SEEDS += [CUSTOM]
 TOKENS = [
     "{",
     "}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.model import Fabric
-from clusim.fabric.routing import NONE, Wiring, route
-from clusim.image import empty
+from clusim.fabric.routing import NONE, Wiring
+from clusim.fabric.rows import lower_formats, lower_nodes, lower_wires
+from clusim.fabric.wirenames import WireClasses, WireNames
+from clusim.fabric.zones import lay_out
+from clusim.fabric.zonetables import Machines, Zoned
 
 __all__ = ["FabricArrays", "lower"]
 
@@ -24,12 +28,18 @@ class FabricArrays:
 
     Attributes
     ----------
-    wire_names : list of str
+    targets : ndarray
+        Where packets can be steered: endpoints, with the same index as in `endpoints`, then NICs.
+    wire_names : sequence of str
         ``gpu0->nvswitch1.0``: ends and number among the parallel wires.
-    wire_class : list of str
+    wire_class : sequence of str
         Class of each wire, as its link has it.
+    wire_weight : ndarray, shape (num_wires,)
+        Hops each wire counts as.
     rank_endpoint : ndarray, shape (num_ranks,)
         Endpoint index of every rank.
+    machines : Machines
+        Which nodes and targets each zone has.
     """
 
     fabric: Fabric
@@ -37,19 +47,30 @@ class FabricArrays:
     endpoints: Array
     formats: Array
     wires: Array
+    targets: Array
     routes: Array
     group_off: Array
     group_wires: Array
     units: Array
-    wire_names: list[str]
-    wire_class: list[str]
+    wire_names: WireNames
+    wire_class: WireClasses
+    wire_weight: Array
     rank_endpoint: Array
     format_names: list[str]
+    machines: Machines
+    _nearest: dict[tuple[int, int], list[tuple[int, int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""
         return len(self.rank_endpoint)
+
+    @property
+    def nic_targets(self) -> Array:
+        """Target indices of all NICs."""
+        return np.arange(len(self.endpoints), len(self.targets))
 
     def node_of(self, rank: int) -> int:
         """Return the node index of a rank."""
@@ -59,41 +80,152 @@ class FabricArrays:
             )
         return int(self.endpoints["node"][self.rank_endpoint[rank]])
 
-    def group(self, node: int, endpoint: int) -> list[int]:
-        """Return the wires that lead from a node to an endpoint."""
-        number = int(self.routes[node * len(self.endpoints) + endpoint])
+    def zone_of(self, rank: int) -> int:
+        """Return the number of the machine a rank is in."""
+        return int(self.nodes["zone"][self.node_of(rank)])
+
+    def target_of(self, node: int | str) -> int:
+        """Return the target index of an endpoint or NIC (by index or name)."""
+        index = self._node(node)
+        found = np.flatnonzero(self.targets["node"] == index)
+        if not len(found):
+            name = self.fabric.nodes[index].name
+            raise InputError(
+                f"{name!r}: packets cannot be steered there; give an endpoint or a NIC"
+            )
+        return int(found[0])
+
+    def group_number(self, node: int, target: int) -> int:
+        """Return the route group from a node towards a target, or NONE."""
+        row, goal = self.nodes[node], self.targets[target]
+        if row["zone"] == goal["zone"]:
+            entry = int(row["route_lo"]) + int(goal["local"])
+        else:
+            entry = int(row["wide_lo"]) + int(goal["wide"]) * int(row["wide_stride"])
+        return int(self.routes[entry])
+
+    def group(self, node: int, target: int) -> list[int]:
+        """Return the wires that lead from a node to a target; an endpoint's index is its target's."""
+        number = self.group_number(node, target)
         if number == NONE:
             return []
-        return [
-            int(w) for w in self.group_wires[self.group_off[number] : self.group_off[number + 1]]
-        ]
+        low, high = self.group_off[number : number + 2]
+        members: list[int] = self.group_wires[low:high].tolist()
+        return members
+
+    def vias(self, src_rank: int, dst_rank: int) -> tuple[int, int] | None:
+        """Return the NICs (target indices) between two ranks by default, or None if they need none.
+
+        Those nearest to both; where several are equally near, two of the same rail if possible, and neighbouring ranks
+        take different ones.
+        """
+        node, target = self.node_of(src_rank), self._endpoint(dst_rank)
+        if node == int(self.targets["node"][target]) or self.group_number(node, target) != NONE:
+            return None
+        near, far = self._near_rails(src_rank), self._near_rails(dst_rank)
+        if not near or not far:
+            return None
+        ours, theirs = self.nics(self.zone_of(src_rank)), self.nics(self.zone_of(dst_rank))
+        turns = [int(self.machines.position[self.node_of(r)]) for r in (src_rank, dst_rank)]
+        closest = [[item for item in rails if item[0] == rails[0][0]] for rails in (near, far)]
+        for firsts, lasts in (closest, (near, far)):
+            ways = [
+                (
+                    weight + other,
+                    first != last,
+                    (place - turns[0]) % len(firsts),
+                    (index - turns[1]) % len(lasts),
+                    (ours[first], theirs[last]),
+                )
+                for place, (weight, first) in enumerate(firsts)
+                for index, (other, last) in enumerate(lasts)
+                if self.joined(ours[first], theirs[last])
+            ]
+            if ways:
+                return min(ways)[-1]
+        return None
+
+    def joined(self, one: int, two: int) -> bool:
+        """Whether two NICs are different and on the same plane of the network."""
+        if one == two:
+            return False
+        planes, plane = self.machines.planes, self.machines.plane
+        a, b = int(plane[one]), int(plane[two])
+        if min(a, b) < 0:
+            return self.fabric.num_zones == 1 and self.group_number(self._at(one), two) != NONE
+        return a == b or not planes[a].isdisjoint(planes[b])
+
+    def _at(self, target: int) -> int:
+        return int(self.targets["node"][target])
+
+    def first_groups(self) -> Array:
+        """Return the route groups of endpoints inside their machines, each once."""
+        node = self.endpoints["node"]
+        zone = self.nodes["zone"][node]
+        width = np.diff(self.machines.target_lo)[zone]
+        begin = np.repeat(self.nodes["route_lo"][node].astype(np.int64), width)
+        place = np.arange(int(width.sum())) - np.repeat(np.cumsum(width) - width, width)
+        groups = np.unique(self.routes[begin + place])
+        found: Array = groups[groups != NONE]
+        return found
 
     def first_wires(self, src_rank: int, dst_rank: int) -> list[int]:
-        """Return the first-hop group from one rank to another."""
-        return self.group(self.node_of(src_rank), int(self.rank_endpoint[dst_rank]))
+        """Return the first-hop group from one rank to another, or to its own NIC on the way to another machine."""
+        vias = self.vias(src_rank, dst_rank)
+        goal = vias[0] if vias else self._endpoint(dst_rank)
+        return self.group(self.node_of(src_rank), goal)
 
     def path(self, src_rank: int, dst_rank: int) -> list[int]:
-        """Return the wires of the first shortest path from one rank to another."""
-        node, target = self.node_of(src_rank), self.node_of(dst_rank)
-        wires: list[int] = []
-        while node != target:
-            group = self.group(node, int(self.rank_endpoint[dst_rank]))
-            if not group or len(wires) > len(self.nodes):
-                raise TopologyError(
-                    f"{self.fabric.name}: no path from rank {src_rank} to rank {dst_rank}; add a link"
-                )
-            wires.append(group[0])
-            node = int(self.wires["dst"][group[0]])
+        """Return the wires of the first shortest path from one rank to another, over `vias` if there are any."""
+        goals = (*(self.vias(src_rank, dst_rank) or ()), self._endpoint(dst_rank))
+        wires = self._walk(self.node_of(src_rank), goals)
+        if wires is None:
+            raise TopologyError(
+                f"{self.fabric.name}: no path from rank {src_rank} to rank {dst_rank}; add a link"
+            )
         return wires
+
+    def steps(self, src_node: int, targets: Sequence[int]) -> list[int]:
+        """Return the wires of the first shortest path from a node over all of `targets` in order."""
+        wires = self._walk(src_node, targets)
+        if wires is None:
+            names = [self.fabric.nodes[int(self.targets["node"][t])].name for t in targets]
+            start = self.fabric.nodes[src_node].name
+            raise TopologyError(
+                f"{self.fabric.name}: no path from {start} over {', '.join(names)}; add a link"
+            )
+        return wires
+
+    def _walk(self, node: int, targets: Sequence[int]) -> list[int] | None:
+        wires: list[int] = []
+        for target in targets:
+            goal, most = int(self.targets["node"][target]), len(wires) + len(self.nodes)
+            while node != goal:
+                group = self.group(node, target)
+                if not group or len(wires) > most:
+                    return None
+                wires.append(group[0])
+                node = int(self.wires["dst"][group[0]])
+        return wires
+
+    def _endpoint(self, rank: int) -> int:
+        self.node_of(rank)
+        return int(self.rank_endpoint[rank])
 
     def hop_latency_ps(self, src_rank: int, dst_rank: int) -> int:
         """Return the latency of a header-only write between two ranks without any contention [ps].
 
-        The wires' latencies and header serialisation and the latencies of the nodes between, along the first
-        shortest path; nothing of the endpoints.
+        That of the first shortest path; nothing of the endpoints.
+        """
+        return self.latency_ps(self.path(src_rank, dst_rank))
+
+    def latency_ps(self, wires: Sequence[int]) -> int:
+        """Return the latency of a header-only write over `wires` without any contention [ps].
+
+        The wires' latencies and header serialisation, and the latencies of the nodes between.
         """
         total = 0
-        for hop, wire in enumerate(self.path(src_rank, dst_rank)):
+        for hop, wire in enumerate(wires):
             row = self.wires[wire]
             form = self.fabric.formats[self.format_names[int(row["format"])]]
             size, num, den = form.header_wire_bytes(), int(row["rate_num"]), int(row["rate_den"])
@@ -101,6 +233,57 @@ class FabricArrays:
             if hop:
                 total += int(self.nodes["latency_ps"][row["src"]])
         return total
+
+    def nics(self, zone: int) -> list[int]:
+        """Return the NICs of a machine (target indices); of a cluster those that are on the network."""
+        own = self._all_nics(zone)
+        if self.fabric.num_zones > 1:
+            own = own[self.machines.plane[own] >= 0]
+        found: list[int] = own.tolist()
+        return found
+
+    def _all_nics(self, zone: int) -> Array:
+        low, high = self.machines.target_lo[zone : zone + 2]
+        own = self.machines.targets[low:high]
+        found: Array = own[own >= len(self.endpoints)]
+        return found
+
+    def rail_of(self, nic: int) -> int:
+        """Return the number of a NIC among those of its machine."""
+        return self.nics(int(self.targets["zone"][nic])).index(nic)
+
+    def nearest_nics(self, rank: int) -> list[int]:
+        """Return the NICs a rank can reach in its machine (target indices), nearest first."""
+        nics = self.nics(self.zone_of(rank))
+        return [nics[rail] for _, rail in self._near_rails(rank)]
+
+    def _near_rails(self, rank: int) -> list[tuple[int, int]]:
+        """Return (weight of the path, number of the NIC in its machine); machines that are alike share the work."""
+        node, zone = self.node_of(rank), self.zone_of(rank)
+        nics = self.nics(zone)
+        key = int(self.machines.template[zone]), int(self.machines.position[node])
+        if len(nics) != len(self._all_nics(zone)):
+            key = -1 - zone, key[1]
+        if key not in self._nearest:
+            reach = ((self.distance(node, nic), rail) for rail, nic in enumerate(nics))
+            self._nearest[key] = sorted(item for item in reach if item[0] >= 0)
+        return self._nearest[key]
+
+    def distance(self, node: int, target: int) -> int:
+        """Return the weight of the shortest path from a node to a target, or -1 if there is none."""
+        wires = self._walk(node, (target,))
+        return -1 if wires is None else int(self.wire_weight[wires].sum())
+
+    def memory_of(self, rank: int) -> int:
+        """Return the endpoint index of the host memory nearest to a rank, or NONE."""
+        node, zone = self.node_of(rank), self.zone_of(rank)
+        low, high = self.machines.target_lo[zone : zone + 2]
+        found = [
+            (self.distance(node, target), target)
+            for target in self.machines.targets[low:high].tolist()
+            if self.fabric.nodes[int(self.targets["node"][target])].kind == "memory"
+        ]
+        return min((item for item in found if item[0] >= 0), default=(0, NONE))[1]
 
     def parallel_wires(self, node_a: int | str, node_b: int | str) -> list[int]:
         """Return the wires from one node to another (by index or name), in order of id."""
@@ -127,122 +310,66 @@ def _some(fabric: Fabric) -> str:
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... {names[-1]}"
 
 
-def lower(fabric: Fabric) -> FabricArrays:
-    """Lower a fabric; raises `TopologyError` where it cannot work at all."""
-    nodes, endpoints, units = _lower_nodes(fabric)
+def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
+    """Lower a fabric; raises `TopologyError` where it cannot work at all. No route uses a wire of `dead`."""
+    nodes, endpoints, units = lower_nodes(fabric)
     format_names = list(fabric.formats)
-    wires, names, classes = _lower_wires(fabric, format_names)
+    wires, weight, classes = lower_wires(fabric, format_names)
+    nics = [index for index, node in enumerate(fabric.nodes) if node.kind == "nic"]
+    is_nic = np.zeros(len(nodes), bool)
+    is_nic[nics] = True
+    zoned = Zoned(
+        zone=np.array([node.zone for node in fabric.nodes], np.int64),
+        nic=is_nic,
+        dimension_order=fabric.routing == "dimension-order",
+        network_dimension_order=fabric.network_routing == "dimension-order",
+    )
+    ends = wires["dst"].astype(np.int64)
+    ends[list(dead)] = wires["src"][list(dead)]  # a wire that leads nowhere
     wiring = Wiring(
         src=wires["src"].astype(np.int64),
-        dst=wires["dst"].astype(np.int64),
+        dst=ends,
         dim=wires["dim"].astype(np.int64),
-        weight=np.repeat(
-            [link.weight for link in fabric.links], [2 * link.count for link in fabric.links]
-        ),
+        weight=weight,
         forwards=np.array([node.forwards for node in fabric.nodes], bool),
-        endpoints=endpoints["node"].astype(np.int64),
+        targets=np.concatenate((endpoints["node"].astype(np.int64), np.array(nics, np.int64))),
     )
-    table = route(wiring, dimension_order=fabric.routing == "dimension-order")
+    _check_zones(fabric, zoned, wiring)
+    found = lay_out(wiring, zoned)
+    for name in ("route_lo", "wide_lo", "wide_stride"):
+        nodes[name] = getattr(found, name)
+    ranks = [i for i, n in enumerate(endpoints["node"]) if fabric.nodes[n].kind in ("gpu", "host")]
     return FabricArrays(
         fabric=fabric,
         nodes=nodes,
         endpoints=endpoints,
-        formats=_lower_formats(fabric, format_names),
+        formats=lower_formats(fabric, format_names),
         wires=wires,
-        routes=table.routes,
-        group_off=table.group_off,
-        group_wires=table.group_wires,
+        targets=found.targets,
+        routes=found.routes,
+        group_off=found.group_off,
+        group_wires=found.group_wires,
         units=units,
-        wire_names=names,
+        wire_names=WireNames([node.name for node in fabric.nodes], fabric.node_index, wires),
         wire_class=classes,
-        rank_endpoint=np.arange(len(endpoints), dtype=np.uint32),
+        wire_weight=weight,
+        rank_endpoint=np.array(ranks, np.uint32),
         format_names=format_names,
+        machines=found.machines,
     )
 
 
-def _lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
-    nodes = empty("nodes", len(fabric.nodes))
-    endpoints = empty("endpoints", sum(node.endpoint is not None for node in fabric.nodes))
-    units = empty("units", sum(node.unit is not None for node in fabric.nodes))
-    nodes["endpoint"] = nodes["unit"] = NONE
-    num_endpoints = num_units = 0
-    for index, node in enumerate(fabric.nodes):
-        row = nodes[index]
-        row["latency_ps"] = node.latency_ps
-        row["kind"] = node.endpoint is None
-        row["flags"] = node.store_and_forward or node.endpoint is not None
-        if node.endpoint is not None:
-            row["endpoint"] = num_endpoints
-            end = endpoints[num_endpoints]
-            for name in _ENDPOINT_FIELDS:
-                end[name] = getattr(node.endpoint, name)
-            end["node"] = index
-            num_endpoints += 1
-        if node.unit is not None:
-            row["unit"] = num_units
-            unit = node.unit
-            units[num_units] = (unit.latency_ps, unit.capacity_bytes, index, unit.cost16)
-            num_units += 1
-    return nodes, endpoints, units
-
-
-_ENDPOINT_FIELDS = (
-    "write_latency_ps",
-    "read_latency_ps",
-    "response_latency_ps",
-    "mem_quantum_ps",
-    "sms",
-    "cta_slots",
-    "slow_1024",
-    "mem_cost16",
-    "deliver_256",
-    "read_256",
-    "inject_256",
-)
-
-
-def _lower_formats(fabric: Fabric, names: list[str]) -> Array:
-    formats = empty("formats", len(names))
-    for row, name in zip(formats, names, strict=True):
-        form = fabric.formats[name]
-        row["flit_bytes"] = form.flit_bytes
-        row["header_bytes"] = form.header_bytes
-        row["control_256"] = form.control_256
-        row["service_1024"] = form.service_1024
-    return formats
-
-
-def _lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, list[str], list[str]]:
-    """Lay out two wires per link: ids follow the order of links, a->b before b->a."""
-    wires = empty("wires", 2 * sum(link.count for link in fabric.links))
-    format_index = {name: index for index, name in enumerate(format_names)}
-    names: list[str] = []
-    classes: list[str] = []
-    seen: dict[tuple[int, int], int] = {}
-    wire = 0
-    for link in fabric.links:
-        ends = fabric.node_index[link.a], fabric.node_index[link.b]
-        for _ in range(link.count):
-            for back, (src, dst) in enumerate((ends, ends[::-1])):
-                ordinal = seen.get((src, dst), 0)
-                seen[src, dst] = ordinal + 1
-                wires[wire] = (
-                    link.rate.num,
-                    link.rate.den,
-                    link.latency_ps,
-                    link.buffer_bytes,
-                    link.replay_ps,
-                    src,
-                    dst,
-                    wire + 1 - 2 * back,
-                    format_index[link.format],
-                    ordinal,
-                    min(round(link.error_rate * 2**32), 2**32 - 1),
-                    link.dim,
-                    link.dateline[back],
-                    0,
-                )
-                names.append(f"{fabric.nodes[src].name}->{fabric.nodes[dst].name}.{ordinal}")
-                classes.append(link.cls)
-                wire += 1
-    return wires, names, classes
+def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
+    """Refuse what cannot be routed: endpoints in the network, machines joined other than by NICs and switches."""
+    lost = np.flatnonzero(zoned.zone[wiring.targets] < 0)
+    if len(lost):
+        name = fabric.nodes[int(wiring.targets[lost[0]])].name
+        raise TopologyError(f"{fabric.name}: {name} is in the network; only switches can be there")
+    src, dst = wiring.src, wiring.dst
+    leaves = (zoned.zone[src] != zoned.zone[dst]) & (zoned.zone[src] >= 0)
+    for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[:1]:
+        one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
+        raise TopologyError(
+            f"{fabric.name}: link {one.name} - {two.name} leaves machine {one.zone};"
+            " machines are joined by links from their NICs to switches of the network"
+        )

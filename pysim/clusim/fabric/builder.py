@@ -74,6 +74,11 @@ def from_data(data: dict[str, Any]) -> Fabric:
     problems = Problems(name)
     topology = validate(data, problems)
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    fabric = assemble(topology, problems, source_text=text)
+    if topology.cluster is not None:
+        from clusim.fabric.cluster import build_cluster
+
+        fabric = build_cluster(topology, problems, source_text=text)
+    else:
+        fabric = assemble(topology, problems, source_text=text)
     raise_on_errors(fabric, name)
     return fabric

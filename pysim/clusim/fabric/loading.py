@@ -1,50 +1,86 @@
-"""Topology by name, by file or by generator specification -> `Fabric`."""
+"""Topology by name, by file or by generator specification -> `Fabric`; alone or several of them in a cluster."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusim import resources
 from clusim.errors import TopologyError
 from clusim.fabric.model import Fabric
 
-__all__ = ["load", "loads"]
+if TYPE_CHECKING:
+    from clusim.fabric.problems import Problems
+    from clusim.fabric.schema import Topology
+
+__all__ = ["load", "loads", "read_text"]
 
 MAX_FILE_BYTES = 64 * 2**20
 
 
-def load(name_or_path: str | os.PathLike[str]) -> Fabric:
+def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
     """Return the fabric called or described by `name_or_path`.
 
-    A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing file), or a
-    generator specification (``fat-tree:k=8``).
+    A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing file), a
+    generator specification (``fat-tree:k=8``), or a cluster of them (``aws-p5:nodes=4``, ``superpod-h100:nodes=32``).
+
+    Parameters
+    ----------
+    nodes : int or None
+        Join so many of these machines by the network that they usually have; 1 is the machine alone.
     """
     name = os.fspath(name_or_path)
     shown = _printable(name)
     if not name or "\0" in name:
         raise TopologyError(f"topology {shown!r}: not a name; give a preset or a file")
+    if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
+        raise TopologyError(f"nodes={nodes}: must be at least 1")
+    from clusim.fabric.cluster_names import is_cluster_name
     from clusim.fabric.generators import GENERATORS, generate, is_generator
 
-    if is_generator(name):
-        return generate(name)
     preset = resources.find_topology(name)
-    if preset is not None:
-        return _load_file(preset, preset.name)
     path = Path(name)
+    if preset is None and not os.path.exists(name) and is_cluster_name(name):
+        return _named_cluster(name, shown, nodes)
+    if is_generator(name):
+        if nodes not in (None, 1):
+            raise TopologyError(
+                f"{shown}: is no machine with NICs; give nodes for a preset or file"
+            )
+        return generate(name)
+    if preset is not None:
+        return _load_file(preset, preset.name, name, nodes)
     if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
-        return _load_file(path, shown)
+        return _load_file(path, shown, name, nodes)
+    from clusim.fabric.cluster_names import SUPERPODS
     from clusim.fabric.problems import did_you_mean
 
-    hint = did_you_mean(name.partition(":")[0], [*resources.shipped_topologies(), *GENERATORS])
+    known = [*resources.shipped_topologies(), *GENERATORS, *SUPERPODS]
+    hint = did_you_mean(name.partition(":")[0], known)
     raise TopologyError(f"topology {shown!r}: no such preset or file{hint}")
 
 
-def loads(text: str, where: str = "<text>", *, default_name: str = "custom") -> Fabric:
-    """Return the fabric described by a YAML text; `where` is its name in errors."""
-    from clusim.fabric.assemble import assemble
-    from clusim.fabric.check import raise_on_errors
+def loads(
+    text: str,
+    where: str = "<text>",
+    *,
+    default_name: str = "custom",
+    base: Path | None = None,
+) -> Fabric:
+    """Return the fabric described by a YAML text; `where` is its name in errors.
+
+    Parameters
+    ----------
+    base : Path or None
+        Directory that the file names in the text start from.
+    """
+    topology, problems = _describe(text, where, default_name)
+    return _build(topology, problems, where, text, base)
+
+
+def _describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
     from clusim.fabric.problems import Problems
     from clusim.fabric.validate import validate
     from clusim.fabric.yamltext import parse
@@ -53,28 +89,74 @@ def loads(text: str, where: str = "<text>", *, default_name: str = "custom") -> 
     problems = Problems(where, document)
     for (line, column), message in document.problems:
         problems.found.append(((line, column), message))
-    data = document.data
-    topology = validate(data, problems)
+    topology = validate(document.data, problems)
     problems.raise_if_any()
     if topology.name is None:
         topology = topology.model_copy(update={"name": default_name})
-    fabric = assemble(topology, problems, source_text=text)
+    return topology, problems
+
+
+def _build(
+    topology: Topology, problems: Problems, where: str, text: str, base: Path | None
+) -> Fabric:
+    from clusim.fabric.assemble import assemble
+    from clusim.fabric.check import raise_on_errors
+
+    if topology.cluster is not None:
+        from clusim.fabric.cluster import build_cluster
+
+        fabric = build_cluster(topology, problems, base=base, source_text=text)
+    else:
+        fabric = assemble(topology, problems, source_text=text)
     raise_on_errors(fabric, where)
     return fabric
 
 
-def _load_file(path: Path, where: str) -> Fabric:
+def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
     try:
-        text = _read(path, where)
+        text = read_text(path, where)
     except OSError as error:
         reason = (error.strerror or "error").lower()
         raise TopologyError(
             f"{where}: cannot be read: {reason}; give a readable YAML file"
         ) from None
-    return loads(text, where, default_name=_printable(path.stem))
+    from clusim.fabric.importers import detect, import_text
+
+    if detect(text) is not None:
+        if nodes not in (None, 1):
+            return _named_cluster(name, where, nodes)
+        return import_text(text, where).fabric()
+    topology, problems = _describe(text, where, _printable(path.stem))
+    if nodes is not None and topology.cluster is not None:
+        cluster = topology.cluster.model_copy(update={"nodes": nodes})
+        topology = topology.model_copy(update={"cluster": cluster})
+    elif nodes not in (None, 1):
+        return _named_cluster(name, where, nodes)
+    return _build(topology, problems, where, text, path.parent)
 
 
-def _read(path: Path, where: str) -> str:
+def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
+    """Return the cluster that a name such as ``aws-p5:nodes=4`` stands for."""
+    import yaml
+
+    from clusim.fabric.cluster_names import cluster_data
+    from clusim.fabric.problems import Problems
+    from clusim.fabric.validate import validate
+
+    try:
+        data = cluster_data(name, nodes)
+    except TopologyError as error:
+        raise TopologyError(f"{shown}: {error}") from None
+    where = _printable(data["name"])
+    if data["cluster"]["nodes"] == 1 and "network" not in data["cluster"]:
+        return load(data["cluster"]["node"])
+    problems = Problems(where)
+    text = yaml.safe_dump(data, sort_keys=False)
+    return _build(validate(data, problems), problems, where, text, None)
+
+
+def read_text(path: Path, where: str) -> str:
+    """Return the text of a file called `where` in errors; refuses directories, devices and what is too large."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise TopologyError(f"{where}: is a directory; give a YAML file")

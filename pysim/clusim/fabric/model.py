@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clusim.units import Rate
 
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KIND_NAMES",
+    "NETWORK",
+    "NO_LIMIT",
     "NUM_KINDS",
     "Endpoint",
     "Fabric",
     "Format",
     "Link",
+    "Nic",
     "Node",
+    "NodeKind",
     "Protocol",
+    "RateControl",
     "Unit",
 ]
 
@@ -37,10 +42,22 @@ KIND_NAMES = (
     "reduce_fetch",
     "reduce_data",
     "reduce_result",
+    "fetch",
+    "aggregate",
+    "aggregate_result",
 )
 """Packet kinds in the order of the tables of a `Format`."""
 
+NO_LIMIT = 2**32 - 1
+"""A format that cuts nothing."""
+
 NUM_KINDS = len(KIND_NAMES)
+
+NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
+"""``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
+
+NETWORK = -1
+"""Zone of the switches between machines."""
 
 COST_ONE = 1 << 16
 """Unit of the `cost16` fields: 2^-16 ps per byte."""
@@ -69,6 +86,9 @@ class Format:
         Factor on the occupancy of the wire, per kind; 1024 is none.
     payload_bytes : dict
         Largest payload of a packet per requester class ``sm``, ``ce``, ``nic`` [bytes].
+    limit_bytes : tuple of int
+        Largest payload of a packet of each kind on these wires [bytes]: a node that sends over them cuts what is
+        larger (PCIe: maximum payload and read request sizes). `NO_LIMIT` is none.
     """
 
     name: str
@@ -79,6 +99,7 @@ class Format:
     payload_bytes: Mapping[str, int] = field(
         default_factory=lambda: {"sm": 128, "ce": 256, "nic": 128}
     )
+    limit_bytes: tuple[int, ...] = (NO_LIMIT,) * NUM_KINDS
 
     def header_wire_bytes(self, kind: int = 0) -> int:
         """Return the wire bytes of a packet of `kind` without payload."""
@@ -108,7 +129,9 @@ class Endpoint:
     peak_flops : dict
         Peak dense rate per data type [FLOP/s].
     chip : str
-        Name of the chip; `links` is how many links it has (0: any number).
+        Name of the chip; `links` is how many links to other GPUs it has (0: any number).
+    pcie_Bps : float
+        Payload-layer rate of its widest PCIe link [B/s]; 0 is unknown.
     """
 
     sms: int = 132
@@ -126,6 +149,7 @@ class Endpoint:
     peak_flops: Mapping[str, float] = field(default_factory=dict)
     chip: str = ""
     links: int = 0
+    pcie_Bps: float = 0.0
 
     @property
     def mem_cost16(self) -> int:
@@ -145,16 +169,82 @@ class Unit:
         Payload of results that can be under way at once [bytes].
     cost16 : int
         Time per operand byte [2^-16 ps].
+    slots : int
+        Packets that each aggregation tree may have open in the unit at once, at least 1.
     """
 
     latency_ps: int = 100_000
     capacity_bytes: int = 65_536
     cost16: int = 1
+    slots: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RateControl:
+    """How a sender reacts to congestion marks: DCQCN (Zhu et al., SIGCOMM 2015).
+
+    Attributes
+    ----------
+    g_65536 : int
+        Weight of the newest mark in the moving average alpha [1/65536].
+    alpha_timer_ps, increase_timer_ps, cnp_interval_ps : int
+        Alpha decays, the rate rises, and notifications are sent at most, once in this time [ps].
+    cnp_delay_ps : int
+        A marked packet is delivered -> the sender knows [ps].
+    byte_counter : int
+        The rate also rises each time this much was sent [bytes].
+    additive_Bps, hyper_Bps, min_Bps : float
+        Steps of additive and hyper increase, and the lowest rate [B/s].
+    fast_recovery : int
+        Rises towards the target rate before the target itself rises.
+    """
+
+    g_65536: int = 256
+    alpha_timer_ps: int = 55_000_000
+    increase_timer_ps: int = 55_000_000
+    cnp_interval_ps: int = 50_000_000
+    cnp_delay_ps: int = 2_000_000
+    byte_counter: int = 10_000_000
+    additive_Bps: float = 5e6
+    hyper_Bps: float = 25e6
+    min_Bps: float = 12.5e6
+    fast_recovery: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """What a network adapter does between host and network.
+
+    Attributes
+    ----------
+    mtu_bytes : int
+        Payload of a packet on the network [bytes].
+    gpudirect : bool
+        Reads and writes GPU memory itself; otherwise data are staged in host memory.
+    post_ps : int
+        A work request is posted by the host -> the adapter starts to fetch [ps].
+    completion_ps : int
+        The last packet is in memory -> the receiving host has seen the completion [ps].
+    flush_ps : int
+        Read that makes data of a peer's write visible to the GPU [ps]; 0 is none.
+    rate_control : RateControl or None
+        Reaction to congestion marks (RoCE).
+    adaptive : bool
+        Packets of a message may take different paths; switches choose the emptiest output.
+    """
+
+    mtu_bytes: int = 4096
+    gpudirect: bool = True
+    post_ps: int = 600_000
+    completion_ps: int = 300_000
+    flush_ps: int = 1_000_000
+    rate_control: RateControl | None = None
+    adaptive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place where wires meet: an endpoint or a switch.
+    """A place where wires meet: an endpoint, a switch or a network adapter.
 
     Attributes
     ----------
@@ -168,10 +258,20 @@ class Node:
         The endpoint forwards packets for others, store-and-forward.
     ports : int
         How many links a switch takes; 0 is any number.
+    nic : Nic or None
+        What a network adapter does; it forwards like a switch, and packets are steered to it.
+    zone : int
+        Number of the machine the node is part of, or `NETWORK` for switches between machines.
+    peer_payload_bytes : int
+        Payload of packets between two PCIe devices that pass this root complex [bytes]; 0: as everywhere.
+    buffer_bytes : int
+        Packet memory that all ports of a switch share [bytes]; 0 is unknown.
+    model : str
+        Name of the type a switch, root complex or adapter was made from.
     """
 
     name: str
-    kind: Literal["gpu", "host", "switch"]
+    kind: NodeKind
     latency_ps: int = 100_000
     store_and_forward: bool = False
     endpoint: Endpoint | None = None
@@ -179,6 +279,11 @@ class Node:
     tier: str = ""
     relay: bool = False
     ports: int = 0
+    nic: Nic | None = None
+    zone: int = 0
+    peer_payload_bytes: int = 0
+    buffer_bytes: int = 0
+    model: str = field(default="", compare=False)
 
     @property
     def forwards(self) -> bool:
@@ -206,6 +311,12 @@ class Link:
         Hops it counts as when shortest paths are sought.
     dateline : tuple of bool
         Whether the directions a->b and b->a move packets to the next VC.
+    xoff_bytes, xon_bytes : int
+        Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
+    ecn_min_bytes, ecn_max_bytes : int
+        A packet that finds this much queued for the link is marked: never below, always above [bytes]; 0 is never.
+    ecn_probability : float
+        Probability of a mark just below `ecn_max_bytes`.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -226,6 +337,11 @@ class Link:
     dateline: tuple[bool, bool] = (False, False)
     cls: str = "nvlink"
     name: str = field(default="", compare=False)
+    xoff_bytes: int = 0
+    xon_bytes: int = 0
+    ecn_min_bytes: int = 0
+    ecn_max_bytes: int = 0
+    ecn_probability: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +413,19 @@ class Fabric:
         Default number of channels per algorithm, ``default`` for the others.
     ring_orders : tuple of tuple of int, or None
         Rank orders the rings of a fabric without a full crossbar must follow.
+    p2p_level : str
+        Furthest way on which GPUs write into each other over PCIe: ``nvl`` never, ``pix`` and ``pxb`` below one or
+        several PCIe switches, ``phb`` and ``sys`` through root complexes too. Beyond, host memory is used.
+    gdr_level : str
+        Furthest way on which adapters read and write GPU memory themselves, in the same words; a coherent link to the
+        CPU counts as ``pxb``.
     routing : str
-        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first).
+        ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing` is
+        the same for the switches between machines.
+    network : dict
+        What usually joins machines of this kind, or what joins those of this cluster; keys of `NetworkSpec`.
+    faults : tuple of str
+        What breaks and when, in the words of ``--fault``.
     sources : dict
         Provenance: figure -> where it comes from.
     source_text : str
@@ -316,15 +443,25 @@ class Fabric:
     protocols: Mapping[str, Protocol] = field(default_factory=dict)
     channels: Mapping[str, int] = field(default_factory=lambda: {"default": 1})
     ring_orders: tuple[tuple[int, ...], ...] | None = None
+    p2p_level: Literal["nvl", "pix", "pxb", "phb", "sys"] = "pxb"
+    gdr_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     routing: Routing = "shortest"
+    network_routing: Routing = "shortest"
+    network: Mapping[str, Any] = field(default_factory=dict, compare=False)
     description: str = ""
+    faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     source_text: str = field(default="", compare=False, repr=False)
 
     @cached_property
     def ranks(self) -> tuple[str, ...]:
-        """Names of the endpoints; rank i is the i-th."""
-        return tuple(node.name for node in self.nodes if node.endpoint is not None)
+        """Names of the endpoints that can have a rank, GPUs and hosts; rank i is the i-th."""
+        return tuple(node.name for node in self.nodes if node.kind in ("gpu", "host"))
+
+    @cached_property
+    def num_zones(self) -> int:
+        """How many machines the fabric joins."""
+        return 1 + max((node.zone for node in self.nodes), default=0)
 
     @property
     def num_ranks(self) -> int:

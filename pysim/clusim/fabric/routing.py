@@ -3,7 +3,8 @@
 **Hardware** NVSwitches, InfiniBand and Ethernet switches look a destination up in a table and choose among equal
 ports by a hash; meshes and tori route one dimension after the other.
 **Model** All shortest paths by hop count (endpoints forward only if they relay), or dimension-order, lowest
-dimension first. The result is a table (node, endpoint) -> group of wires; equal groups are stored once.
+dimension first. The result is a table (node, target) -> group of wires; equal groups are stored once. `zones` applies
+this to one machine at a time and to the network between them.
 **Not modelled** Subnet managers, weighted paths, tables that differ per virtual lane.
 **Parameters** `Fabric.routing`, `Link.dim`.
 
@@ -38,8 +39,10 @@ class Wiring:
         Hops every wire counts as.
     forwards : ndarray of bool, shape (num_nodes,)
         Whether packets for others may pass the node.
-    endpoints : ndarray, shape (num_endpoints,)
-        Node of every endpoint.
+    targets : ndarray, shape (num_starts,)
+        Node of every target.
+    columns : ndarray, shape (num_starts,), or None
+        Column of each of `targets`, where several nodes are as good as one target; None: one column for each.
     """
 
     src: Array
@@ -47,12 +50,20 @@ class Wiring:
     dim: Array
     weight: Array
     forwards: Array
-    endpoints: Array
+    targets: Array
+    columns: Array | None = None
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns of the table."""
+        if self.columns is None:
+            return len(self.targets)
+        return int(self.columns.max(initial=-1)) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class RouteTable:
-    """Routes as flat arrays: `routes` is [nodes * endpoints] -> group (or NONE)."""
+    """Routes as flat arrays: `routes` is [nodes * columns] -> group (or NONE)."""
 
     routes: Array
     group_off: Array
@@ -96,10 +107,11 @@ def _arcs(wiring: Wiring, *, by_dim: bool) -> _Arcs:
 
 
 def _start(wiring: Wiring) -> Array:
-    """Bit rows [node, destination] with each endpoint's own node set."""
-    count = len(wiring.endpoints)
+    """Bit rows [node, column] with the nodes of each target set."""
+    count = wiring.num_columns
+    columns = np.arange(count) if wiring.columns is None else wiring.columns
     bits = np.zeros((len(wiring.forwards), _words(count) * 64), np.uint8)
-    bits[wiring.endpoints, np.arange(count)] = 1
+    bits[wiring.targets, columns] = 1
     return np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
 
 
@@ -148,7 +160,10 @@ def _dimension_order(wiring: Wiring, arcs: _Arcs) -> Array:
     reached = _start(wiring)
     next_hops = np.zeros((len(arcs.src), reached.shape[1]), np.uint64)
     local = arcs.dim == 0
-    _search(wiring, arcs, local & wiring.forwards[arcs.src], reached, next_hops)
+    inner = wiring.forwards.copy()
+    if wiring.columns is None:
+        inner[wiring.targets] = False  # relays do so by their links with a dimension first
+    _search(wiring, arcs, local & inner[arcs.src], reached, next_hops)
     for dim in range(int(arcs.dim.max(initial=0)), 0, -1):
         _search(wiring, arcs, arcs.dim == dim, reached, next_hops)
     _search(wiring, arcs, local, reached, next_hops)
@@ -157,8 +172,8 @@ def _dimension_order(wiring: Wiring, arcs: _Arcs) -> Array:
 
 def _groups(wiring: Wiring, arcs: _Arcs, next_hops: Array) -> RouteTable:
     """Turn bit rows per arc into a table of groups, each distinct group of a node stored once."""
-    num_nodes, num_endpoints = len(wiring.forwards), len(wiring.endpoints)
-    routes = np.full((num_nodes, num_endpoints), NONE, np.uint32)
+    num_nodes, num_columns = len(wiring.forwards), wiring.num_columns
+    routes = np.full((num_nodes, num_columns), NONE, np.uint32)
     arc_lo = np.searchsorted(arcs.src, np.arange(num_nodes + 1))
     wires: list[Array] = []
     sizes: list[int] = []
@@ -168,7 +183,7 @@ def _groups(wiring: Wiring, arcs: _Arcs, next_hops: Array) -> RouteTable:
             continue
         bits = np.unpackbits(
             np.ascontiguousarray(next_hops[lo:hi]).view(np.uint8), axis=1, bitorder="little"
-        )[:, :num_endpoints]
+        )[:, :num_columns]
         columns = np.packbits(bits, axis=0).T
         keys = np.ascontiguousarray(columns).view(np.dtype((np.void, columns.shape[1]))).ravel()
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)

@@ -1,0 +1,119 @@
+"""What routing between machines passes around: which nodes are where, and tables that grow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.fabric.routing import NONE
+
+__all__ = ["Machines", "Tables", "ZoneRoutes", "Zoned"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Zoned:
+    """What routing between machines needs to know besides the `Wiring`.
+
+    Attributes
+    ----------
+    zone : ndarray of int64, shape (num_nodes,)
+        Machine of every node, or -1 in the network.
+    nic : ndarray of bool, shape (num_nodes,)
+        Whether it is a NIC.
+    dimension_order, network_dimension_order : bool
+        How machines and the network route.
+    """
+
+    zone: Array
+    nic: Array
+    dimension_order: bool = False
+    network_dimension_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Which nodes and targets a zone has, and which zones are alike.
+
+    Attributes
+    ----------
+    nodes, node_lo : ndarray
+        Nodes in order of zone; those of zone z are ``nodes[node_lo[z]:node_lo[z + 1]]``.
+    targets, target_lo : ndarray
+        Targets in the same way.
+    position : ndarray, shape (num_nodes,)
+        Place of a node in its zone.
+    template : ndarray, shape (num_zones,)
+        Zones with the same number have the same nodes and wires in the same order.
+    plane : ndarray, shape (num_targets,)
+        Which of `planes` a NIC is on, or -1 for what is not on the network.
+    planes : list of frozenset
+        Connected parts of the network; NICs whose sets have a part in common reach each other.
+    """
+
+    nodes: Array
+    node_lo: Array
+    targets: Array
+    target_lo: Array
+    position: Array
+    template: Array
+    plane: Array
+    planes: list[frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRoutes:
+    """The routing arrays of an image."""
+
+    targets: Array
+    route_lo: Array
+    wide_lo: Array
+    wide_stride: Array
+    routes: Array
+    group_off: Array
+    group_wires: Array
+    machines: Machines
+
+
+class Tables:
+    """Routing arrays that grow table by table."""
+
+    def __init__(self) -> None:
+        self.routes: list[Array] = []
+        self.sizes: list[Array] = []
+        self.wires: list[Array] = []
+        self.num_routes = 0
+        self.num_groups = 0
+
+    def add_routes(self, routes: Array) -> int:
+        """Append entries that name groups of the whole; returns where they begin."""
+        begin = self.num_routes
+        self.routes.append(routes.ravel().astype(np.uint32, copy=False))
+        self.num_routes += routes.size
+        return begin
+
+    def add_groups(self, sizes: Array, wires: Array) -> int:
+        """Append groups of these sizes; returns the number of the first."""
+        begin = self.num_groups
+        self.sizes.append(sizes)
+        self.wires.append(wires.ravel().astype(np.uint32, copy=False))
+        self.num_groups += len(sizes)
+        return begin
+
+    def shifted(self, routes: Array, groups: int | Array) -> Array:
+        """Return entries with `groups` added to all but NONE."""
+        return np.where(routes == NONE, NONE, routes.astype(np.int64) + groups)
+
+    def finish(self) -> tuple[Array, Array, Array]:
+        """Return routes, group offsets and group members."""
+        offsets = np.zeros(self.num_groups + 1, np.uint32)
+        np.cumsum(_joined(self.sizes, np.int64), out=offsets[1:])
+        return _joined(self.routes, np.uint32), offsets, _joined(self.wires, np.uint32)
+
+
+def _joined(parts: list[Array], dtype: Any) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
