@@ -154,7 +154,7 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     transfer, packet = candidate.flow, candidate.packet
     assert transfer is not None
     transfer.granted[wire.index] = transfer.granted.get(wire.index, 0) + 1
-    transfer.greatest_end_ps = max(transfer.greatest_end_ps, end_ps)
+    transfer.note_end(end_ps, wire.index)
     requester = transfer.terms.requester
     if transfer.rate is not None:
         transfer.rate.granted(machine.now_ps, packet.p)

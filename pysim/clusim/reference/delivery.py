@@ -36,13 +36,13 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
         _open_window(machine, packet, transfer)
     if packet.kind in _STORED:
         _answer_mark(machine, packet, transfer)
-        _delivered(machine, transfer, accepted_ps + spec.write_latency_ps)
+        _delivered(machine, transfer, accepted_ps + spec.write_latency_ps, wire.index)
         return
     visible_ps = accepted_ps + spec.response_latency_ps
     if packet.kind == Kind.RED_RESULT and transfer.terms.multicast_result:
         _respond_at(machine, visible_ps, wire, _multicast(packet))
     else:
-        _delivered(machine, transfer, visible_ps)
+        _delivered(machine, transfer, visible_ps, wire.index)
 
 
 def _transfer_of(machine: Machine, packet: Packet) -> Transfer:
@@ -68,10 +68,10 @@ def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
         machine.agenda.add(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps))
 
 
-def _delivered(machine: Machine, transfer: Transfer, visible_ps: int) -> None:
+def _delivered(machine: Machine, transfer: Transfer, visible_ps: int, wire: int) -> None:
     """Count a delivery; the last one completes the transfer at the greatest visible time."""
     transfer.delivered += 1
-    transfer.visible_ps = max(transfer.visible_ps, visible_ps)
+    transfer.note_visible(visible_ps, wire)
     if transfer.delivered == transfer.deliveries:
         v_ps = transfer.visible_ps
         machine.at(v_ps, lambda: transfer.owner.completed(transfer, v_ps))
