@@ -109,6 +109,13 @@ static void update_adaptive(clusim_sim *s, const xfer *x, uint32_t except) {
     }
 }
 
+/* Remember the wire of the packet that ends last; the lowest of several. */
+static inline void note_end(xfer *x, uint32_t wire, int64_t end) {
+    if (end < x->max_end || (end == x->max_end && wire >= x->last_wire)) return;
+    x->max_end = end;
+    if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
+}
+
 void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     flow_cursor *c = &s->wires[wire].flows[slot];
     uint32_t xfer_index = c->xfer;
@@ -116,10 +123,7 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     uint32_t i = packet_number(x, c);
     if ((KINDS_INJECTED >> x->kind) & 1) memory_inject(s, x->endpoint, payload_of(x, i));
     if (UNLIKELY(x->flow != NONE)) congestion_granted(s, x->flow, payload_of(x, i));
-    if (end > x->max_end || (end == x->max_end && wire < x->last_wire)) {
-        x->max_end = end;
-        if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
-    }
+    note_end(x, wire, end);
     x->ungranted--;
     if (x->policy == 2) {
         x->adaptive_next++;
