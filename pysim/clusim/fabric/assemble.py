@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from clusim.errors import InternalError
 from clusim.fabric.catalogue import (
     Catalogue,
     Section,
+    look_at_thresholds,
     make_endpoint,
     make_format,
+    make_link,
+    make_nic,
     make_protocol,
-    make_unit,
+    make_switch,
     merge,
 )
 from clusim.fabric.model import Fabric, Link, Node, Protocol
@@ -21,12 +24,13 @@ from clusim.fabric.schema import (
     ChipSpec,
     LinkSpec,
     LinkTypeSpec,
+    NicSpec,
     NodeSpec,
     ProtocolSpec,
     SwitchSpec,
     Topology,
 )
-from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, P2P, WINDOW
+from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
 from clusim.units import parse_size, parse_time
 
 __all__ = ["MAX_LINKS", "MAX_NODES", "assemble"]
@@ -36,7 +40,6 @@ MAX_LINKS = 1_000_000
 
 DEFAULT_ARCHITECTURE = "hopper"
 DEFAULT_FORMAT = "nvlink4"
-DEFAULT_BUFFER_BYTES = 32_768
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
 _RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
@@ -83,8 +86,13 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         protocols=protocols,
         channels=topology.channels or {"default": _default_channels(nodes, links)},
         ring_orders=rings,
+        p2p_level=topology.p2p_level,
+        gdr_level=topology.gdr_level,
         routing=topology.routing,
+        network_routing=topology.network_routing,
+        network=topology.network.plain() if topology.network else {},
         description=topology.description.strip(),
+        faults=tuple(topology.faults),
         sources={**topology.sources, **state.sources},
         source_text=source_text,
     )
@@ -93,7 +101,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 def _check_unused(topology: Topology, problems: Problems) -> None:
     """Look at the types nothing uses as well; their provenance is of no interest."""
     catalogue = Catalogue(topology, problems)
-    sections: tuple[Section, ...] = ("chips", "switches", "formats", "link_types")
+    sections: tuple[Section, ...] = ("chips", "switches", "formats", "link_types", "nics")
     for section in sections:
         for name in getattr(topology, section):
             catalogue.resolve(section, name, (section, name))
@@ -127,7 +135,7 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
         if len(nodes) + len(names) > MAX_NODES:
             state.problems.add(path, f"more than {MAX_NODES} nodes; that is the limit", key=True)
             break
-        node = _node(state, spec, path)
+        node = replace(_node(state, spec, path), zone=spec.zone)
         for name in names:
             if name in index:
                 state.problems.add(
@@ -140,53 +148,32 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
                 )
                 break
             index[name] = len(nodes)
-            nodes.append(_named(node, name))
+            nodes.append(replace(node, name=name))
     return nodes, index
 
 
-def _named(node: Node, name: str) -> Node:
-    return Node(
-        name,
-        node.kind,
-        node.latency_ps,
-        node.store_and_forward,
-        node.endpoint,
-        node.unit,
-        node.tier,
-        node.relay,
-        node.ports,
-    )
+_NOT_FOR = {
+    "chip": ("switch", "nic"),
+    "relay": ("switch", "nic", "memory"),
+    "switch": ("gpu", "host", "memory", "nic"),
+    "nic": ("gpu", "host", "memory", "switch"),
+    "store_and_forward": ("gpu", "host", "memory", "nic"),
+}
+"""Kinds of node that do not have a key."""
 
 
 def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     problems = state.problems
-    if spec.kind == "switch":
-        for key in ("chip", "relay"):
-            if key in spec.model_fields_set:
-                problems.add((*path, key), f"a switch has no {key}; leave it out", key=True)
-        switch = (
-            state.resolve("switches", spec.switch or "generic", (*path, "switch")) or SwitchSpec()
-        )
-        latency = spec.latency or switch.latency or 1
-        forward = spec.store_and_forward
-        if forward is None:
-            forward = bool(switch.store_and_forward)
-        unit = make_unit(switch)
-        return Node(
-            "",
-            "switch",
-            latency,
-            forward,
-            None,
-            unit,
-            spec.tier or "switch",
-            ports=switch.ports or 0,
-        )
-    for key in ("switch", "store_and_forward"):
-        if key in spec.model_fields_set:
+    for key, kinds in _NOT_FOR.items():
+        if spec.kind in kinds and key in spec.model_fields_set:
             problems.add((*path, key), f"a {spec.kind} has no {key}; leave it out", key=True)
-    if spec.chip is None and spec.kind == "gpu":
-        problems.add(path, f"'chip' is missing; the presets are {', '.join(CHIPS)}")
+    if spec.kind == "switch":
+        return _switch(state, spec, path)
+    if spec.kind == "nic":
+        return _nic(state, spec, path)
+    if spec.chip is None and spec.kind != "host":
+        known = MEMORY if spec.kind == "memory" else _gpu_chips()
+        problems.add(path, f"'chip' is missing; the presets are {', '.join(known)}")
         return Node("", spec.kind, tier=spec.tier or spec.kind)
     name = spec.chip or "host"
     chip = state.resolve("chips", name, (*path, "chip")) or ChipSpec()
@@ -199,6 +186,27 @@ def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     return Node(
         "", spec.kind, latency, spec.relay, endpoint, None, spec.tier or spec.kind, spec.relay
     )
+
+
+def _gpu_chips() -> list[str]:
+    return [name for name in CHIPS if name not in MEMORY and name != "host"]
+
+
+def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+    found = state.resolve("switches", spec.switch or "generic", (*path, "switch"))
+    node = make_switch("", found or SwitchSpec(), tier=spec.tier or "")
+    if spec.store_and_forward is not None:
+        node = replace(node, store_and_forward=spec.store_and_forward)
+    return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
+
+
+def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
+    if spec.nic is None:
+        state.problems.add(path, f"'nic' is missing; the presets are {', '.join(NICS)}")
+        return Node("", "nic", tier="nic")
+    found = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
+    node = make_nic("", found, tier=spec.tier or "")
+    return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.nic)
 
 
 def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
@@ -265,6 +273,12 @@ def _pairs(
             f"zip of {len(sources)} with {len(targets)} nodes; must be equally many",
         )
         return []
+    if spec.pair == "blocks" and max(len(sources), len(targets)) % min(len(sources), len(targets)):
+        state.problems.add(
+            (*path, "pair"),
+            f"blocks of {len(sources)} and {len(targets)} nodes; one must be a multiple of the other",
+        )
+        return []
     counts = spec.count if len(spec.count) > 1 else spec.count * len(targets)
     if len(counts) != len(targets):
         state.problems.add(
@@ -275,7 +289,9 @@ def _pairs(
     if len(sources) * len(targets) > MAX_LINKS and spec.pair == "all":
         state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
         return []
-    if spec.pair == "zip":
+    if spec.pair == "blocks":
+        pairs = _blocks(sources, targets, counts)
+    elif spec.pair == "zip":
         pairs = list(zip(sources, targets, counts, strict=True))
     else:
         pairs = [(a, b, n) for a in sources for b, n in zip(targets, counts, strict=True)]
@@ -286,6 +302,16 @@ def _pairs(
     return pairs
 
 
+def _blocks(
+    sources: list[str], targets: list[str], counts: list[int]
+) -> list[tuple[str, str, int]]:
+    """Join each node of the shorter list with as many consecutive nodes of the longer."""
+    longer = max(len(sources), len(targets))
+    each = (longer // len(sources), longer // len(targets))
+    ends = ((number // each[0], number // each[1]) for number in range(longer))
+    return [(sources[a], targets[b], counts[b]) for a, b in ends]
+
+
 def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | None:
     name = spec.type or spec.base
     base: LinkTypeSpec | None = None
@@ -294,13 +320,14 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | N
         if base is None:
             return None
     merged: LinkTypeSpec = merge(base, spec) if base else spec
+    look_at_thresholds(state.problems, path, merged)
     if merged.format is None:
         own = list(state.topology.formats)
         merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else DEFAULT_FORMAT})
     for key in ("rate", "latency"):
         if getattr(merged, key) is None:
             state.problems.add(
-                path, f"{key!r} is missing; give it or a type, such as {', '.join(LINKS)}"
+                path, f"{key!r} is missing; give it or a type, such as {', '.join(list(LINKS)[:5])}"
             )
             return None
     if merged.rate is not None and merged.rate.num == 0:
@@ -315,23 +342,10 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | N
 
 
 def _link(a: str, b: str, count: int, spec: LinkSpec, merged: LinkTypeSpec) -> Link:
-    if merged.rate is None or merged.latency is None or merged.format is None:
-        raise InternalError(f"links: {a} to {b}: no rate, latency or format")
-    return Link(
-        a=a,
-        b=b,
-        count=count,
-        rate=merged.rate,
-        latency_ps=merged.latency,
-        format=merged.format,
-        buffer_bytes=merged.buffer or DEFAULT_BUFFER_BYTES,
-        replay_ps=merged.replay or 0,
-        error_rate=merged.error_rate or 0.0,
+    return replace(
+        make_link(a, b, merged, count=count, name=spec.type or ""),
         dim=spec.dim,
-        weight=spec.weight,
         dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
-        cls=merged.class_ or "link",
-        name=spec.type or "",
     )
 
 
@@ -339,7 +353,7 @@ def _rings(state: Catalogue, nodes: list[Node]) -> tuple[tuple[int, ...], ...] |
     rings = state.topology.rings
     if rings is None:
         return None
-    ranks = sum(node.kind != "switch" for node in nodes)
+    ranks = sum(node.kind in ("gpu", "host") for node in nodes)
     for number, ring in enumerate(rings):
         if sorted(ring) != list(range(ranks)):
             message = f"must name every rank 0..{ranks - 1} once; has {len(ring)} entries"

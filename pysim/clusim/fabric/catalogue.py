@@ -7,37 +7,69 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
+from clusim.errors import InternalError
 from clusim.fabric.model import (
     KIND_NAMES,
+    NO_LIMIT,
     Endpoint,
     Format,
+    Link,
+    Nic,
+    Node,
     Protocol,
+    RateControl,
     Unit,
     cost16,
 )
 from clusim.fabric.problems import Path, Problems, did_you_mean
-from clusim.fabric.schema import ChipSpec, FormatSpec, ProtocolSpec, Spec, SwitchSpec, Topology
-from clusim.hardware import ARCHITECTURES, CHIPS, FORMATS, LINKS, SWITCHES, Preset
+from clusim.fabric.schema import (
+    ChipSpec,
+    FormatSpec,
+    LinkTypeSpec,
+    NicSpec,
+    ProtocolSpec,
+    RateControlSpec,
+    Spec,
+    SwitchSpec,
+    Topology,
+)
+from clusim.hardware import (
+    ARCHITECTURES,
+    CHIPS,
+    FORMATS,
+    LINKS,
+    NICS,
+    RATE_CONTROLS,
+    SWITCHES,
+    Preset,
+)
 
 __all__ = [
     "Catalogue",
     "Section",
+    "look_at_thresholds",
     "make_endpoint",
     "make_format",
+    "make_link",
+    "make_nic",
     "make_protocol",
-    "make_unit",
+    "make_switch",
     "merge",
     "preset_endpoint",
     "preset_format",
+    "preset_link",
+    "preset_nic",
     "preset_protocols",
+    "preset_switch",
 ]
 
-Section = Literal["chips", "switches", "formats", "link_types", "protocols"]
+Section = Literal["chips", "switches", "formats", "link_types", "nics", "protocols"]
 _PRESETS: dict[Section, Mapping[str, Preset]] = {
     "chips": CHIPS,
     "switches": SWITCHES,
     "formats": FORMATS,
     "link_types": LINKS,
+    "nics": NICS,
     "protocols": {
         f"{arch}.{name}": preset
         for arch, table in ARCHITECTURES.items()
@@ -49,13 +81,19 @@ _WHAT = {
     "switches": "switch",
     "formats": "format",
     "link_types": "link type",
+    "nics": "nic",
     "protocols": "protocol",
 }
 
 DEFAULT_CHIP = "h100-sxm5"
 """Chips without a base take what they leave open from this one, except its link count and peak rates."""
 
-_NOT_INHERITED: dict[str, Any] = {"links": None, "peak_flops": None}
+_NOT_INHERITED: dict[str, Any] = {"links": None, "peak_flops": None, "pcie_rate": None}
+
+DEFAULT_BUFFER_BYTES = 32_768
+
+_PS_PER_M = {"fibre": 5000, "copper": 4400}
+"""Propagation [ps/m]: 2/3 of the speed of light in glass, somewhat more in a cable."""
 
 S = TypeVar("S", bound=Spec)
 
@@ -66,6 +104,23 @@ def _preset(section: Section, name: str) -> Any:
     raw = {key: figure.value for key, figure in _PRESETS[section][name].items()}
     dummy = {"nodes": {"x": {"kind": "switch"}}, section: {"x": raw}}
     return getattr(Topology.model_validate(dummy), section)["x"]
+
+
+def look_at_thresholds(problems: Problems, path: Path, spec: LinkTypeSpec) -> None:
+    """Note pause and mark thresholds that contradict each other."""
+    pfc, ecn = spec.pfc, spec.ecn
+    if pfc is not None and pfc.xoff > 0:
+        if pfc.xon is not None and pfc.xon >= pfc.xoff:
+            problems.add(
+                (*path, "pfc", "xon"), f"resumes at {pfc.xon} B; must be below xoff, {pfc.xoff} B"
+            )
+        if spec.buffer is not None and pfc.xoff >= spec.buffer:
+            message = f"pauses at {pfc.xoff} B; must leave room in the buffer of {spec.buffer} B"
+            problems.add((*path, "pfc", "xoff"), message)
+    if ecn is not None and ecn.max > 0 and ecn.min > ecn.max:
+        problems.add(
+            (*path, "ecn", "min"), f"marks from {ecn.min} B; must be at most max, {ecn.max} B"
+        )
 
 
 def merge(base: S, over: Spec) -> S:
@@ -79,8 +134,16 @@ def merge(base: S, over: Spec) -> S:
         if isinstance(value, dict) and isinstance(old, dict):
             replaced = {} if "default" in value else old
             value = {**replaced, **value}
+        elif isinstance(value, RateControlSpec) and isinstance(old, RateControlSpec):
+            value = merge(old, value) if value.base is None else value
         update[key] = value
     return base.model_copy(update=update)
+
+
+@cache
+def _preset_rate_control(name: str) -> RateControlSpec:
+    raw = {key: figure.value for key, figure in RATE_CONTROLS[name].items()}
+    return RateControlSpec.model_validate(raw)
 
 
 @dataclass(slots=True)
@@ -106,9 +169,22 @@ class Catalogue:
             result = _preset(section, name)
             self._note(section, name)
         else:
+            self._look_at(section, name, own)
             result = self._derive(section, name, own, seen)
         self.resolved[section, name] = result
         return result
+
+    def _look_at(self, section: Section, name: str, own: Spec) -> None:
+        """Note what is wrong with the file's own type by itself."""
+        if isinstance(own, NicSpec) and own.rate_control is not None:
+            base = own.rate_control.base
+            if base is not None and base not in (*RATE_CONTROLS, "none"):
+                hint = did_you_mean(base, [*RATE_CONTROLS, "none"])
+                path: Path = (section, name, "rate_control")
+                self.problems.add(path, f"unknown rate control {base!r}{hint}")
+                own.rate_control = None
+        if isinstance(own, LinkTypeSpec):
+            look_at_thresholds(self.problems, (section, name), own)
 
     def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
         base_name: str | None = getattr(own, "base", None)
@@ -151,6 +227,7 @@ _CHIP_FIELDS = {
     "memory_quantum": "mem_quantum_ps",
     "links": "links",
     "peak_flops": "peak_flops",
+    "pcie_rate": "pcie_Bps",
 }
 _CHIP_SHARES = {
     "memory_per_delivered": "deliver_256",
@@ -172,8 +249,9 @@ def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
     return Endpoint(**given)
 
 
-def make_unit(switch: SwitchSpec) -> Unit | None:
-    if switch.reduction_latency is switch.reduction_capacity is switch.reduction_rate is None:
+def _make_unit(switch: SwitchSpec) -> Unit | None:
+    keys = ("reduction_latency", "reduction_capacity", "reduction_rate", "reduction_slots")
+    if all(getattr(switch, key) is None for key in keys):
         return None
     given: dict[str, int] = {}
     if switch.reduction_latency is not None:
@@ -182,7 +260,110 @@ def make_unit(switch: SwitchSpec) -> Unit | None:
         given["capacity_bytes"] = switch.reduction_capacity
     if switch.reduction_rate is not None:
         given["cost16"] = cost16(switch.reduction_rate)
+    if switch.reduction_slots is not None:
+        given["slots"] = switch.reduction_slots
     return Unit(**given)
+
+
+def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0) -> Node:
+    """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
+    return Node(
+        name,
+        "switch",
+        latency_ps=switch.latency or 1,
+        store_and_forward=bool(switch.store_and_forward),
+        unit=_make_unit(switch),
+        tier=tier or switch.tier or "switch",
+        ports=switch.ports or 0,
+        zone=zone,
+        peer_payload_bytes=switch.peer_payload or 0,
+        buffer_bytes=switch.buffer or 0,
+    )
+
+
+_RATE_CONTROL_FIELDS = {
+    "alpha_timer": "alpha_timer_ps",
+    "increase_timer": "increase_timer_ps",
+    "cnp_interval": "cnp_interval_ps",
+    "cnp_delay": "cnp_delay_ps",
+    "byte_counter": "byte_counter",
+    "additive": "additive_Bps",
+    "hyper": "hyper_Bps",
+    "min_rate": "min_Bps",
+    "fast_recovery": "fast_recovery",
+}
+
+
+def _make_rate_control(spec: RateControlSpec) -> RateControl | None:
+    if spec.base == "none":
+        return None
+    if spec.base is not None:
+        spec = merge(_preset_rate_control(spec.base), spec)
+    given = {attribute: getattr(spec, key) for key, attribute in _RATE_CONTROL_FIELDS.items()}
+    if spec.g is not None:
+        given["g_65536"] = round(spec.g * 65536)
+    return RateControl(**{key: value for key, value in given.items() if value is not None})
+
+
+_NIC_FIELDS = {
+    "mtu": "mtu_bytes",
+    "gpudirect": "gpudirect",
+    "post": "post_ps",
+    "completion": "completion_ps",
+    "flush": "flush_ps",
+    "adaptive": "adaptive",
+}
+
+
+def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node:
+    """Return a network adapter of a type."""
+    given = {attribute: getattr(spec, key) for key, attribute in _NIC_FIELDS.items()}
+    control = _make_rate_control(spec.rate_control) if spec.rate_control is not None else None
+    nic = Nic(
+        rate_control=control, **{key: value for key, value in given.items() if value is not None}
+    )
+    return Node(
+        name,
+        "nic",
+        latency_ps=spec.latency or 1,
+        tier=tier or "nic",
+        ports=spec.ports or 0,
+        nic=nic,
+        zone=zone,
+    )
+
+
+def make_link(a: str, b: str, spec: LinkTypeSpec, *, count: int = 1, name: str = "") -> Link:
+    """Return links of a complete type between two nodes; the cable's propagation is part of the latency."""
+    if spec.rate is None or spec.latency is None or spec.format is None:
+        raise InternalError(f"links: {a} to {b}: no rate, latency or format")
+    cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
+    paused = spec.pfc is not None and spec.pfc.xoff > 0
+    marked = spec.ecn is not None and spec.ecn.max > 0
+    return Link(
+        a=a,
+        b=b,
+        count=count,
+        rate=spec.rate,
+        latency_ps=spec.latency + cable_ps,
+        format=spec.format,
+        buffer_bytes=spec.buffer or DEFAULT_BUFFER_BYTES,
+        replay_ps=spec.replay or 0,
+        error_rate=spec.error_rate or 0.0,
+        weight=spec.weight or 1,
+        cls=spec.class_ or "link",
+        name=name,
+        xoff_bytes=spec.pfc.xoff if spec.pfc is not None and paused else 0,
+        xon_bytes=_xon(spec.pfc.xoff, spec.pfc.xon) if spec.pfc is not None and paused else 0,
+        ecn_min_bytes=spec.ecn.min if spec.ecn is not None and marked else 0,
+        ecn_max_bytes=spec.ecn.max if spec.ecn is not None and marked else 0,
+        ecn_probability=spec.ecn.probability if spec.ecn is not None and marked else 0.0,
+    )
+
+
+def _xon(xoff: int, xon: int | None) -> int:
+    """Return the resume threshold; without one, half of the pause threshold."""
+    return xoff // 2 if xon is None else xon
 
 
 def make_format(name: str, spec: FormatSpec | None) -> Format:
@@ -191,6 +372,7 @@ def make_format(name: str, spec: FormatSpec | None) -> Format:
     header: Any = spec.header or {"default": 16}
     control: Any = spec.control or {}
     service: Any = spec.service or {}
+    limit: Any = spec.limit or {}
     given: dict[str, Any] = {}
     if spec.payload is not None:
         given["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
@@ -200,6 +382,7 @@ def make_format(name: str, spec: FormatSpec | None) -> Format:
         header_bytes=tuple(header.get(kind, header.get("default", 16)) for kind in KIND_NAMES),
         control_256=tuple(round(control.get(kind, 0) * 256) for kind in KIND_NAMES),
         service_1024=tuple(round(service.get(kind, 1) * 1024) for kind in KIND_NAMES),
+        limit_bytes=tuple(limit.get(kind, limit.get("default", NO_LIMIT)) for kind in KIND_NAMES),
         **given,
     )
 
@@ -239,3 +422,29 @@ def preset_protocols(architecture: str) -> dict[str, Protocol]:
 def preset_format(name: str) -> Format:
     """Return a packet format preset."""
     return make_format(name, _preset("formats", name))
+
+
+def preset_switch(name: str, node: str, *, tier: str = "", zone: int = 0) -> Node:
+    """Return a node called `node` of a switch preset."""
+    return make_switch(node, _preset("switches", name), tier=tier, zone=zone)
+
+
+def preset_nic(name: str, node: str, *, zone: int = 0) -> Node:
+    """Return a node called `node` of an adapter preset."""
+    return make_nic(node, _preset("nics", name), zone=zone)
+
+
+def preset_link(
+    name: str,
+    a: str,
+    b: str,
+    *,
+    count: int = 1,
+    length_m: float = 0.0,
+    medium: Literal["fibre", "copper"] = "fibre",
+) -> Link:
+    """Return links of a preset type between two nodes, over cables of a length [m]."""
+    spec: LinkTypeSpec = _preset("link_types", name)
+    if length_m:
+        spec = spec.model_copy(update={"length": length_m, "medium": medium})
+    return make_link(a, b, spec, count=count, name=name)

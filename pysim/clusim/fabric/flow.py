@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clusim.fabric.arrays import FabricArrays
 
 __all__ = ["max_flow"]
@@ -71,12 +74,21 @@ class _Network:
         return -1
 
 
-def max_flow(arrays: FabricArrays, sources: Iterable[int], sinks: Iterable[int]) -> float:
-    """Return the most that can flow from the nodes `sources` to the nodes `sinks` [B/s]."""
+def max_flow(
+    arrays: FabricArrays,
+    sources: Iterable[int],
+    sinks: Iterable[int],
+    *,
+    only: NDArray[np.bool_] | None = None,
+) -> float:
+    """Return the most that can flow from the nodes `sources` to the nodes `sinks` [B/s].
+
+    `only` says which wires may be used; all by default.
+    """
     count = len(arrays.nodes)
     network = _Network(count + 2)
     joined: dict[tuple[int, int], float] = {}
-    for wire in arrays.wires:
+    for wire in arrays.wires if only is None else arrays.wires[only]:
         key = (int(wire["src"]), int(wire["dst"]))
         joined[key] = joined.get(key, 0.0) + int(wire["rate_num"]) / int(wire["rate_den"]) * 1e12
     forwards = [node.forwards for node in arrays.fabric.nodes]

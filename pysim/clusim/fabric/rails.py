@@ -82,7 +82,7 @@ class Rails:
         return sorted(set.intersection(*sets)) if sets else []
 
     def partner(self, rank: int, rail: int, nic: int) -> int:
-        """Return the rail over which `rank` reaches `nic` of another machine: `rail` if it can, else the nearest; or -1."""
+        """Return the rail over which a rank reaches `nic` of another machine: `rail`, else the nearest; or -1."""
         nics = self.nics(self.arrays.zone_of(rank))
         order = sorted(
             self.live((self.arrays.zone_of(rank),)),

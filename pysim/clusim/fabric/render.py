@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from clusim.fabric.model import KIND_NAMES, Fabric, Format, Link, Node, Protocol
+from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Nic, Node, Protocol
 from clusim.units import Rate, format_rate, format_size, format_time
 
 __all__ = ["describe", "ranges"]
@@ -70,12 +70,27 @@ def _node(node: Node) -> str:
         if node.unit is not None:
             unit = node.unit
             text += f", reduction unit {format_time(unit.latency_ps)}, {format_size(unit.capacity_bytes)}"
-        return text
+            text += f", {unit.slots} slots per tree"
+        if node.peer_payload_bytes:
+            text += f", {node.peer_payload_bytes} B packets between PCIe peers"
+        if node.buffer_bytes:
+            text += f", {format_size(node.buffer_bytes)} packet memory"
+        return text + (_nic(node.nic) if node.nic is not None else "")
     text = f"{node.kind} {end.chip}, {end.sms} SMs, {end.cta_slots} CTA slots, memory {format_rate(end.mem_Bps)}"
     text += f" x {end.mem_efficiency:g}"
     if node.relay:
         text += f", relays after {format_time(node.latency_ps)}"
     return text
+
+
+def _nic(nic: Nic) -> str:
+    text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
+    text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
+    if nic.flush_ps and nic.gpudirect:
+        text += f", flush {format_time(nic.flush_ps)}"
+    if nic.rate_control is not None:
+        text += ", DCQCN"
+    return text + (", adaptive" if nic.adaptive else "")
 
 
 def _links(fabric: Fabric) -> Iterator[str]:
@@ -95,6 +110,12 @@ def _link(link: Link) -> str:
     text += f", {format_size(link.buffer_bytes)} per VC, {link.cls} ({link.format})"
     if link.dim:
         text += f", dimension {link.dim}"
+    if link.weight != 1:
+        text += f", weight {link.weight}"
+    if link.xoff_bytes:
+        text += f", pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
+    if link.ecn_max_bytes:
+        text += f", marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
     if any(link.dateline):
         text += ", dateline"
     if link.error_rate:
@@ -103,18 +124,26 @@ def _link(link: Link) -> str:
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:
-    rates: dict[str, Rate] = {}
-    links: dict[str, int] = {}
+    rates: dict[tuple[str, str], Rate] = {}
+    counts: dict[tuple[str, str], int] = {}
+    classes: dict[str, list[str]] = {name: [] for name in fabric.ranks}
     for link in fabric.links:
         for end in (link.a, link.b):
-            have = rates.get(end, Rate(0, 1))
-            more = link.rate * link.count
-            rates[end] = Rate(have.num * more.den + more.num * have.den, have.den * more.den)
-            links[end] = links.get(end, 0) + link.count
+            if end not in classes:
+                continue
+            key = (end, link.cls)
+            if key not in rates:
+                classes[end].append(link.cls)
+            have, more = rates.get(key, Rate(0, 1)), link.rate * link.count
+            rates[key] = Rate(have.num * more.den + more.num * have.den, have.den * more.den)
+            counts[key] = counts.get(key, 0) + link.count
     groups: dict[str, list[str]] = {}
-    for name in fabric.ranks:
-        text = f"{links.get(name, 0)} links, {format_rate(rates.get(name, Rate(0, 1)))} in each direction"
-        groups.setdefault(text, []).append(name)
+    for name, own in classes.items():
+        parts = [
+            f"{counts[name, cls]} {cls}, {format_rate(rates[name, cls])} in each direction"
+            for cls in own
+        ]
+        groups.setdefault("; ".join(parts) or "no links", []).append(name)
     for text, names in groups.items():
         yield f"{ranges(names)}: {text}"
 
@@ -123,16 +152,32 @@ def _format(form: Format) -> Iterator[str]:
     payload = ", ".join(f"{name} {format_size(size)}" for name, size in form.payload_bytes.items())
     headers = sorted(set(form.header_bytes))
     yield f"{form.name}: flit {form.flit_bytes} B, header {'/'.join(map(str, headers))} B, payload {payload}"
-    control = [f"{k} {v / 256:g} B" for k, v in zip(KIND_NAMES, form.control_256, strict=True) if v]
-    if control:
-        yield f"  owed to the opposite wire per packet: {', '.join(control)}"
-    service = [
-        f"{k} {v / 1024:.4g}"
-        for k, v in zip(KIND_NAMES, form.service_1024, strict=True)
-        if v != 1024
-    ]
+    limits: dict[str, float] = {k: v for k, v in _kinds(form.limit_bytes) if v != NO_LIMIT}
+    control = {k: v / 256 for k, v in _kinds(form.control_256) if v}
+    for what, values in (
+        ("at most per packet", limits),
+        ("owed to the opposite wire per packet", control),
+    ):
+        if values:
+            yield f"  {what}: {_by_value(values, ' B')}"
+    service = {k: v / 1024 for k, v in _kinds(form.service_1024) if v != 1024}
     if service:
-        yield f"  occupancy factor: {', '.join(service)}"
+        yield f"  occupancy factor: {_by_value(service, '')}"
+
+
+def _kinds(table: Iterable[int]) -> Iterator[tuple[str, int]]:
+    return zip(KIND_NAMES, table, strict=True)
+
+
+def _by_value(values: dict[str, float], unit: str) -> str:
+    """Write values with the names that have them; the most frequent one as that of all others."""
+    groups: dict[float, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    if len(values) == len(KIND_NAMES):
+        common = max(groups, key=lambda value: len(groups[value]))
+        groups[common] = ["others" if len(groups) > 1 else "all"]
+    return ", ".join(f"{value:.4g}{unit} {' '.join(names)}" for value, names in groups.items())
 
 
 def _protocol(protocol: Protocol) -> str:
@@ -149,10 +194,16 @@ def _protocol(protocol: Protocol) -> str:
 def _use(fabric: Fabric) -> Iterator[str]:
     yield f"point to point by {fabric.p2p}, window {format_size(fabric.window_bytes)} per CTA"
     yield f"a kernel's CTAs start {format_time(fabric.cta_skew_ps)} apart"
+    yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
     yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
     if fabric.ring_orders:
         yield f"{len(fabric.ring_orders)} given ring orders"
+    if fabric.network:
+        own = {key: value for key, value in fabric.network.items() if not isinstance(value, dict)}
+        yield "network " + ", ".join(f"{key} {value}" for key, value in own.items())
+    for fault in fabric.faults:
+        yield f"fault {fault}"
 
 
 def _sources(fabric: Fabric) -> Iterator[str]:

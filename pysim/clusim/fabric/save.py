@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from clusim.fabric.model import (
     COST_ONE,
     KIND_NAMES,
+    NO_LIMIT,
     Endpoint,
     Fabric,
     Format,
     Link,
+    Nic,
     Node,
     Protocol,
+    RateControl,
     Unit,
 )
 from clusim.units import format_rate
 
 __all__ = ["to_data", "to_yaml"]
-
-T = TypeVar("T")
 
 _DATELINES = {
     (False, False): "none",
@@ -39,10 +39,10 @@ def to_yaml(fabric: Fabric) -> str:
 
 def to_data(fabric: Fabric) -> dict[str, Any]:
     """Return plain data with the keys of a topology file."""
-    chips = _names((node.endpoint for node in fabric.nodes if node.endpoint), "chip")
-    units = _names(
-        ((node.unit, node.ports) for node in fabric.nodes if not node.endpoint), "switch"
-    )
+    chips = _Names("chip")
+    switches = _Names("switch")
+    nics = _Names("nic")
+    nodes = {node.name: _node(node, chips, switches, nics) for node in fabric.nodes}
     data: dict[str, Any] = {
         "name": fabric.name,
         "description": fabric.description,
@@ -51,36 +51,53 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "window": f"{fabric.window_bytes}B",
         "cta_skew": f"{fabric.cta_skew_ps}ps",
         "vcs": fabric.num_vcs,
+        "p2p_level": fabric.p2p_level,
+        "gdr_level": fabric.gdr_level,
         "routing": fabric.routing,
+        "network_routing": fabric.network_routing,
         "channels": dict(fabric.channels),
         "rings": [list(ring) for ring in fabric.ring_orders]
         if fabric.ring_orders is not None
         else None,
-        "chips": {name: _chip(endpoint) for endpoint, name in chips},
-        "switches": {name: _switch(*item) for item, name in units},
+        "chips": {name: _chip(endpoint) for endpoint, name in chips.items()},
+        "switches": {name: _switch(*item) for item, name in switches.items()},
+        "nics": {name: _nic(*item) for item, name in nics.items()},
         "formats": {name: _format(form) for name, form in fabric.formats.items()},
         "protocols": {name: _protocol(protocol) for name, protocol in fabric.protocols.items()},
-        "nodes": {node.name: _node(node, chips, units) for node in fabric.nodes},
+        "nodes": nodes,
         "links": [_link(link) for link in fabric.links],
+        "network": dict(fabric.network),
+        "faults": list(fabric.faults),
     }
-    return {key: value for key, value in data.items() if value not in (None, {}, "")}
+    return {key: value for key, value in data.items() if value not in (None, {}, "", [])}
 
 
-def _names(items: Iterable[T], prefix: str) -> list[tuple[T, str]]:
-    """Name the distinct items; an endpoint keeps the name of its chip if it is the only one of that name."""
-    found: list[tuple[T, str]] = []
-    for item in items:
-        if any(item == other for other, _ in found):
-            continue
-        wanted = str(getattr(item, "chip", "")) or f"{prefix}{len(found)}"
-        while wanted in (name for _, name in found):
-            wanted += "'"
-        found.append((item, wanted))
-    return found
+class _Names:
+    """Names of distinct items; an endpoint keeps the name of its chip if it is the only one of that name."""
 
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.found: list[tuple[Any, str]] = []
+        self.by_id: dict[int, str] = {}
 
-def _name_of(table: list[tuple[T, str]], item: T) -> str:
-    return next(name for other, name in table if other == item)
+    def items(self) -> list[tuple[Any, str]]:
+        """Return the distinct items with their names."""
+        return self.found
+
+    def of(self, item: Any, key: object | None = None) -> str:
+        """Return the name of an item; `key` is the object it belongs to, if many nodes share that."""
+        known = self.by_id.get(id(key)) if key is not None else None
+        if known is not None:
+            return known
+        name = next((name for other, name in self.found if other == item), "")
+        if not name:
+            name = str(getattr(item, "chip", "")) or f"{self.prefix}{len(self.found)}"
+            while name in (other for _, other in self.found):
+                name += "'"
+            self.found.append((item, name))
+        if key is not None:
+            self.by_id[id(key)] = name
+        return name
 
 
 def _ps(time_ps: int) -> str:
@@ -103,16 +120,53 @@ def _chip(endpoint: Endpoint) -> dict[str, Any]:
         "slowdown": endpoint.slow_1024 / 1024,
         "peak_flops": dict(endpoint.peak_flops),
         "links": endpoint.links,
+        **({"pcie_rate": format_rate(endpoint.pcie_Bps, exact=True)} if endpoint.pcie_Bps else {}),
     }
 
 
-def _switch(unit: Unit | None, ports: int) -> dict[str, Any]:
+def _switch(
+    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int
+) -> dict[str, Any]:
     data: dict[str, Any] = {"ports": ports} if ports else {}
+    if peer_payload_bytes:
+        data["peer_payload"] = f"{peer_payload_bytes}B"
+    if buffer_bytes:
+        data["buffer"] = f"{buffer_bytes}B"
     if unit is not None:
         data["reduction_latency"] = _ps(unit.latency_ps)
         data["reduction_capacity"] = f"{unit.capacity_bytes}B"
         data["reduction_rate"] = f"{COST_ONE * 1e12 / unit.cost16:.15g} B/s"
+        data["reduction_slots"] = unit.slots
     return data
+
+
+def _nic(nic: Nic, ports: int) -> dict[str, Any]:
+    control = nic.rate_control
+    return {
+        "mtu": f"{nic.mtu_bytes}B",
+        "gpudirect": nic.gpudirect,
+        "post": _ps(nic.post_ps),
+        "completion": _ps(nic.completion_ps),
+        "flush": _ps(nic.flush_ps),
+        "adaptive": nic.adaptive,
+        **({"ports": ports} if ports else {}),
+        **({"rate_control": _rate_control(control)} if control else {}),
+    }
+
+
+def _rate_control(control: RateControl) -> dict[str, Any]:
+    return {
+        "g": control.g_65536 / 65536,
+        "alpha_timer": _ps(control.alpha_timer_ps),
+        "increase_timer": _ps(control.increase_timer_ps),
+        "cnp_interval": _ps(control.cnp_interval_ps),
+        "cnp_delay": _ps(control.cnp_delay_ps),
+        "byte_counter": f"{control.byte_counter}B",
+        "additive": format_rate(control.additive_Bps, exact=True),
+        "hyper": format_rate(control.hyper_Bps, exact=True),
+        "min_rate": format_rate(control.min_Bps, exact=True),
+        "fast_recovery": control.fast_recovery,
+    }
 
 
 def _format(form: Format) -> dict[str, Any]:
@@ -126,6 +180,9 @@ def _format(form: Format) -> dict[str, Any]:
             k: v / 1024 for k, v in zip(KIND_NAMES, form.service_1024, strict=True) if v != 1024
         },
         "payload": {requester: f"{size}B" for requester, size in form.payload_bytes.items()},
+        "limit": {
+            k: f"{v}B" for k, v in zip(KIND_NAMES, form.limit_bytes, strict=True) if v != NO_LIMIT
+        },
     }
 
 
@@ -144,21 +201,26 @@ def _protocol(protocol: Protocol) -> dict[str, Any]:
     }
 
 
-def _node(
-    node: Node, chips: list[tuple[Endpoint, str]], units: list[tuple[tuple[Unit | None, int], str]]
-) -> dict[str, Any]:
+def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": node.kind, "latency": _ps(node.latency_ps), "tier": node.tier}
+    if node.zone:
+        data["zone"] = node.zone
     if node.endpoint is not None:
-        data["chip"] = _name_of(chips, node.endpoint)
-        data["relay"] = node.relay
+        data["chip"] = chips.of(node.endpoint, node.endpoint)
+        if node.kind != "memory":
+            data["relay"] = node.relay
+    elif node.nic is not None:
+        data["nic"] = nics.of((node.nic, node.ports))
     else:
-        data["switch"] = _name_of(units, (node.unit, node.ports))
+        data["switch"] = switches.of(
+            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes)
+        )
         data["store_and_forward"] = node.store_and_forward
     return data
 
 
 def _link(link: Link) -> dict[str, Any]:
-    return {
+    data = {
         "from": link.a,
         "to": link.b,
         "count": link.count,
@@ -173,3 +235,12 @@ def _link(link: Link) -> dict[str, Any]:
         "dateline": _DATELINES[link.dateline],
         "class": link.cls,
     }
+    if link.xoff_bytes:
+        data["pfc"] = {"xoff": f"{link.xoff_bytes}B", "xon": f"{link.xon_bytes}B"}
+    if link.ecn_max_bytes:
+        data["ecn"] = {
+            "min": f"{link.ecn_min_bytes}B",
+            "max": f"{link.ecn_max_bytes}B",
+            "probability": link.ecn_probability,
+        }
+    return data

@@ -6,126 +6,59 @@ are defined in the file, each on top of a ``base``. `Topology.model_json_schema(
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from clusim.errors import UnitError
-from clusim.units import Rate, parse_rate, parse_size, parse_time
+from clusim.fabric.cluster_schema import ClusterSpec, NetworkSpec
+from clusim.fabric.quantities import (
+    Amount,
+    Bandwidth,
+    Count,
+    Kind,
+    KindOrDefault,
+    Latency,
+    Length,
+    LinkRate,
+    PositiveSmallSize,
+    Requester,
+    Share,
+    Size,
+    SmallSize,
+    Spec,
+    Tier,
+    Time,
+    base_or_mapping,
+    default_of,
+    example,
+    no_ecn,
+    no_pfc,
+    one_or_more,
+    positive_size,
+    read_with,
+    small_size,
+)
+from clusim.units import parse_size, parse_time
 
 __all__ = [
     "ChipSpec",
+    "EcnSpec",
     "FormatSpec",
     "LinkSpec",
     "LinkTypeSpec",
+    "NicSpec",
     "NodeSpec",
+    "PfcSpec",
     "ProtocolSpec",
+    "RateControlSpec",
+    "Spec",
     "SwitchSpec",
     "Topology",
 ]
 
 
-def _reader(parse: Callable[[Any], Any]) -> BeforeValidator:
-    def read(value: Any) -> Any:
-        try:
-            return parse(value)
-        except UnitError as error:
-            raise PydanticCustomError("unit", "{message}", {"message": str(error)}) from None
-
-    return BeforeValidator(read)
-
-
-def _latency(value: Any) -> int:
-    time_ps = parse_time(value)
-    if time_ps < 1:
-        raise UnitError(f"{value!r}: a latency is at least 1ps")
-    return time_ps
-
-
-def _positive_size(value: Any) -> int:
-    size = parse_size(value)
-    if size < 1:
-        raise UnitError(f"{value!r}: must be at least 1 byte")
-    return size
-
-
-def _small_size(value: Any) -> int:
-    size = parse_size(value)
-    if size > 1 << 20:
-        raise UnitError(f"{value!r}: headers and packets are at most 1 MiB")
-    return size
-
-
-def _bytes_per_s(value: Any) -> float:
-    return parse_rate(value).bytes_per_s
-
-
-def _text(example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "examples": [example]})
-
-
-def _wrap_default(value: Any) -> Any:
-    return value if isinstance(value, dict) or value is None else {"default": value}
-
-
-def _wrap_list(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
-_default_of = BeforeValidator(_wrap_default)
-_one_or_more = BeforeValidator(_wrap_list)
-
-Size = Annotated[int, _reader(_positive_size), Field(lt=2**53), _text("32KiB")]
-SmallSize = Annotated[int, _reader(_small_size), _text("16B")]
-Time = Annotated[int, _reader(parse_time), Field(lt=2**53), _text("500ns")]
-Latency = Annotated[int, _reader(_latency), Field(lt=2**53), _text("150ns")]
-LinkRate = Annotated[Rate, _reader(parse_rate), _text("25 GB/s")]
-Bandwidth = Annotated[float, _reader(_bytes_per_s), Field(gt=0), _text("900 GB/s")]
-Share = Annotated[float, Field(ge=0, le=1024)]
-Count = Annotated[int, Field(ge=1, le=65_536)]
-Kind = Literal[
-    "write",
-    "read_request",
-    "read_response",
-    "multicast",
-    "reduce_request",
-    "reduce_fetch",
-    "reduce_data",
-    "reduce_result",
-]
-KindOrDefault = Literal[
-    "default",
-    "write",
-    "read_request",
-    "read_response",
-    "multicast",
-    "reduce_request",
-    "reduce_fetch",
-    "reduce_data",
-    "reduce_result",
-]
-Requester = Literal["sm", "ce", "nic"]
-
-
-class Spec(BaseModel):
-    """Base of everything in a file: unknown keys are errors, types are not converted.
-
-    The validators are built when `Topology` is first used, all at once, which halves the import time.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        arbitrary_types_allowed=True,
-        defer_build=True,
-    )
-
-
 class ChipSpec(Spec):
-    """An endpoint chip: GPU or host."""
+    """An endpoint chip: GPU, host or the DRAM of a host."""
 
     base: str | None = None
     sms: Annotated[int, Field(ge=1, le=65_536)] | None = None
@@ -142,10 +75,11 @@ class ChipSpec(Spec):
     slowdown: Annotated[float, Field(ge=0.01, le=1024)] | None = None
     peak_flops: dict[str, Annotated[float, Field(gt=0)]] | None = None
     links: Annotated[int, Field(ge=0, le=65_536)] | None = None
+    pcie_rate: Bandwidth | None = None
 
 
 class SwitchSpec(Spec):
-    """A switch chip; the reduction unit exists if one of its keys is given."""
+    """A switch chip, a PCIe switch or a root complex; the reduction unit exists if one of its keys is given."""
 
     base: str | None = None
     ports: Count | None = None
@@ -154,17 +88,68 @@ class SwitchSpec(Spec):
     reduction_latency: Latency | None = None
     reduction_capacity: Size | None = None
     reduction_rate: Bandwidth | None = None
+    reduction_slots: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    peer_payload: Annotated[int, read_with(small_size), example("64B")] | None = None
+    buffer: Amount | None = None
+    tier: Tier | None = None
+
+
+class RateControlSpec(Spec):
+    """How a NIC reacts to congestion marks (DCQCN)."""
+
+    base: str | None = None
+    g: Annotated[float, Field(ge=0, le=1)] | None = None
+    alpha_timer: Latency | None = None
+    increase_timer: Latency | None = None
+    cnp_interval: Time | None = None
+    cnp_delay: Time | None = None
+    byte_counter: Size | None = None
+    additive: Bandwidth | None = None
+    hyper: Bandwidth | None = None
+    min_rate: Bandwidth | None = None
+    fast_recovery: Annotated[int, Field(ge=1, le=1000)] | None = None
+
+
+class NicSpec(Spec):
+    """A network adapter."""
+
+    base: str | None = None
+    latency: Latency | None = None
+    mtu: Annotated[int, read_with(positive_size), Field(le=65_536), example("4096")] | None = None
+    gpudirect: bool | None = None
+    post: Time | None = None
+    completion: Time | None = None
+    flush: Time | None = None
+    rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
+    adaptive: bool | None = None
+    ports: Count | None = None
 
 
 class FormatSpec(Spec):
-    """A packet format; ``header``, ``control`` and ``service`` may differ per packet kind."""
+    """A packet format; ``header``, ``control``, ``service`` and ``limit`` may differ per packet kind."""
 
     base: str | None = None
-    flit: Annotated[int, _reader(_positive_size), Field(le=65_536), _text("16B")] | None = None
-    header: Annotated[dict[KindOrDefault, SmallSize], _default_of] | None = None
+    flit: Annotated[int, read_with(positive_size), Field(le=65_536), example("16B")] | None = None
+    header: Annotated[dict[KindOrDefault, SmallSize], default_of] | None = None
     control: dict[Kind, Annotated[float, Field(ge=0, le=65_536)]] | None = None
     service: dict[Kind, Annotated[float, Field(ge=1, le=1024)]] | None = None
-    payload: dict[Requester, Annotated[int, _reader(_small_size), Field(ge=1)]] | None = None
+    payload: dict[Requester, Annotated[int, read_with(small_size), Field(ge=1)]] | None = None
+    limit: Annotated[dict[KindOrDefault, PositiveSmallSize], default_of] | None = None
+
+
+class PfcSpec(Spec):
+    """Pause thresholds of the receive buffer, per VC; ``none`` is an ``xoff`` of 0."""
+
+    xoff: Amount
+    xon: Amount | None = None
+
+
+class EcnSpec(Spec):
+    """Marks on packets that find a long queue; ``none`` is a ``max`` of 0."""
+
+    min: Amount = 0
+    max: Amount
+    probability: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class LinkTypeSpec(Spec):
@@ -177,6 +162,11 @@ class LinkTypeSpec(Spec):
     buffer: Size | None = None
     replay: Time | None = None
     error_rate: Annotated[float, Field(ge=0, lt=1)] | None = None
+    length: Length | None = None
+    medium: Literal["fibre", "copper"] | None = None
+    pfc: Annotated[PfcSpec | None, no_pfc] = None
+    ecn: Annotated[EcnSpec | None, no_ecn] = None
+    weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[str | None, Field(alias="class", min_length=1, max_length=64)] = None
 
 
@@ -199,13 +189,15 @@ class ProtocolSpec(Spec):
 class NodeSpec(Spec):
     """A node, or a range of alike nodes (``gpu0..7``)."""
 
-    kind: Literal["gpu", "host", "switch"]
+    kind: Literal["gpu", "host", "memory", "switch", "nic"]
     chip: str | None = None
     switch: str | None = None
+    nic: str | None = None
+    zone: Annotated[int, Field(ge=-1, le=65_536)] = 0
     latency: Latency | None = None
     store_and_forward: bool | None = None
     relay: bool = False
-    tier: Annotated[str, Field(max_length=64)] | None = None
+    tier: Tier | None = None
 
 
 class LinkSpec(LinkTypeSpec):
@@ -213,15 +205,14 @@ class LinkSpec(LinkTypeSpec):
 
     from_: Annotated[str, Field(alias="from")]
     to: str
-    pair: Literal["all", "zip"] = "all"
-    count: Annotated[list[Count], _one_or_more] = Field(default_factory=lambda: [1])
+    pair: Literal["all", "zip", "blocks"] = "all"
+    count: Annotated[list[Count], one_or_more] = Field(default_factory=lambda: [1])
     type: str | None = None
     dim: Annotated[int, Field(ge=0, le=15)] = 0
-    weight: Annotated[int, Field(ge=1, le=64)] = 1
     dateline: Literal["none", "forward", "backward", "both"] = "none"
 
 
-_Skew = Annotated[int, _reader(parse_time), Field(ge=0, lt=2**40), _text("100ns")]
+_Skew = Annotated[int, read_with(parse_time), Field(ge=0, lt=2**40), example("100ns")]
 
 
 class Topology(Spec):
@@ -232,16 +223,23 @@ class Topology(Spec):
     sources: dict[str, str] = Field(default_factory=dict)
     architecture: str | None = None
     p2p: Literal["read", "write"] | None = None
-    window: Annotated[int, _reader(parse_size), Field(lt=2**32), _text("64KiB")] | None = None
+    window: Annotated[int, read_with(parse_size), Field(lt=2**32), example("64KiB")] | None = None
     cta_skew: _Skew | None = None
     vcs: Annotated[int, Field(ge=1, le=16)] = 2
+    p2p_level: Literal["nvl", "pix", "pxb", "phb", "sys"] = "pxb"
+    gdr_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     routing: Literal["shortest", "dimension-order"] = "shortest"
+    network_routing: Literal["shortest", "dimension-order"] = "shortest"
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)
     rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
     chips: dict[str, ChipSpec] = Field(default_factory=dict)
     switches: dict[str, SwitchSpec] = Field(default_factory=dict)
     formats: dict[str, FormatSpec] = Field(default_factory=dict)
     link_types: dict[str, LinkTypeSpec] = Field(default_factory=dict)
+    nics: dict[str, NicSpec] = Field(default_factory=dict)
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
-    nodes: Annotated[dict[str, NodeSpec], Field(min_length=1)]
+    nodes: Annotated[dict[str, NodeSpec], Field(min_length=1)] = Field(default_factory=dict)
     links: list[LinkSpec] = Field(default_factory=list)
+    network: NetworkSpec | None = None
+    cluster: ClusterSpec | None = None
+    faults: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default_factory=list)

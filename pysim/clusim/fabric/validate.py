@@ -25,6 +25,15 @@ def validate(data: Any, problems: Problems) -> Topology:
             _explain(item, problems)
         problems.raise_if_any()
         raise
+    given = topology.model_fields_set
+    if topology.cluster is None and "nodes" not in given:
+        problems.add((), f"'nodes' is missing; {_example('nodes')}")
+        problems.raise_if_any()
+    elif topology.cluster is not None and given & {"nodes", "links"}:
+        problems.add(
+            ("cluster",), "a file has either a cluster or nodes and links; remove one", key=True
+        )
+        problems.raise_if_any()
     return topology
 
 
@@ -71,7 +80,9 @@ def _lower(message: str) -> str:
 def _example(key: str) -> str:
     examples = {
         "nodes": "give for example nodes: {gpu0..7: {kind: gpu, chip: h100-sxm5}}",
-        "kind": "give kind: gpu, host or switch",
+        "kind": "give kind: gpu, host, memory, switch or nic",
+        "xoff": "give the bytes at which it pauses",
+        "max": "give the bytes from which on every packet is marked",
         "from": "give the node, or the range of nodes, the links start at",
         "to": "give the node, or the range of nodes, the links end at",
     }

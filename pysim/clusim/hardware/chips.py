@@ -10,9 +10,10 @@ reaches HBM.
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+from clusim.hardware.figures import Figure, assumed, calibrated, measured, published
+from clusim.hardware.pcie import x16_rate
 
-__all__ = ["CHIPS"]
+__all__ = ["CHIPS", "L2_HOLDS", "L2_PARTLY", "L2_SMALL", "common", "pcie", "traffic"]
 
 _LATENCY_SPLIT = (
     "split of a remote store, SM to peer L2 visible, 450-600 ns in total: egress 150-200, SerDes 2 x 50,"
@@ -24,7 +25,8 @@ _RING_TRAFFIC = (
 )
 
 
-def _common(slots: int) -> dict[str, Figure]:
+def common(slots: int) -> dict[str, Figure]:
+    """Return what all chips with `slots` multiprocessors have alike."""
     return {
         "cta_slots": assumed(
             slots, "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels"
@@ -41,7 +43,13 @@ def _common(slots: int) -> dict[str, Figure]:
     }
 
 
-def _traffic(share: float, why: str) -> dict[str, Figure]:
+def pcie(generation: int, lanes: int = 16) -> dict[str, Figure]:
+    """Return the host interface of a chip."""
+    return {"pcie_rate": published(x16_rate(generation, lanes), f"PCIe Gen{generation} x{lanes}")}
+
+
+def traffic(share: float, why: str) -> dict[str, Figure]:
+    """Return the share of communication bytes that reaches memory."""
     source = f"{_RING_TRAFFIC}; {why}"
     return {
         "memory_per_delivered": calibrated(share, source),
@@ -50,111 +58,134 @@ def _traffic(share: float, why: str) -> dict[str, Figure]:
     }
 
 
-_L2_HOLDS = "the FIFO slices under way stay in L2"
-_L2_PARTLY = (
+L2_HOLDS = "the FIFO slices under way stay in L2"
+L2_PARTLY = (
     "plus 1/4: the FIFO slices under way (24 channels x 1-2 MiB) are about the size of L2 (40 MB)"
 )
-_L2_SMALL = "plus 3/4: the FIFO slices under way exceed L2 several times (4 to 6 MB)"
+L2_SMALL = "plus 3/4: the FIFO slices under way exceed L2 several times (4 to 6 MB)"
 
 _WHITEPAPER = "NVIDIA data sheet and architecture whitepaper"
 
-CHIPS: dict[str, Preset] = {
+CHIPS: dict[str, dict[str, Figure]] = {
     "p100-sxm2": {
         "sms": published(56, f"Tesla P100, {_WHITEPAPER}"),
-        **_common(56),
+        **common(56),
         "memory_rate": published("732 GB/s", f"Tesla P100, 4 stacks HBM2, {_WHITEPAPER}"),
         "memory_efficiency": measured(
             0.75, "STREAM-like copies on P100 reach about 75% of the peak"
         ),
-        **_traffic(1.32, _L2_SMALL),
+        **traffic(1.32, L2_SMALL),
         "peak_flops": published({"f32": 10.6e12, "f16": 21.2e12}, f"Tesla P100, {_WHITEPAPER}"),
         "links": published(4, "Tesla P100: 4 NVLink 1 links"),
+        **pcie(3),
     },
     "v100-sxm2": {
         "sms": published(80, f"Tesla V100, {_WHITEPAPER}"),
-        **_common(80),
+        **common(80),
         "memory_rate": published("900 GB/s", f"Tesla V100, 4 stacks HBM2, {_WHITEPAPER}"),
         "memory_efficiency": measured(0.92, "STREAM-like copies on V100: 830-850 of 900 GB/s"),
-        **_traffic(1.32, _L2_SMALL),
+        **traffic(1.32, L2_SMALL),
         "peak_flops": published({"f32": 15.7e12, "f16": 125e12}, f"Tesla V100, {_WHITEPAPER}"),
         "links": published(6, "Tesla V100: 6 NVLink 2 links"),
+        **pcie(3),
     },
     "a100-sxm4-40gb": {
         "sms": published(108, f"A100, {_WHITEPAPER}"),
-        **_common(108),
+        **common(108),
         "memory_rate": published("1555 GB/s", f"A100 40 GB, 5 stacks HBM2, {_WHITEPAPER}"),
         "memory_efficiency": measured(0.88, "copy 1.35-1.4 TB/s of 1.555 TB/s"),
-        **_traffic(0.82, _L2_PARTLY),
+        **traffic(0.82, L2_PARTLY),
         "peak_flops": published(
             {"f32": 19.5e12, "f16": 312e12, "bf16": 312e12}, f"A100, dense, {_WHITEPAPER}"
         ),
         "links": published(12, "A100: 12 NVLink 3 links"),
+        **pcie(4),
     },
     "a100-sxm4-80gb": {
         "sms": published(108, f"A100, {_WHITEPAPER}"),
-        **_common(108),
+        **common(108),
         "memory_rate": published("2039 GB/s", f"A100 80 GB, 5 stacks HBM2e, {_WHITEPAPER}"),
         "memory_efficiency": measured(
             0.85,
             "read 1770 (86.8%), write 1791 (87.8%), copy 1672 GB/s (82%) of 2039, simllm A100 envelope",
         ),
-        **_traffic(0.82, _L2_PARTLY),
+        **traffic(0.82, L2_PARTLY),
         "peak_flops": published(
             {"f32": 19.5e12, "f16": 312e12, "bf16": 312e12}, f"A100, dense, {_WHITEPAPER}"
         ),
         "links": published(12, "A100: 12 NVLink 3 links"),
+        **pcie(4),
     },
     "h100-sxm5": {
         "sms": published(132, f"H100 SXM, {_WHITEPAPER}"),
-        **_common(132),
+        **common(132),
         "memory_rate": published("3350 GB/s", f"H100 SXM, 5 stacks HBM3, {_WHITEPAPER}"),
         "memory_efficiency": measured(
             0.87, "BabelStream copy 2.90 of 3.35 TB/s (86.6%), Azure ND H100 v5"
         ),
-        **_traffic(0.57, _L2_HOLDS),
+        **traffic(0.57, L2_HOLDS),
         "peak_flops": published(
             {"f32": 67e12, "f16": 989e12, "bf16": 989e12, "f8": 1979e12},
             f"H100 SXM, dense, {_WHITEPAPER}",
         ),
         "links": published(18, "H100: 18 NVLink 4 links"),
+        **pcie(5),
     },
     "h200-sxm5": {
         "sms": published(132, f"H200 SXM, {_WHITEPAPER}"),
-        **_common(132),
+        **common(132),
         "memory_rate": published("4800 GB/s", f"H200 SXM, 6 stacks HBM3e, {_WHITEPAPER}"),
         "memory_efficiency": measured(
             0.84, "BabelStream copy 4.01 of 4.8 TB/s (83.5%), Azure ND H200 v5"
         ),
-        **_traffic(0.57, _L2_HOLDS),
+        **traffic(0.57, L2_HOLDS),
         "peak_flops": published(
             {"f32": 67e12, "f16": 989e12, "bf16": 989e12, "f8": 1979e12},
             f"H200 SXM, dense, {_WHITEPAPER}",
         ),
         "links": published(18, "H200: 18 NVLink 4 links"),
+        **pcie(5),
     },
     "b200-sxm": {
         "sms": published(148, f"B200, {_WHITEPAPER}"),
-        **_common(148),
+        **common(148),
         "memory_rate": published("8 TB/s", f"B200, 8 stacks HBM3e, {_WHITEPAPER}"),
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
-        **_traffic(0.57, _L2_HOLDS),
+        **traffic(0.57, L2_HOLDS),
         "peak_flops": published(
             {"f32": 80e12, "f16": 2250e12, "bf16": 2250e12, "f8": 4500e12},
             f"B200, dense, {_WHITEPAPER}",
         ),
         "links": published(18, "B200: 18 NVLink 5 links"),
+        **pcie(5),
     },
     "gb200": {
         "sms": published(148, f"GB200, {_WHITEPAPER}; 148 to 152 are seen"),
-        **_common(148),
+        **common(148),
         "memory_rate": published("8 TB/s", f"GB200, 8 stacks HBM3e per GPU, {_WHITEPAPER}"),
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
-        **_traffic(0.57, _L2_HOLDS),
+        **traffic(0.57, L2_HOLDS),
         "peak_flops": published(
             {"f32": 80e12, "f16": 2500e12, "bf16": 2500e12, "f8": 5000e12},
             f"GB200, dense, {_WHITEPAPER}",
         ),
         "links": published(18, "GB200: 18 NVLink 5 links per GPU"),
+    },
+    "gh200": {
+        "sms": published(132, f"GH200, {_WHITEPAPER}"),
+        **common(132),
+        "memory_rate": measured(
+            "4023 GB/s", "GH200 96 GB HBM3: clock x bus width, simllm envelope"
+        ),
+        "memory_efficiency": measured(
+            0.86, "read 3758 (93.4%), copy 3451 of 4023 GB/s (85.8%), simllm GH200 envelope"
+        ),
+        **traffic(0.57, L2_HOLDS),
+        "peak_flops": published(
+            {"f32": 67e12, "f16": 989e12, "bf16": 989e12, "f8": 1979e12},
+            f"GH200, dense, {_WHITEPAPER}",
+        ),
+        "links": published(18, "GH200: 18 NVLink 4 links; the CPU is on NVLink-C2C"),
     },
     "host": {
         "sms": assumed(64, "cores of a server"),
@@ -175,3 +206,32 @@ CHIPS: dict[str, Preset] = {
     },
 }
 """Endpoint chips by name."""
+
+CHIPS["a800-sxm4-80gb"] = CHIPS["a100-sxm4-80gb"] | {
+    "links": published(8, "A800: 400 GB/s of NVLink 3, 8 links; otherwise an A100"),
+}
+CHIPS["h800-sxm5"] = CHIPS["h100-sxm5"] | {
+    "links": measured(
+        8, "H800: 8 active links, 160 of 200 GB/s per direction (DeepSeek-V3 reports)"
+    ),
+}
+CHIPS["h20-sxm5"] = CHIPS["h100-sxm5"] | {
+    "sms": published(78, "H20: 78 SMs"),
+    **common(78),
+    "memory_rate": published("4000 GB/s", "H20: 96 GB HBM3, 4.0 TB/s"),
+    "peak_flops": published(
+        {"f32": 44e12, "f16": 148e12, "bf16": 148e12, "f8": 296e12}, "H20, dense"
+    ),
+}
+CHIPS["b300-sxm"] = CHIPS["b200-sxm"] | {
+    "peak_flops": published(
+        {"f32": 76e12, "f16": 2250e12, "bf16": 2250e12, "f8": 4500e12}, "B300, dense"
+    ),
+    **pcie(6),
+}
+CHIPS["gb300"] = CHIPS["gb200"] | {
+    "peak_flops": published(
+        {"f32": 80e12, "f16": 2500e12, "bf16": 2500e12, "f8": 5000e12}, "GB300, dense"
+    ),
+    **pcie(6),
+}

@@ -1,4 +1,4 @@
-"""Links and packet formats.
+"""Links between GPUs and their packet formats.
 
 **Hardware** NVLink packets are flits of 16 B: one header flit and up to 16 data flits; SM stores use at most 128 B
 of payload, copy engines 256 B. Acknowledgements and credits come back on the other direction.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
 
-__all__ = ["FORMATS", "LINKS"]
+__all__ = ["GPU_FORMATS", "GPU_LINKS"]
 
 _HEADER = published("16B", "NVLink: one 128-bit header flit per packet (WikiChip, NVLink)")
 _FLIT = published("16B", "NVLink: 128-bit flits (WikiChip, NVLink)")
@@ -46,7 +46,7 @@ _VOLTA = _control(
     calibrated(0, f"V100 link 21.7 of 25.78 GB/s = 128/(128+16+8), TACCL ndv2 fit; {_READ_ACK}"),
 )
 
-FORMATS: dict[str, Preset] = {
+GPU_FORMATS: dict[str, Preset] = {
     "nvlink1": _nvlink(_VOLTA),
     "nvlink2": _nvlink(_VOLTA),
     "nvlink3": _nvlink(
@@ -82,6 +82,17 @@ FORMATS: dict[str, Preset] = {
         ),
         service=_service(1.355, f"{_NVLS}: B200 474 of 640 GB/s (0.74, NVIDIA/nccl thread 1807)"),
     ),
+    "xgmi": {
+        "flit": assumed("16B", "as NVLink; AMD has not published the format"),
+        "header": assumed("16B", "as NVLink"),
+        "payload": assumed(
+            {"sm": "64B", "ce": "256B", "nic": "64B"}, "half a cache line of 128 B per packet"
+        ),
+        "control": calibrated(
+            {"write": 8, "read_response": 8},
+            "8x MI300X all-reduce 310-330 of 448 GB/s (RCCL) = 64/(64+16+8)",
+        ),
+    },
     "ethernet": {
         "flit": assumed("1B", "packets have any length"),
         "header": assumed("64B", "the header of the packet-level comparison workloads"),
@@ -94,7 +105,8 @@ FORMATS: dict[str, Preset] = {
 """Packet formats by name."""
 
 
-def _link(rate: Figure, form: str, cls: str = "nvlink") -> dict[str, Figure]:
+def _link(rate: Figure, form: str) -> dict[str, Figure]:
+    cls = "xgmi" if form == "xgmi" else "nvlink"
     return {
         "rate": rate,
         "latency": calibrated(
@@ -104,12 +116,16 @@ def _link(rate: Figure, form: str, cls: str = "nvlink") -> dict[str, Figure]:
         "format": published(form, "the packet format of this generation"),
         "buffer": assumed(
             "32KiB", "more than rate x credit round trip (25 GB/s x 0.3 us = 7.5 KB), per VC"
+        )
+        if cls == "nvlink"
+        else assumed(
+            "64KiB", "more than rate x credit round trip (77 GB/s x 0.55 us = 42 KB), per VC"
         ),
         "class": assumed(cls, "class in reports"),
     }
 
 
-LINKS: dict[str, Preset] = {
+GPU_LINKS: dict[str, Preset] = {
     "nvlink1": _link(published("20 GB/s", "8 lanes x 20 Gb/s"), "nvlink1"),
     "nvlink2": _link(
         published(
@@ -127,6 +143,22 @@ LINKS: dict[str, Preset] = {
     "nvlink5": _link(
         measured("50 GB/s", "2 lanes x 212.5 Gb/s: 53.125 as `nvidia-smi` shows x 16/17 (FEC)"),
         "nvlink5",
+    ),
+    "nvlink3-bridge": _link(
+        published(
+            "14.0625 GB/s",
+            "GA102 cards: 112.5 GB/s of a bridge of 4 links, both directions together",
+        ),
+        "nvlink3",
+    ),
+    "xgmi-mi50": _link(published("50 GB/s", "MI50: 100 GB/s per link, both ways"), "xgmi"),
+    "xgmi-mi100": _link(published("46 GB/s", "MI100: 92 GB/s per link, both ways"), "xgmi"),
+    "xgmi-mi250x": _link(published("50 GB/s", "MI250X: 100 GB/s per link, both ways"), "xgmi"),
+    "xgmi-mi300x": _link(
+        published("64 GB/s", "MI300X: 7 links x 128 GB/s, both ways, 32 GT/s x 16"), "xgmi"
+    ),
+    "xgmi-mi355x": _link(
+        published("76.8 GB/s", "MI355X: 7 links x 153.6 GB/s, both ways, 38.4 GT/s x 16"), "xgmi"
     ),
     "ethernet400": {
         "rate": published("400 Gb/s", "400GBASE / NDR"),

@@ -34,11 +34,17 @@ _SCALE = {
     ),
     "volta": (0.6, 1.4, "clock 1.53 against 1.98 GHz, 4 loads in flight instead of 8 (unroll)"),
     "ampere": (0.75, 1.3, "clock 1.41 against 1.98 GHz"),
+    "ada": (1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies"),
     "hopper": (1.0, 1.0, ""),
     "blackwell": (
         1.25,
         1.0,
         "NCCL's tree rate per channel 70 against 38.7 GB/s on Hopper; half of that gain",
+    ),
+    "cdna": (
+        0.6,
+        1.5,
+        "not measured: RCCL runs one workgroup per channel, clock 2.1 GHz, no unroll",
     ),
 }
 """Throughput factor, fixed-cost factor and why, against the measured Hopper figures."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Preset, assumed, calibrated, published
 
-__all__ = ["SWITCHES"]
+__all__ = ["NVSWITCHES"]
 
 _LATENCY = calibrated(
     "110ns",
@@ -28,7 +28,7 @@ _ALU_GEN3 = published(
     "third-generation NVSwitch: 400 GFLOP/s FP32 per chip (Hot Chips 34), one add per 4-byte operand",
 )
 
-SWITCHES: dict[str, Preset] = {
+NVSWITCHES: dict[str, Preset] = {
     "nvswitch1": {
         "ports": published(18, "NVSwitch: 18 ports, full crossbar (GTC 2018)"),
         "latency": _LATENCY,

@@ -1,0 +1,235 @@
+"""GPUs on PCIe cards, and AMD's accelerators.
+
+**Hardware** As in `chips`; consumer and workstation cards have GDDR memory, no or few NVLinks (a bridge between two
+cards), and no GPUDirect.
+**Model** As in `chips`.
+**Not modelled** AMD's chiplets: an MI300X is one chip with one memory.
+**Parameters** The figures below, by the keys of a topology file.
+"""
+
+from __future__ import annotations
+
+from clusim.hardware.chips import L2_HOLDS, L2_PARTLY, L2_SMALL, common, pcie, traffic
+from clusim.hardware.figures import Figure, Preset, assumed, measured, published
+
+__all__ = ["CARDS"]
+
+_SHEET = "data sheet"
+
+
+def _card(
+    name: str,
+    sms: int,
+    memory: tuple[str, str],
+    flops: dict[str, float],
+    links: tuple[int, str],
+    generation: int,
+    *,
+    efficiency: Figure | None = None,
+    cache: tuple[float, str] = (1.32, L2_SMALL),
+    maker: str = "NVIDIA",
+    units: str = "SMs",
+) -> Preset:
+    return {
+        "sms": published(sms, f"{maker} {name}, {_SHEET}: {sms} {units}"),
+        **common(min(sms, 256)),
+        "memory_rate": published(memory[0], f"{maker} {name}, {memory[1]}, {_SHEET}"),
+        "memory_efficiency": efficiency
+        or assumed(0.88, "copies reach 85 to 92% of the peak on cards that were measured"),
+        **traffic(*cache),
+        "peak_flops": published(
+            {kind: tera * 1e12 for kind, tera in flops.items()}, f"{maker} {name}, dense, {_SHEET}"
+        ),
+        "links": published(links[0], f"{maker} {name}: {links[1]}"),
+        **pcie(generation),
+    }
+
+
+_NONE = (0, "no NVLink")
+_BIG_L2 = (0.57, L2_HOLDS)
+_A100_L2 = (0.82, L2_PARTLY)
+
+CARDS: dict[str, Preset] = {
+    "p100-pcie": _card(
+        "P100 PCIe 16GB", 56, ("732 GB/s", "4 stacks HBM2"), {"f32": 9.3, "f16": 18.7}, _NONE, 3
+    ),
+    "v100-pcie": _card(
+        "V100 PCIe", 80, ("900 GB/s", "4 stacks HBM2"), {"f32": 14, "f16": 112}, _NONE, 3
+    ),
+    "t4": _card("T4", 40, ("320 GB/s", "GDDR6"), {"f32": 8.1, "f16": 65}, _NONE, 3),
+    "a100-pcie-40gb": _card(
+        "A100 PCIe 40GB",
+        108,
+        ("1555 GB/s", "5 stacks HBM2"),
+        {"f32": 19.5, "f16": 312, "bf16": 312},
+        (12, "12 NVLink 3 links on three bridges to one other card"),
+        4,
+        cache=_A100_L2,
+    ),
+    "a100-pcie-80gb": _card(
+        "A100 PCIe 80GB",
+        108,
+        ("1935 GB/s", "5 stacks HBM2e"),
+        {"f32": 19.5, "f16": 312, "bf16": 312},
+        (12, "12 NVLink 3 links on three bridges to one other card"),
+        4,
+        cache=_A100_L2,
+    ),
+    "a10": _card(
+        "A10", 72, ("600 GB/s", "GDDR6"), {"f32": 31.2, "f16": 125, "bf16": 125}, _NONE, 4
+    ),
+    "a40": _card(
+        "A40",
+        84,
+        ("696 GB/s", "GDDR6"),
+        {"f32": 37.4, "f16": 149.7, "bf16": 149.7},
+        (4, "4 NVLink links on a bridge, 56.25 GB/s per direction"),
+        4,
+    ),
+    "rtx-a6000": _card(
+        "RTX A6000",
+        84,
+        ("768 GB/s", "GDDR6"),
+        {"f32": 38.7, "f16": 154.8, "bf16": 154.8},
+        (4, "4 NVLink links on a bridge, 56.25 GB/s per direction"),
+        4,
+    ),
+    "rtx-3090": _card(
+        "GeForce RTX 3090",
+        82,
+        ("936 GB/s", "GDDR6X"),
+        {"f32": 35.6, "f16": 71, "bf16": 71},
+        (4, "4 NVLink links on a bridge, 56.25 GB/s per direction"),
+        4,
+    ),
+    "rtx-4090": _card(
+        "GeForce RTX 4090",
+        128,
+        ("1008 GB/s", "GDDR6X"),
+        {"f32": 82.6, "f16": 165.2, "bf16": 165.2, "f8": 330.3},
+        _NONE,
+        4,
+        cache=_BIG_L2,
+    ),
+    "rtx-5090": _card(
+        "GeForce RTX 5090",
+        170,
+        ("1792 GB/s", "GDDR7"),
+        {"f32": 104.8, "f16": 209.5, "bf16": 209.5, "f8": 419},
+        _NONE,
+        5,
+        cache=_BIG_L2,
+    ),
+    "l4": _card(
+        "L4",
+        58,
+        ("300 GB/s", "GDDR6"),
+        {"f32": 30.3, "f16": 121, "bf16": 121},
+        _NONE,
+        4,
+        cache=_BIG_L2,
+    ),
+    "l20": _card(
+        "L20",
+        92,
+        ("864 GB/s", "GDDR6"),
+        {"f32": 59.8, "f16": 119.5, "bf16": 119.5, "f8": 239},
+        _NONE,
+        4,
+        cache=_BIG_L2,
+    ),
+    "l40s": _card(
+        "L40S",
+        142,
+        ("864 GB/s", "GDDR6"),
+        {"f32": 91.6, "f16": 362, "bf16": 362, "f8": 733},
+        _NONE,
+        4,
+        cache=_BIG_L2,
+    ),
+    "h100-pcie": _card(
+        "H100 PCIe 80GB",
+        114,
+        ("2000 GB/s", "5 stacks HBM2e"),
+        {"f32": 51, "f16": 756, "bf16": 756, "f8": 1513},
+        (12, "12 NVLink 4 links on three bridges to one other card"),
+        5,
+        cache=_BIG_L2,
+    ),
+    "h100-nvl": _card(
+        "H100 NVL",
+        132,
+        ("3938 GB/s", "6 stacks HBM3"),
+        {"f32": 60, "f16": 835, "bf16": 835, "f8": 1671},
+        (12, "12 NVLink 4 links on three bridges to one other card"),
+        5,
+        cache=_BIG_L2,
+    ),
+    "mi50": _card(
+        "Instinct MI50",
+        60,
+        ("1024 GB/s", "4 stacks HBM2"),
+        {"f32": 13.3, "f16": 26.5},
+        (2, "2 Infinity Fabric links"),
+        4,
+        maker="AMD",
+        units="CUs",
+    ),
+    "mi100": _card(
+        "Instinct MI100",
+        120,
+        ("1229 GB/s", "4 stacks HBM2"),
+        {"f32": 23.1, "f16": 184.6, "bf16": 92.3},
+        (3, "3 Infinity Fabric links"),
+        4,
+        maker="AMD",
+        units="CUs",
+    ),
+    "mi250x-gcd": _card(
+        "Instinct MI250X, one of two dies",
+        110,
+        ("1638 GB/s", "4 stacks HBM2e"),
+        {"f32": 23.9, "f16": 191.5, "bf16": 191.5},
+        (8, "8 Infinity Fabric links, four of them inside the package"),
+        4,
+        maker="AMD",
+        units="CUs",
+    ),
+    "mi300x": _card(
+        "Instinct MI300X",
+        304,
+        ("5300 GB/s", "8 stacks HBM3"),
+        {"f32": 163.4, "f16": 1307.4, "bf16": 1307.4, "f8": 2614.9},
+        (7, "7 Infinity Fabric links to the other GPUs of the board"),
+        5,
+        efficiency=measured(
+            0.78, "BabelStream on MI300X 4.0 to 4.3 of 5.3 TB/s (Chips and Cheese, AMD blogs)"
+        ),
+        cache=(0.57, "the FIFO slices under way stay in the 256 MB Infinity Cache"),
+        maker="AMD",
+        units="CUs",
+    ),
+    "mi325x": _card(
+        "Instinct MI325X",
+        304,
+        ("6000 GB/s", "8 stacks HBM3e"),
+        {"f32": 163.4, "f16": 1307.4, "bf16": 1307.4, "f8": 2614.9},
+        (7, "7 Infinity Fabric links to the other GPUs of the board"),
+        5,
+        cache=(0.57, "the FIFO slices under way stay in the 256 MB Infinity Cache"),
+        maker="AMD",
+        units="CUs",
+    ),
+    "mi355x": _card(
+        "Instinct MI355X",
+        256,
+        ("8000 GB/s", "8 stacks HBM3e"),
+        {"f32": 157.3, "f16": 2500, "bf16": 2500, "f8": 5000},
+        (7, "7 Infinity Fabric links to the other GPUs of the board"),
+        5,
+        cache=(0.57, "the FIFO slices under way stay in the 256 MB Infinity Cache"),
+        maker="AMD",
+        units="CUs",
+    ),
+}
+"""Cards and AMD accelerators by name."""
