@@ -1,15 +1,27 @@
-"""``clusim topo``: the topologies that are shipped, and checks of one's own."""
+"""``clusim topo``: the topologies that are shipped, files of other tools, pictures, checks and differences."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from clusim_cli.params import NODES
+
+if TYPE_CHECKING:
+    from clusim.fabric import Fabric
+    from clusim.fabric.importers import Imported
 
 __all__ = ["command"]
 
+FILE = click.Path(path_type=Path)
 
-@click.group("topo", short_help="List, show and check topologies.")
+
+@click.group("topo", short_help="List, show, check, compare and import topologies.")
 def command() -> None:
-    """List, show and check topologies."""
+    """List, show, check, compare and import topologies."""
 
 
 @command.command("list")
@@ -20,31 +32,166 @@ def list_topologies() -> None:
 
     for name in resources.shipped_topologies():
         preset = fabric.load(name)
-        click.echo(f"{name:<16} {preset.num_ranks:>5} ranks  {preset.description}".rstrip())
+        click.echo(f"{name:<22} {preset.num_ranks:>5} ranks  {preset.description}".rstrip())
     click.echo("")
     click.echo(f"generators: {', '.join(GENERATORS)}; for example fat-tree:k=8")
+    click.echo("clusters: any preset with --nodes N, or PRESET:nodes=N")
 
 
 @command.command("show")
 @click.argument("topology")
-@click.option("--no-sources", is_flag=True, help="Leave out where the figures come from.")
-def show(topology: str, no_sources: bool) -> None:
-    """Print what TOPOLOGY consists of and where its figures come from."""
+@NODES
+@click.option("--svg", type=FILE, metavar="FILE", help="Also draw it as SVG.")
+@click.option("--png", type=FILE, metavar="FILE", help="Also draw it as PNG.")
+@click.option("--figures", is_flag=True, help="Print every figure and where it comes from.")
+@click.option("--no-sources", is_flag=True, help="With --figures: leave out the sources.")
+def show(
+    topology: str,
+    nodes: int | None,
+    svg: Path | None,
+    png: Path | None,
+    figures: bool,
+    no_sources: bool,
+) -> None:
+    """Print TOPOLOGY as a tree: machine, CPUs, PCIe switches, GPUs and adapters, GPU links, network."""
     from clusim import fabric
+    from clusim.fabric.tree import tree
 
-    click.echo(fabric.describe(fabric.load(topology), sources=not no_sources))
+    machine = fabric.load(topology, nodes=nodes)
+    if figures:
+        click.echo(fabric.describe(machine, sources=not no_sources))
+    else:
+        click.echo(tree(machine))
+    for path, suffix in ((svg, ".svg"), (png, ".png")):
+        if path is not None:
+            _draw(machine, path, suffix)
+
+
+def _draw(machine: Fabric, path: Path, suffix: str) -> None:
+    from clusim.errors import InputError
+    from clusim.fabric.draw import save_picture
+
+    if path.suffix.lower() != suffix:
+        raise InputError(f"{path}: must end in {suffix}")
+    save_picture(machine, path)
+    click.echo(f"wrote {path}", err=True)
 
 
 @command.command("check")
 @click.argument("topologies", nargs=-1, required=True)
-def check(topologies: tuple[str, ...]) -> None:
+@NODES
+def check(topologies: tuple[str, ...], nodes: int | None) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
     from clusim import fabric
 
     for name in topologies:
-        machine = fabric.load(name)
+        machine = fabric.load(name, nodes=nodes)
         arrays = machine.lower()
         size = f"{machine.num_ranks} ranks, {len(machine.nodes)} nodes, {len(arrays.wires)} wires"
         click.echo(f"{name}: ok, {size}")
         for finding in fabric.check(machine):
             click.echo(f"  {finding.level}: {finding.what}")
+
+
+@command.command("diff")
+@click.argument("first")
+@click.argument("second")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
+    """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
+    from clusim import fabric
+    from clusim.fabric.diff import diff as differences
+
+    found = differences(fabric.load(first), fabric.load(second))
+    if as_json:
+        rows = [{"where": item.where, "what": item.what} for item in found]
+        _print_json({"first": first, "second": second, "differences": rows})
+    elif found:
+        click.echo(f"first: {first}\nsecond: {second}")
+        for item in found:
+            click.echo(f"  {item}")
+    else:
+        click.echo(f"{first} and {second} do not differ")
+    if found:
+        ctx.exit(1)
+
+
+@command.command("import")
+@click.argument("file", type=FILE)
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="Topology file to write; - is stdout."
+)
+@click.option("--kind", metavar="KIND", help="What FILE is; found out from its content otherwise.")
+@click.option("--chip", metavar="NAME", help="What the GPUs are, if FILE does not say.")
+@click.option(
+    "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def import_(
+    file: Path,
+    output: Path | None,
+    kind: str | None,
+    chip: str | None,
+    group: str | None,
+    as_json: bool,
+) -> None:
+    """Make a topology file of FILE, which another tool wrote, and say what had to be assumed.
+
+    Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), rocm-smi, graphml, node-link, astra-sim, simai.
+    """
+    from clusim.fabric.importers import import_file
+
+    found = import_file(file, kind=kind, chip=chip, group=group)
+    text = found.to_yaml()
+    found.fabric()  # What was written can be read.
+    to_stdout = output is not None and str(output) == "-"
+    if output is not None and not to_stdout:
+        _write(output, text)
+    if to_stdout:
+        click.echo(text, nl=False)
+    if as_json:
+        _print_json(_summary(found, file, output), err=to_stdout)
+        return
+    for line in _words(found, file):
+        click.echo(line, err=to_stdout)
+    if output is not None and not to_stdout:
+        click.echo(f"wrote {output}", err=True)
+    elif output is None:
+        click.echo("nothing written; -o FILE writes a topology file", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    from clusim.errors import EnvironmentFailure
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _words(found: Imported, file: Path) -> list[str]:
+    counts = [f"{value} {name.replace('_', ' ')}" for name, value in found.counts.items() if value]
+    lines = [f"{file}: {found.title}", f"  found: {', '.join(counts)}"]
+    if found.assumptions:
+        lines.append(f"  assumed, as the file does not say ({len(found.assumptions)}):")
+    return lines + [f"    {assumption}" for assumption in found.assumptions]
+
+
+def _summary(found: Imported, file: Path, output: Path | None) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "kind": found.kind,
+        "title": found.title,
+        "output": None if output is None else str(output),
+        "counts": dict(found.counts),
+        "assumptions": [
+            {"where": item.where, "what": item.what, "why": item.why} for item in found.assumptions
+        ],
+    }
+
+
+def _print_json(data: dict[str, Any], *, err: bool = False) -> None:
+    import json
+
+    click.echo(json.dumps(data, indent=2), file=sys.stderr if err else sys.stdout)

@@ -58,8 +58,8 @@ def test_topo_show_and_check_take_presets_and_generators(clusim: Clusim) -> None
     for name in ("dgx-h100", "fat-tree:k=4"):
         assert "links" in clusim("topo", "show", name).out
         assert f"{name}: ok" in clusim("topo", "check", name).out
-    assert "source" in clusim("topo", "show", "dgx-h100").out
-    assert "source" not in clusim("topo", "show", "dgx-h100", "--no-sources").out
+    assert "source" in clusim("topo", "show", "dgx-h100", "--figures").out
+    assert "source" not in clusim("topo", "show", "dgx-h100", "--figures", "--no-sources").out
 
 
 @pytest.mark.parametrize(

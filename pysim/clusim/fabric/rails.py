@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
+import numpy as np
+
 from clusim.fabric.arrays import FabricArrays
 
 __all__ = ["PathType", "Rails", "path_type"]
@@ -30,6 +32,7 @@ class PathType(IntEnum):
     C2C = 3  # a coherent link to the CPU, then its PCIe
     PHB = 4  # a root complex
     SYS = 5  # from one root complex to another
+    NONE = 6  # no way at all: trays of a rack share NVLink only
 
 
 def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
@@ -58,9 +61,7 @@ class Rails:
         self._mates: dict[int, dict[tuple[int, ...], list[int]]] = {}
         self._nics: dict[int, list[int]] = {}
         self._live: dict[int, tuple[int, ...]] = {}
-        self._ranks: dict[int, list[int]] = {}
-        for rank in range(arrays.num_ranks):
-            self._ranks.setdefault(arrays.zone_of(rank), []).append(rank)
+        self._keys: dict[int, tuple[int, ...]] = {}
 
     def nics(self, zone: int) -> list[int]:
         """Return the NICs of a machine (target indices) by rail."""
@@ -84,6 +85,9 @@ class Rails:
     def partner(self, rank: int, rail: int, nic: int) -> int:
         """Return the rail over which a rank reaches `nic` of another machine: `rail`, else the nearest; or -1."""
         nics = self.nics(self.arrays.zone_of(rank))
+        live = self._live[self.arrays.zone_of(rank)]
+        if rail in live and self.arrays.joined(nics[rail], nic):
+            return rail
         order = sorted(
             self.live((self.arrays.zone_of(rank),)),
             key=lambda own: (own != rail, self.way(rank, own), own),
@@ -96,9 +100,11 @@ class Rails:
         if key not in self._types:
             arrays = self.arrays
             nic = self.nics(arrays.zone_of(rank))[rail]
-            wires = arrays.steps(arrays.node_of(rank), (nic,))
-            weight = int(arrays.wire_weight[wires].sum())
-            self._types[key] = path_type(arrays, wires), weight
+            weight = arrays.distance(arrays.node_of(rank), nic)
+            kind = PathType.NONE
+            if weight >= 0:
+                kind = path_type(arrays, arrays.steps(arrays.node_of(rank), (nic,)))
+            self._types[key] = kind, weight
         return self._types[key]
 
     def direct(self, rank: int, rail: int) -> bool:
@@ -129,11 +135,17 @@ class Rails:
         zone = self.arrays.zone_of(rank)
         if zone not in self._mates:
             mates: dict[tuple[int, ...], list[int]] = {}
-            for other in self._ranks[zone]:
+            for other in self._ranks_in(zone):
                 mates.setdefault(self.near(other), []).append(other)
             self._mates[zone] = mates
         sharers = self._mates[zone][near]
         return near[(sharers.index(rank) + channel * len(sharers)) % len(near)]
+
+    def _ranks_in(self, zone: int) -> list[int]:
+        arrays = self.arrays
+        home = arrays.nodes["zone"][arrays.endpoints["node"][arrays.rank_endpoint]]
+        found: list[int] = np.flatnonzero(home == zone).tolist()
+        return found
 
     def heads(self, ranks: Sequence[int], rail: int) -> list[int]:
         """Return those of `ranks`, all of one machine, that are nearest to a NIC; its own first."""
@@ -142,8 +154,8 @@ class Rails:
             for rank in ranks
             if rail < len(self.nics(self.arrays.zone_of(rank)))
         }
-        best = min(ways.values(), default=None)
-        found = [rank for rank, way in ways.items() if way == best]
+        best = min(ways.values(), default=(PathType.NONE, 0))
+        found = [rank for rank, way in ways.items() if way == best and way[0] < PathType.NONE]
         if len(found) > 1:
             first = self.near(found[0])
             turn = first.index(rail) if rail in first else rail
@@ -152,9 +164,13 @@ class Rails:
 
     def _alike(self, rank: int) -> tuple[int, ...]:
         """Return a key that ranks in the same place of machines that are alike share."""
+        known = self._keys.get(rank)
+        if known is not None:
+            return known
         arrays = self.arrays
         node = arrays.node_of(rank)
         zone = int(arrays.nodes["zone"][node])
         machines = arrays.machines
         self.nics(zone)
-        return int(machines.template[zone]), int(machines.position[node]), *self._live[zone]
+        key = int(machines.template[zone]), int(machines.position[node]), *self._live[zone]
+        return self._keys.setdefault(rank, key)

@@ -1,0 +1,58 @@
+"""What kind of file a text is, by its content alone."""
+
+from __future__ import annotations
+
+import json
+import re
+
+__all__ = ["detect_kind"]
+
+_ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
+_SMI_ROW = re.compile(r"^\s*(?:\x1b\[[0-9;]*m)*GPU0\b", re.MULTILINE)
+
+
+def detect_kind(text: str) -> str | None:
+    """Return the kind, None if it is none we know."""
+    head = text.lstrip("\ufeff \t\r\n")
+    if head.startswith("<"):
+        return _of_xml(head)
+    if head.startswith(("{", "[")):
+        return _of_json(text)
+    if re.search(r"(Weight|Hops|Link Type) between two GPUs", text):
+        return "rocm-smi"
+    if _SMI_ROW.search(text) and re.search(r"^[^\n]*GPU0\b", text):
+        return "smi"
+    if re.search(r"^\s*npus_count\s*:", text, re.MULTILINE):
+        return "astra-sim"
+    return "simai" if _is_simai(text) else None
+
+
+def _of_xml(head: str) -> str | None:
+    for match in _ROOT.finditer(_uncommented(head[:200_000])):
+        tag = match[1].lower()
+        return {"system": "nccl-xml", "graphs": "nccl-graph", "graphml": "graphml"}.get(tag)
+    return None
+
+
+def _uncommented(text: str) -> str:
+    return re.sub(r"<!--.*?(-->|$)", " ", text, flags=re.DOTALL)
+
+
+def _of_json(text: str) -> str | None:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    if isinstance(data.get("nodes"), list) and ("links" in data or "edges" in data):
+        return "node-link"
+    astra = {"topologies-per-dim", "units-count", "npus_count", "npus-count"}
+    return "astra-sim" if astra & set(data) else None
+
+
+def _is_simai(text: str) -> bool:
+    rows = [line.split() for line in text.splitlines()[:8] if line.strip()]
+    if not rows or len(rows[0]) not in (3, 5, 6):
+        return False
+    return all(word.isdecimal() for word in rows[0][: min(5, len(rows[0]))])

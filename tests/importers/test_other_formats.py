@@ -1,0 +1,282 @@
+"""Matrices of `nvidia-smi` and `rocm-smi`, graphs, ASTRA-sim and SimAI files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from clusim import fabric
+from clusim.errors import TopologyError
+from clusim.fabric.importers import KINDS, Imported, detect, import_text
+from clusim.fabric.importers.smi_topo import parse_matrix
+
+Sample = Callable[..., Imported]
+SAMPLES = Path(__file__).parent / "samples"
+
+
+def distance(found: Imported, a: str, b: str) -> str:
+    """Return the kind of PCIe path between two nodes of the tree, as `nvidia-smi` calls it."""
+    parent = {
+        item["from"]: item["to"]
+        for item in found.data["links"]
+        if item["type"].startswith("pcie") and not item["to"].startswith(("gpu", "nic"))
+    }
+
+    def way(name: str) -> list[str]:
+        return [name, *way(parent[name])] if name in parent else [name]
+
+    one, two = way(a), way(b)
+    common = next((name for name in one if name in two), None)
+    if common is None:
+        return "SYS"
+    if common.startswith("cpu"):
+        return "PHB"
+    switches = one.index(common) + two.index(common) - 1
+    return "PIX" if switches == 1 else "PXB"
+
+
+def test_kinds_are_found_by_content() -> None:
+    kinds = {path.name: detect(path.read_text(encoding="utf-8")) for path in SAMPLES.iterdir()}
+    assert kinds["dump.xml"] == "nccl-xml"
+    assert kinds["graph.xml"] == "nccl-graph"
+    assert kinds["smi.txt"] == kinds["p2p.txt"] == "smi"
+    assert kinds["rocm.txt"] == "rocm-smi"
+    assert kinds["plain.graphml"] == "graphml"
+    assert kinds["plain.json"] == "node-link"
+    assert kinds["network.yml"] == kinds["network.json"] == "astra-sim"
+    assert kinds["simai.txt"] == kinds["ns3.txt"] == "simai"
+    assert None not in kinds.values()
+    assert set(kinds.values()) == set(KINDS)
+
+
+def test_topology_files_of_ours_are_none_of_them() -> None:
+    for name in ("dgx-h100", "aws-p5"):
+        path = Path(__file__).parents[2] / "topologies" / f"{name}.yaml"
+        assert detect(path.read_text(encoding="utf-8")) is None
+    assert detect("name: x\nnodes: {gpu0..1: {kind: gpu, chip: h100-sxm5}}\nlinks: []\n") is None
+    assert detect('{"nodes": {"a": {"kind": "host"}}, "links": []}') is None
+    assert detect("") is None
+
+
+def test_the_tree_of_a_matrix_has_the_distances_of_the_matrix(sample: Sample) -> None:
+    found = sample("smi.txt")
+    text = (SAMPLES / "smi.txt").read_text(encoding="utf-8")
+    matrix = parse_matrix(text, "smi.txt")
+    assert matrix.legend == {"NIC0": "mlx5_0", "NIC1": "mlx5_bond_0"}
+    assert matrix.numa == {"GPU0": 0, "GPU1": 0, "GPU2": 1}
+    for a, b in combinations(matrix.names, 2):
+        assert distance(found, a.lower(), b.lower()) == matrix.word(a, b), (a, b)
+    assert found.data["nodes"]["nic0"]["nic"] == "cx6-hdr"
+    assert found.data["nodes"]["nic1"]["nic"] == "cx6-roce200"
+
+
+def test_many_nvlinks_between_all_pairs_are_switches(sample: Sample) -> None:
+    found = sample("smi_nvlink.txt")
+    assert found.data["nodes"]["gpu0"]["chip"] == "a100-sxm4-80gb"
+    counts = [
+        item.get("count", 1) for item in found.data["links"] if item["to"].startswith("nvswitch")
+    ]
+    assert counts == [2] * 24
+    assert (found.counts["nvswitches"], found.counts["cpus"]) == (6, 2)
+
+
+def test_few_nvlinks_are_direct(sample: Sample) -> None:
+    found = sample("smi_mesh.txt")
+    got = {
+        (i["from"], i["to"]): i.get("count", 1)
+        for i in found.data["links"]
+        if "nvlink" in i["type"]
+    }
+    assert got == {("gpu0", "gpu1"): 2, ("gpu0", "gpu2"): 1}
+    assert any(item.what == "PHB" and item.where == "gpu1-gpu2" for item in found.assumptions)
+
+
+def test_a_table_of_what_works_is_a_weak_hint(sample: Sample) -> None:
+    found = sample("p2p.txt")
+    assert distance(found, "gpu0", "gpu1") == "PXB"
+    assert distance(found, "gpu0", "gpu2") == "PHB"
+    assert found.assumptions[0].where == "the whole machine"
+
+
+def test_rocm_tables_give_xgmi_links_and_numa_nodes(sample: Sample) -> None:
+    found = sample("rocm.txt")
+    assert found.counts["xgmi_links"] == 1
+    assert distance(found, "gpu0", "gpu1") == "PHB"
+    assert distance(found, "gpu0", "gpu2") == "SYS"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("      GPU0 GPU1\nGPU0  X\n", "x:2: row GPU0 has 1 of 2 cells"),
+        ("      GPU0 GPU1\nGPU0  X ABC\nGPU1 ABC X\n", "x:2: row GPU0: unknown path 'ABC' to GPU1"),
+        ("      GPU0 GPU0\nGPU0  X PIX\n", "two columns have the same name"),
+        ("      GPU0 GPU1\n", "x: no table with GPU0 in its first line"),
+        ("GPU1 X\n", "not a topology that can be imported"),
+    ],
+)
+def test_matrix_errors(text: str, message: str) -> None:
+    with pytest.raises(TopologyError) as failure:
+        import_text(text, "x")
+    assert message in str(failure.value)
+
+
+def test_astra_dimensions(sample: Sample) -> None:
+    found = sample("network.yml")
+    counts = {name: 0 for name in ("dim0", "dim1", "dim2")}
+    for item in found.data["links"]:
+        counts[item["class"]] += 1
+    # 6 rings of 4; 8 groups of 3 fully connected; 12 switches of 2.
+    assert counts == {"dim0": 24, "dim1": 24, "dim2": 24}
+    first = next(item for item in found.data["links"] if item["class"] == "dim1")
+    assert (first["from"], first["to"], first["rate"], first["latency"]) == (
+        "gpu0",
+        "gpu4",
+        "50.5 GB/s",
+        "500ns",
+    )
+    last = next(item for item in found.data["links"] if item["class"] == "dim2")
+    assert last["latency"] == "0.5ns"
+    machine = found.fabric()
+    assert machine.num_ranks == 24
+    assert not [item for item in fabric.check(machine) if "can deadlock" in item.what]
+
+
+def test_older_astra_files(sample: Sample) -> None:
+    found = sample("network.json")
+    assert (found.counts["gpus"], found.counts["switches"]) == (8, 4)
+    counts = {item.get("count", 1) for item in found.data["links"] if item["class"] == "dim0"}
+    assert counts == {2}  # six links to three neighbours
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("npus_count: [4]\n", "'topology' is missing"),
+        (
+            "npus_count: [4]\ntopology: [Star]\nbandwidth: [1]\nlatency: [1]\n",
+            "'Star' is not known",
+        ),
+        ("npus_count: [4, 2]\ntopology: [Ring]\nbandwidth: [1]\nlatency: [1]\n", "equally many"),
+        ("npus_count: [0]\ntopology: [Ring]\nbandwidth: [1]\nlatency: [1]\n", "must be 1 to"),
+        ("npus_count: [4]\ntopology: [Ring]\nbandwidth: [0]\nlatency: [1]\n", "above 0 GB/s"),
+    ],
+)
+def test_astra_errors(text: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        import_text(text, "network.yml")
+
+
+def test_simai_servers_get_adapters_and_zones(sample: Sample) -> None:
+    found = sample("simai.txt")
+    machine = found.fabric()
+    assert machine.num_zones == 2
+    assert machine.ranks == ("n0/gpu0", "n0/gpu1", "n1/gpu0", "n1/gpu1")
+    nodes = found.data["nodes"]
+    assert nodes["n1/nic1"] == {"kind": "nic", "nic": "cx7-roce400", "zone": 1}
+    assert nodes["spine0"]["zone"] == -1
+    assert nodes["n1/pcie1"] == {"kind": "switch", "switch": "pcie-switch", "zone": 1}
+    assert nodes["n1/nvswitch0"]["zone"] == 1
+    rates = {(item["from"], item["to"]): item.get("rate") for item in found.data["links"]}
+    assert rates["n0/gpu0", "n0/nvswitch0"] == "2880Gbps"
+    assert rates["n0/nic0", "leaf0"] == "400Gbps"
+    (noisy,) = [item for item in found.data["links"] if "error_rate" in item]
+    assert (noisy["from"], noisy["error_rate"]) == ("leaf1", 0.001)
+
+
+def test_ns3_files_have_hosts_and_switches(sample: Sample) -> None:
+    found = sample("ns3.txt")
+    assert found.data["links"] == [
+        {
+            "from": "host0",
+            "to": "switch0",
+            "type": "ethernet400",
+            "rate": "100Gbps",
+            "latency": "1us",
+        },
+        {
+            "from": "host1",
+            "to": "switch0",
+            "type": "ethernet400",
+            "rate": "100Gbps",
+            "latency": "1000ns",
+        },
+        {
+            "from": "host2",
+            "to": "switch0",
+            "type": "ethernet400",
+            "rate": "100Gbps",
+            "latency": "0.001ms",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("4 1 3\n9\n0 3 1Gbps 1us 0\n", "x.txt:2: '9' is no node; they are 0 to 3"),
+        ("4 1 1\n3\n0 3 1Foo 1us 0\n", "x.txt:3:"),
+        ("4 1 1\n3\n0 0 1Gbps 1us 0\n", "x.txt:3: links 0 to itself"),
+        ("4 1 1\n3\n0 3 1Gbps\n", "x.txt:3: a link must have"),
+        ("4 2 1\n3\n", "must list 2 switches; lists 1"),
+    ],
+)
+def test_simai_errors(text: str, message: str) -> None:
+    with pytest.raises(TopologyError) as failure:
+        import_text(text, "x.txt", kind="simai")
+    assert message in str(failure.value)
+
+
+def test_graphs_with_attributes_of_any_names(sample: Sample) -> None:
+    found = sample("plain.json")
+    assert found.data["links"] == [
+        {
+            "from": "host0",
+            "to": "leaf0",
+            "type": "ethernet400",
+            "rate": "40 Gb/s",
+            "latency": "1.5us",
+        },
+        {
+            "from": "host1",
+            "to": "n7",
+            "type": "ethernet400",
+            "rate": "12.5 GB/s",
+            "latency": "2us",
+            "count": 2,
+        },
+        {"from": "n7", "to": "leaf0", "type": "ethernet400", "rate": "400 Gb/s"},
+    ]
+    assert found.data["nodes"]["leaf0"]["latency"] == "450ns"
+    assert found.fabric().num_ranks == 2
+
+
+def test_graphml_keys_and_defaults(sample: Sample) -> None:
+    found = sample("plain.graphml", chip="b200-sxm")
+    got = [(item["rate"], item["latency"]) for item in found.data["links"]]
+    assert got == [("200 Gb/s", "800ns"), ("200 Gb/s", "900ns")]
+    assert found.data["nodes"]["a"] == {"kind": "gpu", "chip": "b200-sxm"}
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "fat-tree:k=4"])
+def test_our_own_graphs_come_back_unchanged(name: str, tmp_path: Path) -> None:
+    import networkx as nx
+
+    machine = fabric.load(name)
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(nx.node_link_data(fabric.to_networkx(machine), edges="links")))
+    assert fabric.load(path) == machine
+
+
+def test_every_sample_can_be_written_read_and_loaded(sample: Sample, tmp_path: Path) -> None:
+    for path in sorted(SAMPLES.iterdir()):
+        found = sample(path.name)
+        out = tmp_path / f"{path.name}.yaml"
+        out.write_text(found.to_yaml(), encoding="utf-8")
+        assert fabric.load(out) == fabric.load(path) == found.fabric()
+        for item in found.assumptions:
+            assert item.what.split()[0] in out.read_text(encoding="utf-8")

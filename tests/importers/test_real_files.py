@@ -1,0 +1,90 @@
+"""A directory of real files, named by CLUSIM_CORPUS: every one is imported, checked against itself, and mutated.
+
+The files are not part of the project; without the variable there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from clusim import fabric
+from clusim.fabric.importers import Imported, import_file
+from importers.test_mutations import mutate, survives
+
+CORPUS = os.environ.get("CLUSIM_CORPUS", "")
+FILES = sorted(
+    path
+    for folder in ("topo_xml", "smi_topo")
+    for path in (Path(CORPUS) / folder).glob("*")
+    if CORPUS
+)
+MUTATIONS = 50
+
+pytestmark = pytest.mark.skipif(not FILES, reason="CLUSIM_CORPUS names no directory of real files")
+
+
+@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+def test_import(path: Path) -> None:
+    found = import_file(path)
+    machine = fabric.load(path)
+    assert machine == found.fabric()
+    assert not [item for item in fabric.check(machine) if item.level == "error"]
+    counts = found.counts
+    names = ("gpus", "nics", "nvlink_links", "xgmi_links", "pcie_links", "cpus", "pcie_switches")
+    shown = ", ".join(f"{name} {counts.get(name, 0)}" for name in names)
+    print(f"{path.name}: {shown}, assumptions {len(found.assumptions)}")
+    if path.suffix == ".xml":
+        compare_xml(path, found)
+    else:
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert counts["gpus"] == len(re.findall(r"GPU[0-9]+", first))
+        assert counts["nics"] == len(re.findall(r"NIC[0-9]+", first))
+
+
+def compare_xml(path: Path, found: Imported) -> None:
+    """Count what the file says in another way than the importer does."""
+    root = ET.fromstring(path.read_text(encoding="utf-8").lstrip())
+    if root.tag == "graphs":
+        for tag, name in (("gpu", "gpus"), ("net", "nics")):
+            assert found.counts[name] == len({e.get("dev") for e in root.iter(tag)})
+        return
+    if root.find("group") is not None:
+        first = root.find("group")
+        assert first is not None
+        assert found.counts["gpus"] == len(list(first.iter("gpu")))
+        assert found.counts["nics"] == len(list(first.iter("nic")))
+        return
+    leaves = [e for e in root.iter("pci") if e.find("pci") is None]
+    gpus = list(root.iter("gpu")) or [e for e in leaves if str(e.get("class")).startswith("0x03")]
+    nets = {(e.get("name"), e.get("guid"), e.get("dev")) for e in root.iter("net")}
+    cards = [e for e in leaves if str(e.get("class")).startswith("0x02")]
+    assert found.counts["gpus"] == len(gpus)
+    assert found.counts["nics"] == len(nets or cards)
+    assert found.counts["cpus"] == len(list(root.iter("cpu")))
+    stated = Counter[int]()
+    for index, gpu in enumerate(root.iter("gpu")):
+        for link in [*gpu.iter("nvlink"), *gpu.iter("xgmi")]:
+            stated[int(gpu.get("dev") or index)] += int(link.get("count") or 1)
+    made = Counter[int]()
+    for link in found.data["links"]:
+        if link["type"].startswith(("nvlink", "xgmi-")):
+            for end in (link["from"], link["to"]):
+                if end.startswith("gpu"):
+                    made[int(end[3:])] += int(link.get("count", 1))
+    if stated:
+        assert made == stated
+
+
+@pytest.mark.parametrize("path", FILES or [Path()], ids=lambda path: path.name)
+def test_mutations(path: Path) -> None:
+    chance = random.Random(path.name)
+    data = path.read_bytes()
+    for number in range(MUTATIONS):
+        survives(mutate(data, chance).decode("utf-8", "replace"), f"{path.name} {number}")
