@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusim_cli.params import GRANULARITY, RANKS, SIZE, command_line
+from clusim_cli.params import GRANULARITY, NODES, RANKS, SIZE, command_line
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
@@ -16,6 +16,7 @@ __all__ = ["command"]
 
 @click.command("run", short_help="Run a collective and print what it reached.")
 @click.argument("topology")
+@NODES
 @click.option("--collective", default="allreduce", show_default=True, help="Operation.")
 @click.option(
     "--algorithm", default=None, help="How it is done.  [default: ring, or what the operation has]"
@@ -50,6 +51,8 @@ __all__ = ["command"]
     default=None,
     help="Root, of an operation that has one.  [default: the first rank]",
 )
+@click.option("--fault", "faults", multiple=True, metavar="TEXT",
+              help="What breaks, e.g. 'link gpu3:nvl5 down at 2ms'; may be repeated.")  # fmt: skip
 @click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
@@ -67,17 +70,25 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     """Run a collective on TOPOLOGY, the name of a preset or a topology file.
 
     Prints time and bandwidths as nccl-tests defines them, the wire that is the limit, the busiest wires and
-    why they stood still, and what crossed each class of wires.
+    why they stood still, and what crossed each tier and class of wires.
+
+    Faults at time 0 are known when the collective is planned; later ones hit it unprepared. FAULT is one of:
+    "link LINK down", "lanes LINK 1/2", "plane SWITCH down", "node NODE down", "errors LINK 1e-7" (bit errors),
+    "rank N slow x1.3", "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction)
+    or gpu3:nvl5 (its fifth NVLink).
     """
     from clusim import collectives, fabric
+    from clusim.analysis.limits import tables_json
+    from clusim.lowering import known_at_start, parse_faults
     from clusim.report.text import collective_report
     from clusim.simulate import simulate
 
-    machine = fabric.load(topology)
+    machine = fabric.load(topology, nodes=options["nodes"])
+    known = known_at_start(machine, parse_faults(machine, [*machine.faults, *options["faults"]]))
     operation = collectives.operation_name(options["collective"])
     size_bytes = 0 if operation == "barrier" else options["size"]
     schedule = collectives.build(
-        machine,
+        known,
         operation,
         options["algorithm"],
         size_bytes,
@@ -95,13 +106,16 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
             granularity=options["granularity"],
             seed=options["seed"],
             verify=options["verify"],
+            faults=options["faults"],
             engine=options["engine"],
             trace_out=options["trace_out"],
             trace_primitives=options["trace_primitives"],
             progress=progress,
             command=command_line(),
         )
-    click.echo(json.dumps(result.to_json()) if as_json else collective_report(result))
+    click.echo(
+        json.dumps(result.to_json() | tables_json(result)) if as_json else collective_report(result)
+    )
     if result.verified is False:
         click.echo(f"clusim: data: wrong: {result.verify_note}", err=True)
         return 1

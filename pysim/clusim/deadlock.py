@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,43 +10,112 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import DeadlockError
-from clusim.image import Image
+from clusim.fabric.model import Fabric
+from clusim.lowering import Fault, Lowered
 from clusim.outcome import State
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
+from clusim.units import format_time
 
-__all__ = ["deadlock_error"]
+__all__ = ["Waits", "deadlock_error"]
 
 Array = NDArray[Any]
 
+MOST_NAMED = 3
+"""Most broken links and circles that the text names one by one."""
 
-def deadlock_error(schedule: Schedule, image: Image, states: Array, now_ps: int) -> DeadlockError:
-    """Return the error that names the waiting cycle, or where the chain of waiting ends."""
-    waits = _Waits(schedule, image, states)
-    stuck = np.flatnonzero(states["state"] != State.DONE)
+
+def deadlock_error(
+    waits: Waits, fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int
+) -> DeadlockError:
+    """Return the error that names what is broken, and the waiting cycle or where the chain of waiting ends."""
+    head = f"deadlock at {now_ps} ps: "
+    broken = _broken(fabric, counters, faults, now_ps)
+    if broken:
+        halted = waits.halted()
+        cannot = ", ".join(halted[:MOST_NAMED]) + (", ..." if len(halted) > MOST_NAMED else "")
+        head = f"stalled at {format_time(now_ps)}: {broken}; "
+        head += f"data of {cannot} cannot move; " if halted else ""
+    stuck = waits.stuck()
     if not len(stuck):
-        return DeadlockError(f"deadlock at {now_ps} ps: tasks are left that no program can finish")
+        return DeadlockError(f"{head}tasks are left that no program can finish")
     chain, closed = waits.follow(int(stuck[0]))
     kind = (
         "each waits for the next, the last for the first" if closed else "each waits for the next"
     )
-    steps = " <- ".join(waits.describe(instance) for instance in chain)
-    return DeadlockError(
-        f"deadlock at {now_ps} ps: {len(stuck)} of {len(states)} programs are stuck; {kind}: {steps}"
-    )
+    if len(chain) > 2 * MOST_NAMED:
+        ends = chain[:MOST_NAMED], chain[-MOST_NAMED:]
+        named = [" <- ".join(map(waits.describe, part)) for part in ends]
+        steps = f"{named[0]} <- ... {len(chain) - 2 * MOST_NAMED} more <- {named[1]}"
+    else:
+        steps = " <- ".join(waits.describe(instance) for instance in chain)
+    return DeadlockError(f"{head}{len(stuck)} of {waits.count} programs are stuck; {kind}: {steps}")
 
 
-class _Waits:
-    """The wait-for relation between program instances."""
+def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int) -> str:
+    """Return in words which links are down, since when, and what waits before them; empty if none is."""
+    arrays = fabric.lower()
+    since: dict[int, int] = {}
+    for fault in sorted(faults, key=lambda item: item.time_ps):
+        if fault.wire is None or fault.bit_errors or fault.time_ps > now_ps:
+            continue
+        wire = fault.wire if isinstance(fault.wire, int) else arrays.wire_names.index(fault.wire)
+        if fault.factor == 0:
+            since.setdefault(wire, fault.time_ps)
+        else:
+            since.pop(wire, None)
+    queued = counters["queued_bytes"]
+    order = sorted(since, key=lambda wire: (-int(queued[wire]), wire))
+    shown = [wire for wire in order if queued[wire]] or order
+    texts = []
+    for wire in shown[:MOST_NAMED]:
+        waiting = f" with {int(queued[wire])} B waiting for it" if queued[wire] else ""
+        texts.append(f"{arrays.wire_names[wire]} is down since {format_time(since[wire])}{waiting}")
+    if len(since) > len(texts):
+        texts.append(f"{len(since) - len(texts)} more wires are down")
+    return ", ".join(texts)
 
-    def __init__(self, schedule: Schedule, image: Image, states: Array) -> None:
+
+class Waits:
+    """The wait-for relation between program instances; proxies count as part of their sender."""
+
+    def __init__(self, schedule: Schedule, lowered: Lowered, states: Array) -> None:
         self._schedule = schedule
-        self._image = image
-        self._states = states
+        self._lowered = lowered
+        self._image = lowered.image
+        self.count = len(schedule.instances)
+        self._states = states[: self.count]
+        self._proxies: dict[int, list[int]] = {}
+        for number, sender in enumerate(lowered.proxy_of):
+            row = states[self.count + number]
+            if row["state"] != State.DONE:
+                self._proxies.setdefault(sender, []).append(self.count + number)
+        self._all_states = states
         self._users: dict[int, list[int]] = {}
         for index, instance in enumerate(schedule.instances):
             for connection in instance.connections:
                 self._users.setdefault(connection, []).append(index)
+
+    def stuck(self) -> Array:
+        """Return the programs that are not done."""
+        return np.flatnonzero(self._states["state"] != State.DONE)
+
+    def halted(self) -> list[str]:
+        """Return the programs that are in the middle of a transfer, themselves or their proxies, and to whom."""
+        found = []
+        for index in self.stuck().tolist():
+            instance = self._schedule.instances[index]
+            who = f"rank {instance.rank} channel {instance.channel}"
+            if self._states["state"][index] == State.BUSY:
+                found.append(who)
+            for proxy in self._proxies.get(index, ()):
+                if self._all_states["state"][proxy] == State.BUSY:
+                    found.append(f"{who} (at its NIC)")
+        return found
+
+    def _connection(self, number: int) -> int:
+        """Return the schedule's connection of one of the image's."""
+        return self._lowered.owner[number] if self._lowered.owner else number
 
     def follow(self, start: int) -> tuple[list[int], bool]:
         """Follow the waiting from `start`; return the cycle and True, or the whole chain and False."""
@@ -64,9 +133,10 @@ class _Waits:
         state, instance = self._states[index], self._schedule.instances[index]
         kind = State(int(state["state"]))
         if kind in (State.WAIT_RECV, State.WAIT_SEND):
-            connection = self._schedule.connections[int(state["conn"])]
+            number = self._connection(int(state["conn"]))
+            connection = self._schedule.connections[number]
             peer = connection.src if kind is State.WAIT_RECV else connection.dst
-            users = self._users.get(int(state["conn"]), [])
+            users = self._users.get(number, [])
             yield from self._unfinished(u for u in users if u != index and self._rank(u) == peer)
         elif kind is State.WAIT_CTA_SLOT:
             holders = range(len(self._states))
@@ -96,7 +166,7 @@ class _Waits:
             return f"{who} (no free CTA slot on the GPU)"
         if kind not in (State.WAIT_RECV, State.WAIT_SEND):
             return f"{who} (busy: its data cannot move)"
-        number = int(state["conn"])
+        number = self._connection(int(state["conn"]))
         connection = self._schedule.connections[number]
         operation, slot = self._primitive(index, number)
         if kind is State.WAIT_RECV:

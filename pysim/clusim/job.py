@@ -49,7 +49,8 @@ class Options:
 class Job:
     """Everything about a run but the engine: what the result and the trace repeat.
 
-    `stuck` makes the error for a session in which nothing can happen any more.
+    `stuck` makes the error for a session in which nothing can happen any more. Of the image's instances and tasks
+    only those of the schedule are reported; the rest are proxies.
     """
 
     image: Image
@@ -60,18 +61,23 @@ class Job:
     call: Call | None = None
     schedule_arrays: dict[str, Array] | None = None
     messages: Messages | None = None
+    instances: int | None = None
 
 
 def collective_job(
     fabric: Fabric, schedule: Schedule, options: Options, seed: int, faults: Sequence[Any]
 ) -> Job:
     """Lower `schedule` onto `fabric`."""
-    from clusim.deadlock import deadlock_error
-    from clusim.lowering import lower
+    from clusim.deadlock import Waits, deadlock_error
+    from clusim.lowering import lower, parse_faults
     from clusim.schedule import to_arrays, to_text
 
     if not 0 <= seed < 2**64:
         raise InputError(f"seed {seed}: must be at least 0 and below 2^64")
+    faults = [
+        *parse_faults(fabric, [*fabric.faults, *(own for own in faults if isinstance(own, str))]),
+        *(own for own in faults if not isinstance(own, str)),
+    ]
     lowered = lower(fabric, schedule, granularity=options.granularity, seed=seed, faults=faults)
     image = lowered.image
     traced = options.trace_out is not None
@@ -79,9 +85,9 @@ def collective_job(
     nothing = np.full(len(names), -1, np.int64)
 
     def stuck(session: Session) -> DeadlockError:
-        return deadlock_error(
-            schedule, image, session.engine.instance_states(), session.engine.now_ps
-        )
+        engine = session.engine
+        waits = Waits(schedule, lowered, engine.instance_states())
+        return deadlock_error(waits, fabric, engine.wires(), faults, engine.now_ps)
 
     return Job(
         image,
@@ -98,6 +104,7 @@ def collective_job(
         stuck,
         call=_the_call(schedule),
         schedule_arrays=to_arrays(schedule) if traced else None,
+        instances=len(schedule.instances) if lowered.proxy_of else None,
     )
 
 
@@ -156,11 +163,13 @@ def _the_call(schedule: Schedule) -> Call | None:
 
 
 def _wires(arrays: FabricArrays) -> Wires:
-    kinds = [node.kind for node in arrays.fabric.nodes]
-    ends = zip(arrays.wire_class, arrays.wires["src"], arrays.wires["dst"], strict=True)
+    tiers = [node.tier or node.kind for node in arrays.fabric.nodes]
+    ends = zip(
+        arrays.wire_class, arrays.wires["src"].tolist(), arrays.wires["dst"].tolist(), strict=True
+    )
     return Wires(
         names=list(arrays.wire_names),
-        classes=[f"{name} {kinds[src]}->{kinds[dst]}" for name, src, dst in ends],
+        classes=[f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends],
         rate_Bps=arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12,
         from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == 0,
         counters=np.zeros(len(arrays.wires), WIRE_COUNTERS),
@@ -244,7 +253,8 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
     sinks: list[Sink] = [sink for sink in (checker, trace) if sink is not None]
     recorder = BinRecorder(len(job.image.wires), len(job.image.endpoints), options.bins)
     try:
-        session = Session(job.image, start_engine(job.image, options.engine, keep), recorder)
+        engine = start_engine(job.image, options.engine, keep)
+        session = Session(job.image, engine, recorder, job.instances)
     except BaseException:
         if trace is not None:
             trace.discard()
@@ -268,7 +278,7 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
 
 def _result(session: Session, job: Job) -> Result:
     engine = session.engine
-    start_ps, end_ps = engine.task_times()
+    start_ps, end_ps = (times[: len(job.tasks.names)] for times in engine.task_times())
     messages = job.messages
     if messages is not None:
         messages = replace(messages, end_ps=engine.message_times())

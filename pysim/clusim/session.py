@@ -88,10 +88,19 @@ def _deferred_interrupt() -> Iterator[list[bool]]:
 
 
 class Session:
-    """One run in progress."""
+    """One run in progress.
 
-    def __init__(self, image: Image, engine: Engine, recorder: BinRecorder) -> None:
+    Parameters
+    ----------
+    instances : int, optional
+        How many of the image's first instances the sinks are told of; the others are proxies. By default all.
+    """
+
+    def __init__(
+        self, image: Image, engine: Engine, recorder: BinRecorder, instances: int | None = None
+    ) -> None:
         self.image = image
+        self._instances = instances
         self.engine = engine
         self.recorder = recorder
         self.wall_s = 0.0
@@ -113,7 +122,7 @@ class Session:
     def _run(self, sinks: list[Sink], progress: Progress | None, interrupted: list[bool]) -> Stop:
         while True:
             stop = self._slice()
-            records = self.engine.records() if sinks else None
+            records = self._records() if sinks else None
             for sink in sinks:
                 if records is not None and len(records):
                     sink.records(records)
@@ -124,6 +133,12 @@ class Session:
                 raise KeyboardInterrupt
             if progress is not None:
                 progress(self.part_done(), self.engine.now_ps)
+
+    def _records(self) -> Array:
+        records = self.engine.records()
+        if self._instances is not None:
+            records = records[records["instance"] < self._instances]
+        return records
 
     def _slice(self) -> Stop:
         """Advance for about `SLICE_S`, past as many bin edges as come; close the last bin at the end."""

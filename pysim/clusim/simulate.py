@@ -56,7 +56,9 @@ def simulate(
     bins : int
         Most time bins to keep per wire.
     faults : sequence
-        What breaks when: `clusim.lowering.Fault`.
+        What breaks when, besides the fabric's own faults: texts as ``link gpu3:nvl5 down at 2ms``, or
+        `clusim.lowering.Fault`. To plan a collective around what is broken at time 0, build it on
+        `clusim.lowering.known_at_start`.
     progress : callable or None
         Called about 20 times a second with (part done, simulated ps); raising from it ends the run.
     command : str

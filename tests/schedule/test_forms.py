@@ -92,5 +92,5 @@ def test_damaged_arrays_are_refused() -> None:
     short = dict(arrays, **{"tasks/rank": arrays["tasks/rank"][:-1]})
     with pytest.raises(ScheduleError, match="damaged"):
         from_arrays(short)
-    with pytest.raises(ScheduleError, match="version 2; this reads 1"):
-        from_arrays(dict(arrays, version=np.array([2])))
+    with pytest.raises(ScheduleError, match="version 3; this reads 2"):
+        from_arrays(dict(arrays, version=np.array([3])))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusim.fabric import Fabric, load, loads
+from clusim.fabric import Fabric, load
 
-__all__ = ["cluster_of", "host_machine", "pcie_machine"]
+__all__ = ["cluster_of", "pcie_machine"]
 
 
 def pcie_machine(
@@ -19,7 +19,7 @@ def pcie_machine(
     extra: str = "",
     nic: str = "cx6-hdr",
 ) -> str:
-    """Return the YAML of a machine: GPUs and a NIC below one PCIe switch, or with ``below="cpu"`` below the root complex."""
+    """Return the YAML of a machine: GPUs and a NIC below a PCIe switch, or with ``below="cpu"`` a root complex."""
     parent = "pcie0" if below == "pcie" else "cpu0"
     links = [f"  - {{from: gpu0..{gpus - 1}, to: {parent}, type: pcie-gen{gen}-x16-gpu}}"]
     links.append(f"  - {{from: nic0, to: {parent}, type: pcie-gen{gen}-x16}}")
@@ -46,12 +46,6 @@ def pcie_machine(
             "network: {kind: single, link: ib-hdr, switch: quantum}",
         ]
     )
-
-
-def host_machine() -> Fabric:
-    """Return two GPUs below the two sockets of a server."""
-    text = pcie_machine(below="cpu")
-    return loads(text, "host")
 
 
 def cluster_of(text: str, tmp_path: Path, nodes: int = 2) -> Fabric:

@@ -1,14 +1,33 @@
-"""What held a run back: the wire that was busiest, why wires stood still, what crossed which class of wire."""
+"""What held a run back: the wire that was busiest, why wires stood still, what crossed which class of wire and tier.
+
+A class is a kind of wire in one direction between two tiers of nodes (``infiniband nic->leaf``), a tier all wires
+between two of them (``nic-leaf``).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from clusim.result import Result, counted_share
 
-__all__ = ["ClassTraffic", "Limit", "WireUse", "busiest_wires", "class_traffic", "limit"]
+__all__ = [
+    "ClassTraffic",
+    "Limit",
+    "TierTraffic",
+    "WireUse",
+    "busiest_wires",
+    "class_traffic",
+    "limit",
+    "machines_of",
+    "tables_json",
+    "tier_of",
+    "tier_traffic",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +68,11 @@ class Limit:
         Payload in what it carried; headers, flit padding and control bytes are the rest.
     busbw_bound_GBps : float or None
         Bus bandwidth if that wire had never been idle; None if the run is not one finished collective.
+    tier_wires, tier_GBps : int, float
+        How many wires of its class each machine has (all of them in a fabric of one machine), and their rate
+        together [10^9 bytes/s].
+    tier_busy : float
+        Mean part of the run in which the wires of its class were busy.
     """
 
     name: str
@@ -56,6 +80,9 @@ class Limit:
     reached: float
     payload_share: float
     busbw_bound_GBps: float | None
+    tier_wires: int = 1
+    tier_GBps: float = 0.0
+    tier_busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +98,14 @@ class ClassTraffic:
         finished collective.
     mean_busy, max_busy : float
         Utilisation over the wires of the class.
+    packets : int
+        Exact packets.
+    no_credit : float
+        Mean part of the run in which a wire stood still for want of credit, or paused.
+    pauses, marks, replays : int
+        Times a receiver paused its sender, packets marked for congestion, packets sent again.
+    rate_GBps : float
+        Nominal rate of all its wires together [10^9 bytes/s].
     """
 
     wire_class: str
@@ -80,6 +115,30 @@ class ClassTraffic:
     asked_bytes: float | None
     mean_busy: float
     max_busy: float
+    packets: int = 0
+    no_credit: float = 0.0
+    pauses: int = 0
+    marks: int = 0
+    replays: int = 0
+    rate_GBps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TierTraffic:
+    """What the wires between two tiers of nodes carried, both directions together; fields as of `ClassTraffic`."""
+
+    tier: str
+    wires: int
+    packets: int
+    payload_bytes: int
+    wire_bytes: int
+    mean_busy: float
+    max_busy: float
+    no_credit: float
+    pauses: int
+    marks: int
+    replays: int
+    rate_GBps: float
 
 
 def wire_use(result: Result, wire: int) -> WireUse:
@@ -114,36 +173,103 @@ def limit(result: Result) -> Limit | None:
     row = counters[wire]
     reached = int(row["busy_ps"]) / max(1, result.time_ps)
     carried = int(row["bytes"]) + int(row["control_bytes"])
+    name = result.wires.classes[wire]
+    mine = np.array([own == name for own in result.wires.classes])
+    machines = max(1, machines_of(result))
     return Limit(
         name=result.wires.names[wire],
-        wire_class=result.wires.classes[wire],
+        wire_class=name,
         reached=reached,
         payload_share=int(row["payload"]) / max(1, carried),
         busbw_bound_GBps=result.busbw_GBps / reached if result.has_bandwidth else None,
+        tier_wires=int(mine.sum()) // machines,
+        tier_GBps=float(result.wires.rate_Bps[mine].sum()) / machines / 1e9,
+        tier_busy=float(result.utilisation[mine].mean()),
     )
 
 
+def machines_of(result: Result) -> int:
+    """Return how many machines the fabric of a run joins: names of their nodes begin with ``n0/``, ``n1/``, ..."""
+    found = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
+    return max(1, len(found))
+
+
+_MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
+
+
+def tier_of(wire_class: str) -> str:
+    """Return the tier of a class of wires: ``infiniband leaf->nic`` is part of ``nic-leaf``."""
+    one, _, two = wire_class.rpartition(" ")[2].partition("->")
+    return "-".join(sorted((one, two), key=_height)) if two else one
+
+
+_HEIGHTS = (
+    *("gpu", "host", "memory", "nvswitch", "pcie", "root", "nic"),
+    *("leaf", "switch", "spine", "core"),
+)
+
+
+def _height(tier: str) -> tuple[int, str]:
+    return (_HEIGHTS.index(tier) if tier in _HEIGHTS else len(_HEIGHTS), tier)
+
+
 def class_traffic(result: Result) -> list[ClassTraffic]:
-    """Return what crossed each class of wires, in order of first appearance."""
+    """Return what crossed each class of wires, in order of first appearance; classes without traffic are left out."""
     asked = None
     if (call := result.call) is not None and result.complete:
         asked = call.size_bytes * counted_share(call.operation, call.ranks)
+    return [
+        ClassTraffic(wire_class=name, asked_bytes=asked, **totals)
+        for name, totals in _totals(result, result.wires.classes)
+    ]
+
+
+def tier_traffic(result: Result) -> list[TierTraffic]:
+    """Return what crossed each tier, in order of first appearance; tiers without traffic are left out."""
+    known = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
+    keys = [known[name] for name in result.wires.classes]
+    return [TierTraffic(tier=name, **totals) for name, totals in _totals(result, keys)]
+
+
+def tables_json(result: Result) -> dict[str, Any]:
+    """Return the tables by tier and class and the limit for a script."""
+    top = limit(result)
+    return {
+        "machines": machines_of(result),
+        "limit": None if top is None else _rounded(asdict(top)),
+        "tiers": [_rounded(asdict(row)) for row in tier_traffic(result)],
+        "classes": [_rounded(asdict(row)) for row in class_traffic(result)],
+    }
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (key, sums over its wires) for the keys whose wires carried anything."""
+    names = list(dict.fromkeys(keys))
+    code = {name: number for number, name in enumerate(names)}
+    codes = np.array([code[key] for key in keys], np.int64)
     counters, busy = result.wires.counters, result.utilisation
-    table = []
-    for name in dict.fromkeys(result.wires.classes):
-        mine = np.array([c == name for c in result.wires.classes])
+    stalled = counters["stall_credit_ps"] / max(1, result.time_ps)
+    found = []
+    for number, name in enumerate(names):
+        mine = codes == number
         rows = counters[mine]
         if not rows["packets"].any():
             continue
-        table.append(
-            ClassTraffic(
-                wire_class=name,
-                wires=int(mine.sum()),
-                payload_bytes=int(rows["payload"].sum()),
-                wire_bytes=int(rows["bytes"].sum() + rows["control_bytes"].sum()),
-                asked_bytes=asked,
-                mean_busy=float(busy[mine].mean()),
-                max_busy=float(busy[mine].max()),
-            )
-        )
-    return table
+        totals = {
+            "wires": int(mine.sum()),
+            "packets": int(rows["packets"].sum()),
+            "payload_bytes": int(rows["payload"].sum()),
+            "wire_bytes": int(rows["bytes"].sum() + rows["control_bytes"].sum()),
+            "mean_busy": float(busy[mine].mean()),
+            "max_busy": float(busy[mine].max()),
+            "no_credit": float(stalled[mine].mean()),
+            "rate_GBps": float(result.wires.rate_Bps[mine].sum()) / 1e9,
+        }
+        for counter in ("pauses", "marks", "replays"):
+            totals[counter] = int(rows[counter].sum())
+        found.append((name, totals))
+    return found

@@ -12,6 +12,7 @@ from clusim.collectives.functions import (
     butterfly_allreduce,
     driver_allreduce,
     gather,
+    hierarchical_allreduce,
     naive_allreduce,
     nvls_allreduce,
     oneshot_allreduce,
@@ -20,6 +21,7 @@ from clusim.collectives.functions import (
     ring_allreduce,
     scatter,
     sendrecv,
+    sharp_allreduce,
     tree_allreduce,
     twoshot_allreduce,
 )
@@ -37,6 +39,7 @@ __all__ = [
     "driver_allreduce",
     "emit",
     "gather",
+    "hierarchical_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
@@ -46,6 +49,7 @@ __all__ = [
     "ring_allreduce",
     "scatter",
     "sendrecv",
+    "sharp_allreduce",
     "tree_allreduce",
     "twoshot_allreduce",
 ]

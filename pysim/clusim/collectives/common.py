@@ -44,7 +44,7 @@ def connect_ring(plan: Plan, ring: Ring, channel: int) -> list[int]:
     size = len(ring.order)
     pipes = []
     for hop, src in enumerate(ring.order):
-        fields = _pinned(None if ring.links is None else ring.links[hop])
+        fields = _pinned(-1 if ring.links is None else ring.links[hop], ring.rail)
         pipes.append(plan.connect(src, ring.order[(hop + 1) % size], channel, **fields))
     return pipes
 
@@ -54,14 +54,15 @@ def connect_tree(plan: Plan, tree: Tree, channel: int, *, down: bool) -> dict[in
     pipes = {}
     for child, parent in enumerate(tree.parents):
         if parent >= 0:
-            fields = _pinned(None if tree.links is None else tree.links[child][down])
+            fields = _pinned(-1 if tree.links is None else tree.links[child][down], tree.rail)
             ends = (parent, child) if down else (child, parent)
             pipes[child] = plan.connect(*ends, channel, **fields)
     return pipes
 
 
-def _pinned(link: int | None) -> dict[str, Any]:
-    return {} if link is None else {"policy": "pinned", "key": link}
+def _pinned(link: int, rail: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {} if link < 0 else {"policy": "pinned", "key": link}
+    return fields if rail < 0 else {**fields, "rail": rail}
 
 
 def connect_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypedDict, Unpack
 
+from clusim.collectives.machines import find_layout
 from clusim.collectives.registry import REGISTRY, Algorithm
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
@@ -75,6 +76,26 @@ def _find(name: str, algorithm: str | None) -> tuple[str, str, Algorithm]:
     return operation, chosen, REGISTRY[operation, chosen]
 
 
+MESSAGE_CHANNELS = 8
+"""Most channels of messages between machines (NCCL halves them until those of all peers fit)."""
+
+
+NIC_CHANNELS = 192
+"""Most channels of all ranks of a machine that may meet at one NIC: each needs a proxy there."""
+
+
+def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], key: str) -> int:
+    """Return the default channels of a group: if it spans machines, every rail gets the same number."""
+    layout = find_layout(fabric, ranks)
+    if layout is None:
+        return channels
+    if key == "p2p":
+        most = max(len(own) for own in layout.machines)
+        return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // most))
+    rails = max(1, len(layout.live))
+    return max(channels, min(64, -(-channels // rails) * rails))
+
+
 def make_call(
     fabric: Fabric | None, num_ranks: int, operation: str, name: str, bytes: int, options: Options
 ) -> CollectiveCall:
@@ -94,6 +115,7 @@ def make_call(
     channels = options.get("channels")
     if channels is None:
         channels = fabric.num_channels(algorithm.channels or name) if fabric else 1
+        channels = _over_machines(channels, fabric, ranks, algorithm.channels or name)
         if algorithm.drop_channels:
             channels = default_channels(bytes, channels, protocol, len(ranks))
     root = options.get("root")

@@ -20,6 +20,7 @@ __all__ = [
     "butterfly_allreduce",
     "driver_allreduce",
     "gather",
+    "hierarchical_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
@@ -28,6 +29,7 @@ __all__ = [
     "ring_allreduce",
     "scatter",
     "sendrecv",
+    "sharp_allreduce",
     "tree_allreduce",
     "twoshot_allreduce",
 ]
@@ -63,6 +65,16 @@ def butterfly_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) 
 def nvls_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
     """All-reduce by the reduction units of the switches."""
     return build(fabric, "allreduce", "nvls", bytes, **options)
+
+
+def hierarchical_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce inside machines, then in rings over the network, then inside machines again."""
+    return build(fabric, "allreduce", "hierarchical", bytes, **options)
+
+
+def sharp_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce by the reduction units of the switches between machines."""
+    return build(fabric, "allreduce", "sharp", bytes, **options)
 
 
 def naive_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:

@@ -40,8 +40,12 @@ def nvls_shape(size_bytes: int, channels: int, heads: int) -> Shape:
 
 
 def check_units(fabric: Fabric, ranks: tuple[int, ...]) -> None:
-    """Raise `InputError` unless every rank of a group has wires to switches with a reduction unit."""
+    """Raise `InputError` unless all ranks of a group hang on switches with a reduction unit, in one machine."""
     arrays = fabric.lower()
+    if len({arrays.zone_of(rank) for rank in ranks}) > 1:
+        raise InputError(
+            f"nvls: the ranks are in several machines of {fabric.name}, its switches in one; use sharp, ring or tree"
+        )
     for rank in ranks:
         if not arrays.unit_wires(rank):
             raise InputError(

@@ -5,8 +5,9 @@ and NCCL uses rank order; on meshes of direct links (DGX-1) it searches rings th
 links. **Model**: on direct meshes, as many edge-disjoint Hamiltonian cycles of the link multigraph
 as can be found, each used in both directions and pinned to its own links; elsewhere rank order,
 striped over all links. Trees are double binary trees (Sanders, Speck, Traff 2009, as in NCCL
-``src/graph/trees.cc``); on direct meshes chains along the rings. **Not modelled**: NCCL's PCIe and
-network search. **Parameters**: `Fabric.ring_orders` overrides.
+``src/graph/trees.cc``); on direct meshes chains along the rings. Groups that span machines go machine by
+machine (`clusim.collectives.machines`). **Not modelled**: NCCL's PCIe and network search. **Parameters**:
+`Fabric.ring_orders` overrides.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusim.collectives.machines import Layout, Passage, find_layout
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 
@@ -38,25 +40,28 @@ Links = tuple[tuple[int, int, int], ...]
 class Ring:
     """A ring through all positions of a group; hop `i` goes from ``order[i]`` to ``order[i + 1]``.
 
-    `links` numbers the parallel link each hop is pinned to; None stripes over all.
+    `links` numbers the parallel link each hop is pinned to; None, or -1 for one hop, stripes over all. `rail` is the
+    NIC that hops between machines use, in each of them; -1 if there is no such hop.
     """
 
     order: tuple[int, ...]
     links: tuple[int, ...] | None = None
+    rail: int = -1
 
     def rotated(self, first: int) -> Ring:
         """Return the same ring, starting at position `first`."""
         at = self.order.index(first)
         links = None if self.links is None else self.links[at:] + self.links[:at]
-        return Ring(self.order[at:] + self.order[:at], links)
+        return Ring(self.order[at:] + self.order[:at], links, self.rail)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree over positions: the parent of each (-1 for the root); `links` pins the edge to the parent."""
+    """A tree over positions: the parent of each (-1 for the root); `links` and `rail` as of a `Ring`, per edge."""
 
     parents: tuple[int, ...]
     links: tuple[tuple[int, int], ...] | None = None
+    rail: int = -1
 
     @property
     def root(self) -> int:
@@ -65,7 +70,10 @@ class Tree:
 
     def children(self, position: int) -> tuple[int, ...]:
         """Return the children of a position in ascending order."""
-        return tuple(child for child, parent in enumerate(self.parents) if parent == position)
+        return self._children()[position]
+
+    def _children(self) -> tuple[tuple[int, ...], ...]:
+        return _children_of(self.parents)
 
     def depth(self) -> int:
         """Return the number of edges on the longest way to the root."""
@@ -75,6 +83,15 @@ class Tree:
         while self.parents[position] != -1:
             position = self.parents[position]
             yield position
+
+
+@lru_cache(maxsize=256)
+def _children_of(parents: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in parents]
+    for child, parent in enumerate(parents):
+        if parent >= 0:
+            found[parent].append(child)
+    return tuple(map(tuple, found))
 
 
 def direct_links(fabric: Fabric, ranks: Sequence[int]) -> Links:
@@ -189,7 +206,11 @@ def _given_rings(fabric: Fabric, ranks: Sequence[int]) -> list[Ring]:
 
 
 def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> list[Ring]:
-    """Return the ring of each channel: prescribed, link-disjoint on meshes, or rank order."""
+    """Return the ring of each channel: machine by machine, prescribed, link-disjoint on meshes, or rank order."""
+    layout = find_layout(fabric, ranks)
+    if fabric is not None and layout is not None:
+        passages = _passages(fabric, layout, channels)
+        return [_joined(rail, parts) for rail, parts in passages]
     rings: Sequence[Ring] = ()
     if fabric is not None:
         rings = _given_rings(fabric, ranks)
@@ -198,6 +219,92 @@ def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> li
             rings = _mesh_rings(len(ranks), links)
     rings = rings or (Ring(tuple(range(len(ranks)))),)
     return [rings[channel % len(rings)] for channel in range(channels)]
+
+
+def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, list[Passage]]]:
+    """Return (rail, way through each machine) of every channel of a group that spans machines."""
+    machines = range(len(layout.machines))
+    joined = direct_links(fabric, layout.ranks)
+    home = {position: m for m in machines for position in layout.machines[m]}
+    inside: list[list[tuple[int, int, int]]] = [[] for _ in machines]
+    for a, b, count in joined:
+        if home[a] == home[b]:
+            own = layout.machines[home[a]]
+            inside[home[a]].append((own.index(a), own.index(b), count))
+    rings = [
+        _mesh_rings(len(layout.machines[m]), tuple(inside[m])) if inside[m] else ()
+        for m in machines
+    ]
+    found = []
+    for channel in range(channels):
+        rail = layout.rail(channel)
+        if any(rings) and layout.live:
+            first = next(m for m in machines if rings[m])
+            cuts = [(r, _cut_open(layout, first, rings[first], channel, r)) for r in layout.live]
+            rail = layout.take_rail([layout.fit(first, cut, r) for r, cut in cuts], channel)
+        parts = []
+        for machine in machines:
+            if rings[machine]:
+                parts.append(_cut_open(layout, machine, rings[machine], channel, rail))
+            else:
+                parts.append(layout.passage(machine, rail))
+        found.append((rail, parts))
+    return found
+
+
+def _cut_open(
+    layout: Layout, machine: int, rings: Sequence[Ring], channel: int, rail: int
+) -> Passage:
+    """Return the ring of a channel through a machine, cut where both ends are nearest to a NIC, if possible."""
+    ring, own = rings[channel % len(rings)], layout.machines[machine]
+    best: tuple[int, Passage] | None = None
+    for first in ring.order:
+        turned = ring.rotated(first)
+        links = turned.links or (-1,) * len(own)
+        passage = Passage(tuple(own[index] for index in turned.order), links[:-1])
+        fit = 2 * layout.fit(machine, passage, rail) + (
+            passage.order[0] in layout.heads(machine, rail)
+        )
+        if best is None or fit > best[0]:
+            best = fit, passage
+    assert best is not None
+    return best[1]
+
+
+def _joined(rail: int, parts: Sequence[Passage]) -> Ring:
+    """Return the ring through all machines; hops between them are not pinned."""
+    order = tuple(position for part in parts for position in part.order)
+    links = tuple(link for part in parts for link in (*part.links, -1))
+    return Ring(order, links if any(link >= 0 for link in links) else None, rail)
+
+
+def _machine_tree(
+    layout: Layout, rail: int, parts: Sequence[Passage], over: Tree, root: int | None
+) -> Tree:
+    """Return chains through machines whose first positions form a tree over the machines."""
+    if root is not None:
+        parts = [part.from_position(root) if root in part.order else part for part in parts]
+    parents = [-1] * len(layout.ranks)
+    edges = [(-1, -1)] * len(layout.ranks)
+    for machine, part in enumerate(parts):
+        above = over.parents[machine]
+        parents[part.order[0]] = -1 if above < 0 else parts[above].order[0]
+        for before, position, link in zip(part.order, part.order[1:], part.links, strict=False):
+            parents[position] = before
+            edges[position] = (link, link)
+    pinned = any(edge != (-1, -1) for edge in edges)
+    return Tree(tuple(parents), tuple(edges) if pinned else None, rail)
+
+
+def _machine_trees(fabric: Fabric, layout: Layout, channels: int, root: int | None) -> list[Tree]:
+    pair = double_binary_trees(len(layout.machines))
+    if root is not None:
+        home = next(m for m, own in enumerate(layout.machines) if root in own)
+        pair = (_rooted(pair[0], home), _rooted(pair[1], home))
+    return [
+        _machine_tree(layout, rail, parts, pair[0 if c < (channels + 1) // 2 else 1], root)
+        for c, (rail, parts) in enumerate(_passages(fabric, layout, channels))
+    ]
 
 
 def _binary_parent(node: int, size: int) -> int:
@@ -251,8 +358,12 @@ def find_trees(
 ) -> list[Tree]:
     """Return the tree of each channel: the first half of the channels uses one of two trees, the rest the other.
 
-    On direct meshes they are chains along the rings. With `root` (a position) every tree has that root.
+    On direct meshes they are chains along the rings, over machines chains inside and trees between. With `root` (a
+    position) every tree has that root.
     """
+    layout = find_layout(fabric, ranks)
+    if fabric is not None and layout is not None:
+        return _machine_trees(fabric, layout, channels, root)
     if fabric is not None and direct_links(fabric, ranks):
         rings = find_rings(fabric, ranks, channels)
         return [_chain(ring if root is None else ring.rotated(root)) for ring in rings]

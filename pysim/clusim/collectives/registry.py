@@ -12,10 +12,12 @@ from clusim.collectives import (
     chain,
     direct,
     gather,
+    hierarchical,
     naive,
     nvls,
     p2p,
     ring,
+    sharp,
     tree,
 )
 from clusim.fabric.model import Fabric
@@ -100,6 +102,14 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
     ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step),
     ("allreduce", "nvls"): Algorithm(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
+    ),
+    ("allreduce", "hierarchical"): Algorithm(hierarchical.write_allreduce, _step, channels="ring"),
+    ("allreduce", "sharp"): Algorithm(
+        sharp.write_allreduce,
+        sharp.sharp_shape,
+        channels="nvls",
+        drop_channels=False,
+        protocols=("simple",),
     ),
     ("allreduce", "naive"): Algorithm(naive.write_naive, _whole),
     ("allreduce", "driver"): Algorithm(naive.write_driver, _whole),

@@ -4,6 +4,9 @@
 rank works on one chunk at a time, receiving from its predecessor and sending to its successor.
 **Model**: the same primitives in the same order, one program per rank and channel. **Parameters**:
 `Shape`, the rings of `find_rings`.
+
+The all-reduce of a group that spans machines numbers its chunks by ring index, as NCCL does, so that all ranks share
+one program; in one machine by position.
 """
 
 from __future__ import annotations
@@ -47,13 +50,17 @@ def _write(
     for part in plan.parts(blocked=blocked):
         ring = rings[part.channel]
         pipes = connect_ring(plan, ring, part.channel)
+        by_index = not blocked and ring.rail >= 0
+        numbered = Ring(tuple(range(plan.size))) if by_index else ring
+        if by_index:
+            shared = _steps(numbered, 0, steps)
         for index, position in enumerate(ring.order):
             plan.program(
                 position,
                 part,
-                _steps(ring, index, steps),
+                shared if by_index else _steps(ring, index, steps),
                 (pipes[index - 1], pipes[index]),
-                rotation=position,
+                rotation=index if by_index else position,
                 nchunks=plan.size,
                 mode="blocked" if blocked else "interleaved",
             )

@@ -7,7 +7,18 @@ times of head and tail counters, CTA costs, and how many bursts buffers hold at 
 
 from __future__ import annotations
 
-from clusim.lowering.faults import Fault
+from clusim.lowering.faults import Fault, known_at_start
+from clusim.lowering.faulttext import parse_fault, parse_faults
 from clusim.lowering.front import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Lowered, lower
 
-__all__ = ["EXACT_HOPS", "SLICE_SHARE", "TARGET_HOPS", "Fault", "Lowered", "lower"]
+__all__ = [
+    "EXACT_HOPS",
+    "SLICE_SHARE",
+    "TARGET_HOPS",
+    "Fault",
+    "Lowered",
+    "known_at_start",
+    "lower",
+    "parse_fault",
+    "parse_faults",
+]

@@ -1,20 +1,37 @@
-"""Faults of a run: wires that break or slow down, ranks that slow down."""
+"""Faults of a run: wires that break, narrow or err, ranks that slow down, and what is known of them at the start.
+
+A fault at time 0 is known at the start: routes are computed without the wire, and collectives are planned on
+what `known_at_start` leaves of the fabric. One that comes later is not: what uses the wire goes on over what is left
+or stands still.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
+from clusim.errors import InputError, TopologyError
 from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import lower as lower_fabric
+from clusim.fabric.model import Fabric
 from clusim.image import empty
 
-__all__ = ["Fault", "lower_faults"]
+__all__ = [
+    "Fault",
+    "dead_wires",
+    "known_at_start",
+    "lower_faults",
+    "without_wires",
+    "worn_wires",
+]
+
+REPLAY_PS = 1_000_000
+"""Time a replay takes on links that do not say: a timeout and the way there and back [ps]."""
 
 Array = NDArray[Any]
 
@@ -29,12 +46,18 @@ class Fault:
         Name or id of a wire whose rate becomes `factor` times the nominal one (0 = down), or
     rank : int or None
         the rank whose CTAs and kernels take `factor` times as long.
+    bit_errors : float
+        Bit error rate of the wire, in the whole run; packets with an error are sent again.
+    text : str
+        The words it was asked for with, for people.
     """
 
     time_ps: int
-    factor: Fraction | float
+    factor: Fraction | float = Fraction(1)
     wire: str | int | None = None
     rank: int | None = None
+    bit_errors: float = 0.0
+    text: str = ""
 
 
 def lower_faults(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
@@ -49,10 +72,77 @@ def lower_faults(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
             rows.append((fault.time_ps, slow, 1, 1, int(arrays.rank_endpoint[fault.rank])))
             continue
         wire = _wire(arrays, fault.wire)
+        if fault.bit_errors:
+            continue
         row = arrays.wires[wire]
         rate = Fraction(fault.factor) * Fraction(int(row["rate_num"]), int(row["rate_den"]))
         rows.append((fault.time_ps, rate.numerator, rate.denominator, 0, wire))
     return np.array(rows, empty("faults").dtype)
+
+
+def dead_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> list[int]:
+    """Return the wires that are down from the start and stay so."""
+    down: dict[int, bool] = {}
+    for fault in sorted(faults, key=lambda item: item.time_ps):
+        if fault.wire is not None and not fault.bit_errors:
+            wire = _wire(arrays, fault.wire)
+            starts = fault.time_ps == 0 and fault.factor == 0
+            if starts or wire in down:
+                down[wire] = starts and down.get(wire, True) if fault.time_ps == 0 else False
+    return sorted(wire for wire, stays in down.items() if stays)
+
+
+def without_wires(fabric: Fabric, dead: Sequence[int]) -> FabricArrays:
+    """Return a fabric as arrays whose routes use none of `dead`."""
+    if not dead:
+        return fabric.lower()
+    try:
+        return lower_fabric(fabric, dead)
+    except TopologyError as error:
+        raise InputError(f"faults: {error}") from error
+
+
+def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
+    """Return the wires of a fabric, with how often packets are sent again on those with bit errors.
+
+    A packet is hit with the probability that one of the bits of the largest packet of the wire's format is.
+    """
+    wires = arrays.wires.copy()
+    for fault in faults:
+        if not fault.bit_errors:
+            continue
+        wire = _wire(arrays, fault.wire)
+        form = arrays.fabric.formats[arrays.format_names[int(wires["format"][wire])]]
+        most = max(form.payload_bytes.values())
+        limit = min((value for value in form.limit_bytes), default=most)
+        bits = 8 * (max(form.header_bytes) + min(most, limit))
+        hit = -np.expm1(bits * np.log1p(-min(fault.bit_errors, 0.999999)))
+        wires["error_threshold"][wire] = min(max(1, round(float(hit) * 2**32)), 2**32 - 1)
+        if not wires["replay_ps"][wire]:
+            wires["replay_ps"][wire] = REPLAY_PS + 2 * int(wires["latency_ps"][wire])
+    return wires
+
+
+def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
+    """Return the fabric that planning sees: without links of which a direction is down from the start."""
+    arrays = fabric.lower()
+    dead = dead_wires(arrays, faults)
+    if not dead:
+        return fabric
+    ends = np.cumsum([2 * link.count for link in fabric.links])
+    gone: dict[int, set[int]] = {}
+    for wire in dead:
+        gone.setdefault(int(np.searchsorted(ends, wire, side="right")), set()).add(wire // 2)
+    links = tuple(
+        replace(link, count=link.count - len(gone.get(index, ())))
+        for index, link in enumerate(fabric.links)
+        if link.count > len(gone.get(index, ()))
+    )
+    names = set(fabric.ranks)
+    direct = any(
+        fabric.links[index].a in names and fabric.links[index].b in names for index in gone
+    )
+    return replace(fabric, links=links, ring_orders=None if direct else fabric.ring_orders)
 
 
 def _wire(arrays: FabricArrays, wire: str | int | None) -> int:

@@ -2,24 +2,24 @@
 
 Granularity ``auto``: exact packets as long as the run's packet-hops are estimated at `EXACT_HOPS`
 or fewer; else the smallest power of two of packets per burst that gets the estimate to
-`TARGET_HOPS`, but on no connection more than 1/`SLICE_SHARE` of its mean slice.
+`TARGET_HOPS`, but on no connection more than 1/`SLICE_SHARE` of its mean slice. Where that leaves more than
+`MOST_HOPS` (rings over hundreds of ranks, whose slices are small), bursts grow on, to at most four times that share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric
 from clusim.image import Image
-from clusim.lowering.faults import Fault, lower_faults
-from clusim.lowering.links import LinkLowering, Traffic, least_buffer
+from clusim.lowering.buffers import Packets, roomy_units, roomy_wires
+from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
+from clusim.lowering.links import LinkLowering, Traffic
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
@@ -34,10 +34,11 @@ TARGET_HOPS = 16_000_000
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
 
+MOST_HOPS = 150_000_000
+"""Hops of bursts beyond which ``auto`` gives up some accuracy (1% for a ring over 256 ranks): a minute or two."""
+
 MAX_BURST_BYTES = 1 << 30
 """Coarsest granularity that can be asked for [bytes]."""
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,23 @@ class Lowered:
         Estimated packet-hops of the run in exact packets.
     grant_hops : int
         The same in bursts: what the engine has to simulate.
+    owner : list of int
+        Connection of the schedule each of the image's belongs to; the first ones are the schedule's own.
+    proxy_of : list of int
+        Instance of the schedule for which each of the image's further instances is a proxy.
     """
 
     image: Image
-    wire_names: list[str]
-    wire_class: list[str]
+    wire_names: Sequence[str]
+    wire_class: Sequence[str]
     granularity: str
     requested: str
     burst: int
     burst_bytes: tuple[int, int]
     packet_hops: int
     grant_hops: int
+    owner: Sequence[int] = ()
+    proxy_of: Sequence[int] = ()
 
     def describe(self) -> str:
         """Say in one line how finely the run is simulated."""
@@ -106,30 +113,59 @@ def lower(
         raise ScheduleError(
             f"{schedule.name}: needs {schedule.num_ranks} ranks; {fabric.name} has {fabric.num_ranks}"
         )
-    links, programs = LinkLowering(fabric, schedule), ProgramLowering(fabric, schedule)
-    cut = _cut(links, schedule, granularity)
+    given = list(faults)
+    arrays = fabric.lower()
+    dead = dead_wires(arrays, given)
+    _check_alive(fabric, schedule, dead)
+    links = LinkLowering(fabric, schedule, without_wires(fabric, dead))
+    programs = ProgramLowering(fabric, schedule, links)
+    cut = _cut(links, granularity)
+    packets = cut.used()
     image = Image(
         nvc=fabric.num_vcs,
         seed=seed,
-        **_fabric_arrays(links.arrays, cut.used()),
+        nodes=links.arrays.nodes,
+        endpoints=programs.endpoints(),
+        formats=arrays.formats,
+        targets=links.arrays.targets,
+        routes=links.arrays.routes,
+        wires=roomy_wires(arrays, worn_wires(arrays, given), packets),
+        units=roomy_units(arrays, packets),
         **links.connection_arrays(cut.packets, cut.bursts),
         **programs.program_arrays(),
-        faults=lower_faults(links.arrays, faults),
+        faults=lower_faults(arrays, given),
     )
-    return _lowered(image, links.arrays, cut, str(granularity))
+    lowered = _lowered(image, arrays, cut, str(granularity))
+    return replace(
+        lowered, owner=links.owner, proxy_of=[item.instance for item in programs.proxies]
+    )
+
+
+def _check_alive(fabric: Fabric, schedule: Schedule, dead: Sequence[int]) -> None:
+    """Refuse a schedule that uses a rank all of whose links are down from the start."""
+    if not dead:
+        return
+    arrays = fabric.lower()
+    alive = np.ones(len(arrays.wires), bool)
+    alive[dead] = False
+    linked = set(arrays.wires["src"][alive].tolist())
+    for rank in sorted({instance.rank for instance in schedule.instances}):
+        if arrays.node_of(rank) not in linked:
+            raise InputError(
+                f"rank {rank} ({fabric.ranks[rank]}) is down from the start; leave it out of the group"
+            )
 
 
 def _lowered(image: Image, arrays: FabricArrays, cut: _Cut, requested: str) -> Lowered:
-    used = cut.used()
-    sizes = [packet * burst for packet, burst in used] or [0]
+    sizes = [item.packet_bytes * item.burst for item in cut.used()] or [0]
     hops = cut.hops()
     return Lowered(
         image=image,
         wire_names=arrays.wire_names,
         wire_class=arrays.wire_class,
-        granularity="burst" if any(burst > 1 for _, burst in used) else "packet",
+        granularity="burst" if any(item.burst > 1 for item in cut.used()) else "packet",
         requested=requested,
-        burst=max((burst for _, burst in used), default=1),
+        burst=max((item.burst for item in cut.used()), default=1),
         burst_bytes=(min(sizes), max(sizes)),
         packet_hops=sum(hops),
         grant_hops=sum(-(-count // burst) for count, burst in zip(hops, cut.bursts, strict=True)),
@@ -143,22 +179,27 @@ class _Cut:
     traffic: Sequence[Traffic]
     packets: Sequence[int]
     bursts: Sequence[int]
+    forms: Sequence[frozenset[int]]
 
     def hops(self) -> list[int]:
         """Return the exact packet-hops of every connection."""
         pairs = zip(self.traffic, self.packets, strict=True)
         return [item.packets(packet) * item.hops for item, packet in pairs]
 
-    def used(self) -> list[tuple[int, int]]:
-        """Return the (payload limit, burst) that occur on wires."""
-        rows = zip(self.packets, self.bursts, self.traffic, strict=True)
-        return sorted({(packet, burst) for packet, burst, item in rows if item.wire_bytes})
+    def used(self) -> list[Packets]:
+        """Return the distinct (payload limit, burst, formats) of what moves over wires."""
+        rows = zip(self.packets, self.bursts, self.forms, self.traffic, strict=True)
+        found = {
+            Packets(packet, burst, forms) for packet, burst, forms, item in rows if item.wire_bytes
+        }
+        return sorted(found, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
 
 
-def _cut(links: LinkLowering, schedule: Schedule, granularity: str | int) -> _Cut:
-    """Choose the packets per burst of every connection."""
-    packets = [links.packet_bytes(connection) for connection in schedule.connections]
-    cut = _Cut(links.traffic(), packets, [1] * len(packets))
+def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
+    """Choose the packets per burst of every connection of the image."""
+    packets = [leg.packet_bytes for leg in links.leg_of]
+    forms = [leg.forms for leg in links.leg_of]
+    cut = _Cut(links.traffic(), packets, [1] * len(packets), forms)
     if isinstance(granularity, int):
         if granularity < 1:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
@@ -177,12 +218,16 @@ def _cut(links: LinkLowering, schedule: Schedule, granularity: str | int) -> _Cu
 def _automatic(cut: _Cut) -> list[int]:
     """Return the bursts that the rule of this module chooses."""
     hops = cut.hops()
-    most = [_largest(item, packet) for item, packet in zip(cut.traffic, cut.packets, strict=True)]
     burst = 1
     if sum(hops) <= EXACT_HOPS:
         return [1] * len(hops)
-    while burst < max(most, default=1) and _total(hops, most, burst) > TARGET_HOPS:
-        burst *= 2
+    rows = list(zip(cut.traffic, cut.packets, strict=True))
+    for share in (SLICE_SHARE, SLICE_SHARE // 2, SLICE_SHARE // 4):
+        most = [_largest(item, packet, share) for item, packet in rows]
+        while burst < max(most, default=1) and _total(hops, most, burst) > TARGET_HOPS:
+            burst *= 2
+        if _total(hops, most, burst) <= MOST_HOPS:
+            break
     return [min(burst, limit) for limit in most]
 
 
@@ -190,43 +235,9 @@ def _total(hops: Sequence[int], most: Sequence[int], burst: int) -> int:
     return sum(count // min(burst, limit) for count, limit in zip(hops, most, strict=True))
 
 
-def _largest(item: Traffic, packet_bytes: int) -> int:
-    """Return the largest power of two of packets that is at most 1/`SLICE_SHARE` of a mean slice."""
+def _largest(item: Traffic, packet_bytes: int, share: int) -> int:
+    """Return the largest power of two of packets that is at most 1/`share` of a mean slice."""
     if not item.slices:
         return 1
-    packets = item.wire_bytes // (item.slices * packet_bytes * SLICE_SHARE)
+    packets = item.wire_bytes // (item.slices * packet_bytes * share)
     return 1 << (max(1, packets).bit_length() - 1)
-
-
-def _fabric_arrays(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> dict[str, Array]:
-    """Return the fabric's part of the image; what holds bursts is enlarged where it is too small."""
-    return {
-        "nodes": arrays.nodes,
-        "endpoints": arrays.endpoints,
-        "formats": arrays.formats,
-        "routes": arrays.routes,
-        "wires": _wires(arrays, used),
-        "units": _units(arrays, used),
-    }
-
-
-def _wires(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> Array:
-    """Return the wires with receive buffers that hold enough of the largest bursts."""
-    wires = arrays.wires.copy()
-    for index, row in enumerate(arrays.formats):
-        flit = int(row["flit_bytes"])
-        header = int(max(row["header_bytes"]))
-        sizes = (burst * (-(-(header + packet) // flit) * flit) for packet, burst in used)
-        rooms = (least_buffer(burst, size) for (_, burst), size in zip(used, sizes, strict=True))
-        own = wires["format"] == index
-        least = np.uint64(max(rooms, default=0))
-        wires["buffer_bytes"][own] = np.maximum(wires["buffer_bytes"][own], least)
-    return wires
-
-
-def _units(arrays: FabricArrays, used: Sequence[tuple[int, int]]) -> Array:
-    """Return the reduction units with capacity for enough of the largest bursts."""
-    units = arrays.units.copy()
-    least = max((least_buffer(burst, packet * burst) for packet, burst in used), default=0)
-    units["capacity_bytes"] = np.maximum(units["capacity_bytes"], np.uint64(least))
-    return units

@@ -1,22 +1,30 @@
-"""Connections on a fabric: packets, read or write, flight times, routes, and what they carry."""
+"""Connections on a fabric: what every connection of a schedule becomes in the image, and what it carries.
+
+A connection of the schedule becomes one row with its own number; one between machines, whose way has two legs,
+becomes that row for the receiving side and a second row, behind all others, for the sending side
+(`clusim.lowering.places` chooses the legs, `clusim.lowering.proxies` joins them).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import ScheduleError, TopologyError
+from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import Fabric, Protocol
+from clusim.fabric.model import Fabric, Nic
 from clusim.image import NONE, OPCODES, Op, empty
-from clusim.lowering.programs import protocol_of
-from clusim.schedule.ir import ABSENT, Connection, Prim, Schedule
-from clusim.schedule.iteration import prim_totals
+from clusim.lowering.aggregation import Trees
+from clusim.lowering.legs import AGGREGATION, FLAG, MULTIMEM, READ, WRITE, Leg
+from clusim.lowering.places import Places, protocol_of
+from clusim.lowering.proxies import Link
+from clusim.schedule.ir import ABSENT, Connection, Instance, Prim, Schedule
+from clusim.schedule.iteration import chunk_totals, sum_chunks
 
 __all__ = ["LinkLowering", "Traffic", "least_buffer"]
 
@@ -37,21 +45,12 @@ With three, flows that share a switch block each other as exact packets never do
 their rate (8 GPUs behind 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
 """
 
+AGGREGATION_BURSTS = 8
+"""Least number of bursts, of more than one packet each, that an aggregation tree holds open at a switch."""
+
 Array = NDArray[Any]
 
 _POLICIES = {"stripe": 0, "pinned": 1, "adaptive": 2}
-_WRITE, _READ, _FLAG, _MULTIMEM = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """What matters of the way between two ranks."""
-
-    hops: int
-    latency_ps: int
-    back_latency_ps: int
-    packet_bytes: int
-    width: int
 
 
 @dataclass(slots=True)
@@ -73,45 +72,131 @@ def least_buffer(burst: int, burst_bytes: int) -> int:
 
 
 class LinkLowering:
-    """Lowers the connections of a schedule onto a fabric."""
+    """Lowers the connections of a schedule onto a fabric.
 
-    def __init__(self, fabric: Fabric, schedule: Schedule) -> None:
+    Attributes
+    ----------
+    leg_of : list of Leg
+        Leg of every connection of the image; those of the schedule first.
+    owner : list of int
+        Connection of the schedule each of them belongs to.
+    links : dict
+        The connections between machines that need a proxy.
+    by_proxy : set of int
+        Connections whose receiving (`to_proxy`) or sending (`from_proxy`) program a NIC's proxy runs.
+    """
+
+    def __init__(
+        self, fabric: Fabric, schedule: Schedule, arrays: FabricArrays | None = None
+    ) -> None:
         self.fabric = fabric
         self.schedule = schedule
-        self.arrays: FabricArrays = fabric.lower()
-        self._routes: dict[tuple[int, int], _Route] = {}
+        self.arrays = arrays or fabric.lower()
+        self.places = Places(self.arrays)
+        self.leg_of: list[Leg] = []
+        self.owner: list[int] = list(range(len(schedule.connections)))
+        self.links: dict[int, Link] = {}
+        self.control_rows: list[tuple[int, ...]] = []
+        self._controls: dict[tuple[Nic, int], int] = {}
         self._mgroups: dict[tuple[int, ...], int] = {}
         self._unit_groups: dict[int, int] = {}
         self._unit_wires: dict[int, list[int]] = {}
+        self._unit_ways: dict[int, tuple[int, frozenset[int]]] = {}
         self._paths: list[list[int]] = []
+        self.trees = Trees(self.arrays, self._paths)
+        self._vertex: dict[int, int] = {}
+        self._proxied = _proxied_flags(schedule)
+        self._find_legs()
 
-    def route(self, src: int, dst: int) -> _Route:
-        """Return the way between two ranks; raises `ScheduleError` if there is none."""
-        if (src, dst) in self._routes:
-            return self._routes[src, dst]
-        try:
-            path = self.arrays.path(src, dst) if src != dst else []
-            latency = self.arrays.hop_latency_ps(src, dst) if src != dst else 0
-            back = self.arrays.hop_latency_ps(dst, src) if src != dst else 0
-        except TopologyError as error:
+    def _find_legs(self) -> None:
+        second: list[Leg] = []
+        groups: dict[int, dict[int, int]] = {}
+        for index, connection in enumerate(self.schedule.connections):
+            if connection.kind == "multimem":
+                self.leg_of.append(self._multimem_leg(connection))
+            elif connection.kind == "aggregation":
+                self.leg_of.append(self._aggregation_leg(connection))
+                groups.setdefault(connection.key, {})[connection.src] = index
+            elif index in self._proxied:
+                self.leg_of.append(self._proxy_flag(index, connection))
+            else:
+                self._point_to_point(index, connection, second)
+        self.leg_of += second
+        for key, own in groups.items():
+            self._add_tree(key, own)
+
+    def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
+        place = self.places.of(connection)
+        self.leg_of.append(place.legs[-1])
+        if len(place.legs) == 2:
+            number = len(self.schedule.connections) + len(second)
+            second.append(place.legs[0])
+            self.owner.append(index)
+            self.links[index] = Link(index, number, index, place.proxy, place.post_ps)
+
+    def _proxy_flag(self, index: int, connection: Connection) -> Leg:
+        """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
+        rank, places = connection.src, self.places
+        adapter = self._adapter(connection.src, connection.channel)[1]
+        tail, head = places.to_host(rank), places.to_gpu(rank)
+        if self._proxied[index] == "send":
+            tail, head = head + adapter.completion_ps + adapter.flush_ps, tail
+        end = places.endpoint(rank)
+        return Leg(end, end, FLAG, tail, head)
+
+    def _adapter(self, rank: int, channel: int) -> tuple[int, Nic]:
+        """Return the NIC (target index) that aggregates for a rank on a channel."""
+        rail = self.places.rails.choice(rank, channel)
+        if rail < 0:
             raise ScheduleError(
-                f"{self.schedule.name}: rank {src} cannot reach rank {dst} on {self.fabric.name};"
-                " use an algorithm over neighbours, such as ring"
-            ) from error
-        width = len(self.arrays.first_wires(src, dst)) if src != dst else 1
-        found = _Route(len(path), latency, back, self._packet_bytes(src, path), width)
-        self._routes[src, dst] = found
-        return found
+                f"{self.fabric.name}: rank {rank} has no NIC; sharp needs one for every rank, use ring"
+            )
+        nic = self.places.rails.nics(self.places.zone(rank))[rail]
+        node = self.fabric.nodes[int(self.arrays.targets["node"][nic])]
+        return nic, node.nic or Nic()
 
-    def _packet_bytes(self, rank: int, path: Sequence[int]) -> int:
-        """Return the payload limit of packets a rank makes, on all wires of a path."""
-        node = self.fabric.nodes[self.arrays.node_of(rank)]
-        requester = "sm" if node.kind == "gpu" else "nic"
-        limits = []
-        for wire in path:
-            name = self.arrays.format_names[int(self.arrays.wires["format"][wire])]
-            limits.append(self.fabric.formats[name].payload_bytes[requester])
-        return min(limits, default=128)
+    def post_ps(self, rank: int, channel: int) -> int:
+        """Return what it costs to post an aggregation [ps]."""
+        return self._adapter(rank, channel)[1].post_ps
+
+    def _aggregation_leg(self, connection: Connection) -> Leg:
+        nic, adapter = self._adapter(connection.src, connection.channel)
+        end = self.places.endpoint(connection.src)
+        way = self.trees.way_up(end, nic)
+        packet = min(
+            self._adapter(member, connection.channel)[1].mtu_bytes for member in connection.members
+        )
+        return Leg(
+            src=end,
+            dst=end,
+            kind=AGGREGATION,
+            hops=2 * len(way),
+            packet_bytes=packet,
+            forms=self.places.formats(way),
+            nic=adapter,
+        )
+
+    def _add_tree(self, key: int, own: dict[int, int]) -> None:
+        """Lay the tree of a group: rank -> connection of each member."""
+        first = self.schedule.connections[next(iter(own.values()))]
+        nics = [self._adapter(rank, first.channel)[0] for rank in first.members]
+        ends = [self.places.endpoint(rank) for rank in first.members]
+        vertices = self.trees.add(list(zip(ends, nics, strict=True)), key)
+        for rank, vertex in zip(first.members, vertices, strict=True):
+            self._vertex[own[rank]] = vertex
+
+    def _multimem_leg(self, connection: Connection) -> Leg:
+        rank = connection.src
+        wires = self.unit_wires(rank)
+        end = self.places.endpoint(rank)
+        if rank not in self._unit_ways:
+            self._unit_ways[rank] = (
+                self.places.packet_limit(rank, wires),
+                self.places.formats(wires),
+            )
+        packet, forms = self._unit_ways[rank]
+        hops = 3 + 3 * len(connection.members)
+        return Leg(end, 0, MULTIMEM, 0, 0, hops, packet, len(wires), forms)
 
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on."""
@@ -124,145 +209,124 @@ class LinkLowering:
             )
         return self._unit_wires[rank]
 
-    def is_read(self, connection: Connection) -> bool:
-        """Return whether the receiver pulls the data of a connection; LL and LL128 always push."""
-        return (
-            self.fabric.p2p == "read"
-            and connection.kind == "data"
-            and connection.protocol == "simple"
-        )
-
     def traffic(self) -> list[Traffic]:
-        """Return what each connection carries."""
-        found = [Traffic() for _ in self.schedule.connections]
+        """Return what each connection of the image carries."""
+        found = [Traffic(hops=max(1, leg.hops)) for leg in self.leg_of]
+        connections = self.schedule.connections
+        expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
+        sums = _Sums(self.schedule)
         for instance in self.schedule.instances:
-            template = self.schedule.templates[instance.template]
-            for prim in template.prims:
-                if prim.send == ABSENT or prim.sync:
+            for slot, ops in sums.sending[instance.template].items():
+                number = instance.connections[slot]
+                leg = self.leg_of[number]
+                if leg.kind == FLAG:
                     continue
-                number = instance.connections[prim.send]
-                connection = self.schedule.connections[number]
-                hops = self._hops(connection, prim)
-                if hops:
-                    expand = protocol_of(self.fabric, connection.protocol).expand_120
-                    item = found[number]
-                    item.hops = max(hops, item.hops)
-                    moved_bytes, slices = prim_totals(instance, template, prim)
-                    item.wire_bytes += -(-moved_bytes * expand // 120)
-                    item.slices += slices
+                item = found[number]
+                if leg.kind == MULTIMEM:
+                    item.hops = max(_multimem_hops(connections[number], op) for op in ops)
+                moved_bytes, slices = sums.moved(instance, slot)
+                item.wire_bytes += -(-moved_bytes * expand[connections[number].protocol] // 120)
+                item.slices += slices
+        for link in self.links.values():
+            if self.leg_of[link.first].kind != FLAG:
+                source, copy = found[link.second], found[link.first]
+                copy.wire_bytes, copy.slices = source.wire_bytes, source.slices
         return found
 
-    def _hops(self, connection: Connection, prim: Prim) -> int:
-        """Return the wires a packet of a connection crosses, requests and responses counted."""
-        if connection.kind == "flag":
-            return 0
-        if connection.kind == "data":
-            hops = self.route(connection.src, connection.dst).hops
-            return hops * (2 if self.is_read(connection) else 1)
-        flags, members = OPCODES[prim.op].flags, len(connection.members)
-        reduce, multicast = 2 + 2 * members, 1 + members
-        return (reduce if flags & Op.REDUCE else 0) + (multicast if flags & Op.MCAST else 0)
-
-    def packet_bytes(self, connection: Connection) -> int:
-        """Return the payload limit of a connection's packets."""
-        if connection.kind == "multimem":
-            return self._packet_bytes(connection.src, self.unit_wires(connection.src))
-        if connection.kind == "flag":
-            return 128
-        read = self.is_read(connection)
-        ends = (connection.dst, connection.src) if read else (connection.src, connection.dst)
-        return self.route(*ends).packet_bytes
-
     def conns(self, packets: Sequence[int], bursts: Sequence[int]) -> Array:
-        """Return the rows of all connections, for these packet sizes and bursts."""
-        known: dict[tuple[Connection, int, int], dict[str, int]] = {}
-        rows: list[tuple[int, ...]] = []
-        layout = empty("conns").dtype
-        names = layout.names or ()
-        for connection, packet, burst in zip(
-            self.schedule.connections, packets, bursts, strict=True
-        ):
-            alike = (replace(connection, channel=0, key=0, slots=1), packet, burst)
-            row = known.get(alike)
-            if row is None or connection.path:
-                row = known[alike] = self._row(connection, packet, burst)
-            row["key"], row["slots"] = connection.key, connection.slots
-            rows.append(tuple(row[name] for name in names))
-        return np.array(rows, layout)
+        """Return the rows of all connections of the image, for these packet sizes and bursts."""
+        rows = empty("conns", len(self.leg_of))
+        known: dict[int, int] = {}
+        codes = np.array([known.setdefault(id(leg), len(known)) for leg in self.leg_of], np.int64)
+        legs = list({id(leg): leg for leg in self.leg_of}.values())
+        for name in ("src", "dst", "kind", "tail_ps", "head_ps", "via_first", "via_last", "stage"):
+            rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
+        own = [self.schedule.connections[index] for index in self.owner]
+        rows["policy"] = [_policy(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
+        rows["key"] = [self._key(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
+        rows["slots"] = [connection.slots for connection in own]
+        rows["packet_bytes"], rows["burst"] = packets, bursts
+        rows["vc_response"] = self.fabric.response_vc
+        expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
+        for name in {connection.protocol for connection in own}:
+            protocol_of(self.fabric, name)
+        rows["expand_120"] = [expand[connection.protocol] for connection in own]
+        for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
+            rows[name] = NONE
+        rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
+        by_path = np.array([bool(connection.path) for connection in own], bool)
+        rows["window_bytes"] = self._windows(rows, bursts, by_path)
+        for index, connection in enumerate(self.schedule.connections):
+            if connection.kind == "multimem":
+                self._multimem(rows[index], connection)
+            elif connection.kind == "aggregation":
+                rows[index]["vertex"] = self._vertex[index]
+            elif connection.path:
+                self._pin_path(rows[index], connection)
+        return rows
 
-    def _row(self, connection: Connection, packet: int, burst: int) -> dict[str, int]:
-        """Return the fields of one connection."""
-        protocol = protocol_of(self.fabric, connection.protocol)
-        row = {
-            "tail_ps": 0,
-            "head_ps": 0,
-            "src": int(self.arrays.rank_endpoint[connection.src]),
-            "dst": int(self.arrays.rank_endpoint[connection.dst]),
-            "policy": _POLICIES[connection.policy],
-            "first_group": NONE,
-            "path": NONE,
-            "path_back": NONE,
-            "mgroup": NONE,
-            "packet_bytes": packet,
-            "burst": burst,
-            "vc": 0,
-            "vc_response": self.fabric.response_vc,
-            "expand_120": protocol.expand_120,
-        }
-        if connection.kind == "multimem":
-            self._multimem(row, connection)
-        else:
-            self._point_to_point(row, connection, protocol)
-        row["window_bytes"] = self._window_bytes(connection, row["kind"], packet * burst, burst)
-        return row
+    def _key(self, connection: Connection, leg: Leg) -> int:
+        """Return the key of a connection; between machines the receiving machine and NIC choose the way, as in a
+        forwarding table, so that machines that all send to their neighbours do not meet.
+        """
+        if leg.via_last == NONE:
+            return 0 if connection.kind == "aggregation" else connection.key
+        zone = int(self.arrays.targets["zone"][leg.via_last])
+        return zone + connection.channel
 
-    def _window_bytes(self, connection: Connection, kind: int, burst_bytes: int, burst: int) -> int:
-        """Return how much a CTA may have requested [bytes]; 0 is unlimited."""
+    def _control(self, leg: Leg) -> int:
+        """Return the rate control of a leg, or NONE."""
+        if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE or leg.adaptive:
+            return NONE
+        key = (leg.nic, leg.line_wire)
+        row = self.arrays.wires[leg.line_wire]
+        rate = int(row["rate_num"]) * 10**12 / int(row["rate_den"])
+        values = control_row(leg.nic, rate)
+        if key not in self._controls:
+            if values not in self.control_rows:
+                self.control_rows.append(values)
+            self._controls[key] = self.control_rows.index(values)
+        return self._controls[key]
+
+    def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
+        """Return how much each connection may have requested [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
-        if kind not in (_READ, _MULTIMEM) or window == 0:
-            return 0
-        if kind == _MULTIMEM:
-            return window * NVLS_WARPS // CTA_WARPS
-        return max(
-            window, WINDOW_BURSTS * self._width(connection) * burst_bytes if burst > 1 else 0
-        )
+        burst = np.asarray(bursts, np.int64)
+        size = rows["packet_bytes"].astype(np.int64) * burst
+        kind = rows["kind"]
+        pinned = by_path | ((rows["policy"] == 1) & (rows["stage"] == NONE))
+        width = np.array([leg.width for leg in self.leg_of], np.int64)
+        found = np.zeros(len(rows), np.int64)
+        if window:
+            least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
+            reads = (kind == READ) | (rows["stage"] != NONE)
+            found[reads] = np.where(burst > 1, np.maximum(window, least), window)[reads]
+            found[kind == MULTIMEM] = window * NVLS_WARPS // CTA_WARPS
+        if self._vertex:
+            found[kind == AGGREGATION] = (self.vertex_slots(bursts) * size)[kind == AGGREGATION]
+        return found
 
-    def _width(self, connection: Connection) -> int:
-        """Return the number of first wires a connection's requests spread over."""
-        if connection.policy == "pinned" or connection.path:
-            return 1
-        if connection.kind == "multimem":
-            return len(self.unit_wires(connection.src))
-        read = self.is_read(connection)
-        ends = (connection.dst, connection.src) if read else (connection.src, connection.dst)
-        return self.route(*ends).width
+    def vertex_slots(self, bursts: Sequence[int]) -> int:
+        """Return the open packets (or bursts) of an aggregation tree at a switch."""
+        burst = max((bursts[index] for index in self._vertex), default=1)
+        slots = self.trees.slots()
+        return slots if burst == 1 else max(min(slots, AGGREGATION_BURSTS), slots // burst)
 
-    def _multimem(self, row: dict[str, int], connection: Connection) -> None:
-        row["kind"], row["dst"] = _MULTIMEM, 0
+    def _multimem(self, row: Any, connection: Connection) -> None:
         members = tuple(int(self.arrays.rank_endpoint[rank]) for rank in connection.members)
         row["mgroup"] = self._mgroups.setdefault(members, len(self._mgroups))
         group = len(self.arrays.group_off) - 1 + len(self._unit_groups)
         row["first_group"] = self._unit_groups.setdefault(connection.src, group)
 
-    def _point_to_point(
-        self, row: dict[str, int], connection: Connection, protocol: Protocol
-    ) -> None:
-        route = self.route(connection.src, connection.dst)
-        flags_in_data = connection.kind == "data" and connection.protocol != "simple"
-        if not flags_in_data:
-            row["tail_ps"] = route.latency_ps + protocol.tail_fence_ps
-        row["head_ps"] = route.back_latency_ps + protocol.head_fence_ps
-        if connection.kind == "flag":
-            row["kind"] = _FLAG
+    def _pin_path(self, row: Any, connection: Connection) -> None:
+        forward = self._explicit(connection)
+        backward = [int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)]
+        read = row["kind"] == READ
+        if row["kind"] not in (WRITE, READ) or row["stage"] != NONE or row["via_last"] != NONE:
             return
-        read = self.is_read(connection)
-        row["kind"] = _READ if read else _WRITE
-        if connection.path:
-            forward = self._explicit(connection)
-            backward = [int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)]
-            row["path"] = self._add_path(backward if read else forward)
-            if read:
-                row["path_back"] = self._add_path(forward)
+        row["path"] = self._add_path(backward if read else forward)
+        if read:
+            row["path_back"] = self._add_path(forward)
 
     def _explicit(self, connection: Connection) -> list[int]:
         """Return the wires of an explicit path of node names."""
@@ -285,15 +349,18 @@ class LinkLowering:
 
     def groups(self) -> tuple[Array, Array]:
         """Return the route groups, with those of multimem connections behind the fabric's."""
-        offsets = [int(value) for value in self.arrays.group_off]
-        wires = [int(value) for value in self.arrays.group_wires]
-        for rank in self._unit_groups:
-            wires += self.unit_wires(rank)
-            offsets.append(len(wires))
-        return np.array(offsets, np.uint32), np.array(wires, np.uint32)
+        own = [self.unit_wires(rank) for rank in self._unit_groups]
+        ends = int(self.arrays.group_off[-1]) + np.cumsum(
+            [len(wires) for wires in own], dtype=np.int64
+        )
+        wires = [wire for group in own for wire in group]
+        return (
+            np.concatenate((self.arrays.group_off, ends)).astype(np.uint32),
+            np.concatenate((self.arrays.group_wires, wires)).astype(np.uint32),
+        )
 
     def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Array]:
-        """Return connections, route groups, explicit paths and multicast groups."""
+        """Return connections, route groups, explicit paths, multicast groups, trees and rate controls."""
         found = {"conns": self.conns(packets, bursts)}
         found["group_off"], found["group_wires"] = self.groups()
         for name, body, lists in (
@@ -302,4 +369,99 @@ class LinkLowering:
         ):
             found[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
             found[body] = np.array([item for own in lists for item in own], np.uint32)
+        found["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
+        found["controls"] = np.array(self.control_rows, empty("controls").dtype)
         return found
+
+
+def control_row(nic: Nic, line_Bps: float) -> tuple[int, ...]:
+    """Return the row of a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
+    control = nic.rate_control
+    assert control is not None
+
+    def rate(value_Bps: float) -> int:
+        return max(1, round(value_Bps * 2**30 / 1e12))
+
+    return (
+        control.alpha_timer_ps,
+        control.increase_timer_ps,
+        control.cnp_interval_ps,
+        control.cnp_delay_ps,
+        control.byte_counter,
+        rate(line_Bps),
+        rate(min(control.min_Bps, line_Bps)),
+        rate(control.additive_Bps),
+        rate(control.hyper_Bps),
+        control.g_65536,
+        control.fast_recovery,
+    )
+
+
+def _policy(connection: Connection, leg: Leg) -> int:
+    if leg.adaptive is not None:
+        return _POLICIES["adaptive" if leg.adaptive else "pinned"]
+    return _POLICIES[connection.policy]
+
+
+class _Sums:
+    """Adds up what programs send; programs with the same template and sizes share the work.
+
+    Attributes
+    ----------
+    sending : list of dict
+        Per template the operations that send, by connection slot.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._prims: list[dict[int, list[Prim]]] = []
+        for template in schedule.templates:
+            own: dict[int, list[Prim]] = {}
+            for prim in template.prims:
+                if prim.send != ABSENT and not prim.sync:
+                    own.setdefault(prim.send, []).append(prim)
+            self._prims.append(own)
+        self.sending = [
+            {slot: {prim.op for prim in prims} for slot, prims in own.items()}
+            for own in self._prims
+        ]
+        self._even: dict[int, tuple[bool, Sequence[tuple[int, int]]]] = {}
+        self._known: dict[tuple[int, int, int, int], tuple[int, int]] = {}
+
+    def moved(self, instance: Instance, slot: int) -> tuple[int, int]:
+        """Return (bytes, slices) that an instance sends on a slot."""
+        totals = chunk_totals(instance, self.schedule.templates[instance.template])
+        if id(totals) not in self._even:  # kept with its totals, so that the id stays theirs
+            self._even[id(totals)] = len(set(totals)) == 1, totals
+        rotation = 0 if self._even[id(totals)][0] else instance.rotation
+        key = (instance.template, slot, rotation, id(totals))
+        if key not in self._known:
+            prims = self._prims[instance.template][slot]
+            self._known[key] = sum_chunks(totals, prims, rotation)
+        return self._known[key]
+
+
+def _multimem_hops(connection: Connection, op: str) -> int:
+    flags, members = OPCODES[op].flags, len(connection.members)
+    reduce, multicast = 2 + 2 * members, 1 + members
+    return (reduce if flags & Op.REDUCE else 0) + (multicast if flags & Op.MCAST else 0)
+
+
+def _proxied_flags(schedule: Schedule) -> dict[int, str]:
+    """Return the flags of programs that aggregate, by connection: whether the proxy receives or sends it."""
+    found: dict[int, str] = {}
+    aggregating = [
+        any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
+        for template in schedule.templates
+    ]
+    if not any(aggregating):
+        return found
+    for instance in schedule.instances:
+        if not aggregating[instance.template]:
+            continue
+        for prim in schedule.templates[instance.template].prims:
+            if OPCODES[prim.op].flags & Op.RECV:
+                found[instance.connections[prim.recv]] = "recv"
+            elif OPCODES[prim.op].flags & Op.SEND:
+                found[instance.connections[prim.send]] = "send"
+    return found

@@ -1,7 +1,12 @@
-"""Programs and tasks on a fabric: instances, templates, costs, kernels."""
+"""Programs and tasks on a fabric: instances, templates, costs and kernels, and the proxies of NICs.
+
+Proxies come behind the schedule's own instances, in tasks of their own behind the schedule's tasks, which start with
+those of their senders.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +14,14 @@ from numpy.typing import NDArray
 
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import Fabric, Protocol
-from clusim.image import NONE, OPCODES, empty
-from clusim.schedule.ir import ABSENT, Schedule, Task
+from clusim.fabric.model import Fabric
+from clusim.image import NONE, OPCODES, Op, empty
+from clusim.lowering.links import LinkLowering
+from clusim.lowering.places import protocol_of
+from clusim.lowering.proxies import MAX_SLOTS, Proxy, plan_proxies, proxy_connections
+from clusim.schedule.ir import ABSENT, Instance, Schedule, Task, Template
 
-__all__ = ["ProgramLowering", "protocol_of"]
+__all__ = ["ProgramLowering"]
 
 Array = NDArray[Any]
 
@@ -21,23 +29,46 @@ _TASK_KINDS = {"program": 0, "kernel": 1, "delay": 2, "marker": 3}
 _MODES = {"interleaved": 0, "blocked": 1}
 
 
-def protocol_of(fabric: Fabric, name: str) -> Protocol:
-    """Return the fabric's protocol called `name`."""
-    found = fabric.protocols.get(name)
-    if found is None:
-        known = ", ".join(fabric.protocols) or "none"
-        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
-    return found
-
-
 class ProgramLowering:
     """Lowers the instances, templates and tasks of a schedule."""
 
-    def __init__(self, fabric: Fabric, schedule: Schedule) -> None:
+    def __init__(self, fabric: Fabric, schedule: Schedule, links: LinkLowering) -> None:
         self.fabric = fabric
         self.schedule = schedule
-        self.arrays: FabricArrays = fabric.lower()
+        self.links = links
+        self.arrays: FabricArrays = links.arrays
         self._costs: dict[tuple[str, int], int] = {}
+        self._slots = self._count_slots()
+        room = [MAX_SLOTS - count for count in self._slots]
+        self.proxies: list[Proxy] = plan_proxies(schedule, links.links, room)
+        self._proxy_tasks = sorted(
+            {schedule.instances[item.instance].task for item in self.proxies}
+        )
+        self._extra: dict[Template, int] = {}
+        self._aggregates = [
+            any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
+            for template in schedule.templates
+        ]
+
+    def _count_slots(self) -> list[int]:
+        """Return the most programs any task runs at each endpoint; too many CTAs are refused."""
+        programs: dict[int, int] = {}
+        ctas: dict[int, int] = {}
+        most = [0] * len(self.arrays.endpoints)
+        for item in self.schedule.instances:
+            programs[item.task] = programs.get(item.task, 0) + 1
+            ctas[item.task] = ctas.get(item.task, 0) + (item.sm > 0)
+        for task, count in programs.items():
+            rank = self.schedule.tasks[task].rank
+            endpoint = int(self.arrays.rank_endpoint[rank])
+            slots = int(self.arrays.endpoints["cta_slots"][endpoint])
+            if ctas[task] > slots or count > MAX_SLOTS:
+                raise ScheduleError(
+                    f"{self.schedule.name}: rank {rank} runs more than its {slots} CTAs at once;"
+                    " use fewer channels"
+                )
+            most[endpoint] = max(most[endpoint], count)
+        return most
 
     def program_arrays(self) -> dict[str, Array]:
         """Return templates, instances, costs and tasks."""
@@ -48,43 +79,71 @@ class ProgramLowering:
         found["costs"] = self.costs()
         return found
 
+    def endpoints(self) -> Array:
+        """Return the endpoints, with room for all programs and proxies."""
+        rows = self.arrays.endpoints.copy()
+        used = {link.endpoint for item in self.proxies for link in item.links}
+        full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
+        rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MAX_SLOTS
+        return rows
+
     def instances(self) -> tuple[Array, Array]:
         """Return the instances and the connections they name."""
         rows: list[tuple[int, ...]] = []
         conns: list[int] = []
-        per_task: dict[int, int] = {}
         for item in self.schedule.instances:
             endpoint = int(self.arrays.rank_endpoint[item.rank])
-            per_task[item.task] = per_task.get(item.task, 0) + 1
-            sizes = (
-                item.channel * self.fabric.cta_skew_ps,
-                item.offset,
-                item.length,
-                item.chunk_bytes,
-                item.stride,
-                item.limit,
-                item.slice_min,
-            )
-            where = (item.task, endpoint, item.template, item.rotation, len(conns), item.align)
             cost = self._cost(item.protocol, item.fixed_div)
-            rows.append((*sizes, *where, item.slices, item.slots_per_slice, cost, item.sm))
-            conns.extend(item.connections)
-            slots = int(self.arrays.endpoints["cta_slots"][endpoint])
-            if per_task[item.task] > slots:
-                raise ScheduleError(
-                    f"{self.schedule.name}: rank {item.rank} runs more than its {slots} CTAs at once;"
-                    " use fewer channels"
-                )
+            if self._aggregates[item.template]:
+                cost = self._posting(item)
+            start = item.channel * self.fabric.cta_skew_ps
+            where = (item.task, endpoint, item.template, item.rotation, len(conns))
+            rows.append(_instance_row(item, start, where, cost, item.sm))
+            conns.extend(self._ends(item))
+        first = len(self.schedule.tasks)
+        task_of = {task: first + number for number, task in enumerate(self._proxy_tasks)}
+        for proxy in self.proxies:
+            item = self.schedule.instances[proxy.instance]
+            link = proxy.links[0]
+            template = len(self.schedule.templates) + self._extra.setdefault(
+                proxy.template, len(self._extra)
+            )
+            where = (task_of[item.task], link.endpoint, template, item.rotation, len(conns))
+            cost = self._costs.setdefault(("", link.post_ps), len(self._costs))
+            rows.append(_instance_row(item, 0, where, cost, 0))
+            conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
         return np.array(rows, layout), np.array(conns, empty("inst_conns").dtype)
+
+    def _ends(self, item: Instance) -> Sequence[int]:
+        """Return the image's connections of an instance: senders to another machine use the one to their proxy."""
+        links = self.links.links
+        if not links:
+            return item.connections
+        connections = self.schedule.connections
+        return [
+            links[number].first
+            if number in links and connections[number].src == item.rank
+            else number
+            for number in item.connections
+        ]
+
+    def _posting(self, item: Instance) -> int:
+        """Return the cost row of a program that a NIC's proxy runs; its primitives share the time to post."""
+        post_ps = self.links.post_ps(item.rank, item.channel)
+        prims = len(self.schedule.templates[item.template].prims)
+        return self._costs.setdefault(("", post_ps // prims), len(self._costs))
 
     def _cost(self, protocol: str, fixed_div: int) -> int:
         return self._costs.setdefault((protocol, fixed_div), len(self._costs))
 
     def costs(self) -> Array:
-        """Return the cost rows that the instances named."""
+        """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""
         rows = empty("costs", len(self._costs))
         for (name, fixed_div), index in self._costs.items():
+            if not name:
+                rows[index]["fixed_ps"] = fixed_div
+                continue
             protocol = protocol_of(self.fabric, name)
             rows[index]["fixed_ps"] = protocol.fixed_ps // fixed_div
             for opcode in OPCODES.values():
@@ -96,7 +155,7 @@ class ProgramLowering:
         """Return templates and primitives."""
         templates: list[tuple[int, ...]] = []
         prims: list[tuple[int, ...]] = []
-        for item in self.schedule.templates:
+        for item in (*self.schedule.templates, *self._extra):
             templates.append(
                 (len(prims), len(prims) + len(item.prims), item.nchunks, _MODES[item.mode])
             )
@@ -107,17 +166,20 @@ class ProgramLowering:
         return np.array(templates, empty("templates").dtype), np.array(prims, empty("prims").dtype)
 
     def tasks(self) -> tuple[Array, Array]:
-        """Return the tasks and their successors."""
+        """Return the tasks and their successors; the proxies of a task start when it does."""
         schedule = self.schedule
-        rows = empty("tasks", len(schedule.tasks))
-        successors: list[list[int]] = [[] for _ in schedule.tasks]
-        for index, task in enumerate(schedule.tasks):
+        tasks = [*schedule.tasks, *(schedule.tasks[index] for index in self._proxy_tasks)]
+        rows = empty("tasks", len(tasks))
+        successors: list[list[int]] = [[] for _ in tasks]
+        for index, task in enumerate(tasks):
             for dep in sorted(set(task.deps)):
                 successors[dep].append(index)
-        owner = np.array([item.task for item in schedule.instances], np.int64)
-        bounds = np.searchsorted(owner, np.arange(len(schedule.tasks) + 1))
+        place = {task: len(schedule.tasks) + i for i, task in enumerate(self._proxy_tasks)}
+        proxies = [place[schedule.instances[item.instance].task] for item in self.proxies]
+        owner = np.array([*(item.task for item in schedule.instances), *proxies], np.int64)
+        bounds = np.searchsorted(owner, np.arange(len(tasks) + 1))
         offsets = np.cumsum([0, *map(len, successors)])
-        for index, task in enumerate(schedule.tasks):
+        for index, task in enumerate(tasks):
             row = rows[index]
             row["kind"], row["delay_ps"] = _TASK_KINDS[task.kind], task.delay_ps
             row["endpoint"] = self.arrays.rank_endpoint[task.rank]
@@ -144,3 +206,19 @@ class ProgramLowering:
                 f"task {task.name!r}: {self.fabric.name} has no peak rate for {task.precision!r}; it has {known}"
             )
         return sms, -(-task.flops * 10**12 * endpoint.sms // (int(peak) * sms))
+
+
+def _instance_row(
+    item: Instance, start_ps: int, where: tuple[int, int, int, int, int], cost: int, sm: int
+) -> tuple[int, ...]:
+    """Return an instance's row; `where` is task, endpoint, template, rotation and first connection."""
+    sizes = (
+        start_ps,
+        item.offset,
+        item.length,
+        item.chunk_bytes,
+        item.stride,
+        item.limit,
+        item.slice_min,
+    )
+    return (*sizes, *where, item.align, item.slices, item.slots_per_slice, cost, sm)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from clusim.analysis.latency import LatencySummary, summarise
-from clusim.analysis.limits import ClassTraffic, WireUse, busiest_wires, class_traffic, limit
+from clusim.analysis.limits import (
+    ClassTraffic,
+    TierTraffic,
+    WireUse,
+    busiest_wires,
+    class_traffic,
+    limit,
+    machines_of,
+    tier_traffic,
+)
 from clusim.result import Result
 from clusim.units import format_size, format_time
 
@@ -36,6 +45,7 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
         _table(rows),
         _limit_lines(result),
         _wire_table(busiest_wires(result)),
+        _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
         _table(_foot(result)),
     ]
@@ -85,9 +95,17 @@ def _limit_lines(result: Result) -> list[str]:
     lines = [f"  limit: {text}"]
     share = f"{top.payload_share:.1%} of what it carries is payload"
     if top.busbw_bound_GBps is None:
-        return [*lines, f"         {share}"]
-    bound = f"never idle, it would give {top.busbw_bound_GBps:.2f} GB/s of bus bandwidth"
-    return [*lines, f"         {share}; {bound}"]
+        lines.append(f"         {share}")
+    else:
+        bound = f"never idle, it would give {top.busbw_bound_GBps:.2f} GB/s of bus bandwidth"
+        lines.append(f"         {share}; {bound}")
+    if machines_of(result) > 1:
+        rate = top.tier_GBps / max(1, top.tier_wires)
+        lines.append(
+            f"         {top.wire_class}: {top.tier_wires} x {rate:.2f} = {top.tier_GBps:.2f} GB/s per machine,"
+            f" {top.tier_busy:.1%} busy on average"
+        )
+    return lines
 
 
 def _wire_table(uses: list[WireUse]) -> list[str]:
@@ -101,6 +119,26 @@ def _wire_table(uses: list[WireUse]) -> list[str]:
         for use in uses
     ]
     return [head, *rows]
+
+
+def _tier_table(table: list[TierTraffic]) -> list[str]:
+    """Return the tiers of a fabric that has several; what never happened has no column."""
+    if len(table) < 2:
+        return []
+    width = max(13, *(len(row.tier) for row in table))
+    extra = [
+        name for name in ("pauses", "marks", "replays") if any(getattr(row, name) for row in table)
+    ]
+    head = f"  {'tier':<{width}}  {'wires':>5} {'busy':>7} {'busiest':>7} {'no credit':>9}"
+    head += f" {'packets':>14} {'on the wire':>11}"
+    lines = [head + "".join(f" {name:>9}" for name in extra)]
+    for row in table:
+        line = (
+            f"  {row.tier:<{width}}  {row.wires:>5} {row.mean_busy:>7.1%} {row.max_busy:>7.1%} {row.no_credit:>9.1%}"
+            f" {row.packets:>14,} {format_size(row.wire_bytes):>11}"
+        )
+        lines.append(line + "".join(f" {getattr(row, name):>9,}" for name in extra))
+    return lines
 
 
 def _class_table(table: list[ClassTraffic]) -> list[str]:

@@ -20,7 +20,7 @@ from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Sched
 
 __all__ = ["VERSION", "from_arrays", "to_arrays"]
 
-VERSION = 1
+VERSION = 2
 """Version of the array form."""
 
 Array = NDArray[Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -64,6 +64,8 @@ class ProgramBuilder:
         self._instances: list[Instance] = []
         self._tasks: list[Task] = []
         self._last: dict[tuple[int, str], tuple[int, ...]] = {}
+        self._groups = 0
+        self._shared: dict[Hashable, int] = {}
 
     def task(self, task: Task, after: Iterable[int] = ()) -> int:
         """Append `task` to its rank's stream and return its index."""
@@ -136,10 +138,24 @@ class ProgramBuilder:
         wanted = Template(name, tuple(prims), nchunks, mode)
         return self._templates.setdefault(wanted, len(self._templates))
 
+    def shared_template(
+        self, key: Hashable, name: str, make: Callable[[], Iterable[Prim]], nchunks: int, mode: Mode
+    ) -> int:
+        """Return the index of the template that `make` gives; it is asked once per `key`."""
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.template(name, make(), nchunks, mode)
+        return found
+
     def connection(self, connection: Connection) -> int:
         """Add a connection and return its index."""
         self._connections.append(connection)
         return len(self._connections) - 1
+
+    def new_group(self) -> int:
+        """Return the number of a new aggregation group."""
+        self._groups += 1
+        return self._groups - 1
 
     def instance(self, instance: Instance) -> None:
         """Add an instance of a template."""
@@ -289,11 +305,26 @@ class Plan:
         } | fields
         return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **settings))
 
+    def new_group(self) -> int:
+        """Return the number of a new aggregation group: the `key` of its connections."""
+        return self.builder.new_group()
+
+    def shared_template(
+        self,
+        key: Hashable,
+        name: str,
+        make: Callable[[], Iterable[Prim]],
+        nchunks: int = 1,
+        mode: Mode = "interleaved",
+    ) -> int:
+        """Return a template for `program` that is made once per `key`, for programs of many primitives."""
+        return self.builder.shared_template(key, name, make, nchunks, mode)
+
     def program(
         self,
         position: int,
         part: Part,
-        prims: Iterable[Prim],
+        prims: Iterable[Prim] | int,
         connections: Sequence[int] = (),
         *,
         rotation: int = 0,
@@ -302,9 +333,14 @@ class Plan:
         name: str | None = None,
         **fields: Any,
     ) -> None:
-        """Let the rank at `position` run `prims` on `part`; `fields` as in `Instance`."""
+        """Let the rank at `position` run `prims` (or a template of `shared_template`) on `part`.
+
+        `fields` as in `Instance`.
+        """
         title = name or f"{self.call.operation}/{self.call.algorithm}"
-        template = self.builder.template(title, prims, nchunks, mode)
+        template = (
+            prims if isinstance(prims, int) else self.builder.template(title, prims, nchunks, mode)
+        )
         shape = self.shape
         settings: dict[str, Any] = {
             "chunk_bytes": shape.chunk_bytes,

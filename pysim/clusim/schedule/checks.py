@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
 from clusim.errors import ScheduleError
 from clusim.image import OPCODES, Op
 from clusim.schedule.dtypes import element
@@ -23,6 +26,8 @@ def validate(schedule: Schedule) -> None:
         if task.kind == "kernel" and task.sms < 0:
             raise ScheduleError(f"task {index}: sms={task.sms}; must be >= 0 (0 = all)")
     _check_acyclic(schedule)
+    _check_groups(schedule)
+    uses = [_uses(template) for template in schedule.templates]
     last_task = 0
     for index, instance in enumerate(schedule.instances):
         if instance.task < last_task:
@@ -30,8 +35,8 @@ def validate(schedule: Schedule) -> None:
                 f"instance {index}: task {instance.task} after {last_task}; sort by task"
             )
         last_task = instance.task
-        _check_instance(f"instance {index}", instance, schedule)
-    _check_ends(schedule)
+        _check_instance(f"instance {index}", instance, schedule, uses)
+    _check_ends(schedule, uses)
 
 
 def _check_range(what: str, value: int, size: int) -> None:
@@ -44,7 +49,7 @@ def _check_connection(where: str, connection: Connection, num_ranks: int) -> Non
         _check_range(f"{where}: rank", rank, num_ranks)
     if connection.slots < 1:
         raise ScheduleError(f"{where}: slots={connection.slots}; must be >= 1")
-    if (connection.kind == "multimem") != bool(connection.members):
+    if (connection.kind in ("multimem", "aggregation")) != bool(connection.members):
         raise ScheduleError(
             f"{where}: kind {connection.kind} with {len(connection.members)} members"
         )
@@ -54,7 +59,62 @@ def _check_connection(where: str, connection: Connection, num_ranks: int) -> Non
         )
 
 
-def _check_instance(where: str, instance: Instance, schedule: Schedule) -> None:
+class _Use(NamedTuple):
+    """An end of a connection that primitives of a template use: slot, and the kind of connection they need."""
+
+    op: str
+    name: Literal["recv", "send"]
+    end: Literal["src", "dst"]
+    slot: int
+    kind: str
+
+
+def _uses(template: Template) -> list[_Use]:
+    """Return the distinct uses of connections in a template; instances share them by the thousand."""
+    found: dict[tuple[str, int, str], _Use] = {}
+    for prim in template.prims:
+        kind = _kind_needed(prim.op)
+        if prim.recv != ABSENT:
+            found.setdefault(
+                ("recv", prim.recv, kind), _Use(prim.op, "recv", "dst", prim.recv, kind)
+            )
+        if prim.send != ABSENT:
+            found.setdefault(
+                ("send", prim.send, kind), _Use(prim.op, "send", "src", prim.send, kind)
+            )
+    return list(found.values())
+
+
+def _kind_needed(op: str) -> str:
+    flags = OPCODES[op].flags
+    if flags & Op.AGGREGATE:
+        return "aggregation"
+    return "multimem" if flags & (Op.MCAST | Op.REDUCE) else ""
+
+
+def _check_groups(schedule: Schedule) -> None:
+    """Check that every member of an aggregation group has one connection in it."""
+    groups: dict[int, dict[int, tuple[int, ...]]] = {}
+    for index, connection in enumerate(schedule.connections):
+        if connection.kind == "aggregation":
+            own = groups.setdefault(connection.key, {})
+            if connection.src in own or connection.src not in connection.members:
+                raise ScheduleError(
+                    f"connection {index}: rank {connection.src} must be in group {connection.key} once"
+                )
+            own[connection.src] = connection.members
+    for key, own in groups.items():
+        members = next(iter(own.values()))
+        if any(other != members for other in own.values()) or set(members) != set(own):
+            raise ScheduleError(
+                f"aggregation group {key}: connections of ranks {sorted(own)}, members {sorted(members)};"
+                " every member needs one connection, with the same members"
+            )
+
+
+def _check_instance(
+    where: str, instance: Instance, schedule: Schedule, uses: Sequence[Sequence[_Use]]
+) -> None:
     _check_range(f"{where}: task", instance.task, len(schedule.tasks))
     _check_range(f"{where}: template", instance.template, len(schedule.templates))
     task = schedule.tasks[instance.task]
@@ -76,48 +136,42 @@ def _check_instance(where: str, instance: Instance, schedule: Schedule) -> None:
                 )
     for connection in instance.connections:
         _check_range(f"{where}: connection", connection, len(schedule.connections))
-    _check_prims(where, instance, schedule.templates[instance.template], schedule)
+    _check_prims(where, instance, uses[instance.template], schedule)
 
 
-def _check_prims(where: str, instance: Instance, template: Template, schedule: Schedule) -> None:
-    for prim in template.prims:
-        for name, end in (("recv", "dst"), ("send", "src")):
-            slot = getattr(prim, name)
-            if slot == ABSENT:
-                continue
-            _check_range(f"{where}: {prim.op}: {name} connection", slot, len(instance.connections))
-            connection = schedule.connections[instance.connections[slot]]
-            if getattr(connection, end) != instance.rank:
-                raise ScheduleError(
-                    f"{where}: {prim.op}: connection {connection.src} -> {connection.dst} does not"
-                    f" {name} at rank {instance.rank}"
-                )
-            multimem = bool(OPCODES[prim.op].flags & (Op.MCAST | Op.REDUCE))
-            if multimem != (connection.kind == "multimem"):
-                raise ScheduleError(
-                    f"{where}: {prim.op} on a {connection.kind} connection; only multicastStore,"
-                    " reduceLoad and reduceLoadStore use multimem connections"
-                )
-            if connection.slots < instance.slots_per_slice:
-                raise ScheduleError(
-                    f"{where}: a slice needs {instance.slots_per_slice} slots, the connection has"
-                    f" {connection.slots}"
-                )
+def _check_prims(where: str, instance: Instance, uses: Sequence[_Use], schedule: Schedule) -> None:
+    for use in uses:
+        _check_range(
+            f"{where}: {use.op}: {use.name} connection", use.slot, len(instance.connections)
+        )
+        connection = schedule.connections[instance.connections[use.slot]]
+        if (connection.src if use.end == "src" else connection.dst) != instance.rank:
+            raise ScheduleError(
+                f"{where}: {use.op}: connection {connection.src} -> {connection.dst} does not"
+                f" {use.name} at rank {instance.rank}"
+            )
+        special = connection.kind if connection.kind in ("multimem", "aggregation") else ""
+        if use.kind != special:
+            raise ScheduleError(
+                f"{where}: {use.op} on a {connection.kind} connection; only multicastStore, reduceLoad"
+                " and reduceLoadStore use multimem connections, and only aggregate uses aggregation"
+            )
+        if connection.slots < instance.slots_per_slice:
+            raise ScheduleError(
+                f"{where}: a slice needs {instance.slots_per_slice} slots, the connection has"
+                f" {connection.slots}"
+            )
 
 
-def _check_ends(schedule: Schedule) -> None:
+def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
     """Check that at most one instance sends on, and one receives from, each connection."""
     users: dict[tuple[str, int], int] = {}
     for index, instance in enumerate(schedule.instances):
-        used = {("recv", prim.recv) for prim in schedule.templates[instance.template].prims}
-        used |= {("send", prim.send) for prim in schedule.templates[instance.template].prims}
-        for end, slot in used:
-            if slot == ABSENT:
-                continue
-            key = (end, instance.connections[slot])
+        for use in uses[instance.template]:
+            key = (use.name, instance.connections[use.slot])
             if users.setdefault(key, index) != index:
                 raise ScheduleError(
-                    f"connection {key[1]}: instances {users[key]} and {index} both {end};"
+                    f"connection {key[1]}: instances {users[key]} and {index} both {use.name};"
                     " give each its own connection"
                 )
 

@@ -40,7 +40,7 @@ ABSENT = -1
 
 Buffer = Literal["input", "output", "scratch"]
 Mode = Literal["interleaved", "blocked"]
-ConnectionKind = Literal["data", "flag", "multimem"]
+ConnectionKind = Literal["data", "flag", "multimem", "aggregation"]
 Policy = Literal["stripe", "pinned", "adaptive"]
 TaskKind = Literal["program", "kernel", "delay", "marker"]
 
@@ -83,7 +83,7 @@ class Prim:
         opcode = OPCODES.get(self.op)
         if opcode is None:
             raise ScheduleError(f"primitive {self.op!r}: unknown; use one of {', '.join(OPCODES)}")
-        needs_send = bool(opcode.flags & (Op.SEND | Op.MCAST | Op.REDUCE))
+        needs_send = bool(opcode.flags & (Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE))
         if (self.recv != ABSENT) != bool(opcode.flags & Op.RECV):
             raise ScheduleError(f"primitive {self.op}: recv={self.recv} does not fit this opcode")
         if (self.send != ABSENT) != needs_send:
@@ -118,12 +118,14 @@ class Connection:
     Attributes
     ----------
     src, dst : int
-        Ranks; for ``multimem`` both are the requesting rank.
+        Ranks; for ``multimem`` and ``aggregation`` both are the requesting rank.
     channel : int
-        Channel it belongs to; for reports only.
+        Channel it belongs to; between machines it also chooses among equally near NICs.
     kind : ConnectionKind
         ``data`` (written by the sender or read by the receiver, as the fabric says), ``flag`` (no data
-        on wires), ``multimem`` (multicast and in-network reduction over `members`).
+        on wires), ``multimem`` (multicast and in-network reduction over `members`), ``aggregation``
+        (reduction over `members` in the switches between machines; `key` is the number of the group, in
+        which every member has one connection).
     policy : Policy
         How packets spread over parallel first wires.
     key : int
@@ -132,6 +134,8 @@ class Connection:
         ``simple``, ``ll`` or ``ll128``.
     path : tuple of str
         Names of the nodes on an explicit path from `src` to `dst`, both included; empty for routed.
+    rail : int
+        Which NIC of both machines it uses, counted in each; `ABSENT` leaves the choice to the lowering.
     """
 
     src: int
@@ -144,6 +148,7 @@ class Connection:
     protocol: str = "simple"
     members: tuple[int, ...] = ()
     path: tuple[str, ...] = ()
+    rail: int = ABSENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.schedule.ir import Instance, Mode, Prim, Template
 
-__all__ = ["Slice", "chunk_of", "iter_slices", "loop_count", "prim_totals"]
+__all__ = [
+    "Slice",
+    "chunk_of",
+    "chunk_totals",
+    "iter_slices",
+    "loop_count",
+    "prim_totals",
+    "sum_chunks",
+]
 
 
 class Slice(NamedTuple):
@@ -132,12 +140,10 @@ def _chunk_total(instance: Instance, template: Template, loops: int, chunk: int)
     return total_bytes, slices
 
 
-def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int, int]:
-    """Return (bytes, slices) that `prim` moves over all loops of an instance."""
-    if prim.sync:
-        return 0, prim.repeat * loop_count(instance, template)
+def chunk_totals(instance: Instance, template: Template) -> tuple[tuple[int, int], ...]:
+    """Return (bytes, slices) over all loops of an instance for every chunk number."""
     loops = -(-instance.length // _span(instance, template))
-    totals = _chunk_totals(
+    return _chunk_totals(
         _Cut(
             template.mode,
             template.nchunks,
@@ -152,9 +158,23 @@ def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int
             instance.slice_min,
         )
     )
+
+
+def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int, int]:
+    """Return (bytes, slices) that `prim` moves over all loops of an instance."""
+    if prim.sync:
+        return 0, prim.repeat * loop_count(instance, template)
+    return sum_chunks(chunk_totals(instance, template), (prim,), instance.rotation)
+
+
+def sum_chunks(
+    totals: Sequence[tuple[int, int]], prims: Iterable[Prim], rotation: int
+) -> tuple[int, int]:
+    """Return (bytes, slices) that `prims` move, from those of every chunk."""
     total_bytes = slices = 0
-    for index in range(prim.repeat):
-        chunk = chunk_of(prim, instance.rotation, index, template.nchunks)
-        total_bytes += totals[chunk][0]
-        slices += totals[chunk][1]
+    for prim in prims:
+        for index in range(prim.repeat):
+            chunk = chunk_of(prim, rotation, index, len(totals))
+            total_bytes += totals[chunk][0]
+            slices += totals[chunk][1]
     return total_bytes, slices

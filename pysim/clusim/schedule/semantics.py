@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from clusim.errors import InternalError, ScheduleError
 from clusim.image import OPCODES, Op
+from clusim.schedule.aggregates import find_groups
 from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
@@ -142,6 +143,7 @@ class Executor:
         given = inputs or [make(call, seed + index) for index, call in enumerate(schedule.calls)]
         self._calls = [_Buffers(call, own) for call, own in zip(schedule.calls, given, strict=True)]
         self._fifos = [_Fifo(connection.slots) for connection in schedule.connections]
+        self._groups = find_groups(schedule)
         templates = schedule.templates
         self._runners = [
             _Runner(iter_slices(instance, templates[instance.template]))
@@ -183,6 +185,9 @@ class Executor:
             opened.append(("slot", instance.connections[item.prim.recv]))
         if self._sends(item):
             opened.append(("data", instance.connections[item.prim.send]))
+        if OPCODES[item.prim.op].flags & Op.AGGREGATE:
+            group = self._groups[instance.connections[item.prim.send]]
+            opened += [("members", connection) for connection in group.connections.values()]
         return opened
 
     def finished(self, index: int) -> bool:
@@ -190,9 +195,15 @@ class Executor:
         return self._runners[index].done
 
     def blocked_on(self, index: int) -> tuple[str, int] | None:
-        """Return ("data" or "slot", connection) that the next slice of an instance waits for, or None."""
+        """Return ("data", "slot" or "members", connection) that the next slice of an instance waits for, or None."""
         instance, item = self.schedule.instances[index], self._runners[index].next
         if item is None:
+            return None
+        if OPCODES[item.prim.op].flags & Op.AGGREGATE:
+            connection = instance.connections[item.prim.send]
+            group = self._groups[connection]
+            if not group.has_result(instance.rank) and self._absent(connection, instance.rank):
+                return "members", connection
             return None
         need = instance.slots_per_slice
         if item.prim.recv != ABSENT:
@@ -205,6 +216,18 @@ class Executor:
             if fifo.issued + need - fifo.head > fifo.slots:
                 return "slot", connection
         return None
+
+    def _absent(self, connection: int, rank: int) -> list[int]:
+        """Return the members of a group that have not come to the aggregate at which `rank` is."""
+        group = self._groups[connection]
+        absent = []
+        for member in group.members:
+            user = group.users.get(member)
+            item = None if user is None else self._runners[user].next
+            there = item is not None and bool(OPCODES[item.prim.op].flags & Op.AGGREGATE)
+            if not there or group.done[member] != group.done[rank]:
+                absent.append(member)
+        return absent
 
     @staticmethod
     def _sends(item: Slice) -> bool:
@@ -221,7 +244,7 @@ class Executor:
             buffers.entered[instance.rank] |= mask
             mask = buffers.entered[instance.rank]
             if item.size:
-                result = self._compute(buffers, instance, item, incoming)
+                result = self._compute(buffers, instance, item, incoming, time_ps)
         if self._sends(item):
             self._post(instance, item, result, mask)
         runner.seq += 1
@@ -252,7 +275,12 @@ class Executor:
         fifo.items.append((result.copy() if carries and result is not None else None, mask))
 
     def _compute(
-        self, buffers: _Buffers, instance: Instance, item: Slice, incoming: Array | None
+        self,
+        buffers: _Buffers,
+        instance: Instance,
+        item: Slice,
+        incoming: Array | None,
+        time_ps: int,
     ) -> Array | None:
         prim, rank, kind = item.prim, instance.rank, buffers.kind
         op = prim.op
@@ -260,6 +288,9 @@ class Executor:
             return None
         if OPCODES[op].flags & (Op.MCAST | Op.REDUCE):
             self._multimem(buffers, instance, item)
+            return None
+        if OPCODES[op].flags & Op.AGGREGATE:
+            self._aggregate(buffers, instance, item, time_ps)
             return None
         local = None
         if incoming is None or "Reduce" in op:
@@ -294,6 +325,30 @@ class Executor:
             result = buffers.read(prim.src, instance.rank, item.src_offset, item.size).copy()
         for rank in members if flags & Op.MCAST else (instance.rank,):
             buffers.write(prim.dst, rank, item.dst_offset, result)
+
+    def _aggregate(self, buffers: _Buffers, instance: Instance, item: Slice, time_ps: int) -> None:
+        """Reduce the operands of all members of a group, for the first of them, and store the result."""
+        connection = instance.connections[item.prim.send]
+        group, rank = self._groups[connection], instance.rank
+        if not group.has_result(rank):
+            absent = self._absent(connection, rank)
+            if absent:
+                raise InternalError(
+                    f"record at {time_ps} ps: rank {rank} finished aggregate {group.done[rank]} of group"
+                    f" {self.schedule.connections[connection].key} before rank {absent[0]} had started it"
+                )
+            parts = []
+            for member in group.members:
+                own = self._runners[group.users[member]].next
+                assert own is not None
+                if own.size != item.size:
+                    raise ScheduleError(
+                        f"rank {rank} channel {instance.channel}: aggregate of {item.size} bytes meets"
+                        f" {own.size} of rank {member}; all members must use the same chunks and shape"
+                    )
+                parts.append(buffers.read(own.prim.src, member, own.src_offset, own.size))
+            group.put(rank, combine_all(buffers.kind, buffers.call.redop, parts))
+        buffers.write(item.prim.dst, rank, item.dst_offset, group.take(rank))
 
     def _where(self, index: int) -> str:
         instance = self.schedule.instances[index]

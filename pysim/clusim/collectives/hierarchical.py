@@ -1,0 +1,183 @@
+"""Hierarchical all-reduce: reduce inside machines, rings between them, spread inside machines.
+
+**Hardware**: the two-level schemes of Horovod, BlueConnect and Megatron on clusters whose machines have a full crossbar
+inside: GPU ``l`` of every machine owns part ``l`` of the data, so that each part crosses the network over its own rail.
+**Model**: per channel five programs and rank: scatter and reduce (a direct reduce-scatter inside the machine), a ring
+all-reduce over the GPUs with the same number in all machines, spread and collect (a direct all-gather). They hand over
+by flags, so that pieces of one loop are in all stages at once. **Not modelled**: rings inside machines without a full
+crossbar; the direct exchange uses whatever ways there are. **Parameters**: `Shape`, the rails of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from clusim.collectives.direct import reduce_in_order
+from clusim.collectives.machines import even_layout
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import ABSENT, Prim
+
+__all__ = ["Local", "write_allreduce"]
+
+
+class Local:
+    """The direct exchange inside one machine, of one channel; chunk ``l*pieces + k`` is piece `k` of part `l`.
+
+    Attributes
+    ----------
+    positions : list of int
+        The machine's positions; their index is `l`.
+    pieces : int
+        Pieces of a part, which pass in the order `order`.
+    """
+
+    def __init__(
+        self, plan: Plan, part: Part, positions: list[int], pieces: int, order: list[int]
+    ) -> None:
+        self.plan, self.part, self.positions = plan, part, positions
+        self.pieces, self.order, self.size = pieces, order, len(positions)
+
+    def shared(self, name: str, index: int, make: Callable[[], list[Prim]]) -> int:
+        """Return the template called `name` of the rank number `index`; channels and machines share it."""
+        key = (name, index, self.size, *self.order)
+        return self.plan.shared_template(key, name, make, self.nchunks)
+
+    @property
+    def nchunks(self) -> int:
+        """Chunks of a loop."""
+        return self.size * self.pieces
+
+    def program(self, index: int, prims: int, pipes: list[int], name: str, *, sm: int = 0) -> None:
+        """Let the rank number `index` of the machine run a template, whose chunks are relative to its part."""
+        self.plan.program(
+            self.positions[index],
+            self.part,
+            prims,
+            pipes,
+            rotation=index * self.pieces,
+            nchunks=self.nchunks,
+            name=name,
+            sm=sm,
+        )
+
+    def connect(self) -> dict[tuple[int, int], int]:
+        """Return a connection for every ordered pair of the machine's ranks."""
+        own = self.positions
+        return {
+            (a, b): self.plan.connect(own[a], own[b], self.part.channel)
+            for a in range(self.size)
+            for b in range(self.size)
+            if a != b
+        }
+
+    def flag(self, index: int) -> int:
+        """Return a flag from a rank to itself: one of its programs tells another."""
+        own = self.positions[index]
+        return self.plan.connect(own, own, self.part.channel, kind="flag")
+
+    def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
+        """Send every rank its part, reduce the own one in rank order, and signal each finished piece."""
+        size = self.size
+
+        def send() -> list[Prim]:
+            return [
+                Prim("send", send=slot, base=(slot + 1) * self.pieces + piece, coef=1)
+                for piece in self.order
+                for slot in range(size - 1)
+            ]
+
+        def reduce(index: int) -> list[Prim]:
+            prims: list[Prim] = []
+            for piece in self.order:
+                prims += reduce_in_order(size, index, piece, 1)
+                prims.append(Prim("signal", send=size - 1, base=piece, coef=1))
+            return prims
+
+        for index in range(size):
+            if size > 1:
+                out = [pipes[index, (index + hop) % size] for hop in range(1, size)]
+                template = self.shared(f"{name}/scatter", 0, send)
+                self.program(index, template, out, f"{name}/scatter", sm=1)
+            into = [pipes[peer, index] for peer in range(size) if peer != index]
+            template = self.shared(f"{name}/reduce", index, partial(reduce, index))
+            self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=size == 1)
+
+    def spread(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
+        """Send each piece of the own part, once it is signalled, to all others, and receive theirs."""
+        size, order = self.size, [self.order[-1], *self.order[:-1]]
+
+        def send() -> list[Prim]:
+            prims: list[Prim] = []
+            for piece in order:
+                prims.append(Prim("waitSignal", recv=size - 1, base=piece, coef=1))
+                prims += [
+                    Prim("send", send=slot, base=piece, coef=1, src="output")
+                    for slot in range(size - 1)
+                ]
+            return prims
+
+        def collect() -> list[Prim]:
+            return [
+                Prim("recv", recv=slot, base=piece - (slot + 1) * self.pieces, coef=1)
+                for piece in order
+                for slot in range(size - 1)
+            ]
+
+        for index in range(size):
+            out = [pipes[index, (index + hop) % size] for hop in range(1, size)]
+            template = self.shared(f"{name}/spread", 0, send)
+            self.program(index, template, [*out, flags[index]], f"{name}/spread")
+            if size > 1:
+                into = [pipes[(index - hop) % size, index] for hop in range(1, size)]
+                template = self.shared(f"{name}/collect", 0, collect)
+                self.program(index, template, into, f"{name}/collect")
+
+
+def _ring_prims(order: list[int]) -> list[Prim]:
+    """Return the ring of a rank whose pieces come in `order`, its own last; flags in and out are 2 and 3."""
+    count, own = len(order), order[-1]
+    ops = ["send", *["recvReduceSend"] * (count - 2), "recvReduceCopySend"]
+    prims: list[Prim] = []
+    for op, piece in zip(ops, order, strict=True):
+        prims.append(Prim("waitSignal", recv=2, base=piece, coef=1))
+        recv = ABSENT if op == "send" else 0
+        prims.append(Prim(op, recv=recv, send=1, base=piece, coef=1, src="output"))
+    signal = Prim("signal", send=3, base=own, coef=1)
+    prims.append(signal)
+    ops = ["recvCopySend"] * (count - 2) + ["recv"]
+    for op, piece in zip(ops, order[: count - 1], strict=True):
+        send = 1 if op == "recvCopySend" else ABSENT
+        prims += [Prim(op, recv=0, send=send, base=piece, coef=1), replace(signal, base=piece)]
+    return prims
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the five programs of every rank and channel; in one machine there is no ring."""
+    layout = even_layout(fabric, plan.call.ranks)
+    size, count = layout.even("hierarchical"), len(layout.machines)
+    for part in plan.parts():
+        pipes = {
+            (machine, index): plan.connect(
+                layout.machines[machine][index],
+                layout.machines[(machine + 1) % count][index],
+                part.channel,
+            )
+            for machine in range(count if count > 1 else 0)
+            for index in range(size)
+        }
+        for machine, positions in enumerate(layout.machines):
+            order = [(machine - hop) % count for hop in range(1, count + 1)]
+            local = Local(plan, part, positions, count, order)
+            first, second = local.connect(), local.connect()
+            ready = [local.flag(index) for index in range(size)]
+            done = [local.flag(index) for index in range(size)] if count > 1 else ready
+            local.scatter(first, ready, "hierarchical")
+            for index in range(size if count > 1 else 0):
+                before = pipes[(machine - 1) % count, index]
+                ends = [before, pipes[machine, index], ready[index], done[index]]
+                ring = local.shared("hierarchical/ring", 0, partial(_ring_prims, order))
+                local.program(index, ring, ends, "hierarchical/ring")
+            local.spread(second, done, "hierarchical")

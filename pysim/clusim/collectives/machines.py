@@ -1,0 +1,139 @@
+"""Groups of ranks that span machines: who is where, and rings and trees that cross the network once per machine.
+
+**Hardware** NCCL orders rings machine by machine, enters a machine at the GPU next to the NIC of the channel and
+leaves it over the same NIC number, so that traffic stays on its rail; trees are chains inside machines and double
+binary trees over them (``src/graph/{rings,trees}.cc``). **Model** The same: channel ``c`` uses rail ``c`` modulo the
+number of NICs; a machine is passed from the GPU nearest to that NIC to another one that is as near, or to the one
+before it. On direct meshes the path is a ring of `orders` cut open, and channels take the rail that suits their ring.
+**Not modelled** NCCL's search over NICs and paths. **Parameters** `Rails`, the rings of `orders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.fabric.rails import Rails
+
+__all__ = ["Layout", "Passage", "even_layout", "find_layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A way through the positions of one machine; `links` pins its hops, -1 is not pinned."""
+
+    order: tuple[int, ...]
+    links: tuple[int, ...]
+
+    def from_position(self, first: int) -> Passage:
+        """Return a passage through the same positions that begins with `first`; only pins before the cut stay."""
+        if self.order[0] == first:
+            return self
+        at = self.order.index(first)
+        order = (*self.order[at:], *self.order[:at])
+        links = (*self.links[at:], -1, *self.links[: max(0, at - 1)])
+        return Passage(order, links[: len(order) - 1])
+
+
+@dataclass(slots=True)
+class Layout:
+    """The positions of a group by machine.
+
+    Attributes
+    ----------
+    machines : list of list of int
+        Positions of each machine, in the order of the group.
+    rails : Rails or None
+        NICs; None if the fabric is not known.
+    live : list of int
+        Rails on the network in every machine.
+    """
+
+    machines: list[list[int]]
+    ranks: tuple[int, ...] = ()
+    rails: Rails | None = None
+    live: list[int] = field(default_factory=list)
+    _usage: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def local_size(self) -> int:
+        """Positions of every machine, if all have the same number; else 0."""
+        sizes = {len(own) for own in self.machines}
+        return sizes.pop() if len(sizes) == 1 else 0
+
+    def even(self, algorithm: str) -> int:
+        """Return the positions per machine; raises `InputError` unless all machines have the same number."""
+        if not self.local_size:
+            sizes = sorted({len(own) for own in self.machines})
+            raise InputError(
+                f"{algorithm}: machines take part with {sizes[0]} to {sizes[-1]} ranks; it needs the same number"
+                " in each, use ring or tree"
+            )
+        return self.local_size
+
+    def heads(self, machine: int, rail: int) -> list[int]:
+        """Return the positions of a machine that are nearest to a NIC, its own first."""
+        own = self.machines[machine]
+        if self.rails is None or rail < 0:
+            return own[:1]
+        place = {self.ranks[position]: position for position in own}
+        return [place[rank] for rank in self.rails.heads(list(place), rail)] or own[:1]
+
+    def passage(self, machine: int, rail: int) -> Passage:
+        """Return the way through a machine whose GPUs all reach each other: from NIC `rail` and back to it."""
+        own, heads = self.machines[machine], self.heads(machine, rail)
+        at = own.index(heads[0])
+        order = own[at:] + own[:at]
+        if len(heads) > 1:
+            order.remove(heads[1])
+            order.append(heads[1])
+        return Passage(tuple(order), (-1,) * (len(order) - 1))
+
+    def fit(self, machine: int, passage: Passage, rail: int) -> int:
+        """Return how many ends of a passage are nearest to a NIC: 0, 1 or 2."""
+        heads = self.heads(machine, rail)
+        return (passage.order[0] in heads) + (passage.order[-1] in heads)
+
+    def rail(self, channel: int) -> int:
+        """Return the rail of a channel if all suit alike; -1 if there is none."""
+        return self.live[channel % len(self.live)] if self.live else -1
+
+    def take_rail(self, fits: Sequence[int], channel: int) -> int:
+        """Return the rail of `channel` and count its use: the best of `fits` (per live rail), then the least used."""
+        count = len(fits)
+        best = min(
+            range(count),
+            key=lambda r: (-fits[r], self._usage.get(r, 0), (r - channel) % count),
+        )
+        self._usage[best] = self._usage.get(best, 0) + 1
+        return self.live[best]
+
+
+def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
+    """Return where the positions of a group are, or None if all are in one machine (or nothing is known)."""
+    if fabric is None or fabric.num_zones < 2:
+        return None
+    arrays = fabric.lower()
+    by_zone: dict[int, list[int]] = {}
+    for position, rank in enumerate(ranks):
+        by_zone.setdefault(arrays.zone_of(rank), []).append(position)
+    if len(by_zone) < 2:
+        return None
+    rails = Rails(arrays)
+    return Layout(list(by_zone.values()), tuple(ranks), rails, rails.live(by_zone))
+
+
+def even_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout:
+    """Return where the positions are; without a fabric two halves, or a machine for each if they are odd in number."""
+    found = find_layout(fabric, ranks)
+    if found is not None:
+        return found
+    size = len(ranks)
+    if fabric is not None:
+        return Layout([list(range(size))], tuple(ranks))
+    if size % 2:
+        return Layout([[position] for position in range(size)], tuple(ranks))
+    half = size // 2
+    return Layout([list(range(half)), list(range(half, size))], tuple(ranks))

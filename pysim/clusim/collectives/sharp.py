@@ -1,0 +1,170 @@
+"""SHARP: all-reduce by the switches between machines, with the reduction inside machines before and after.
+
+**Hardware**: NCCL's CollNet algorithms with the SHARP plugin (``src/device/all_reduce.h``): every GPU is the head of
+one chunk per loop. The machine's data for a chunk are reduced at its head, by the NVSwitches where they can (NVLS),
+else by direct exchange; the head's NIC hands the sum to the aggregation tree of its rail, and gets back that of all
+machines, which the head stores to all GPUs of its machine. Each NIC carries the vector's share once in each
+direction, half of what a ring needs. **Model**: per rank and channel programs for these stages that hand over by
+flags; the one that aggregates is run by the host's proxy of the NIC. Chunks of a channel follow each other: the next
+is aggregated when the one before is back, so several channels keep a NIC busy. **Not modelled**: the plugin's chunks
+of several channels in one request. **Parameters**: `Shape`, as of NVLS or with chunks of one step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from clusim.collectives.hierarchical import Local
+from clusim.collectives.machines import Layout, even_layout
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import Buffer, CollectiveCall, Prim
+from clusim.schedule.shapes import Shape, shape_of
+
+__all__ = ["sharp_shape", "uses_switches", "write_allreduce"]
+
+KIB = 1024
+
+
+def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
+    """Return whether all ranks hang on switches with a reduction unit, so that machines reduce with them."""
+    if fabric is None:
+        return False
+    arrays = fabric.lower()
+    return all(arrays.unit_wires(rank) for rank in ranks)
+
+
+def sharp_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return chunks of 256 KiB, smaller ones for sizes that would not fill the pipeline."""
+    heads = max(1, even_layout(fabric, call.ranks).local_size)
+    chunk = min(256 * KIB, shape_of("simple", fabric=fabric).chunk_bytes)
+    while chunk > 16 * KIB and call.bytes < 8 * call.channels * heads * chunk:
+        chunk //= 2
+    return Shape(chunk // 16 * 16)
+
+
+def _check(fabric: Fabric, layout: Layout) -> None:
+    if len(layout.machines) < 2:
+        raise InputError(
+            f"sharp: all ranks are in one machine of {fabric.name}; it reduces between machines, use ring or nvls"
+        )
+    if not any(node.unit is not None and node.zone < 0 for node in fabric.nodes):
+        raise InputError(
+            f"sharp: {fabric.name} has no reduction unit in the switches between its machines; use ring or tree,"
+            " or a network of InfiniBand switches"
+        )
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the programs of every rank and channel."""
+    layout = even_layout(fabric, plan.call.ranks)
+    if fabric is not None:
+        _check(fabric, layout)
+    size = layout.even("sharp")
+    inside = size > 1 and uses_switches(fabric, plan.call.ranks)
+    for part in plan.parts():
+        groups = [_group(plan, layout, part, index) for index in range(size)]
+        for machine, positions in enumerate(layout.machines):
+            local = Local(plan, part, positions, 1, [0])
+            nets = [groups[index][machine] for index in range(size)]
+            if inside:
+                _reduce_by_switches(plan, local, nets)
+            else:
+                _reduce_directly(local, nets)
+
+
+def _group(plan: Plan, layout: Layout, part: Part, index: int) -> list[int]:
+    """Return the aggregation connection of every machine's rank number `index`."""
+    positions = [own[index] for own in layout.machines]
+    members = tuple(plan.call.ranks[position] for position in positions)
+    key = plan.new_group()
+    return [
+        plan.connect(position, position, part.channel, kind="aggregation", members=members, key=key)
+        for position in positions
+    ]
+
+
+def _aggregate(local: Local, index: int, pipes: list[int], where: Buffer) -> None:
+    """Write the proxy's program: wait for the machine's sum, aggregate it in place, tell the head."""
+    prims = [
+        Prim("waitSignal", recv=0, coef=1),
+        Prim("aggregate", send=1, coef=1, src=where, dst=where),
+        Prim("signal", send=2, coef=1),
+    ]
+    template = local.shared(f"sharp/aggregate {where}", 0, lambda: prims)
+    local.program(index, template, pipes, "sharp/aggregate")
+
+
+def _reduce_directly(local: Local, nets: list[int]) -> None:
+    first, second = local.connect(), local.connect()
+    ready = [local.flag(index) for index in range(local.size)]
+    done = [local.flag(index) for index in range(local.size)]
+    local.scatter(first, ready, "sharp")
+    for index, net in enumerate(nets):
+        _aggregate(local, index, [ready[index], net, done[index]], "output")
+    local.spread(second, done, "sharp")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flags:
+    """Flags between all ranks of a machine: input is in the buffer; result is in the buffer."""
+
+    ready: dict[tuple[int, int], int]
+    done: dict[tuple[int, int], int]
+
+
+def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
+    """Write NVLS reduction to the heads, aggregation and multicast of its result."""
+    size, channel = local.size, local.part.channel
+
+    def flags() -> dict[tuple[int, int], int]:
+        own = local.positions
+        pairs = [(a, b) for a in range(size) for b in range(size)]
+        return {(a, b): plan.connect(own[a], own[b], channel, kind="flag") for a, b in pairs}
+
+    pipes = _Flags(flags(), flags())
+    members = tuple(plan.call.ranks[position] for position in local.positions)
+    for index, net in enumerate(nets):
+        own = local.positions[index]
+        heads = [(index + hop) % size for hop in range(size)]
+        before, after = local.flag(index), local.flag(index)
+        load, store = (
+            plan.connect(own, own, channel, kind="multimem", members=members) for _ in range(2)
+        )
+        copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
+        ready = [pipes.ready[index, head] for head in heads]
+        template = local.shared("sharp/copy", 0, partial(list, copy))
+        local.program(index, template, ready, "sharp/scatter", sm=1)
+        wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
+        fetch = Prim("reduceLoad", send=size, coef=1, src="scratch", dst="scratch")
+        prims = [*wait, fetch, Prim("signal", send=size + 1, coef=1)]
+        into = [pipes.ready[member, index] for member in range(size)]
+        _head(plan, local, index, prims, [*into, load, before], "sharp/reduce")
+        _aggregate(local, index, [before, net, after], "scratch")
+        spread = Prim("multicastStore", send=size, coef=1, src="scratch", dst="scratch")
+        tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
+        prims = [Prim("waitSignal", recv=size + 1, coef=1), spread, *tell]
+        out = [pipes.done[index, member] for member in range(size)]
+        _head(plan, local, index, prims, [*out, store, after], "sharp/spread")
+        gather = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
+        template = local.shared("sharp/gather", 0, partial(list, gather))
+        local.program(index, template, [pipes.done[head, index] for head in heads], "sharp/gather")
+
+
+def _head(
+    plan: Plan, local: Local, index: int, prims: list[Prim], pipes: list[int], name: str
+) -> None:
+    """Write a program of a head, whose flags of all members share one fixed cost."""
+    plan.program(
+        local.positions[index],
+        local.part,
+        prims,
+        pipes,
+        rotation=index,
+        nchunks=local.size,
+        sm=0,
+        fixed_div=len(prims),
+        name=name,
+    )

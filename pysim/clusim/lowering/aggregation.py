@@ -1,0 +1,218 @@
+"""Aggregation trees: which switches between machines reduce for a group of ranks, and over which wires.
+
+**Hardware** SHARP: the subnet manager lays trees over the InfiniBand switches; leaves reduce what their hosts send,
+switches above reduce what leaves send, and the root's result comes back the same way. **Model** One tree per group:
+the members' leaf switches, and above them the switches with a reduction unit from which all leaves are reached over
+the fewest hops; groups take turns among equal roots and parallel cables. Switches that only one branch passes take no
+part. A member may have as many packets under way as a vertex has slots, so that trees never wait for each other in a
+circle. **Not modelled** Limits on the number of trees. **Parameters** The units' slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import ScheduleError
+from clusim.fabric.arrays import FabricArrays
+from clusim.image import NONE, empty
+
+__all__ = ["DEFAULT_SLOTS", "Trees"]
+
+DEFAULT_SLOTS = 64
+"""Open packets of a tree at a switch whose unit does not say."""
+
+Array = NDArray[Any]
+
+
+class Trees:
+    """The aggregation trees of a schedule.
+
+    Attributes
+    ----------
+    paths : list of list of int
+        Explicit paths of the image; those of trees are appended here.
+    """
+
+    def __init__(self, arrays: FabricArrays, paths: list[list[int]]) -> None:
+        self.arrays = arrays
+        self.paths = paths
+        self._rows: list[dict[str, int]] = []
+        self._shapes: dict[tuple[int, ...], list[dict[int, int]]] = {}
+        self._neighbours: dict[int, dict[int, list[int]]] | None = None
+        self._ups: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, members: Sequence[tuple[int, int]], turn: int) -> list[int]:
+        """Add the tree of (endpoint, NIC target) members and return the vertex of each."""
+        ups = [self._way_up(endpoint, nic) for endpoint, nic in members]
+        leaves = [int(self.arrays.wires["dst"][way[-1]]) for way in ups]
+        parents = self._over(tuple(sorted(set(leaves))), turn)
+        root = next(node for node in parents if parents[node] == node)
+        below: dict[int, list[int]] = {}
+        for node, parent in parents.items():
+            if node != parent:
+                below.setdefault(parent, []).append(node)
+        hanging: dict[int, list[int]] = {}
+        for number, leaf in enumerate(leaves):
+            hanging.setdefault(leaf, []).append(number)
+        vertex_of = [NONE] * len(members)
+        waiting = deque([(root, self._vertex(root, NONE, []))])
+        while waiting:
+            node, vertex = waiting.popleft()
+            low = len(self._rows)
+            for number in hanging.get(node, ()):
+                vertex_of[number] = self._member(members[number][0], vertex, ups[number])
+            for child in below.get(node, ()):
+                way = [child]
+                while not hanging.get(way[-1]) and len(below.get(way[-1], ())) == 1:
+                    way.append(below[way[-1]][0])
+                wires = self._wires([*way[::-1], node], turn)
+                waiting.append((way[-1], self._vertex(way[-1], vertex, wires)))
+            self._rows[vertex]["child_lo"], self._rows[vertex]["child_hi"] = low, len(self._rows)
+        return vertex_of
+
+    def hops(self, endpoint: int, nic: int) -> int:
+        """Return the wires a packet of a member and its result cross, those between switches left out."""
+        return 2 * len(self._way_up(endpoint, nic))
+
+    def way_up(self, endpoint: int, nic: int) -> list[int]:
+        """Return the wires from a member to its leaf switch."""
+        return self._way_up(endpoint, nic)
+
+    def slots(self) -> int:
+        """Return the least number of slots of any vertex so far."""
+        return min((row["slots"] for row in self._rows if row["unit"] != NONE), default=1)
+
+    def rows(self, slots: int | None = None) -> Array:
+        """Return the vertices; with `slots`, no vertex has fewer or more."""
+        found = empty("vertices", len(self._rows))
+        for name in found.dtype.names or ():
+            found[name] = [row[name] for row in self._rows]
+        if slots is not None and len(found):
+            found["slots"] = np.where(found["unit"] == NONE, 1, slots)
+        return found
+
+    def _member(self, endpoint: int, parent: int, way: list[int]) -> int:
+        row = self._row(parent, way)
+        row["endpoint"] = endpoint
+        return len(self._rows) - 1
+
+    def _vertex(self, node: int, parent: int, wires: list[int]) -> int:
+        unit = int(self.arrays.nodes["unit"][node])
+        row = self._row(parent, wires)
+        row["unit"] = unit
+        described = self.arrays.fabric.nodes[node].unit
+        row["slots"] = max(1, int(getattr(described, "slots", 0) or DEFAULT_SLOTS))
+        return len(self._rows) - 1
+
+    def _row(self, parent: int, wires: list[int]) -> dict[str, int]:
+        row = {"parent": parent, "unit": NONE, "endpoint": NONE, "path_up": NONE}
+        row |= {"path_down": NONE, "child_lo": 0, "child_hi": 0, "slots": 1}
+        if parent != NONE:
+            row["path_up"] = self._path(wires)
+            reverse = self.arrays.wires["reverse"]
+            row["path_down"] = self._path([int(reverse[wire]) for wire in reversed(wires)])
+        self._rows.append(row)
+        return row
+
+    def _path(self, wires: list[int]) -> int:
+        self.paths.append(wires)
+        return len(self.paths) - 1
+
+    def _way_up(self, endpoint: int, nic: int) -> list[int]:
+        """Return the wires from a member over its NIC to the leaf switch."""
+        key = endpoint, nic
+        if key not in self._ups:
+            arrays = self.arrays
+            way = arrays.steps(int(arrays.endpoints["node"][endpoint]), (nic,))
+            adapter = int(arrays.targets["node"][nic])
+            away = np.flatnonzero(
+                (arrays.wires["src"] == adapter)
+                & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
+            )
+            usable = [
+                int(wire)
+                for wire in away
+                if arrays.nodes["unit"][arrays.wires["dst"][wire]] != NONE
+            ]
+            if not usable:
+                name = arrays.fabric.nodes[adapter].name
+                raise ScheduleError(
+                    f"{arrays.fabric.name}: the switch at NIC {name} has no reduction unit; use ring or tree"
+                )
+            self._ups[key] = [*way, usable[0]]
+        return self._ups[key]
+
+    def _graph(self) -> dict[int, dict[int, list[int]]]:
+        """Return the wires between switches with a unit: node -> neighbour -> wires."""
+        if self._neighbours is None:
+            arrays = self.arrays
+            src, dst = arrays.wires["src"], arrays.wires["dst"]
+            useful = (arrays.nodes["zone"] == NONE) & (arrays.nodes["unit"] != NONE)
+            found: dict[int, dict[int, list[int]]] = {}
+            for wire in np.flatnonzero(useful[src] & useful[dst]).tolist():
+                found.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
+            self._neighbours = found
+        return self._neighbours
+
+    def _distances(self, start: int) -> dict[int, int]:
+        graph, found, queue = self._graph(), {start: 0}, deque([start])
+        while queue:
+            node = queue.popleft()
+            for other in graph.get(node, ()):
+                if other not in found:
+                    found[other] = found[node] + 1
+                    queue.append(other)
+        return found
+
+    def _over(self, leaves: tuple[int, ...], turn: int) -> dict[int, int]:
+        """Return parents of the tree over switches; the root is its own parent. Groups take turns among equals."""
+        if leaves not in self._shapes:
+            self._shapes[leaves] = self._all_over(leaves)
+        choices = self._shapes[leaves]
+        return choices[turn % len(choices)]
+
+    def _all_over(self, leaves: tuple[int, ...]) -> list[dict[int, int]]:
+        if len(leaves) == 1:
+            return [{leaves[0]: leaves[0]}]
+        maps = [self._distances(leaf) for leaf in leaves]
+        common = set(maps[0]).intersection(*maps[1:])
+        if not common:
+            names = ", ".join(self.arrays.fabric.nodes[leaf].name for leaf in leaves[:4])
+            raise ScheduleError(
+                f"{self.arrays.fabric.name}: no switch with a reduction unit joins {names}; use ring or tree"
+            )
+        cost = {node: (max(m[node] for m in maps), sum(m[node] for m in maps)) for node in common}
+        best = min(cost.values())
+        roots = sorted(node for node, own in cost.items() if own == best)
+        return [self._from_root(root, leaves) for root in roots]
+
+    def _from_root(self, root: int, leaves: tuple[int, ...]) -> dict[int, int]:
+        """Return the shortest-path tree from `root`, cut to what leads to `leaves`."""
+        graph, parents, queue = self._graph(), {root: root}, deque([root])
+        while queue:
+            node = queue.popleft()
+            for other in sorted(graph.get(node, ())):
+                if other not in parents:
+                    parents[other] = node
+                    queue.append(other)
+        kept = {root: root}
+        for leaf in leaves:
+            node = leaf
+            while node not in kept:
+                kept[node] = parents[node]
+                node = parents[node]
+        return kept
+
+    def _wires(self, nodes: Sequence[int], turn: int) -> list[int]:
+        graph = self._graph()
+        found = []
+        for a, b in pairwise(nodes):
+            parallel = graph[a][b]
+            found.append(parallel[turn % len(parallel)])
+        return found

@@ -1,0 +1,276 @@
+"""Faults in words: ``link gpu3:nvl5 down at 2ms``, as on the command line and in topology files.
+
+=================================  =====================================================================
+``link LINK down``                 both directions stop; ``A->B.k`` is one direction only
+``lanes LINK 1/2``                 a part of the rate is left
+``plane SWITCH down``              all links of a switch stop
+``node NODE down``                 all links of any node stop
+``errors LINK 1e-7``               bit error rate; packets with an error are sent again; for the whole run
+``rank N slow x1.3``               CTAs and kernels of a rank (a number or a name) take longer
+``nic NIC flap``                   all links of a NIC stop and come back, ``for`` a time
+=================================  =====================================================================
+
+All but ``errors`` may end in ``at TIME`` (0 if left out) and ``for TIME`` (for ever if left out). A link is ``A-B.k``
+(number k of the parallel links, from 0; all of them without it), or ``NODE:nvl5``, the fifth NVLink of a node, from
+1; in the same way ``pcie``, ``c2c``, ``xgmi`` and ``net``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from clusim.errors import InputError, UnitError
+from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.model import Fabric
+from clusim.fabric.problems import did_you_mean
+from clusim.lowering.faults import Fault
+from clusim.units import parse_time
+
+__all__ = ["parse_fault", "parse_faults"]
+
+_FORMS = {
+    "link": ("LINK down", "down"),
+    "lanes": ("LINK 1/2", None),
+    "plane": ("SWITCH down", "down"),
+    "node": ("NODE down", "down"),
+    "errors": ("LINK 1e-7", None),
+    "rank": ("RANK slow x1.3", "slow"),
+    "nic": ("NIC flap for TIME", "flap"),
+}
+_TAIL = re.compile(
+    r"^(?P<body>.*?)(?:\s+at\s+(?P<at>\S+(?:\s*[a-z]+)?))?(?:\s+for\s+(?P<for>.+))?$"
+)
+_NETWORK = frozenset({"infiniband", "roce", "ethernet", "slingshot", "efa"})
+_SHORT = {"nvl": "nvlink", "ib": "infiniband", "eth": "ethernet"}
+_LEAST_ERRORS = 1e-18
+
+
+def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
+    """Return what several texts ask for."""
+    return [fault for text in texts for fault in parse_fault(fabric, text)]
+
+
+def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
+    """Return the faults that `text` asks for; raises `InputError` with one line that says what would be right."""
+    words = " ".join(text.split())
+    match = _TAIL.match(words)
+    assert match is not None
+    kind, _, rest = match["body"].partition(" ")
+    if kind not in _FORMS:
+        raise InputError(f"fault {words!r}: unknown kind {kind!r}{did_you_mean(kind, _FORMS)}")
+    shape, word = _FORMS[kind]
+    parts = rest.rsplit(" ", 2 if kind == "rank" else 1)
+    expected = f"fault {words!r}: write '{kind} {shape} [at TIME] [for TIME]'"
+    if kind == "nic" and len(parts) == 2 and parts[1] == "down":
+        word = "down"
+    if len(parts) != (3 if kind == "rank" else 2) or (word is not None and parts[1] != word):
+        raise InputError(expected)
+    reader = _Reader(fabric, words)
+    start_ps, length_ps = reader.time(match["at"]), reader.time(match["for"])
+    if kind == "errors":
+        if match["at"] or match["for"]:
+            raise InputError(
+                f"fault {words!r}: errors last for the whole run; leave out 'at' and 'for'"
+            )
+        return [
+            reader.fault(0, 1, wire, errors=reader.errors(parts[1]))
+            for wire in reader.link(parts[0])
+        ]
+    if kind == "nic" and word == "flap" and not length_ps:
+        raise InputError(
+            f"fault {words!r}: for how long? write 'nic {parts[0]} flap at 1ms for 500us'"
+        )
+    if match["for"] and not length_ps:
+        raise InputError(f"fault {words!r}: a duration must be longer than 0")
+    found = []
+    if kind == "rank":
+        rank, factor = reader.rank(parts[0]), reader.factor(parts[2])
+        found.append(reader.slow(start_ps, factor, rank))
+        if length_ps:
+            found.append(reader.slow(start_ps + length_ps, Fraction(1), rank))
+        return found
+    part = reader.part(parts[1]) if kind == "lanes" else Fraction(0)
+    for wire in reader.wires(kind, parts[0]):
+        found.append(reader.fault(start_ps, part, wire))
+        if length_ps:
+            found.append(reader.fault(start_ps + length_ps, 1, wire))
+    return found
+
+
+class _Reader:
+    """Finds the names of one text on a fabric."""
+
+    def __init__(self, fabric: Fabric, text: str) -> None:
+        self.fabric, self.text = fabric, text
+        self.arrays: FabricArrays = fabric.lower()
+
+    def error(self, problem: str) -> InputError:
+        """Return the error of this text."""
+        return InputError(f"fault {self.text!r}: {problem}")
+
+    def fault(self, time_ps: int, factor: Fraction | int, wire: int, errors: float = 0.0) -> Fault:
+        """Return a fault of a wire."""
+        return Fault(time_ps, Fraction(factor), wire=wire, bit_errors=errors, text=self.text)
+
+    def slow(self, time_ps: int, factor: Fraction, rank: int) -> Fault:
+        """Return a fault of a rank."""
+        return Fault(time_ps, factor, rank=rank, text=self.text)
+
+    def time(self, text: str | None) -> int:
+        """Return a time [ps]; 0 if there is none."""
+        if text is None:
+            return 0
+        try:
+            return parse_time(text)
+        except UnitError as error:
+            raise self.error(str(error)) from None
+
+    def factor(self, text: str) -> Fraction:
+        """Return the factor written as ``x1.3``."""
+        value = self._number(text.removeprefix("x"), "a factor such as x1.3")
+        if not Fraction(1, 1024) <= value <= 1_000_000:
+            raise self.error(
+                f"factor {text}: must be from x0.001 to x1000000; x2 takes twice as long"
+            )
+        return value
+
+    def part(self, text: str) -> Fraction:
+        """Return the part of the rate that is left."""
+        value = self._number(text, "a part such as 1/2")
+        if not 0 <= value <= 1:
+            raise self.error(f"{text} of the lanes: must be from 0 to 1; 1/2 leaves half of them")
+        return value
+
+    def errors(self, text: str) -> float:
+        """Return a bit error rate."""
+        value = float(self._number(text, "a bit error rate such as 1e-7"))
+        if not _LEAST_ERRORS <= value <= 0.01:
+            raise self.error(f"bit error rate {text}: must be from 1e-18 to 0.01")
+        return value
+
+    def _number(self, text: str, what: str) -> Fraction:
+        try:
+            value = Fraction(text) if len(text) <= 40 else None
+            if value is None or not math.isfinite(float(value)):
+                raise ValueError
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise self.error(f"{text[:40]!r} is not {what}") from None
+        return value
+
+    def rank(self, text: str) -> int:
+        """Return a rank by number or name."""
+        ranks = self.fabric.ranks
+        if text in ranks:
+            return ranks.index(text)
+        if not text.isdecimal() or len(text) > 9:
+            raise self.error(f"no rank {text!r}{did_you_mean(text, ranks)}")
+        if int(text) >= len(ranks):
+            raise self.error(f"no rank {text}; {self.fabric.name} has 0..{len(ranks) - 1}")
+        return int(text)
+
+    def wires(self, kind: str, name: str) -> list[int]:
+        """Return the wires a fault of `kind` stops or narrows."""
+        if kind in ("link", "lanes"):
+            return self.link(name)
+        node = self.node(name)
+        found = self.fabric.nodes[node].kind
+        if kind == "plane" and found != "switch":
+            raise self.error(f"{name} is a {found}, a plane is a switch; write 'node {name} down'")
+        if kind == "nic" and found != "nic":
+            names = [own.name for own in self.fabric.nodes if own.kind == "nic"]
+            raise self.error(f"{name} is a {found} and no NIC{did_you_mean(name, names)}")
+        wires = self.arrays.wires
+        return [int(w) for w in np.flatnonzero((wires["src"] == node) | (wires["dst"] == node))]
+
+    def node(self, name: str) -> int:
+        """Return the index of a node."""
+        if name not in self.fabric.node_index:
+            raise self.error(f"no node {name!r}{did_you_mean(name, self.fabric.node_index)}")
+        return self.fabric.node_index[name]
+
+    def link(self, name: str) -> list[int]:
+        """Return the wires of a link: of both directions, or of the one that is named."""
+        if "->" in name:
+            ends, number = self._numbered(name, "->")
+            return self._between(name, *ends, number)
+        if ":" in name and self._port(name) is not None:
+            return self._of_node(name)
+        ends, number = self._numbered(name, "-")
+        there = self._between(name, *ends, number)
+        return sorted({*there, *(int(self.arrays.wires["reverse"][wire]) for wire in there)})
+
+    def _numbered(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
+        """Return the two nodes of ``A-B.k`` and k; names of nodes may have ``-`` and ``.`` in them."""
+        forms: list[tuple[str, int | None]] = [(name, None)]
+        head, _, tail = name.rpartition(".")
+        if head and tail.isdecimal() and len(tail) < 6:
+            forms.append((head, int(tail)))
+        index = self.fabric.node_index
+        for text, number in forms:
+            at = text.find(arrow)
+            while at >= 0:
+                ends = text[:at].strip(), text[at + len(arrow) :].strip()
+                if ends[0] in index and ends[1] in index:
+                    return ends, number
+                at = text.find(arrow, at + 1)
+        one, _, two = forms[-1][0].partition(arrow)
+        for end in (one.strip(), two.strip()):
+            if end not in index:
+                raise self.error(
+                    f"link {name!r}: no node {end!r}{did_you_mean(end, index)}"
+                    if end
+                    else f"{name!r} is no link; write A-B, A-B.0, A->B.0 or NODE:nvl1"
+                )
+        raise self.error(f"{name!r} is no link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
+
+    def _between(self, name: str, a: str, b: str, number: int | None) -> list[int]:
+        parallel = self.arrays.parallel_wires(a, b)
+        if not parallel:
+            wires = self.arrays.wires
+            node = self.fabric.node_index[a]
+            ends = dict.fromkeys(wires["dst"][wires["src"] == node].tolist())
+            known = [self.fabric.nodes[end].name for end in ends]
+            raise self.error(
+                f"no link from {a} to {b}; {a} is linked to {', '.join(known[:8]) or 'nothing'}"
+            )
+        if number is None:
+            return parallel
+        if number >= len(parallel):
+            raise self.error(
+                f"link {name!r}: {a} and {b} have {len(parallel)} links, numbers 0..{len(parallel) - 1}"
+            )
+        return [parallel[number]]
+
+    def _port(self, name: str) -> tuple[str, str, int] | None:
+        """Return (node, class, number from 1) of ``gpu3:nvl5``."""
+        match = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})", name)
+        return None if match is None else (match[1], match[2], int(match[3]))
+
+    def _of_node(self, name: str) -> list[int]:
+        port = self._port(name)
+        assert port is not None
+        node_name, short, number = port
+        node = self.node(node_name)
+        wires = self.arrays.wires
+        own = np.flatnonzero(wires["src"] == node).tolist()
+        classes = {wire: self.arrays.wire_class[wire] for wire in own}
+        wanted = _SHORT.get(short, short)
+        found = [
+            wire
+            for wire in own
+            if classes[wire].startswith(wanted) or (short == "net" and classes[wire] in _NETWORK)
+        ]
+        if not found:
+            known = ", ".join(sorted(set(classes.values()))) or "no links"
+            raise self.error(f"{node_name} has no {short} links; it has {known}")
+        if not 1 <= number <= len(found):
+            raise self.error(
+                f"{node_name} has {len(found)} {short} links, {short}1 to {short}{len(found)}"
+            )
+        wire = found[number - 1]
+        return sorted({wire, int(wires["reverse"][wire])})

@@ -1,0 +1,67 @@
+"""What connections of an image have in common: legs, and places made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clusim.fabric.model import Nic
+from clusim.image import NONE
+
+__all__ = ["AGGREGATION", "FLAG", "MULTIMEM", "READ", "WRITE", "Leg", "Place"]
+
+WRITE, READ, FLAG, MULTIMEM, AGGREGATION = range(5)
+"""Kinds of connections of an image."""
+
+PlaceName = Literal["direct", "peer", "staged", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """What the connections of an image that take the same way have in common.
+
+    Attributes
+    ----------
+    src, dst : int
+        Endpoints.
+    tail_ps, head_ps : int
+        Flight times of the flags [ps].
+    hops : int
+        Wires a packet crosses, requests and responses counted.
+    packet_bytes : int
+        Payload limit of its packets [bytes].
+    width : int
+        First wires it may spread over.
+    forms : frozenset of int
+        Formats of the wires it crosses.
+    adaptive : bool or None
+        Whether its packets choose their ways; None leaves the policy to the schedule.
+    nic : Nic or None
+        Adapter that sends, for rate control; `line_wire` is its first wire into the network.
+    """
+
+    src: int
+    dst: int
+    kind: int
+    tail_ps: int = 0
+    head_ps: int = 0
+    hops: int = 0
+    packet_bytes: int = 128
+    width: int = 1
+    forms: frozenset[int] = frozenset()
+    via_first: int = NONE
+    via_last: int = NONE
+    stage: int = NONE
+    adaptive: bool | None = None
+    nic: Nic | None = None
+    line_wire: int = NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The way of a connection: one leg, or two with a proxy at the endpoint `proxy` between them."""
+
+    name: PlaceName
+    legs: tuple[Leg, ...]
+    proxy: int = NONE
+    post_ps: int = 0

@@ -1,0 +1,256 @@
+"""Which way data take between two ranks, and how long flags take on it.
+
+**Hardware** NCCL decides per pair of GPUs (``src/graph/paths.cc``, ``src/transport/*.cc``): NVLink if there is any;
+PCIe peer-to-peer below PCIe switches; host memory (SHM) where PCIe would pass a root complex; between machines a NIC,
+which reads and writes GPU memory if it is near (GPUDirect), is reached over NVLink and a GPU that is near it (PXN),
+or else sends from host memory. **Model** The same choices from the class of the way (`clusim.fabric.rails.PathType`),
+as one or two *legs*, each of which becomes a connection of the image; between the two a proxy forwards slice by
+slice. A flag to the host takes the latency of a write to host memory (its poll is in the NIC's figures); a flag to a
+GPU waits for a poll over PCIe, a round trip. **Not modelled** Intra-machine traffic over NICs, copy engines, GDRCopy.
+**Parameters** `Nic`, `Fabric.p2p_level`, `Fabric.gdr_level`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from clusim.errors import ScheduleError, TopologyError
+from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.model import Fabric, Protocol
+from clusim.fabric.rails import PathType, Rails, path_type
+from clusim.image import NONE
+from clusim.lowering.legs import FLAG, READ, WRITE, Leg, Place
+from clusim.lowering.networked import Networked
+from clusim.schedule.ir import Connection
+
+__all__ = ["Places", "protocol_of"]
+
+
+def protocol_of(fabric: Fabric, name: str) -> Protocol:
+    """Return the fabric's protocol called `name`."""
+    found = fabric.protocols.get(name)
+    if found is None:
+        known = ", ".join(fabric.protocols) or "none"
+        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
+    return found
+
+
+class Places:
+    """Finds the ways of connections on a fabric."""
+
+    def __init__(self, arrays: FabricArrays) -> None:
+        self.arrays = arrays
+        self.fabric = arrays.fabric
+        self.p2p_level = PathType[self.fabric.p2p_level.upper()]
+        self.rails = Rails(arrays)
+        self._known: dict[tuple[int, int, str, str, int], Place] = {}
+        self._zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
+        self._memory: dict[int, int] = {}
+        self._latency: dict[tuple[int, int], int] = {}
+        self._ways: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._members: dict[int, list[int]] = {}
+        for rank, zone in enumerate(self._zones):
+            self._members.setdefault(zone, []).append(rank)
+        self.helpers: dict[tuple[int, int], int] = {}
+        self.stages: dict[tuple[int, int], int] = {}
+
+    def of(self, connection: Connection) -> Place:
+        """Return the way of a data or flag connection; raises `ScheduleError` if there is none."""
+        src, dst = connection.src, connection.dst
+        rail = -1
+        if self._zones[src] != self._zones[dst]:
+            rail = (
+                connection.rail
+                if connection.rail >= 0
+                else self.rails.choice(dst, connection.channel)
+            )
+        key = (src, dst, connection.kind, connection.protocol, rail)
+        found = self._known.get(key)
+        if found is None:
+            try:
+                found = self._known[key] = self._find(connection, rail)
+            except TopologyError as error:
+                raise ScheduleError(
+                    f"rank {src} cannot reach rank {dst} on {self.fabric.name}; use an algorithm over"
+                    " neighbours, such as ring"
+                ) from error
+        return found
+
+    def _find(self, connection: Connection, rail: int) -> Place:
+        src, dst = connection.src, connection.dst
+        protocol = protocol_of(self.fabric, connection.protocol)
+        if src == dst:
+            end = self._endpoint(src)
+            return Place(
+                "direct", (Leg(end, end, FLAG, protocol.tail_fence_ps, protocol.head_fence_ps),)
+            )
+        if self._zones[src] != self._zones[dst]:
+            return Networked(self, connection, protocol, rail).place()
+        way = self.steps(self.arrays.node_of(src), (self._endpoint(dst),))
+        kind = path_type(self.arrays, way)
+        memory = self.memory(dst)
+        if kind == PathType.NVL:
+            return Place("direct", (self._direct(connection, protocol, way),))
+        if kind <= self.p2p_level or memory == NONE:
+            return Place("peer", (self._peer(connection, protocol, way),))
+        return Place("staged", (self._staged(connection, protocol, memory),))
+
+    def _direct(self, connection: Connection, protocol: Protocol, way: Sequence[int]) -> Leg:
+        """Return the leg over NVLink, or over any fabric that has no hosts in between."""
+        read = self.is_read(connection)
+        back = self.back(connection.src, connection.dst)
+        leg = self.plain(connection, way, back, read)
+        return self.with_flags(
+            leg, connection, self.arrays.latency_ps(way), self.arrays.latency_ps(back), protocol
+        )
+
+    def _peer(self, connection: Connection, protocol: Protocol, way: Sequence[int]) -> Leg:
+        """Return the leg of PCIe writes into the peer's memory."""
+        leg = self.plain(connection, way, self.back(connection.src, connection.dst), read=False)
+        ends = (
+            self.arrays.latency_ps(way),
+            self.arrays.latency_ps(self.back(connection.src, connection.dst)),
+        )
+        return self.with_flags(leg, connection, *ends, protocol)
+
+    def _staged(self, connection: Connection, protocol: Protocol, memory: int) -> Leg:
+        """Return the leg through host memory near the receiver: the sender writes, the receiver reads."""
+        arrays = self.arrays
+        src, dst = connection.src, connection.dst
+        there = self.steps(arrays.node_of(src), (memory,))
+        fetch = self.steps(arrays.node_of(dst), (memory,))
+        answer = self.steps(int(arrays.endpoints["node"][memory]), (self._endpoint(dst),))
+        flags = connection.kind == "flag"
+        tail = arrays.latency_ps(there) + self.to_gpu(dst) + protocol.tail_fence_ps
+        head = self.to_host(dst) + self.to_gpu(src) + protocol.head_fence_ps
+        return Leg(
+            src=self._endpoint(src),
+            dst=self._endpoint(dst),
+            kind=FLAG if flags else WRITE,
+            tail_ps=tail,
+            head_ps=head,
+            hops=0 if flags else len(there) + len(fetch) + len(answer),
+            packet_bytes=min(
+                self.packet_limit(src, there), self.packet_limit(dst, [*fetch, *answer])
+            ),
+            width=len(self.group(arrays.node_of(dst), memory)),
+            forms=self.formats([*there, *fetch, *answer]),
+            stage=NONE if flags else memory,
+        )
+
+    def plain(
+        self, connection: Connection, way: Sequence[int], back: Sequence[int], read: bool
+    ) -> Leg:
+        """Return a leg that carries the data of a connection over `way`, without flags."""
+        src, dst = self._endpoint(connection.src), self._endpoint(connection.dst)
+        flags = connection.kind == "flag"
+        requests = back if read else way
+        asks = connection.dst if read else connection.src
+        goal = src if read else dst
+        return Leg(
+            src=src,
+            dst=dst,
+            kind=FLAG if flags else READ if read else WRITE,
+            hops=0 if flags else len(way) * (2 if read else 1),
+            packet_bytes=128 if flags else self.packet_limit(asks, requests),
+            width=len(self.group(self.arrays.node_of(asks), goal)),
+            forms=self.formats([*way, *(back if read else ())]),
+        )
+
+    def with_flags(
+        self, leg: Leg, connection: Connection, there_ps: int, back_ps: int, protocol: Protocol
+    ) -> Leg:
+        """Return a leg whose flags fly for `there_ps` and `back_ps`; those of LL and LL128 travel in the data."""
+        in_data = connection.kind == "data" and connection.protocol != "simple"
+        tail = 0 if in_data else there_ps + protocol.tail_fence_ps
+        return replace(leg, tail_ps=tail, head_ps=back_ps + protocol.head_fence_ps)
+
+    def is_read(self, connection: Connection) -> bool:
+        """Return whether the receiver pulls the data of a connection over NVLink; LL and LL128 always push."""
+        return (
+            self.fabric.p2p == "read"
+            and connection.kind == "data"
+            and connection.protocol == "simple"
+        )
+
+    def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the first shortest way from a node over targets, remembered."""
+        key = (node, *targets)
+        if key not in self._ways:
+            self._ways[key] = tuple(self.arrays.steps(node, targets))
+        return self._ways[key]
+
+    def back(self, src: int, dst: int) -> tuple[int, ...]:
+        """Return the way from one rank's destination back to it."""
+        return self.steps(self.arrays.node_of(dst), (self._endpoint(src),))
+
+    def group(self, node: int, target: int) -> list[int]:
+        """Return the first wires from a node towards a target."""
+        return self.arrays.group(node, target)
+
+    def formats(self, wires: Sequence[int]) -> frozenset[int]:
+        """Return the formats of wires."""
+        return frozenset(int(self.arrays.wires["format"][wire]) for wire in wires)
+
+    def packet_limit(self, rank: int, way: Sequence[int]) -> int:
+        """Return the payload limit of packets a rank makes, on all wires of a way [bytes].
+
+        What passes a root complex from PCIe to PCIe is cut to its peer payload.
+        """
+        requester = "sm" if self.fabric.nodes[self.arrays.node_of(rank)].kind == "gpu" else "nic"
+        return self.limit(requester, way)
+
+    def limit(self, requester: str, way: Sequence[int]) -> int:
+        """Return the payload limit of packets of a requester class on a way [bytes]."""
+        arrays = self.arrays
+        limits = []
+        for wire in way:
+            name = arrays.format_names[int(arrays.wires["format"][wire])]
+            limits.append(self.fabric.formats[name].payload_bytes[requester])
+        for before, after in pairwise(way):
+            node = self.fabric.nodes[int(arrays.wires["dst"][before])]
+            peers = arrays.wire_class[before] == arrays.wire_class[after] == "pcie"
+            if peers and node.peer_payload_bytes:
+                limits.append(node.peer_payload_bytes)
+        return min(limits, default=128)
+
+    def memory(self, rank: int) -> int:
+        """Return the host memory nearest to a rank, or NONE."""
+        if rank not in self._memory:
+            self._memory[rank] = self.arrays.memory_of(rank)
+        return self._memory[rank]
+
+    def to_host(self, rank: int) -> int:
+        """Return the time from a GPU's write of a flag until the host can see it [ps]."""
+        return self._flight(rank)
+
+    def to_gpu(self, rank: int) -> int:
+        """Return the time from a host's write of a flag until a GPU that polls it has seen it [ps]."""
+        memory = self.memory(rank)
+        if memory == NONE:
+            return 0
+        return 2 * self._flight(rank) + int(self.arrays.endpoints["read_latency_ps"][memory])
+
+    def _flight(self, rank: int) -> int:
+        memory = self.memory(rank)
+        if memory == NONE:
+            return 0
+        key = self.arrays.node_of(rank), memory
+        if key not in self._latency:
+            self._latency[key] = self.arrays.latency_ps(self.steps(key[0], (memory,)))
+        return self._latency[key]
+
+    def _endpoint(self, rank: int) -> int:
+        return int(self.arrays.rank_endpoint[rank])
+
+    endpoint = _endpoint
+
+    def zone(self, rank: int) -> int:
+        """Return the machine of a rank."""
+        return self._zones[rank]
+
+    def ranks_in(self, zone: int) -> list[int]:
+        """Return the ranks of a machine."""
+        return self._members[zone]

@@ -1,0 +1,77 @@
+"""Aggregation at run time, without clocks: what the switches between machines reduce for a group of ranks.
+
+Every member of a group does its aggregates in the same order. The result of the n-th exists when all members have
+come to their n-th; it is reduced in the order of the members and each of them takes it when it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clusim.image import OPCODES, Op
+from clusim.schedule.ir import Schedule
+
+__all__ = ["Group", "find_groups"]
+
+Array = NDArray[Any]
+
+
+class Group:
+    """The state of one aggregation group.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Ranks, in the order in which their operands are reduced.
+    connections, users : dict
+        Connection, and instance that aggregates over it, of each member.
+    done : dict
+        How many aggregates each member has finished.
+    """
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self.members = members
+        self.connections: dict[int, int] = {}
+        self.users: dict[int, int] = {}
+        self.done = dict.fromkeys(members, 0)
+        self._results: dict[int, tuple[Array, int]] = {}
+
+    def has_result(self, rank: int) -> bool:
+        """Return whether the aggregate that `rank` is at has been reduced."""
+        return self.done[rank] in self._results
+
+    def put(self, rank: int, result: Array) -> None:
+        """Store the result of the aggregate that `rank` is at, for all members."""
+        self._results[self.done[rank]] = (result, len(self.members))
+
+    def take(self, rank: int) -> Array:
+        """Return the result for `rank` and step it to its next aggregate."""
+        number = self.done[rank]
+        result, left = self._results.pop(number)
+        if left > 1:
+            self._results[number] = (result, left - 1)
+        self.done[rank] += 1
+        return result
+
+
+def find_groups(schedule: Schedule) -> dict[int, Group]:
+    """Return the group of every aggregation connection of a schedule, by connection."""
+    by_key: dict[int, Group] = {}
+    groups: dict[int, Group] = {}
+    for index, connection in enumerate(schedule.connections):
+        if connection.kind == "aggregation":
+            group = by_key.setdefault(connection.key, Group(connection.members))
+            group.connections[connection.src] = index
+            groups[index] = group
+    if not groups:
+        return groups
+    slots = [
+        [prim.send for prim in template.prims if OPCODES[prim.op].flags & Op.AGGREGATE]
+        for template in schedule.templates
+    ]
+    for index, instance in enumerate(schedule.instances):
+        for slot in slots[instance.template]:
+            groups[instance.connections[slot]].users[instance.rank] = index
+    return groups

@@ -1,0 +1,184 @@
+"""Groups that span machines: rings, trees and two-level algorithms, and that they compute what they should."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.collectives import build
+from clusim.collectives.machines import Layout, Passage, even_layout, find_layout
+from clusim.collectives.orders import Tree, find_rings, find_trees
+from clusim.collectives.registry import REGISTRY
+from clusim.errors import InputError
+from clusim.fabric import Fabric, load
+from clusim.schedule.semantics import Executor
+from support.machines import cluster_of, pcie_machine
+
+
+@cache
+def pod(name: str = "dgx-h100", nodes: int = 2) -> Fabric:
+    """Return machines joined by their usual network."""
+    return load(name, nodes=nodes)
+
+
+def proven(target: Fabric | int, operation: str, algorithm: str, size: int, **options: Any) -> None:
+    """Run a collective untimed, in order and in a random order, and compare with its definition."""
+    schedule = build(target, operation, algorithm, size, **options)
+    for seed in (None, 1):
+        executor = Executor(schedule)
+        executor.run(seed)
+        for check in executor.check():
+            assert check.ok, (operation, algorithm, size, options, check)
+
+
+def test_rings_pass_each_machine_once_from_its_rail() -> None:
+    rings = find_rings(pod(nodes=3), range(24), 16)
+    for channel, ring in enumerate(rings):
+        assert ring.rail == channel % 8
+        assert sorted(ring.order) == list(range(24))
+        for machine in range(3):
+            own = ring.order[8 * machine : 8 * machine + 8]
+            assert {position // 8 for position in own} == {machine}
+            assert own[0] == 8 * machine + ring.rail
+    schedule = build(pod(nodes=3), "allreduce", "ring", 1 << 20, channels=8)
+    crossing = [c for c in schedule.connections if c.src // 8 != c.dst // 8]
+    assert len(crossing) == 8 * 3
+    assert all(c.rail == c.channel for c in crossing)
+    assert len(schedule.templates) == 1
+
+
+def test_two_gpus_below_one_switch_are_both_ends() -> None:
+    rings = find_rings(pod("dgx-a100"), range(16), 8)
+    for ring in rings:
+        pair = {ring.rail // 2 * 2, ring.rail // 2 * 2 + 1}
+        assert {ring.order[0], ring.order[7]} == pair
+    assert {ring.order[0] for ring in rings} == set(range(8))
+
+
+def test_meshes_are_cut_where_both_ends_are_next_to_a_nic() -> None:
+    rings = find_rings(pod("dgx-1v"), range(16), 12)
+    assert {ring.rail for ring in rings} == {0, 1, 2, 3}
+    for ring in rings:
+        first = ring.order[:8]
+        assert ring.links is not None
+        assert ring.links[7] == ring.links[15] == -1
+        assert all(link >= 0 for link in ring.links[:7])
+        assert {first[0], first[7]} == {2 * ring.rail, 2 * ring.rail + 1}
+
+
+def test_any_group_in_any_order_is_taken_machine_by_machine() -> None:
+    (ring,) = find_rings(pod(), (9, 1, 8, 0), 1)
+    assert ring.order in ((2, 0, 3, 1), (2, 0, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
+    (lonely,) = find_rings(pod(), (3, 8), 1)
+    assert lonely.order == (0, 1)
+    assert find_layout(pod(), (0, 1, 2)) is None
+    assert find_layout(None, range(4)) is None
+
+
+def test_trees_are_chains_below_trees_over_machines() -> None:
+    trees = find_trees(pod(nodes=4), range(32), 8)
+    assert len({tree.parents for tree in trees}) == 8
+    for channel, tree in enumerate(trees):
+        heads = [8 * machine + channel for machine in range(4)]
+        crossing = [(c, p) for c, p in enumerate(tree.parents) if p >= 0 and c // 8 != p // 8]
+        assert len(crossing) == 3
+        assert all(child in heads and parent in heads for child, parent in crossing)
+        assert tree.root in heads
+        assert max(len(tree.children(position)) for position in range(32)) <= 3
+    assert {tree.root for tree in trees[:4]} != {tree.root for tree in trees[4:]}
+
+
+def test_rooted_trees_begin_at_the_root() -> None:
+    trees: list[Tree] = find_trees(pod(nodes=3), range(24), 4, root=13)
+    assert {tree.root for tree in trees} == {13}
+    passage = Passage((0, 3, 2, 1), (5, 6, 7)).from_position(2)
+    assert passage == Passage((2, 1, 0, 3), (7, -1, 5))
+
+
+def test_channels_are_a_multiple_of_the_rails() -> None:
+    assert build(pod(), "allreduce", "ring", 1 << 30).calls[0].channels == 24
+    assert build(pod("aws-p5"), "allreduce", "ring", 1 << 30).calls[0].channels == 32
+    assert (
+        build(pod("aws-p5"), "allreduce", "ring", 1 << 30, ranks=range(8)).calls[0].channels == 24
+    )
+    assert build(pod(), "alltoall", None, 1 << 30).calls[0].channels == 8
+    assert build(pod("gb200-nvl72"), "alltoall", None, 1 << 30).calls[0].channels == 2
+
+
+def test_machines_of_different_sizes() -> None:
+    layout = find_layout(pod(), (0, 1, 2, 8))
+    assert isinstance(layout, Layout)
+    assert layout.local_size == 0
+    with pytest.raises(InputError, match="hierarchical: machines take part with 1 to 3 ranks"):
+        build(pod(), "allreduce", "hierarchical", 4096, ranks=(0, 1, 2, 8))
+    proven(pod(), "allreduce", "ring", 100_004, ranks=(0, 1, 2, 8), channels=3)
+    proven(pod(), "allreduce", "tree", 100_004, ranks=(0, 1, 2, 8), channels=3)
+    assert [len(own) for own in even_layout(None, range(6)).machines] == [3, 3]
+    assert [len(own) for own in even_layout(None, range(3)).machines] == [1, 1, 1]
+
+
+SIZES = [(4, "float32"), (1000, "uint8"), (99_998, "bfloat16"), (300_024, "float64")]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "sharp"])
+@pytest.mark.parametrize(("size", "dtype"), SIZES)
+def test_all_reduce_over_machines_is_right(algorithm: str, size: int, dtype: str) -> None:
+    for nodes, channels in ((2, 3), (3, 2), (5, 1)):
+        proven(pod(nodes=nodes), "allreduce", algorithm, size, dtype=dtype, channels=channels)
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "sharp"])
+def test_two_level_algorithms_are_right_for_any_number_of_ranks(algorithm: str) -> None:
+    for ranks in (2, 3, 4, 5, 6, 8, 9, 12):
+        for size in (4, 4096 + 4, 300_000):
+            proven(ranks, "allreduce", algorithm, size, channels=2)
+    for redop in ("max", "prod", "avg"):
+        proven(8, "allreduce", algorithm, 70_000, dtype="int32", redop=redop)
+
+
+OTHERS = [pair for pair in REGISTRY if pair[0] not in ("allreduce", "send")]
+
+
+@pytest.mark.parametrize("pair", OTHERS, ids="/".join)
+def test_other_collectives_over_machines_are_right(pair: tuple[str, str]) -> None:
+    size = 0 if pair[0] == "barrier" else 50_004
+    root = {"root": 11} if REGISTRY[pair].rooted else {}
+    proven(pod(), *pair, size, channels=2, **root)
+    proven(pod(), *pair, size, channels=1, ranks=(9, 2, 0, 14, 1), **({"root": 2} if root else {}))
+
+
+TIMED = [*OTHERS, *(("allreduce", name) for name in ("ring", "tree", "hierarchical"))]
+
+
+@pytest.mark.parametrize("pair", TIMED, ids="/".join)
+def test_the_timed_engine_moves_the_right_data(pair: tuple[str, str]) -> None:
+    size = 0 if pair[0] == "barrier" else 200_004
+    schedule = build(pod(), *pair, size, channels=2)
+    assert clusim.simulate(pod(), schedule, verify=True).verified
+
+
+def test_racks_reach_their_nics_over_nvlink() -> None:
+    fabric = pod("gb200-nvl72")
+    for operation, algorithm in (("allreduce", "ring"), ("allreduce", "sharp"), ("sendrecv", None)):
+        schedule = build(fabric, operation, algorithm, 1 << 20, channels=2)
+        assert clusim.simulate(fabric, schedule, granularity=16384).time_ps > 0
+
+
+@pytest.mark.parametrize("name", ["dgx-1v", "azure-ndv2", "aws-p4d", "a100-pcie-x8", "polaris"])
+def test_machines_of_all_kinds_join(name: str) -> None:
+    fabric = pod(name)
+    for operation, algorithm in (("allreduce", "ring"), ("allreduce", "tree"), ("alltoall", None)):
+        schedule = build(fabric, operation, algorithm, 100_000, channels=2)
+        result = clusim.simulate(fabric, schedule, verify=True)
+        assert result.verified, (name, operation, result.verify_note)
+
+
+def test_machines_of_one_gpu(tmp_path: Path) -> None:
+    fabric = cluster_of(pcie_machine(gpus=1), tmp_path, 5)
+    for algorithm in ("ring", "tree", "hierarchical", "sharp"):
+        schedule = build(fabric, "allreduce", algorithm, 123_456, channels=2)
+        assert clusim.simulate(fabric, schedule, verify=True).verified
