@@ -22,6 +22,7 @@ FRONT = [
     {"fabric"},
     {"schedule"},
     {"collectives"},
+    {"nccl"},
     {"lowering"},
     {"engine", "reference", "traffic", "deadlock"},
 ]

@@ -1,0 +1,21 @@
+"""What NCCL would choose on a fabric: graphs, channels, algorithm, protocol, chunks; by release and environment."""
+
+from clusim.nccl.communicator import Communicator, Plan, communicator
+from clusim.nccl.constants import Algorithm, Collective, Protocol
+from clusim.nccl.env import Settings, parse_assignments, parse_env
+from clusim.nccl.versions import LATEST, Version, parse_version
+
+__all__ = [
+    "LATEST",
+    "Algorithm",
+    "Collective",
+    "Communicator",
+    "Plan",
+    "Protocol",
+    "Settings",
+    "Version",
+    "communicator",
+    "parse_assignments",
+    "parse_env",
+    "parse_version",
+]

@@ -1,0 +1,374 @@
+"""Buffers, steps, chunks and slices, and how NCCL deals the bytes of a collective to its channels.
+
+Since 2.19 every channel gets one contiguous part (continuous byte distribution); before, all channels walked over the
+data together, loop by loop (the grid). Sources: src/enqueue.cc, src/include/device.h, src/device/*.h of NCCL 2.30,
+src/collectives/device/*.h of 2.18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusim.nccl.constants import Algorithm, Collective, Protocol
+from clusim.nccl.env import Settings
+from clusim.nccl.versions import Version, since
+
+__all__ = [
+    "STEPS",
+    "Buffers",
+    "Chunks",
+    "GridLoop",
+    "Part",
+    "Shape",
+    "continuous_parts",
+    "grid_loops",
+    "loop_chunk_bytes",
+    "plan_chunks",
+    "slice_elements",
+    "traffic_per_byte",
+]
+
+STEPS = 8
+"""Slots of the FIFO of a connection."""
+
+_LINE = {Protocol.LL: (16, 8), Protocol.LL128: (128, 120), Protocol.SIMPLE: (1, 1)}
+GRAIN = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
+_BUFFER = {
+    Protocol.LL: 8 * 512 * STEPS * 16,
+    Protocol.LL128: 120 * 640 * STEPS * 8,
+    Protocol.SIMPLE: 1 << 22,
+}
+_MIN_TRAFFIC = 32 << 10
+_RINGS_OF_LOOPS = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER)
+
+
+def _up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """FIFO of a connection under one protocol.
+
+    Attributes
+    ----------
+    total_bytes, step_bytes, step_data_bytes : int
+        The whole FIFO, one of its eight steps, and the user data a step holds [bytes].
+    chunk_steps, slice_steps : int
+        Steps of a chunk and of a slice.
+    grain_bytes : int
+        Chunks are multiples of it [bytes].
+    """
+
+    total_bytes: int
+    step_bytes: int
+    step_data_bytes: int
+    chunk_steps: int
+    slice_steps: int
+    grain_bytes: int
+
+    @property
+    def slices_per_chunk(self) -> int:
+        """Return how many slices a chunk is cut into."""
+        return self.chunk_steps // self.slice_steps
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Return the user data of a whole chunk [bytes]."""
+        return self.step_data_bytes * self.chunk_steps
+
+
+def buffers(
+    algorithm: Algorithm, protocol: Protocol, collective: Collective, settings: Settings
+) -> Buffers:
+    """Return the FIFO of a connection; Simple rings move four steps a chunk and two a slice."""
+    given = {
+        Protocol.LL: settings.ll_buffsize,
+        Protocol.LL128: settings.ll128_buffsize,
+        Protocol.SIMPLE: settings.buffsize,
+    }[protocol]
+    total = given or _BUFFER[protocol]
+    step = total // STEPS
+    line, data = _LINE[protocol]
+    looping = (
+        protocol is Protocol.SIMPLE
+        and algorithm is Algorithm.RING
+        and collective in _RINGS_OF_LOOPS
+    )
+    chunk, slice_ = (4, 2) if looping else (1, 1)
+    return Buffers(total, step, step // line * data, chunk, slice_, GRAIN[protocol])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What chunk sizes depend on beside the size.
+
+    Attributes
+    ----------
+    num_heads : int
+        Heads of NVLS or CollNetDirect.
+    depth : int
+        Ranks of a machine (CollNetChain), or stages (CollNetDirect).
+    nvls_GBps : float
+        What the cost model gives NVLS all-reduce [GB/s]; small over slow networks.
+    """
+
+    num_ranks: int
+    num_nodes: int = 1
+    num_heads: int = 1
+    depth: int = 1
+    nvls_GBps: float = float("inf")
+    blackwell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How a channel cuts its data.
+
+    Attributes
+    ----------
+    chunk_bytes : int
+        User data of a chunk [bytes].
+    slices_per_chunk : int
+        Slices a chunk is cut into.
+    why : str
+        The rule that decided.
+    """
+
+    chunk_bytes: int
+    slices_per_chunk: int
+    why: str
+
+
+def plan_chunks(
+    algorithm: Algorithm,
+    protocol: Protocol,
+    collective: Collective,
+    num_bytes: int,
+    num_channels: int,
+    shape: Shape,
+    version: Version,
+    settings: Settings,
+) -> Chunks:
+    """Return the chunks of a collective.
+
+    Parameters
+    ----------
+    num_bytes : int
+        The larger of what a rank sends and receives, on `num_channels` channels together [bytes].
+    """
+    fifo = buffers(algorithm, protocol, collective, settings)
+    chunk, why = fifo.chunk_bytes, "a chunk of the FIFO"
+    if algorithm is Algorithm.NVLS:
+        chunk = min(chunk, settings.nvls_chunksize or (128 << 10))
+        if shape.num_nodes > 1 and shape.nvls_GBps < 150:
+            chunk = min(chunk, 32 << 10)
+        round_bytes = num_channels * shape.num_heads
+        small = _drop(chunk, num_bytes, round_bytes, ((64, 65536), (8, 32768), (2, 16384)))
+    elif algorithm is Algorithm.NVLS_TREE:
+        most = settings.nvlstree_max_chunksize or (65536 if shape.num_nodes >= 4 else chunk)
+        chunk = min(chunk, most)
+        steps = ((32, 262144), (16, 131072), (4, 65536), (1, 32768))
+        small = _drop(chunk, num_bytes, num_channels * shape.num_heads, steps)
+    elif algorithm is Algorithm.COLLNET_DIRECT:
+        limits = ((64 * shape.depth, 131072), (8 * shape.depth, 65536), (8 * shape.depth, 32768))
+        small = _halve(chunk, num_bytes, num_channels * shape.num_heads, limits)
+    elif algorithm is Algorithm.COLLNET_CHAIN:
+        chunk = min(256 << 10, chunk)
+        limits = ((64 * shape.depth, 131072), (8 * shape.depth, 65536), (shape.depth, 32768))
+        small = _halve(chunk, num_bytes, num_channels, limits)
+    elif algorithm is Algorithm.TREE and protocol is Protocol.LL128:
+        local = shape.num_ranks / shape.num_nodes
+        stages = 1 + (shape.num_nodes.bit_length() - 1) + 0.1 * local
+        two = ((stages * 64 / local, 131072), (stages * 16 / local, 32768))
+        small = _halve(chunk, num_bytes, num_channels, two)
+    elif algorithm is Algorithm.PAT:
+        small = chunk
+        while small * num_channels * 32 > num_bytes and small > 65536:
+            small //= 2
+    elif algorithm is Algorithm.TREE and protocol is Protocol.SIMPLE and version[:2] < (2, 14):
+        depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
+        limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))
+        small = _halve(chunk, num_bytes, num_channels, limits)
+    else:
+        small = chunk
+    if small < chunk:
+        why = f"shrunk from {chunk} B so that all channels and stages stay busy"
+    elif chunk < fifo.chunk_bytes:
+        why = "the largest chunk of the algorithm"
+    grain = fifo.grain_bytes
+    return Chunks(max(grain, small // grain * grain), fifo.slices_per_chunk, why)
+
+
+def _drop(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int], ...]) -> int:
+    """Return the chunk after falling to fixed sizes while a rank has fewer than so many rounds of chunks."""
+    for rounds, size in stages:
+        if num_bytes < rounds * parts * chunk and chunk > size:
+            chunk = size
+    return chunk
+
+
+def _halve(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[float, int], ...]) -> int:
+    """Return the chunk after halving down to fixed sizes while there are fewer than so many rounds of chunks."""
+    for rounds, size in stages:
+        while num_bytes // (parts * chunk) < rounds and chunk > size:
+            chunk //= 2
+    return chunk
+
+
+def slice_elements(num_elements: int, fifo: Buffers, element_bytes: int) -> int:
+    """Return the elements of a slice when a primitive moves `num_elements`: half the chunk, at least 1/32 slice."""
+    even = _up(-(-num_elements // fifo.slices_per_chunk), 16)
+    return max(even, fifo.step_bytes // element_bytes * fifo.slice_steps // 32)
+
+
+# ---------------------------------------------------------------------------- since 2.19: contiguous parts
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one channel does: the bytes from `offset`, in chunks of `chunk_bytes`.
+
+    `num_bytes` counts what the user's count counts: for all-gather and reduce-scatter the share of a rank [bytes].
+    """
+
+    channel: int
+    offset: int
+    num_bytes: int
+    chunk_bytes: int
+
+
+def traffic_per_byte(collective: Collective, num_ranks: int) -> int:
+    """Return the bytes that pass a rank per byte of the count: all-reduce 2, all-gather and reduce-scatter n."""
+    if collective is Collective.ALLREDUCE:
+        return 2
+    return num_ranks if collective in (Collective.ALLGATHER, Collective.REDUCESCATTER) else 1
+
+
+def continuous_parts(
+    algorithm: Algorithm,
+    protocol: Protocol,
+    collective: Collective,
+    count_bytes: int,
+    num_channels: int,
+    shape: Shape,
+    version: Version,
+    settings: Settings | None = None,
+    *,
+    element_bytes: int = 4,
+    most_channels: int | None = None,
+) -> list[Part]:
+    """Return what each channel does when a collective is alone in its launch (NCCL 2.19 and later).
+
+    Parameters
+    ----------
+    count_bytes : int
+        Bytes of the count the user gives: the buffer, or for all-gather and reduce-scatter a rank's share [bytes].
+    num_channels : int
+        Channels the tuner allows; `most_channels` those the communicator has.
+    """
+    settings = settings or Settings()
+    most = most_channels or num_channels
+    heavy = traffic_per_byte(collective, shape.num_ranks) * (4 if protocol is Protocol.LL else 1)
+    traffic = max(_MIN_TRAFFIC, count_bytes * heavy)
+    per_channel = max(_MIN_TRAFFIC, traffic // num_channels)
+    cell = _up(max(1, -(-_MIN_TRAFFIC // heavy)), 16)
+    cell = max(element_bytes, cell // element_bytes * element_bytes)
+    cells = -(-count_bytes // cell)
+    each = min(cells, -(-per_channel // (cell * heavy)))
+    if each == 0:
+        return []
+    # A channel that is full is passed over; the last one a communicator has takes what is left.
+    counts = [each] * (cells // each) + ([cells % each] if cells % each else [])
+    if len(counts) > most:
+        middle = max(0, most - 2)
+        rest = cells - each
+        each_middle = rest // (middle + 1)
+        counts = [each, *[each_middle] * middle, each_middle + rest % (middle + 1)]
+        counts = counts if most > 1 else [cells]
+    parts, offset = [], 0
+    global_factor = shape.num_ranks if collective in _SHARED else 1
+    for channel, number in enumerate(counts):
+        length = min(number * cell, count_bytes - offset)
+        whole = length * global_factor
+        chunks = plan_chunks(algorithm, protocol, collective, whole, 1, shape, version, settings)
+        parts.append(Part(channel, offset, length, chunks.chunk_bytes))
+        offset += length
+    return parts
+
+
+_SHARED = (Collective.ALLGATHER, Collective.REDUCESCATTER)
+
+
+def loop_chunk_bytes(part: Part, num_ranks: int, element_bytes: int = 4) -> Iterator[int]:
+    """Yield the chunk of every loop of a ring all-reduce: the last loop deals what is left evenly, in 16 B."""
+    left = part.num_bytes
+    whole = part.chunk_bytes // element_bytes * element_bytes
+    while left > 0:
+        chunk = whole
+        if left < num_ranks * whole:
+            chunk = min(whole, _up(-(-left // num_ranks), 16))
+        yield chunk
+        left -= num_ranks * chunk
+
+
+# ---------------------------------------------------------------------------- up to 2.18: the grid
+
+
+@dataclass(frozen=True, slots=True)
+class GridLoop:
+    """One loop of a ring all-reduce of NCCL 2.18 and before: offsets of its chunks [bytes].
+
+    Attributes
+    ----------
+    offset : int
+        First byte of the loop [bytes].
+    chunk_bytes : int
+        What a channel moves per step [bytes].
+    interleaved : bool
+        Simple keeps the chunks of a channel together; LL and LL128 lay the channels side by side.
+    """
+
+    offset: int
+    chunk_bytes: int
+    interleaved: bool
+
+    def chunk_offset(self, chunk: int, channel: int, num_ranks: int, num_channels: int) -> int:
+        """Return where a chunk of a channel starts [bytes]."""
+        if self.interleaved:
+            return self.offset + (chunk * num_channels + channel) * self.chunk_bytes
+        return self.offset + (channel * num_ranks + chunk) * self.chunk_bytes
+
+
+def grid_loops(
+    protocol: Protocol,
+    num_bytes: int,
+    num_channels: int,
+    num_threads: int,
+    num_ranks: int,
+    settings: Settings | None = None,
+    *,
+    element_bytes: int = 4,
+) -> Iterator[GridLoop]:
+    """Yield the loops of a ring all-reduce before continuous byte distribution (NCCL 2.18 and earlier)."""
+    fifo = buffers(Algorithm.RING, protocol, Collective.ALLREDUCE, settings or Settings())
+    chunk = fifo.chunk_bytes // element_bytes * element_bytes
+    if protocol is Protocol.SIMPLE:
+        unit = max(element_bytes, (num_threads - 32) * 8)
+    elif protocol is Protocol.LL:
+        unit = num_threads * 8
+    else:
+        # A warp of LL128 moves 16 lines, of which a chunk needs whole halves.
+        unit = num_threads * GRAIN[protocol] // 32 // 2
+    offset = 0
+    while offset < num_bytes:
+        even = -(-(num_bytes - offset) // (num_channels * num_ranks))
+        real = min(chunk, _up(even, unit))
+        yield GridLoop(offset, real, protocol is not Protocol.SIMPLE)
+        offset += num_channels * num_ranks * real
+
+
+def distributes_continuously(version: Version) -> bool:
+    """Return whether a release gives every channel one contiguous part."""
+    return since(version, "continuous byte distribution")

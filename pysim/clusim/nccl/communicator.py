@@ -1,0 +1,421 @@
+"""What NCCL sets up for a communicator on a fabric, and what it then runs for a collective of some size.
+
+`communicator` does what ``ncclCommInitRank`` does, as far as it decides something: look at the machines, search
+graphs, agree on the number of channels, connect them, make the cost table. `Communicator.plan` does what a call such
+as ``ncclAllReduce`` decides: algorithm, protocol, channels, threads, chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from clusim.errors import InputError
+from clusim.nccl.chunking import (
+    Chunks,
+    Part,
+    Shape,
+    continuous_parts,
+    distributes_continuously,
+    plan_chunks,
+)
+from clusim.nccl.connect import Channel, Machine, connect
+from clusim.nccl.constants import (
+    Algorithm,
+    Collective,
+    Path,
+    Pattern,
+    Protocol,
+    max_channels,
+    nvlink_GBps,
+)
+from clusim.nccl.costs import CostTable, cost_table
+from clusim.nccl.env import Settings
+from clusim.nccl.graph import Graph, Group
+from clusim.nccl.search import search
+from clusim.nccl.topology import System, build_system
+from clusim.nccl.tuner import Selection, select
+from clusim.nccl.versions import LATEST, Version, since
+
+if TYPE_CHECKING:
+    from clusim.fabric.model import Fabric
+
+__all__ = ["Communicator", "Plan", "communicator"]
+
+_SIMPLE = Protocol.SIMPLE
+_BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One collective as NCCL would run it.
+
+    Attributes
+    ----------
+    selection : Selection
+        Algorithm, protocol, channels, threads and why.
+    chunks : Chunks
+        Chunk and slices of a channel.
+    parts : tuple of Part
+        What each channel does, since NCCL 2.19; empty before, when all channels walked over the data together.
+    """
+
+    selection: Selection
+    chunks: Chunks
+    parts: tuple[Part, ...]
+
+    @property
+    def num_channels(self) -> int:
+        """Return how many channels have something to do."""
+        return len(self.parts) or self.selection.threads.num_channels
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator of all GPUs of a fabric.
+
+    Attributes
+    ----------
+    machines : tuple of Machine
+        Ranks, graphs and adapters of every machine.
+    systems : tuple of System
+        What NCCL sees of each machine; alike ones share one.
+    graphs : dict
+        Algorithm -> graph, as the cost model uses it: the least any machine has.
+    num_searched : int
+        Channels before they are doubled.
+    num_channels, nvls_channels, collnet_channels, p2p_channels, p2p_per_peer : int
+        The totals of the log line ``... coll channels``.
+    """
+
+    name: str
+    version: Version
+    settings: Settings
+    group: Group
+    machines: tuple[Machine, ...]
+    systems: tuple[System, ...]
+    graphs: dict[Algorithm, Graph]
+    num_searched: int
+    num_channels: int
+    nvls_channels: int
+    collnet_channels: int
+    p2p_channels: int
+    p2p_per_peer: int
+
+    @cached_property
+    def channels(self) -> list[Channel]:
+        """Return rings and trees over all machines."""
+        return connect(self.machines, self.num_searched, self.num_channels, self.version)
+
+    @cached_property
+    def table(self) -> CostTable:
+        """Return the cost table."""
+        return cost_table(self.group, self.graphs, self.version, self.settings)
+
+    @cached_property
+    def nvls_heads(self) -> list[tuple[int, ...]]:
+        """Return, per NVLS head, its rank on every machine."""
+        count = min(machine.nvls.num_channels for machine in self.machines)
+        return [
+            tuple(machine.ranks[machine.nvls.orders[head][0]] for machine in self.machines)
+            for head in range(count)
+        ]
+
+    def select(self, collective: Collective, num_bytes: int) -> Selection:
+        """Return what NCCL runs; `num_bytes` is nccl-tests' size, the larger of what a rank sends and receives."""
+        if num_bytes < 1:
+            raise InputError(f"size {num_bytes}: must be at least 1 byte")
+        return select(
+            self.table,
+            collective,
+            num_bytes,
+            num_channels=self.num_channels,
+            nvls_channels=self.nvls_channels,
+            num_heads=max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels),
+            settings=self.settings,
+        )
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Return what chunk sizes depend on."""
+        group = self.group
+        nvls = self.table.cost(Collective.ALLREDUCE, Algorithm.NVLS, _SIMPLE).bandwidth_GBps
+        return Shape(
+            group.num_ranks,
+            group.num_nodes,
+            max(1, self.graphs[Algorithm.NVLS].num_channels),
+            max(1, group.num_ranks // group.num_nodes),
+            nvls or float("inf"),
+            group.lowest_capability >= 100,
+        )
+
+    def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> Plan:
+        """Return how NCCL runs a collective of `num_bytes` (as in `select`)."""
+        chosen = self.select(collective, num_bytes)
+        count = chosen.threads.num_channels
+        algorithm, protocol = chosen.algorithm, chosen.protocol
+        shape = self._shape_for(algorithm)
+        common = (algorithm, protocol, collective)
+        rest = (shape, self.version, self.settings)
+        parts: list[Part] = []
+        if distributes_continuously(self.version) and algorithm not in _BY_HEADS:
+            share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
+            count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
+            parts = continuous_parts(
+                *common,
+                count_bytes,
+                count,
+                *rest,
+                element_bytes=min(element_bytes, count_bytes),
+                most_channels=self.num_channels,
+            )
+        chunks = plan_chunks(*common, num_bytes, count, *rest)
+        if parts:
+            chunks = replace(chunks, chunk_bytes=max(part.chunk_bytes for part in parts))
+        return Plan(chosen, chunks, tuple(parts))
+
+    def _shape_for(self, algorithm: Algorithm) -> Shape:
+        if algorithm in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN):
+            heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
+            depth = 2 if algorithm is Algorithm.COLLNET_DIRECT else self.shape.depth
+            return replace(self.shape, num_heads=heads, depth=depth)
+        return self.shape
+
+    def log_totals(self) -> str:
+        """Return the totals as the log has them."""
+        return (
+            f"{self.num_channels} coll channels, {self.collnet_channels} collnet channels,"
+            f" {self.nvls_channels} nvls channels, {self.p2p_channels} p2p channels,"
+            f" {self.p2p_per_peer} p2p channels per peer"
+        )
+
+
+def communicator(
+    fabric: Fabric,
+    version: Version = LATEST,
+    settings: Settings | None = None,
+    *,
+    ranks: Sequence[int] | None = None,
+) -> Communicator:
+    """Return what NCCL sets up for the GPUs of a fabric.
+
+    Parameters
+    ----------
+    ranks : sequence of int or None
+        GPUs of the fabric that take part, rank 0 first in each machine; None is all.
+    """
+    settings = settings or Settings()
+    members = _members(fabric, ranks)
+    if sum(len(numbers) for numbers in members.values()) < 2:
+        raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
+    systems = _systems(fabric, version, settings, members)
+    if len(systems) == 1:
+        systems[0].trim_network()
+    elif any(not system.adapters for system in systems):
+        raise InputError(
+            f"{fabric.name}: a machine without adapters cannot be in a communicator of several machines"
+        )
+    found: dict[int, tuple[Graph, ...]] = {}
+    machines: list[Machine] = []
+    first = 0
+    for system in systems:
+        if id(system) not in found:
+            found[id(system)] = _search_all(system, settings)
+        ring, tree, nvls, *_ = found[id(system)]
+        count = len(system.gpus)
+        names = tuple((net.name,) for net in system.adapters)
+        machines.append(Machine(tuple(range(first, first + count)), ring, tree, nvls, names))
+        first += count
+    return _agree(fabric, version, settings, systems, machines, list(found.values()))
+
+
+def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
+    """Return machine -> numbers of its GPUs that take part."""
+    all_ranks = [node for node in fabric.nodes if node.kind == "gpu"]
+    wanted = range(len(all_ranks)) if ranks is None else ranks
+    seen: dict[int, int] = {}
+    numbers: list[tuple[int, int]] = []
+    for node in all_ranks:
+        numbers.append((node.zone, seen.get(node.zone, 0)))
+        seen[node.zone] = seen.get(node.zone, 0) + 1
+    members: dict[int, list[int]] = {}
+    for rank in wanted:
+        if not 0 <= rank < len(all_ranks):
+            raise InputError(f"rank {rank}: {fabric.name} has {len(all_ranks)} GPUs")
+        zone, number = numbers[rank]
+        members.setdefault(zone, []).append(number)
+    if not members:
+        raise InputError(f"{fabric.name}: no GPU; NCCL needs one")
+    return members
+
+
+def _systems(
+    fabric: Fabric, version: Version, settings: Settings, members: dict[int, list[int]]
+) -> list[System]:
+    """Return what NCCL sees of each machine; machines that look alike share a system."""
+    zones = {node.name: node.zone for node in fabric.nodes}
+    parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
+    for node in fabric.nodes:
+        if node.zone in parts:
+            chip = node.endpoint.chip if node.endpoint else ""
+            parts[node.zone].append((_short(node.name), node.kind, node.model, chip))
+    for link in fabric.links:
+        zone = zones[link.a]
+        if zone == zones[link.b] and zone in parts:
+            rate = link.rate.bytes_per_s
+            parts[zone].append(
+                (_short(link.a), _short(link.b), link.count, link.cls, link.name, rate)
+            )
+    alike: dict[tuple[object, ...], System] = {}
+    result = []
+    for zone, numbers in sorted(members.items()):
+        key = (tuple(parts[zone]), tuple(numbers))
+        if key not in alike:
+            alike[key] = build_system(fabric, version, settings, zone=zone, ranks=numbers)
+        result.append(alike[key])
+    return result
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _search_all(system: System, settings: Settings) -> tuple[Graph, ...]:
+    """Return ring, tree, NVLS, CollNet chain and CollNet direct of a machine."""
+    ring = search(system, Pattern.RING)
+    count = ring.num_channels
+    tree = search(system, Pattern.BALANCED_TREE, least=count, most=count)
+    nvls = Graph(Pattern.NVLS)
+    if since(system.version, "nvls") and settings.nvls_enable:
+        nvls = search(system, Pattern.NVLS)
+    chain, direct = Graph(Pattern.TREE), Graph(Pattern.COLLNET_DIRECT)
+    chain = replace(chain, type_intra=ring.type_intra)
+    direct = replace(direct, type_intra=ring.type_intra)
+    if settings.collnet_enable and system.adapters and all(n.collective for n in system.adapters):
+        chain = search(system, Pattern.TREE, least=count, most=count, collective=True)
+        most = max_channels(system.version)
+        direct = search(system, Pattern.COLLNET_DIRECT, most=most, collective=True)
+    return ring, tree, nvls, chain, direct
+
+
+def _least(graphs: list[Graph]) -> Graph:
+    """Return the first graph with the least of what all machines have."""
+    return replace(
+        graphs[0],
+        num_channels=min(g.num_channels for g in graphs),
+        intra_GBps=min(g.intra_GBps for g in graphs),
+        inter_GBps=min(g.inter_GBps for g in graphs),
+        type_intra=max(g.type_intra for g in graphs),
+        type_inter=max(g.type_inter for g in graphs),
+        same_channels=all(g.same_channels for g in graphs),
+    )
+
+
+def _agree(
+    fabric: Fabric,
+    version: Version,
+    settings: Settings,
+    systems: list[System],
+    machines: list[Machine],
+    found: list[tuple[Graph, ...]],
+) -> Communicator:
+    ring, tree, nvls, chain, direct = (_least([g[i] for g in found]) for i in range(5))
+    searched = min(ring.num_channels, tree.num_channels)
+    ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
+    capabilities = [system.capabilities for system in systems]
+    low, high = min(c[0] for c in capabilities), max(c[1] for c in capabilities)
+    group = Group(
+        sum(len(machine.ranks) for machine in machines),
+        len(machines),
+        low,
+        high,
+        systems[0].cpu.vendor,
+        nvls=nvls.num_channels > 0 and _can_reduce(fabric),
+        collnet=all(net.collective for s in systems for net in s.adapters) and len(machines) > 1,
+        max_local=max(len(machine.ranks) for machine in machines),
+        nvlink_only=ring.type_intra <= Path.NVB,
+    )
+    graphs = {
+        **{Algorithm.RING: ring, Algorithm.TREE: tree, Algorithm.PAT: tree},
+        **{Algorithm.NVLS: nvls, Algorithm.NVLS_TREE: nvls},
+        **{Algorithm.COLLNET_CHAIN: chain, Algorithm.COLLNET_DIRECT: direct},
+    }
+    count = _num_channels(group, ring, chain, version, settings, searched)
+    nvls_count = 0
+    if group.nvls:
+        default = 16
+        if low >= 100 and version[:2] >= (2, 26):
+            default = 24 if group.num_nodes == 1 else 32
+        nvls_count = settings.nvls_nchannels or default
+    p2p, per_peer = _p2p_channels(systems[0], group, count)
+    collnet = count if since(version, "ll is half the bandwidth") else 0
+    return Communicator(
+        *(fabric.name, version, settings, group, tuple(machines), tuple(systems), graphs),
+        *(searched, count, nvls_count, collnet, p2p, per_peer),
+    )
+
+
+def _can_reduce(fabric: Fabric) -> bool:
+    """Return whether some switch inside the machines reduces."""
+    from clusim.fabric.model import NETWORK
+
+    return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
+
+
+def _num_channels(
+    group: Group,
+    ring: Graph,
+    chain: Graph,
+    version: Version,
+    settings: Settings,
+    searched: int,
+) -> int:
+    """Return the channels of the communicator: those found, doubled, and what the settings make of it."""
+    most = max_channels(version)
+    count = min(most, 2 * searched)
+    collnet = group.collnet and settings.collnet_enable and group.num_ranks > group.num_nodes
+    if collnet and chain.intra_GBps > chain.inter_GBps:
+        count = min(most, count + count // 2)
+    if (
+        since(version, "doubled channels")
+        and group.lowest_capability >= 90
+        and group.num_nodes > 1
+        and ring.intra_GBps > 45
+        and count < 16
+    ):
+        count *= 2
+    count = min(count, settings.max_nchannels or most, settings.max_ctas or most)
+    return min(most, max(count, settings.min_nchannels or 1, settings.min_ctas or 1))
+
+
+def _up(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _p2p_channels(system: System, group: Group, count: int) -> tuple[int, int]:
+    """Return the channels of send and receive, in all and for one peer; powers of two."""
+    per_peer = count
+    for a in system.gpus:
+        for b in system.gpus:
+            route = system.route(a, b)
+            if a is b or route is None:
+                continue
+            lanes = 2
+            if route.type <= Path.NVB:
+                link = nvlink_GBps(a.capability, system.version)
+                lanes = 2 * max(1, int(route.rate / link + 1e-6))
+            per_peer = min(per_peer, lanes)
+    if group.num_nodes > 1:
+        lanes = 2
+        if system.version[:2] >= (2, 26):
+            rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
+            near = len(system.nearest(system.gpus[0], system.adapters))
+            lanes = max(near, -(-int(max(rates, default=0.0)) // 14), 2)
+        per_peer = min(per_peer, lanes)
+    total, per_peer = _up(count), _up(per_peer)
+    if group.num_nodes > 1:
+        while per_peer > 1 and per_peer * -(-group.num_ranks // 8) > total:
+            per_peer //= 2
+    return total, per_peer

@@ -1,0 +1,207 @@
+"""From the channels inside each machine to rings and trees over all of them.
+
+A ring enters a machine at the first GPU of its order and leaves at the last. Trees are chains inside a machine and a
+double binary tree between machines: every machine is a leaf in one of the two trees, so together they use both
+directions of every adapter. Half of the channels follow the first tree, half the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from clusim.nccl.constants import Pattern
+from clusim.nccl.graph import Graph
+from clusim.nccl.versions import Version
+
+__all__ = ["Channel", "Machine", "binary_tree", "connect", "double_tree", "nvls_trees"]
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The ranks of a machine, by the index of their GPU, and what the search found there.
+
+    Attributes
+    ----------
+    adapters : tuple of tuple of str
+        Per adapter that NCCL sees, the adapters of the fabric it consists of.
+    """
+
+    ranks: tuple[int, ...]
+    ring: Graph
+    tree: Graph
+    nvls: Graph
+    adapters: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One channel of a communicator.
+
+    Attributes
+    ----------
+    ring : tuple of int
+        All ranks in the order of the ring; the last sends to the first.
+    parent : tuple of int
+        Per rank, the rank it reduces into in the tree; -1 is the root.
+    children : tuple of tuple of int
+        Per rank, the ranks it gets data from: in its machine first, then of other machines.
+    ring_adapters, tree_adapters : tuple of tuple of int
+        Per machine, the adapter the channel enters by and the one it leaves by; empty on one machine.
+    """
+
+    ring: tuple[int, ...]
+    parent: tuple[int, ...]
+    children: tuple[tuple[int, ...], ...]
+    ring_adapters: tuple[tuple[int, int], ...] = ()
+    tree_adapters: tuple[tuple[int, int], ...] = ()
+
+
+def binary_tree(count: int, node: int) -> tuple[int, int, int, int]:
+    """Return parent, first and second child of a node, and which child of its parent it is (0 or 1).
+
+    A node with lowest set bit b hangs below ``(node ^ b) | 2b`` if that exists and below ``node ^ b`` otherwise, so
+    odd nodes are leaves. Missing relatives are -1.
+    """
+    if node == 0:
+        top = 1
+        while top < count:
+            top *= 2
+        return NONE, NONE, top // 2 if count > 1 else NONE, 0
+    bit = node & -node
+    parent = (node ^ bit) | (bit << 1)
+    if parent >= count:
+        parent = node ^ bit
+    low = bit >> 1
+    first = node - low if low else NONE
+    second = node + low if low else NONE
+    while second >= count:
+        low >>= 1
+        second = node + low if low else NONE
+    return parent, first, second, 0 if node < parent else 1
+
+
+def double_tree(count: int, node: int) -> tuple[tuple[int, int, int, int], ...]:
+    """Return `binary_tree` of a node in both trees; the second is the mirror image, or shifted by one if odd."""
+    first = binary_tree(count, node)
+    if count % 2:
+        moved = binary_tree(count, (node - 1) % count)
+        back = [(other + 1) % count if other != NONE else NONE for other in moved[:3]]
+    else:
+        moved = binary_tree(count, count - 1 - node)
+        back = [count - 1 - other if other != NONE else NONE for other in moved[:3]]
+    return first, (back[0], back[1], back[2], moved[3])
+
+
+def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
+    """Return 1 if a machine uses the other channel of each pair.
+
+    Where rings leave by another adapter than they enter, odd machines swap the channels of a pair, so that every hop
+    between machines stays on its rail. Before 2.22 they also did so for rings that cross adapters at will.
+    """
+    crossing = graph.cross_nic == 2 or (graph.cross_nic == 1 and version[:2] < (2, 22))
+    return int(crossing and channels % 2 == 0 and number % 2 == 1)
+
+
+def connect(
+    machines: Sequence[Machine], num_searched: int, num_channels: int, version: Version
+) -> list[Channel]:
+    """Return the channels of a communicator.
+
+    Parameters
+    ----------
+    num_searched : int
+        Channels every machine has; they are repeated, the second time with the other tree, up to `num_channels`.
+    """
+    trees = [double_tree(len(machines), n) for n in range(len(machines))]
+    rings = [_ring(machines, c, num_searched, version) for c in range(num_searched)]
+    both = [[_tree(machines, c, trees, which) for c in range(num_searched)] for which in (0, 1)]
+    found: list[Channel] = []
+    for number in range(num_channels):
+        # The first doubling brings the second tree; later ones repeat what there is.
+        place = number % (2 * num_searched)
+        c, which = place % num_searched, place // num_searched
+        order, ring_adapters = rings[c]
+        parent, children, tree_adapters = both[which][c]
+        found.append(Channel(order, parent, children, ring_adapters, tree_adapters))
+    return found
+
+
+def _ring(
+    machines: Sequence[Machine], channel: int, searched: int, version: Version
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    order: list[int] = []
+    adapters: list[tuple[int, int]] = []
+    for number, machine in enumerate(machines):
+        c = channel ^ _paired(machine.ring, number, searched, version)
+        order += [machine.ranks[gpu] for gpu in machine.ring.orders[c]]
+        if machine.ring.adapters:
+            adapters.append(machine.ring.adapters[c])
+    start = order.index(machines[0].ranks[0])
+    return tuple(order[start:] + order[:start]), tuple(adapters)
+
+
+def _tree(
+    machines: Sequence[Machine],
+    channel: int,
+    trees: Sequence[tuple[tuple[int, int, int, int], ...]],
+    which: int,
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]]:
+    total = sum(len(machine.ranks) for machine in machines)
+    parent = [NONE] * total
+    children: list[list[int]] = [[] for _ in range(total)]
+    heads: list[tuple[int, int, int]] = []
+    adapters: list[tuple[int, int]] = []
+    for machine in machines:
+        graph = machine.tree
+        chain = [machine.ranks[gpu] for gpu in graph.orders[channel]]
+        for above, below in pairwise(chain):
+            parent[below] = above
+            children[above].append(below)
+        second = min(1, len(chain) - 1)
+        first_child = chain[0 if graph.pattern is Pattern.TREE else second]
+        second_child = chain[second if graph.pattern is Pattern.SPLIT_TREE else 0]
+        heads.append((chain[0], first_child, second_child))
+        if graph.adapters:
+            adapters.append(graph.adapters[channel])
+    if len(machines) > 1:
+        for number in range(len(machines)):
+            up, _, _, side = trees[number][which]
+            if up == NONE:
+                continue
+            below, above = heads[number][0], heads[up][1 + side]
+            parent[below] = above
+        for number in range(len(machines)):
+            _, *down, _ = trees[number][which]
+            for side, other in enumerate(down):
+                if other != NONE:
+                    children[heads[number][1 + side]].append(heads[other][0])
+    return tuple(parent), tuple(tuple(below) for below in children), tuple(adapters)
+
+
+def nvls_trees(
+    heads: Sequence[Sequence[int]], num_nodes: int
+) -> list[list[dict[int, tuple[int, tuple[int, ...]]]]]:
+    """Return, for each of the two trees and each head, rank -> (parent, children) over the machines.
+
+    Parameters
+    ----------
+    heads : sequence
+        Per head, its rank on every machine.
+    """
+    result: list[list[dict[int, tuple[int, tuple[int, ...]]]]] = []
+    trees = [double_tree(num_nodes, node) for node in range(num_nodes)]
+    for which in (0, 1):
+        per_head = []
+        for ranks in heads:
+            table = {}
+            for node in range(num_nodes):
+                up, first, second, _ = trees[node][which]
+                below = tuple(ranks[n] for n in (first, second) if n != NONE)
+                table[ranks[node]] = (ranks[up] if up != NONE else NONE, below)
+            per_head.append(table)
+        result.append(per_head)
+    return result

@@ -1,0 +1,284 @@
+"""Names and figures of NCCL that topology, search, tuner and chunking share.
+
+Sources, if no other is named: NCCL v2.30.7 (src/graph/topo.h, topo.cc, search.cc, src/include/device.h) and the
+releases in `clusim.nccl.versions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from clusim.nccl.versions import Version, since
+
+__all__ = [
+    "ALGORITHMS",
+    "COLLECTIVES",
+    "MAX_DIRECT_HEADS",
+    "MAX_NVLS_HEADS",
+    "PROTOCOLS",
+    "UNKNOWN_CPU",
+    "Algorithm",
+    "Collective",
+    "Cpu",
+    "LOCAL_GBps",
+    "Path",
+    "Pattern",
+    "Protocol",
+    "compute_capability",
+    "cpu_of",
+    "has_peer_access",
+    "max_channels",
+    "nvlink_GBps",
+    "path_types",
+    "pcie_GBps",
+    "peer_overhead",
+    "socket_GBps",
+    "speeds",
+]
+
+
+class Collective(StrEnum):
+    """Operations that have a cost model, in the order of the tables NCCL prints."""
+
+    BROADCAST = "Broadcast"
+    REDUCE = "Reduce"
+    ALLGATHER = "AllGather"
+    REDUCESCATTER = "ReduceScatter"
+    ALLREDUCE = "AllReduce"
+
+
+class Algorithm(StrEnum):
+    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``."""
+
+    TREE = "Tree"
+    RING = "Ring"
+    COLLNET_DIRECT = "CollNetDirect"
+    COLLNET_CHAIN = "CollNetChain"
+    NVLS = "NVLS"
+    NVLS_TREE = "NVLSTree"
+    PAT = "PAT"
+
+
+class Protocol(StrEnum):
+    """Protocols, in NCCL's order and with the names of ``NCCL_PROTO``."""
+
+    LL = "LL"
+    LL128 = "LL128"
+    SIMPLE = "Simple"
+
+
+COLLECTIVES, ALGORITHMS, PROTOCOLS = tuple(Collective), tuple(Algorithm), tuple(Protocol)
+
+
+class Path(IntEnum):
+    """What lies between two devices, nearest first; the numbers are those of NCCL 2.27 and later."""
+
+    LOC = 0
+    NVL = 1
+    NVB = 2
+    C2C = 3
+    PIX = 4
+    PXB = 5
+    P2C = 6
+    PXN = 7
+    PHB = 8
+    SYS = 9
+    NET = 10
+    DIS = 11
+
+
+_PATHS_SINCE: dict[Path, tuple[int, int]] = {
+    Path.NVB: (2, 8),
+    Path.PXN: (2, 12),
+    Path.NET: (2, 12),
+    Path.DIS: (2, 12),
+    Path.C2C: (2, 27),
+    Path.P2C: (2, 27),
+}
+
+
+def path_types(version: Version) -> tuple[Path, ...]:
+    """Return the path types that a release knows, nearest first."""
+    return tuple(path for path in Path if version[:2] >= _PATHS_SINCE.get(path, (2, 4)))
+
+
+class Pattern(IntEnum):
+    """What the search looks for, with the numbers of the log line ``Pattern``."""
+
+    BALANCED_TREE = 1
+    SPLIT_TREE = 2
+    TREE = 3
+    RING = 4
+    NVLS = 5
+    COLLNET_DIRECT = 6
+
+
+LOCAL_GBps = 5000.0
+MAX_NVLS_HEADS = 32
+MAX_DIRECT_HEADS = 8
+
+_NVLINK_GBps = ((100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
+
+
+def nvlink_GBps(compute_capability: int, version: Version) -> float:
+    """Return what NCCL takes a link of a GPU for [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
+    if 70 <= compute_capability <= 80 and version[:2] < (2, 18):
+        return 21.0 if version[:2] < (2, 10) else 22.0
+    return next(rate for lowest, rate in _NVLINK_GBps if compute_capability >= lowest)
+
+
+_PCIE_STEP = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
+
+
+def pcie_GBps(generation: int, lanes: int) -> float:
+    """Return what NCCL takes a PCIe link for [GB/s]: 12 for Gen3 x16, doubled by every generation."""
+    return _PCIE_STEP[generation] * lanes / 80
+
+
+class Cpu(NamedTuple):
+    """A processor as NCCL sees it."""
+
+    vendor: str = "other"
+    model: str = ""
+
+
+UNKNOWN_CPU = Cpu()
+
+_CPUS: dict[str, Cpu] = {
+    "xeon-ivb": Cpu("intel", "broadwell"),
+    "xeon-bdw": Cpu("intel", "broadwell"),
+    "xeon-skl": Cpu("intel", "skylake"),
+    "xeon-icx": Cpu("intel", "skylake"),
+    "xeon-spr": Cpu("intel", "sapphire rapids"),
+    "xeon-emr": Cpu("intel", "emerald rapids"),
+    "xeon-gnr": Cpu("intel", "emerald rapids"),
+    "power9": Cpu("power", "power9"),
+    "grace": Cpu("arm", "grace"),
+    "arm": Cpu("arm", "arm"),
+}
+
+_SOCKET_GBps = {
+    "broadwell": 6.0,
+    "skylake": 10.0,
+    "sapphire rapids": 22.0,
+    "emerald rapids": 40.0,
+    "power9": 32.0,
+}
+
+
+def cpu_of(model: str) -> Cpu:
+    """Return the processor that a type of root complex belongs to."""
+    if model.startswith("epyc"):
+        return Cpu("amd", model.removeprefix("epyc-"))
+    return _CPUS.get(model, UNKNOWN_CPU)
+
+
+def socket_GBps(cpu: Cpu, version: Version) -> float:
+    """Return what NCCL takes the link between two sockets for [GB/s]."""
+    if cpu.vendor == "amd":
+        return 16.0 if since(version, "socket bandwidth of AMD") else LOCAL_GBps
+    if cpu.vendor == "arm":
+        return 6.0
+    rate = _SOCKET_GBps.get(cpu.model, 10.0 if cpu.vendor == "intel" else LOCAL_GBps)
+    if cpu.vendor == "intel" and not since(version, "socket bandwidth of AMD"):
+        return 6.0 if cpu.model == "broadwell" else 10.0
+    return rate
+
+
+def peer_overhead(rate_GBps: float, version: Version) -> float:
+    """Return what a peer-to-peer flow through an Intel root complex costs: small TLPs take more of a link."""
+    return rate_GBps * 6 / 5 if version[:2] >= (2, 12) else rate_GBps * 12 / 9
+
+
+_CHIPS: tuple[tuple[str, int], ...] = (
+    ("p100", 60),
+    ("v100", 70),
+    ("t4", 75),
+    ("a100", 80),
+    ("a800", 80),
+    ("a30", 80),
+    ("a10", 86),
+    ("a40", 86),
+    ("rtx-a", 86),
+    ("rtx-30", 86),
+    ("rtx-40", 89),
+    ("l4", 89),
+    ("l2", 89),
+    ("rtx-50", 120),
+    ("h100", 90),
+    ("h200", 90),
+    ("h800", 90),
+    ("h20", 90),
+    ("gh200", 90),
+    ("gb200", 100),
+    ("b200", 100),
+    ("b300", 103),
+    ("gb300", 103),
+    ("mi", 90),
+)
+
+
+def compute_capability(chip: str) -> int:
+    """Return the compute capability of a chip times ten; 80 for one that is not known.
+
+    AMD chips run RCCL, which has its own constants; they are treated like the NVIDIA chips of their time.
+    """
+    name = chip.lower()
+    if name.startswith("mi"):
+        return 80
+    return next((number for prefix, number in _CHIPS if name.startswith(prefix)), 80)
+
+
+def has_peer_access(chip: str) -> bool:
+    """Return whether the driver lets two such cards reach each other over PCIe (GeForce: no)."""
+    return not chip.lower().startswith(("rtx-30", "rtx-40", "rtx-50"))
+
+
+def max_channels(version: Version) -> int:
+    """Return how many channels a communicator can have."""
+    if version[:2] < (2, 5):
+        return 16
+    return 64 if since(version, "64 channels") else 32
+
+
+_OLD = (42, 30, 24, 21, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
+_AMPERE: Mapping[str, tuple[float, ...]] = {
+    "intra": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+    "inter": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12),
+}
+_HOPPER: Mapping[str, tuple[float, ...]] = {
+    "intra": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    "inter": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+}
+_BLACKWELL: Mapping[str, tuple[float, ...]] = {
+    "intra": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+    "inter": (
+        *(96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5),
+        *(15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
+    ),
+}
+
+
+def speeds(compute_capability: int, version: Version, *, inter: bool) -> tuple[float, ...]:
+    """Return the bandwidths of a channel that the search tries [GB/s], fastest first."""
+    if version[:2] < (2, 10):
+        return _OLD
+    kind = "inter" if inter else "intra"
+    if compute_capability >= 100 and version[:2] >= (2, 26):
+        return _BLACKWELL[kind]
+    if compute_capability < 90 or version[:2] < (2, 16):
+        if version[:2] < (2, 18) and not inter:
+            # Multiples of the 22 GB/s a link was taken for.
+            return (44, 30, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
+        return _AMPERE[kind]
+    table = _HOPPER[kind]
+    if kind == "intra":
+        table = tuple(
+            speed
+            for speed in table
+            if not (speed == 50 and version[:2] < (2, 20))
+            and not (speed == 11 and version[:2] < (2, 23))
+        )
+    return table

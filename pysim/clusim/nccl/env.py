@@ -1,0 +1,334 @@
+"""NCCL's environment variables, with the syntax its users know.
+
+`Settings` is what the variables of one run amount to. Names NCCL has and clusim has no use for (``NCCL_DEBUG``) are
+accepted; names nobody knows are an error, with the nearest known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from clusim.errors import InputError, UnitError
+from clusim.nccl.constants import (
+    ALGORITHMS,
+    COLLECTIVES,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Path,
+    Protocol,
+)
+from clusim.units import parse_size
+
+__all__ = [
+    "Choice",
+    "Settings",
+    "adapter_allowed",
+    "allows",
+    "parse_assignments",
+    "parse_env",
+]
+
+Name = TypeVar("Name", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What ``NCCL_ALGO`` or ``NCCL_PROTO`` allows, per collective.
+
+    Attributes
+    ----------
+    text : str
+        The value of the variable.
+    allowed : dict
+        Collective -> names that may be used; a collective that is missing is as without the variable.
+    """
+
+    text: str
+    allowed: Mapping[Collective, frozenset[Any]]
+
+    def permits(self, collective: Collective, name: Enum) -> bool | None:
+        """Return whether `name` may be used, or None if the variable does not say."""
+        names = self.allowed.get(collective)
+        return None if names is None else name in names
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``."""
+
+    algo: Choice | None = None
+    proto: Choice | None = None
+    min_nchannels: int | None = None
+    max_nchannels: int | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    nthreads: int | None = None
+    ll128_nthreads: int | None = None
+    buffsize: int | None = None
+    ll_buffsize: int | None = None
+    ll128_buffsize: int | None = None
+    thread_thresholds: tuple[int, ...] | None = None
+    p2p_level: Path | None = None
+    p2p_disable: bool = False
+    p2p_nvl_chunksize: int | None = None
+    p2p_pci_chunksize: int | None = None
+    p2p_net_chunksize: int | None = None
+    shm_disable: bool = False
+    net_gdr_level: Path | None = None
+    net_overhead_ns: int | None = None
+    pxn_disable: bool = False
+    nvb_disable: bool = False
+    cross_nic: int = 2
+    ib_hca: str = ""
+    ib_merge_nics: bool = True
+    nvls_enable: bool = True
+    nvls_nchannels: int | None = None
+    nvls_chunksize: int | None = None
+    nvlstree_max_chunksize: int | None = None
+    collnet_enable: bool = False
+    collnet_node_threshold: int = 2
+    mnnvl_enable: bool = True
+    ignored: tuple[str, ...] = field(default=(), compare=False)
+
+    def with_env(self, env: Mapping[str, str]) -> Settings:
+        """Return these settings with the variables of `env` on top."""
+        return replace(self, **_read(env, list(self.ignored)))
+
+
+_IGNORED_TEXT = """
+DEBUG DEBUG_SUBSYS DEBUG_FILE SOCKET_IFNAME SOCKET_FAMILY NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN IB_TIMEOUT
+IB_RETRY_CNT IB_GID_INDEX IB_TC IB_SL IB_DISABLE IB_QPS_PER_CONNECTION IB_SPLIT_DATA_ON_QPS IB_ADAPTIVE_ROUTING
+IB_PCI_RELAXED_ORDERING IB_CUDA_SUPPORT CHECK_POINTERS LAUNCH_MODE ASYNC_ERROR_HANDLING CUMEM_ENABLE
+CUMEM_HOST_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER LOCAL_REGISTER SET_STACK_SIZE NSOCKS_PERTHREAD
+SOCKET_NTHREADS COMM_ID HOSTID IGNORE_CPU_AFFINITY NET_FORCE_FLUSH NET_SHARED_BUFFERS TOPO_DUMP_FILE
+GRAPH_DUMP_FILE OOB_NET_ENABLE RAS_ENABLE CONF_FILE DMABUF_ENABLE GDRCOPY_ENABLE WORK_FIFO_BYTES CGA_CLUSTER_SIZE
+P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE SYM_CTAS
+"""
+_IGNORED = frozenset(f"NCCL_{name}" for name in _IGNORED_TEXT.split())
+_REFUSED = {
+    "NCCL_TOPO_FILE": "give the file as the topology",
+    "NCCL_GRAPH_FILE": "a fixed graph cannot be given",
+}
+_OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
+
+
+def parse_assignments(words: Iterable[str]) -> dict[str, str]:
+    """Return ``NAME=VALUE`` words as a mapping; a name without ``NCCL_`` gets it."""
+    env: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip().upper()
+        if not equals or not name:
+            raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
+        env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
+    return env
+
+
+def parse_env(env: Mapping[str, str]) -> Settings:
+    """Return what the variables of `env` that start with ``NCCL_`` say."""
+    return Settings().with_env(env)
+
+
+def _read(env: Mapping[str, str], ignored: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for given, value in env.items():
+        name = _OLD_NAMES.get(given, given)
+        if not name.startswith("NCCL_"):
+            continue
+        if name in _IGNORED:
+            ignored.append(name)
+            continue
+        if name in _REFUSED:
+            raise InputError(f"{name}: {_REFUSED[name]}")
+        if name not in _READERS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, [*_READERS, *_IGNORED], 1)
+            raise InputError(
+                f"{name}: no variable of NCCL that clusim knows"
+                + (f"; did you mean {near[0]}?" if near else "")
+            )
+        key, reader = _READERS[name]
+        found[key] = reader(name, value)
+    low, high = found.get("min_nchannels"), found.get("max_nchannels")
+    if low and high and low > high:
+        raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
+    found["ignored"] = tuple(ignored)
+    return found
+
+
+def _fail(name: str, value: str, what: str) -> InputError:
+    return InputError(f"{name}={value}: {what}")
+
+
+def _whole(low: int, high: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        try:
+            number = int(value, 0)
+        except ValueError:
+            raise _fail(name, value, f"not a whole number; give {low} to {high}") from None
+        if not low <= number <= high:
+            raise _fail(name, value, f"out of range; give {low} to {high}")
+        return number
+
+    return read
+
+
+def _threads(highest: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        number = _whole(64 if highest == 512 else 160, highest)(name, value)
+        if number % 32:
+            raise _fail(name, value, "not a multiple of 32, the size of a warp")
+        return number
+
+    return read
+
+
+def _flag(name: str, value: str) -> bool:
+    return _whole(0, 2)(name, value) != 0
+
+
+def _size(name: str, value: str) -> int:
+    try:
+        number = parse_size(value, binary_suffix=True)
+    except UnitError as error:
+        raise _fail(name, value, str(error)) from None
+    if not 4096 <= number <= 1 << 30:
+        raise _fail(name, value, "out of range; give 4096 to 1 GiB")
+    return number
+
+
+_LEVELS = {"LOC": 0, "NVL": 1, "PIX": 1, "PXB": 2, "PXN": 2, "PHB": 3, "SYS": 4}
+_BY_NUMBER = (Path.LOC, Path.PIX, Path.PXB, Path.PHB, Path.SYS)
+
+
+def _level(name: str, value: str) -> Path:
+    word = value.upper()
+    if word in Path.__members__ and word not in ("NET", "DIS"):
+        return Path[word]
+    if word.isdecimal():
+        return _BY_NUMBER[min(int(word), len(_BY_NUMBER) - 1)]
+    raise _fail(name, value, f"not a distance; give one of {', '.join(_LEVELS)}")
+
+
+def _thresholds(name: str, value: str) -> tuple[int, ...]:
+    words = value.split()
+    try:
+        numbers = tuple(int(word) for word in words)
+    except ValueError:
+        numbers = ()
+    if not 1 <= len(numbers) <= 6:
+        raise _fail(name, value, "give up to six numbers: LL, LL128, Simple of the tree, then ring")
+    return numbers
+
+
+def _text(_name: str, value: str) -> str:
+    return value
+
+
+def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
+    known: dict[str, Name] = {str(name.value).lower(): name for name in names}
+
+    def one(variable: str, value: str, text: str) -> frozenset[Name]:
+        inverted = text.startswith("^")
+        chosen: set[Name] = set()
+        for word in text.removeprefix("^").split(","):
+            name = known.get(word.strip().lower())
+            if name is None:
+                raise _fail(
+                    variable, value, f"{word.strip()!r} is no {what}; give {', '.join(known)}"
+                )
+            chosen.add(name)
+        return frozenset(names) - chosen if inverted else frozenset(chosen)
+
+    def read(variable: str, value: str) -> Choice:
+        if not value.strip():
+            raise _fail(variable, value, f"empty; give a list of {', '.join(known)}")
+        functions = {str(collective.value).lower(): collective for collective in COLLECTIVES}
+        allowed: dict[Collective, frozenset[Name]] = {}
+        for part in value.strip().rstrip(";").split(";"):
+            where, colon, text = part.partition(":")
+            if not colon:
+                for collective in COLLECTIVES:
+                    allowed[collective] = one(variable, value, where.strip())
+                continue
+            word = where.strip().lower().replace("_", "").replace("-", "")
+            if word not in functions:
+                raise _fail(
+                    variable,
+                    value,
+                    f"{where.strip()!r} is no collective; give {', '.join(functions)}",
+                )
+            allowed[functions[word]] = one(variable, value, text.strip())
+        return Choice(value, allowed)
+
+    return read
+
+
+_ALGO: Callable[[str, str], Choice] = _list(ALGORITHMS, "algorithm")
+_PROTO: Callable[[str, str], Choice] = _list(PROTOCOLS, "protocol")
+_CHANNELS = _whole(1, 64)
+
+
+def _crossing(name: str, value: str) -> int:
+    return _whole(0, 2)(name, value)
+
+
+_READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "NCCL_ALGO": ("algo", _ALGO),
+    "NCCL_PROTO": ("proto", _PROTO),
+    "NCCL_MIN_NCHANNELS": ("min_nchannels", _CHANNELS),
+    "NCCL_MAX_NCHANNELS": ("max_nchannels", _CHANNELS),
+    "NCCL_MIN_CTAS": ("min_ctas", _CHANNELS),
+    "NCCL_MAX_CTAS": ("max_ctas", _CHANNELS),
+    "NCCL_NTHREADS": ("nthreads", _threads(512)),
+    "NCCL_LL128_NTHREADS": ("ll128_nthreads", _threads(640)),
+    "NCCL_BUFFSIZE": ("buffsize", _size),
+    "NCCL_LL_BUFFSIZE": ("ll_buffsize", _size),
+    "NCCL_LL128_BUFFSIZE": ("ll128_buffsize", _size),
+    "NCCL_THREAD_THRESHOLDS": ("thread_thresholds", _thresholds),
+    "NCCL_P2P_LEVEL": ("p2p_level", _level),
+    "NCCL_P2P_DISABLE": ("p2p_disable", _flag),
+    "NCCL_P2P_NVL_CHUNKSIZE": ("p2p_nvl_chunksize", _size),
+    "NCCL_P2P_PCI_CHUNKSIZE": ("p2p_pci_chunksize", _size),
+    "NCCL_P2P_NET_CHUNKSIZE": ("p2p_net_chunksize", _size),
+    "NCCL_SHM_DISABLE": ("shm_disable", _flag),
+    "NCCL_NET_GDR_LEVEL": ("net_gdr_level", _level),
+    "NCCL_NET_OVERHEAD": ("net_overhead_ns", _whole(0, 1_000_000)),
+    "NCCL_PXN_DISABLE": ("pxn_disable", _flag),
+    "NCCL_NVB_DISABLE": ("nvb_disable", _flag),
+    "NCCL_CROSS_NIC": ("cross_nic", _crossing),
+    "NCCL_IB_HCA": ("ib_hca", _text),
+    "NCCL_IB_MERGE_NICS": ("ib_merge_nics", _flag),
+    "NCCL_NVLS_ENABLE": ("nvls_enable", _flag),
+    "NCCL_NVLS_NCHANNELS": ("nvls_nchannels", _CHANNELS),
+    "NCCL_NVLS_CHUNKSIZE": ("nvls_chunksize", _size),
+    "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("nvlstree_max_chunksize", _size),
+    "NCCL_COLLNET_ENABLE": ("collnet_enable", _flag),
+    "NCCL_COLLNET_NODE_THRESHOLD": ("collnet_node_threshold", _whole(1, 1_000_000)),
+    "NCCL_MNNVL_ENABLE": ("mnnvl_enable", _flag),
+}
+
+
+def allows(settings: Settings, collective: Collective, name: Algorithm | Protocol) -> bool | None:
+    """Return what ``NCCL_ALGO`` or ``NCCL_PROTO`` says of a name, None if nothing."""
+    choice = settings.algo if isinstance(name, Algorithm) else settings.proto
+    return None if choice is None else choice.permits(collective, name)
+
+
+def adapter_allowed(settings: Settings, name: str) -> bool:
+    """Return whether ``NCCL_IB_HCA`` lets an adapter be used: prefixes, ``=`` for whole names, ``^`` for all others."""
+    rule = settings.ib_hca
+    if not rule:
+        return True
+    inverted = rule.startswith("^")
+    rule = rule.removeprefix("^")
+    exact = rule.startswith("=")
+    names = [word.partition(":")[0] for word in rule.removeprefix("=").split(",") if word]
+    short = name.rpartition("/")[2]
+    hit = any(short == word if exact else short.startswith(word) for word in names)
+    return hit != inverted

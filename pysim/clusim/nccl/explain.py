@@ -1,0 +1,283 @@
+"""What NCCL does on a fabric, as data (`explain`) and as text (`render`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from clusim.nccl.communicator import Communicator
+from clusim.nccl.connect import Channel
+from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective
+from clusim.nccl.graph import Graph
+from clusim.nccl.traffic import bus_factor, traffic
+from clusim.units import format_size
+
+__all__ = ["SIZES", "explain", "render", "switch_points"]
+
+SIZES = tuple(1 << power for power in range(3, 34, 2))
+"""8 B to 8 GiB."""
+
+_GRAPHS = (
+    ("ring", Algorithm.RING),
+    ("tree", Algorithm.TREE),
+    ("nvls", Algorithm.NVLS),
+    ("collnet chain", Algorithm.COLLNET_CHAIN),
+    ("collnet direct", Algorithm.COLLNET_DIRECT),
+)
+
+
+def explain(
+    comm: Communicator, collective: Collective, sizes: Sequence[int] = SIZES
+) -> dict[str, Any]:
+    """Return graphs, channels, costs and choices of a communicator, ready for JSON."""
+    group, table = comm.group, comm.table
+    return {
+        "topology": comm.name,
+        "nccl_version": str(comm.version),
+        "collective": collective.value,
+        "num_ranks": group.num_ranks,
+        "num_nodes": group.num_nodes,
+        "compute_capability": group.lowest_capability,
+        "cpu": group.cpu_vendor,
+        "ignored_env": list(comm.settings.ignored),
+        "adapters": _adapters(comm),
+        "graphs": {name: _graph(comm.graphs[algorithm]) for name, algorithm in _GRAPHS},
+        "channels": {
+            "coll": comm.num_channels,
+            "collnet": comm.collnet_channels,
+            "nvls": comm.nvls_channels,
+            "p2p": comm.p2p_channels,
+            "p2p_per_peer": comm.p2p_per_peer,
+        },
+        "rings": [list(channel.ring) for channel in comm.channels],
+        "ring_adapters": [[list(p) for p in channel.ring_adapters] for channel in comm.channels],
+        "trees": [_tree(channel) for channel in comm.channels],
+        "nvls_heads": [list(ranks) for ranks in comm.nvls_heads] if comm.nvls_channels else [],
+        "costs": [
+            {
+                "algorithm": algorithm.value,
+                "protocol": protocol.value,
+                "latency_us": round(cost.latency_us, 4),
+                "bandwidth_GBps": round(cost.bandwidth_GBps, 4),
+                "why_not": cost.why_not,
+            }
+            for algorithm in ALGORITHMS
+            for protocol in PROTOCOLS
+            for cost in [table.cost(collective, algorithm, protocol)]
+        ],
+        "choices": [_choice(comm, collective, size) for size in sizes],
+        "switch_points": switch_points(comm, collective),
+    }
+
+
+def _adapters(comm: Communicator) -> list[dict[str, Any]]:
+    system = comm.systems[0]
+    result = []
+    for net in system.adapters:
+        gpu = system.local_gpu(net)
+        nic = next(link.remote for link in net.links)
+        result.append(
+            {
+                "name": net.name,
+                "fabric_node": nic.name,
+                "speed_GBps": net.speed_GBps,
+                "gpu": gpu.index if gpu is not None else None,
+            }
+        )
+    return result
+
+
+def _graph(graph: Graph) -> dict[str, Any]:
+    return {
+        "pattern": graph.pattern.name.lower(),
+        "channels": graph.num_channels,
+        "intra_GBps": graph.intra_GBps,
+        "inter_GBps": graph.inter_GBps,
+        "type_intra": graph.type_intra.name,
+        "type_inter": graph.type_inter.name,
+        "cross_nic": graph.cross_nic,
+        "same_channels": graph.same_channels,
+        "log_line": graph.line(),
+    }
+
+
+def _tree(channel: Channel) -> dict[str, Any]:
+    return {
+        "root": channel.parent.index(-1),
+        "parent": list(channel.parent),
+        "children": [list(below) for below in channel.children],
+    }
+
+
+def _choice(comm: Communicator, collective: Collective, size: int) -> dict[str, Any]:
+    plan = comm.plan(collective, size)
+    chosen, sent = plan.selection, traffic(comm, collective, plan)
+    algbw = size / chosen.time_us / 1000
+    return {
+        "size_bytes": size,
+        "algorithm": chosen.algorithm.value,
+        "protocol": chosen.protocol.value,
+        "channels": plan.num_channels,
+        "threads": chosen.threads.num_threads,
+        "chunk_bytes": plan.chunks.chunk_bytes,
+        "model_time_us": round(chosen.time_us, 3),
+        "model_busbw_GBps": round(algbw * bus_factor(collective, comm.group.num_ranks), 3),
+        "gpu_bytes": sent.gpu_bytes[1] if sent else None,
+        "adapter_bytes": sent.adapter_bytes[1] if sent and sent.adapter_bytes else None,
+        "why": chosen.why,
+        "why_channels": chosen.threads.why,
+        "why_chunk": plan.chunks.why,
+    }
+
+
+def switch_points(
+    comm: Communicator, collective: Collective, low: int = 8, high: int = 1 << 33
+) -> list[dict[str, Any]]:
+    """Return the sizes from which another algorithm or protocol is taken, to the byte."""
+
+    def name(size: int) -> str:
+        chosen = comm.select(collective, size)
+        return f"{chosen.algorithm.value} {chosen.protocol.value}"
+
+    grid = [low]
+    while grid[-1] < high:
+        grid.append(min(high, max(grid[-1] + 1, grid[-1] * 9 // 8)))
+    points = [{"from_bytes": low, "choice": name(low)}]
+    for small, large in pairwise(grid):
+        last = points[-1]["choice"]
+        if name(large) == last:
+            continue
+        below, above = small, large
+        while above - below > 1:
+            middle = (below + above) // 2
+            below, above = (middle, above) if name(middle) == last else (below, middle)
+        points.append({"from_bytes": above, "choice": name(above)})
+        if points[-1]["choice"] != name(large):
+            points.append({"from_bytes": large, "choice": name(large)})
+    return points
+
+
+# ---------------------------------------------------------------------------- text
+
+
+def render(data: dict[str, Any], *, max_ranks: int = 32) -> str:
+    """Return the result of `explain` as text for people."""
+    return "\n".join(_lines(data, max_ranks))
+
+
+def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
+    nodes = data["num_nodes"]
+    where = "1 node" if nodes == 1 else f"{nodes} nodes"
+    yield f"NCCL {data['nccl_version']}, {data['collective']} on {data['topology']}: {data['num_ranks']} GPUs, {where}"
+    yield ""
+    yield "graphs inside a node"
+    for name, graph in data["graphs"].items():
+        if graph["channels"]:
+            yield f"  {name:<14} {graph['log_line']}"
+    counts = data["channels"]
+    yield "channels"
+    yield (
+        f"  {counts['coll']} ring channels (coll), {counts['nvls']} NVLS channels,"
+        f" {counts['p2p']} p2p channels, {counts['p2p_per_peer']} per peer"
+    )
+    if data["adapters"] and nodes > 1:
+        yield "adapters of a node"
+        for net in data["adapters"]:
+            near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no GPU of its own"
+            yield f"  {net['name']:<7} {net['fabric_node']:<14} {net['speed_GBps']:g} GB/s, next to {near}"
+    yield "rings"
+    yield from _grouped([_order(ring, max_ranks) for ring in data["rings"]])
+    yield "trees (root, and what each rank reduces into)"
+    yield from _grouped([_tree_text(tree, max_ranks) for tree in data["trees"]])
+    if data["nvls_heads"]:
+        heads = ", ".join(_order(ranks, 8) for ranks in data["nvls_heads"][:max_ranks])
+        yield f"NVLS heads\n  {heads}"
+    yield ""
+    yield from _cost_lines(data)
+    yield ""
+    yield "choice by size (time and bus bandwidth as NCCL's cost model has them, not simulated)"
+    yield (
+        f"  {'size':>9}  {'algorithm':<13} {'proto':<6} {'ch':>3} {'thr':>4} {'chunk':>9}"
+        f" {'model us':>10} {'busbw':>7} {'sent/GPU':>9} {'sent/NIC':>9}  rule"
+    )
+    for c in data["choices"]:
+        yield _choice_line(c)
+    yield "switch points"
+    for point in data["switch_points"]:
+        yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
+    if data["ignored_env"]:
+        yield f"without effect here: {', '.join(data['ignored_env'])}"
+
+
+def _choice_line(c: dict[str, Any]) -> str:
+    sent = [_size(c[key]) if c[key] is not None else "-" for key in ("gpu_bytes", "adapter_bytes")]
+    why = c["why"]
+    if c["why_channels"] not in ("all channels",):
+        why += f"; {c['why_channels']}"
+    return (
+        f"  {_size(c['size_bytes']):>9}  {c['algorithm']:<13} {c['protocol']:<6} {c['channels']:>3}"
+        f" {c['threads']:>4} {_size(c['chunk_bytes']):>9} {c['model_time_us']:>10.1f}"
+        f" {c['model_busbw_GBps']:>7.1f} {sent[0]:>9} {sent[1]:>9}  {why}"
+    )
+
+
+def _cost_lines(data: dict[str, Any]) -> Iterator[str]:
+    yield "cost table: latency us / bandwidth GB/s"
+    yield f"  {'':<14} {'LL':>15} {'LL128':>15} {'Simple':>15}"
+    costs = data["costs"]
+    for start in range(0, len(costs), 3):
+        row = costs[start : start + 3]
+        reasons = {cost["why_not"] for cost in row if cost["why_not"]}
+        if all(cost["why_not"].startswith("no ") for cost in row):
+            continue
+        cells = [
+            f"{cost['latency_us']:.1f}/{cost['bandwidth_GBps']:.1f}"
+            if cost["bandwidth_GBps"]
+            else "-"
+            for cost in row
+        ]
+        note = "; ".join(sorted(reason for reason in reasons if not reason.startswith("no ")))
+        yield (
+            f"  {row[0]['algorithm']:<14} "
+            + " ".join(f"{cell:>15}" for cell in cells)
+            + (f"  ({note})" if note else "")
+        )
+
+
+def _size(number: float) -> str:
+    return format_size(round(number))
+
+
+def _grouped(texts: list[str]) -> Iterator[str]:
+    """Yield each different text once, with the channels it is for."""
+    places: dict[str, list[int]] = {}
+    for channel, text in enumerate(texts):
+        places.setdefault(text, []).append(channel)
+    for text, channels in places.items():
+        yield f"  {_ranges(channels):<11} {text}"
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[str] = []
+    start = before = numbers[0]
+    for number in [*numbers[1:], -1]:
+        if number == before + 1:
+            before = number
+            continue
+        parts.append(str(start) if start == before else f"{start}-{before}")
+        start = before = number
+    return ",".join(parts)
+
+
+def _order(ranks: Sequence[int], most: int) -> str:
+    text = " ".join(str(rank) for rank in ranks[:most])
+    return text + (f" ... ({len(ranks)})" if len(ranks) > most else "")
+
+
+def _tree_text(tree: dict[str, Any], most: int) -> str:
+    links = [
+        f"{rank}>{parent}" for rank, parent in enumerate(tree["parent"][: most + 1]) if parent >= 0
+    ]
+    more = " ..." if len(tree["parent"]) > most + 1 else ""
+    return f"root {tree['root']}: {' '.join(links)}{more}"

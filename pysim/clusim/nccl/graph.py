@@ -1,0 +1,93 @@
+"""What a graph search finds, and what it says of itself: plain values that tuner, connection and lowering share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.nccl.constants import Path, Pattern
+
+__all__ = ["Graph", "Group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Channels of one pattern inside a machine.
+
+    Attributes
+    ----------
+    num_channels : int
+        Channels found; 0 is none.
+    intra_GBps, inter_GBps : float
+        Bandwidth of a channel between GPUs and to the network [GB/s].
+    type_intra, type_inter : Path
+        Longest kind of path it was allowed to use.
+    same_channels : bool
+        All channels visit the GPUs in the same order.
+    cross_nic : int
+        1: a ring may leave by another adapter than it enters; 2: channels do so in pairs.
+    latency_us : float
+        Latency that the network plugin states [us].
+    orders : tuple of tuple of int
+        Per channel, GPUs of the machine in order; for NVLS only the head comes first.
+    adapters : tuple of tuple of int
+        Per channel, the adapter it enters and the one it leaves by; empty without a network.
+    hops : int
+        Links used, the tie-breaker of the search.
+    """
+
+    pattern: Pattern
+    num_channels: int = 0
+    intra_GBps: float = 0.0
+    inter_GBps: float = 0.0
+    type_intra: Path = Path.LOC
+    type_inter: Path = Path.PIX
+    same_channels: bool = False
+    cross_nic: int = 0
+    latency_us: float = 0.0
+    orders: tuple[tuple[int, ...], ...] = ()
+    adapters: tuple[tuple[int, int], ...] = ()
+    hops: int = 0
+
+    def line(self) -> str:
+        """Return the graph as NCCL's log has it."""
+        return (
+            f"Pattern {int(self.pattern)}, crossNic {self.cross_nic}, nChannels {self.num_channels},"
+            f" bw {self.intra_GBps:f}/{self.inter_GBps:f}, type {self.type_intra.name}/{self.type_inter.name},"
+            f" sameChannels {int(self.same_channels)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks of a communicator and the machines they are on, as far as costs depend on it.
+
+    Attributes
+    ----------
+    lowest_capability, highest_capability : int
+        Compute capability of the GPUs times ten.
+    cpu_vendor : str
+        ``intel``, ``amd``, ``arm``, ``power`` or ``other``.
+    nvls : bool
+        GPUs and switches can reduce in the switch.
+    collnet : bool
+        The network can reduce (SHARP).
+    max_local : int
+        Most ranks on one machine; 0 is as many as on average.
+    nvlink_only : bool
+        All ranks of a machine reach each other over NVLink.
+    """
+
+    num_ranks: int
+    num_nodes: int = 1
+    lowest_capability: int = 80
+    highest_capability: int = 80
+    cpu_vendor: str = "intel"
+    nvls: bool = False
+    collnet: bool = False
+    max_local: int = 0
+    nvlink_only: bool = True
+
+    @property
+    def ranks_per_node(self) -> float:
+        """Return the average number of ranks on a machine."""
+        return self.num_ranks / self.num_nodes

@@ -1,0 +1,438 @@
+"""What NCCL sees of a machine: GPUs, PCIe switches, CPUs, one merged NVLink switch, adapters, and paths between them.
+
+NCCL does not use the real rates of links but its own constants (`clusim.nccl.constants`): 20.6 GB/s for an NVLink of an
+H100, 48 for PCIe Gen5 x16, speed / 8 for an adapter. Paths are the shortest, of those the widest; a GPU may be
+passed once, over NVLink. Paths that peer-to-peer access or GPUDirect must not take are bent over a CPU, and those to
+adapters over the GPU next to them (PXN).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from clusim.errors import TopologyError
+from clusim.nccl.constants import (
+    UNKNOWN_CPU,
+    Cpu,
+    LOCAL_GBps,
+    Path,
+    compute_capability,
+    cpu_of,
+    has_peer_access,
+    nvlink_GBps,
+    pcie_GBps,
+    socket_GBps,
+)
+from clusim.nccl.env import Settings, adapter_allowed
+from clusim.nccl.versions import Version, since
+
+if TYPE_CHECKING:
+    from clusim.fabric.model import Fabric
+    from clusim.fabric.model import Link as FabricLink
+    from clusim.fabric.model import Node as FabricNode
+
+__all__ = ["Device", "Link", "Route", "System", "adapter_Gbps", "build_system"]
+
+Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
+LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]
+
+_BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
+_RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """One direction of a connection; `rate` is in GB/s and `number` counts the links of a system."""
+
+    kind: LinkKind
+    rate: float
+    remote: Device
+    number: int
+    back: int = -1
+
+
+@dataclass(eq=False, slots=True)
+class Device:
+    """A device; `index` counts those of its kind.
+
+    Attributes
+    ----------
+    capability : int
+        Compute capability of a GPU times ten.
+    speed_GBps, latency_us, collective : float, float, bool
+        Of an adapter: its rate, the latency its plugin states, whether its network reduces.
+    port : int
+        Adapters with the same number share one port.
+    """
+
+    kind: Kind
+    name: str
+    index: int
+    links: list[Link] = field(default_factory=list)
+    capability: int = 0
+    chip: str = ""
+    cpu: Cpu = UNKNOWN_CPU
+    speed_GBps: float = 0.0
+    latency_us: float = 0.0
+    collective: bool = False
+    gpudirect: bool = True
+    port: int = 0
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path between two devices.
+
+    Attributes
+    ----------
+    links : tuple of Link
+        The links in order.
+    rate : float
+        Bandwidth of the narrowest [GB/s].
+    """
+
+    links: tuple[Link, ...]
+    rate: float
+    type: Path
+
+    @property
+    def hops(self) -> int:
+        """Return the number of links."""
+        return len(self.links)
+
+
+@dataclass(eq=False)
+class System:
+    """A machine as NCCL sees it.
+
+    Attributes
+    ----------
+    gpus, adapters, cpus : list of Device
+        By index; GPUs in the order of the ranks.
+    routes : dict
+        (device, device) -> path.
+    """
+
+    version: Version
+    settings: Settings
+    gpus: list[Device] = field(default_factory=list)
+    adapters: list[Device] = field(default_factory=list)
+    cpus: list[Device] = field(default_factory=list)
+    switch: Device | None = None
+    others: list[Device] = field(default_factory=list)
+    routes: dict[tuple[Device, Device], Route] = field(default_factory=dict)
+    num_links: int = 0
+    gdr_level: Path | None = None
+
+    @property
+    def cpu(self) -> Cpu:
+        """Return the processor of the machine."""
+        return self.cpus[0].cpu if self.cpus else Cpu()
+
+    @property
+    def capabilities(self) -> tuple[int, int]:
+        """Return the lowest and the highest compute capability times ten."""
+        numbers = [gpu.capability for gpu in self.gpus]
+        return min(numbers), max(numbers)
+
+    def route(self, a: Device, b: Device) -> Route | None:
+        """Return the path from one device to another."""
+        return self.routes.get((a, b))
+
+    def join(self, a: Device, b: Device, kind: LinkKind, rate: float) -> None:
+        """Add a duplex link; a second one between the same devices makes the first wider."""
+        for link in a.links:
+            if link.remote is b and link.kind == kind:
+                link.rate += rate
+                next(
+                    back for back in b.links if back.remote is a and back.kind == kind
+                ).rate += rate
+                return
+        there, back = self.num_links, self.num_links + 1
+        self.num_links += 2
+        a.links.append(Link(kind, rate, b, there, back))
+        b.links.append(Link(kind, rate, a, back, there))
+
+    def trim_network(self) -> None:
+        """Forget the adapters: all ranks are on this machine."""
+        self.adapters = []
+        self.routes = {
+            ends: route
+            for ends, route in self.routes.items()
+            if ends[0].kind != "net" and ends[1].kind != "net"
+        }
+
+    def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
+        """Return the devices with the widest, of those the nearest kind of path."""
+        best: list[Device] = []
+        key = (0.0, 0)
+        for other in among:
+            route = self.route(device, other)
+            if route is None:
+                continue
+            mine = (route.rate, -int(route.type))
+            if not best or mine > key:
+                best, key = [], mine
+            if mine == key:
+                best.append(other)
+        return best
+
+    def local_adapter(self, gpu: Device, channel: int) -> Device | None:
+        """Return the adapter a GPU uses on a channel: GPUs that share adapters take turns."""
+        nets = self.nearest(gpu, self.adapters)
+        if not nets:
+            return None
+        sharers = self.nearest(nets[0], self.gpus)
+        first = gpu.index
+        if len(nets) & (len(nets) - 1) == 0:
+            width = len(nets).bit_length() - 1
+            first = int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
+        return nets[(first + channel % -(-len(nets) // max(1, len(sharers)))) % len(nets)]
+
+    def local_gpu(self, adapter: Device) -> Device | None:
+        """Return the GPU that has an adapter as its own."""
+        sharers = self.nearest(adapter, self.gpus)
+        for channel in range(len(self.adapters) or 1):
+            for gpu in sharers:
+                if self.local_adapter(gpu, channel) is adapter:
+                    return gpu
+        return None
+
+
+def _number(pattern: str, text: str) -> int | None:
+    match = re.search(pattern, text)
+    return int(match.group(1)) if match else None
+
+
+_INFINIBAND = (
+    ("xdr", 800),
+    ("ndr200", 200),
+    ("ndr", 400),
+    ("hdr100", 100),
+    ("hdr", 200),
+    ("edr", 100),
+    ("fdr", 56),
+    ("slingshot", 100),
+)
+
+
+def adapter_Gbps(model: str, rate_Bps: float = 0.0) -> float:
+    """Return the speed an adapter reports [Gb/s], from the name of its type or else the rate of its links."""
+    name = model.lower()
+    speed = next((speed for word, speed in _INFINIBAND if word in name), None)
+    if speed is None:
+        speed = _number(r"(?:roce|efa|gvnic|ena|cassini|eth|nic)[a-z]*-?(\d{2,3})", name)
+    if speed is None and name.startswith("bf3"):
+        speed = 400
+    if speed is None:
+        speed = round(rate_Bps * 8 / 1e9) or 100
+    return float(speed)
+
+
+def _pcie_rate(link: FabricLink) -> float:
+    generation = _number(r"gen(\d)", link.name)
+    lanes = _number(r"-x(\d+)", link.name)
+    if generation in (1, 2, 3, 4, 5, 6) and lanes:
+        return pcie_GBps(generation, lanes) * link.count
+    # 12 GB/s stand for the 15.7 of Gen3 x16, and so on.
+    return round(link.rate.bytes_per_s * link.count / 1e9 * 0.762, 1)
+
+
+def build_system(
+    fabric: Fabric,
+    version: Version,
+    settings: Settings | None = None,
+    *,
+    zone: int = 0,
+    ranks: Iterable[int] | None = None,
+) -> System:
+    """Return what NCCL sees of one machine of a fabric.
+
+    Parameters
+    ----------
+    zone : int
+        The machine.
+    ranks : iterable of int or None
+        GPUs that take part, by their number in the machine; None is all.
+    """
+    from clusim.nccl.routes import set_routes
+
+    settings = settings or Settings()
+    system = System(version, settings)
+    nodes = {node.name: node for node in fabric.nodes if node.zone == zone}
+    links = [link for link in fabric.links if link.a in nodes and link.b in nodes]
+    devices = _devices(system, nodes, links, ranks)
+    if not system.gpus:
+        raise TopologyError(f"{fabric.name}: no GPU in machine {zone}; NCCL needs one")
+    _join_all(system, nodes, links, devices)
+    _add_adapters(system, fabric, nodes, links, devices)
+    _join_sockets(system)
+    for device in (*system.gpus, *system.cpus, *system.others):
+        device.links.sort(key=lambda link: _RANK[link.kind])
+    if fabric.gdr_level != "pxb":
+        system.gdr_level = Path[fabric.gdr_level.upper()]
+    set_routes(system, Path[fabric.p2p_level.upper()])
+    return system
+
+
+def _devices(
+    system: System,
+    nodes: dict[str, FabricNode],
+    links: list[FabricLink],
+    ranks: Iterable[int] | None,
+) -> dict[str, Device]:
+    wanted = None if ranks is None else set(ranks)
+    nvlinked = {
+        end for link in links if link.cls in ("nvlink", "xgmi", "trunk") for end in (link.a, link.b)
+    }
+    devices: dict[str, Device] = {}
+    seen = 0
+    for node in nodes.values():
+        if node.kind == "gpu":
+            seen += 1
+            if wanted is not None and seen - 1 not in wanted:
+                continue
+            chip = node.endpoint.chip if node.endpoint else ""
+            gpu = Device("gpu", node.name, len(system.gpus), chip=chip)
+            gpu.capability = compute_capability(chip)
+            system.gpus.append(gpu)
+            devices[node.name] = gpu
+        elif node.kind == "switch" and node.tier == "root":
+            cpu = Device("cpu", node.name, len(system.cpus), cpu=cpu_of(node.model))
+            system.cpus.append(cpu)
+            devices[node.name] = cpu
+        elif node.kind == "switch" and node.name in nvlinked:
+            if system.switch is None:
+                system.switch = Device("nvs", "NVSwitch", 0)
+                system.others.append(system.switch)
+            devices[node.name] = system.switch
+        elif node.kind == "switch":
+            devices[node.name] = Device("pci", node.name, len(system.others))
+            system.others.append(devices[node.name])
+    return devices
+
+
+def _join_all(
+    system: System,
+    nodes: dict[str, FabricNode],
+    links: list[FabricLink],
+    devices: dict[str, Device],
+) -> None:
+    for link in links:
+        a, b = devices.get(link.a), devices.get(link.b)
+        if a is None or b is None or a is b:
+            continue
+        if link.cls in ("nvlink", "xgmi", "trunk"):
+            gpu = a if a.kind == "gpu" else b
+            system.join(a, b, "nvl", nvlink_GBps(gpu.capability, system.version) * link.count)
+        elif link.cls == "c2c" and {a.kind, b.kind} == {"gpu", "cpu"}:
+            system.join(a, b, "c2c", round(link.rate.bytes_per_s * link.count / 1e9, 1))
+        elif link.cls == "pcie":
+            system.join(a, b, "pci", _pcie_rate(link))
+    lonely = [gpu for gpu in system.gpus if not any(k.kind in ("pci", "c2c") for k in gpu.links)]
+    if lonely and not system.cpus:
+        system.cpus.append(Device("cpu", "host", 0))
+    for gpu in lonely:
+        endpoint = nodes[gpu.name].endpoint
+        rate = endpoint.pcie_Bps / 1e9 * 0.762 if endpoint and endpoint.pcie_Bps else 12.0
+        system.join(gpu, system.cpus[0], "pci", round(rate, 1))
+
+
+def _add_adapters(
+    system: System,
+    fabric: Fabric,
+    nodes: dict[str, FabricNode],
+    links: list[FabricLink],
+    devices: dict[str, Device],
+) -> None:
+    uplinks = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls != "pcie"}
+    places: dict[str, tuple[Device, float]] = {}
+    for link in links:
+        for end, other in ((link.a, link.b), (link.b, link.a)):
+            if nodes[end].kind == "nic" and other in devices and link.cls in ("pcie", "c2c"):
+                rate = _pcie_rate(link) if link.cls == "pcie" else LOCAL_GBps
+                places[end] = (devices[other], rate + places.get(end, (None, 0.0))[1])
+    groups: dict[tuple[str, int], list[str]] = {}
+    for place, names in _by_place(places).items():
+        names = [name for name in names if adapter_allowed(system.settings, name)]
+        together = _grouped(names, nodes, place)
+        for number, name in enumerate(names):
+            groups.setdefault((place.name, number // together), []).append(name)
+    rank = {name: number for number, name in enumerate(nodes)}
+    for members in sorted(groups.values(), key=lambda names: rank[names[0]]):
+        first = nodes[members[0]]
+        place = places[members[0]][0]
+        number = len(system.adapters)
+        uplink = uplinks.get(first.name)
+        rate = uplink.rate.bytes_per_s if uplink is not None else 0.0
+        model = first.model
+        if not model or model == "nic":
+            model = uplink.name if uplink is not None else str(fabric.network.get("link", ""))
+        nic = Device("nic", members[0], number)
+        net = Device("net", f"NET/{number}", number, port=number)
+        net.speed_GBps = sum(adapter_Gbps(model, rate) for _ in members) / 8
+        net.gpudirect = first.nic.gpudirect if first.nic else True
+        net.collective = _reduces(fabric)
+        if model.startswith("efa") and system.version[:2] >= (2, 12):
+            net.latency_us = _efa_latency_us(model, system.capabilities[0])
+        system.others.append(nic)
+        system.adapters.append(net)
+        system.join(nic, place, "pci", sum(places[name][1] for name in members))
+        system.join(nic, net, "net", net.speed_GBps)
+
+
+def _efa_latency_us(model: str, capability: int) -> float:
+    """Return the latency aws-ofi-nccl states: 150 us on p3dn, 75 on p4d and p5, 35 since p5en."""
+    if capability < 80:
+        return 150.0
+    return 75.0 if "100g" in model else 35.0
+
+
+def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]]:
+    result: dict[Device, list[str]] = {}
+    for name, (place, _) in places.items():
+        result.setdefault(place, []).append(name)
+    return result
+
+
+def _grouped(names: list[str], nodes: dict[str, FabricNode], place: Device) -> int:
+    """Return how many adapters the network plugin shows as one: EFA joins those that belong to the same GPU."""
+    if not names or not nodes[names[0]].model.startswith("efa"):
+        return 1
+    gpus = sum(link.remote.kind == "gpu" for link in place.links)
+    return max(1, len(names) // gpus) if gpus else 1
+
+
+def _reduces(fabric: Fabric) -> bool:
+    """Return whether the switches between machines can reduce."""
+    from clusim.fabric.model import NETWORK
+
+    switches = [node for node in fabric.nodes if node.zone == NETWORK and node.kind == "switch"]
+    return bool(switches) and all(node.unit is not None for node in switches)
+
+
+def _join_sockets(system: System) -> None:
+    for i, a in enumerate(system.cpus):
+        for b in system.cpus[i + 1 :]:
+            system.join(a, b, "sys", socket_GBps(a.cpu, system.version))
+
+
+def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
+    """Return whether two GPUs reach each other directly over a path."""
+    settings = system.settings
+    if settings.p2p_disable:
+        return False
+    asks = route.type > Path.NVB and since(system.version, "asks the driver for peer access")
+    if asks and not (has_peer_access(a.chip) and has_peer_access(b.chip)):
+        return False
+    if settings.p2p_level is not None:
+        level = settings.p2p_level
+    elif system.cpu.vendor == "amd" and len(system.gpus) <= 2:
+        level = Path.SYS
+    return route.type <= level

@@ -1,0 +1,214 @@
+"""NCCL's choice of algorithm, protocol, channels and threads for a collective of some size.
+
+Of all entries of the cost table the one with the lowest predicted time is taken; then channels, and after them
+threads, are given up while each thread would have fewer bytes than its threshold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.errors import InputError
+from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
+from clusim.nccl.costs import CostTable
+from clusim.nccl.env import Settings
+
+__all__ = [
+    "Selection",
+    "Threads",
+    "channels_and_threads",
+    "max_threads",
+    "select",
+    "thread_thresholds",
+]
+
+WARP = 32
+_MAX_THREADS = 640
+_IN_SWITCH = (Algorithm.NVLS, Algorithm.NVLS_TREE)
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How many channels a collective is given and how many threads a CTA has.
+
+    Attributes
+    ----------
+    why : str
+        The rule that decided.
+    """
+
+    num_channels: int
+    num_threads: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What NCCL runs.
+
+    Attributes
+    ----------
+    num_bytes : int
+        The larger of what a rank sends and receives [bytes].
+    time_us : float
+        What the cost model predicts [us].
+    times_us : dict
+        Prediction for each candidate [us].
+    why : str
+        The rule that decided.
+    """
+
+    collective: Collective
+    num_bytes: int
+    algorithm: Algorithm
+    protocol: Protocol
+    threads: Threads
+    time_us: float
+    times_us: dict[tuple[Algorithm, Protocol], float]
+    why: str
+
+
+def max_threads(
+    algorithm: Algorithm, protocol: Protocol, ring_GBps: float, settings: Settings
+) -> int:
+    """Return the most threads of a CTA; `ring_GBps` is the bandwidth of all rings together."""
+    if protocol is Protocol.LL128:
+        return settings.ll128_nthreads or _MAX_THREADS
+    default = 512
+    if protocol is Protocol.SIMPLE:
+        if algorithm is Algorithm.RING:
+            # On a single x16 of Gen3 more threads only wait.
+            default = 256 if ring_GBps <= 12.0 else 512
+        elif algorithm is not Algorithm.TREE:
+            return _MAX_THREADS
+    return settings.nthreads or default
+
+
+def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorithm, Protocol], int]:
+    """Return the bytes a thread must have before another channel is used."""
+    limits = {
+        (algorithm, protocol): 64 if protocol is Protocol.SIMPLE else 8
+        for algorithm in ALGORITHMS
+        for protocol in PROTOCOLS
+    }
+    for algorithm in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN):
+        limits[algorithm, Protocol.SIMPLE] = 512
+    limits[Algorithm.RING, Protocol.LL] *= num_ranks
+    given = settings.thread_thresholds or ()
+    keys = [(a, p) for a in (Algorithm.TREE, Algorithm.RING) for p in PROTOCOLS]
+    limits.update({key: value for key, value in zip(keys, given, strict=False) if value >= 0})
+    return limits
+
+
+def channels_and_threads(
+    algorithm: Algorithm,
+    protocol: Protocol,
+    num_bytes: int,
+    *,
+    num_channels: int,
+    nvls_channels: int,
+    num_ranks: int,
+    num_heads: int,
+    ring_GBps: float,
+    settings: Settings,
+) -> Threads:
+    """Return how many channels and threads a collective of `num_bytes` gets, and why.
+
+    Parameters
+    ----------
+    num_channels, nvls_channels : int
+        Channels of the communicator, and those of its NVLS algorithms.
+    num_heads : int
+        GPUs of a machine that talk to the network (CollNetDirect).
+    """
+    threads = max_threads(algorithm, protocol, ring_GBps, settings)
+    limit = thread_thresholds(num_ranks, settings)[algorithm, protocol]
+    channels, most, why = num_channels, threads, "all channels"
+    if algorithm in _IN_SWITCH:
+        channels, why = nvls_channels, "NVLS always uses its own channels"
+    elif algorithm is Algorithm.COLLNET_DIRECT:
+        channels = _direct_channels(num_bytes, channels, threads, num_heads, limit)
+        why = f"fewer than {limit} B per thread and head"
+    else:
+        channels = min(channels, max(1, num_bytes // (threads * limit)))
+        if channels < num_channels:
+            why = f"{num_channels} channels x {threads} threads x {limit} B exceed the size"
+        while num_bytes < channels * threads * limit and threads % 128 == 0:
+            threads //= 2
+    if threads < most:
+        why = f"one channel; threads halved to keep {limit} B each"
+    if protocol is Protocol.SIMPLE and algorithm is Algorithm.RING:
+        threads += WARP
+    threads = max(threads, 3 * WARP)
+    if algorithm in (Algorithm.TREE, Algorithm.PAT):
+        threads = _MAX_THREADS
+    return Threads(channels, threads, why)
+
+
+def _direct_channels(num_bytes: int, channels: int, threads: int, heads: int, limit: int) -> int:
+    """Return the channels of CollNetDirect: fewer in stages of 16, 8, ..., each halving what a thread must have."""
+    stage, short = 16, True
+    while stage >= 1 and short:
+        while True:
+            short = num_bytes < channels * threads * heads * limit
+            if not short or channels <= stage:
+                break
+            if channels == stage + stage // 2:
+                limit //= 2
+            channels -= 1
+        stage //= 2
+    return channels
+
+
+def select(
+    table: CostTable,
+    collective: Collective,
+    num_bytes: int,
+    *,
+    num_channels: int,
+    nvls_channels: int,
+    num_heads: int = 1,
+    settings: Settings | None = None,
+) -> Selection:
+    """Return what NCCL runs for a collective of `num_bytes` (the larger of what a rank sends and receives)."""
+    settings = settings or Settings()
+    times: dict[tuple[Algorithm, Protocol], float] = {}
+    for algorithm in ALGORITHMS:
+        for protocol in PROTOCOLS:
+            time = table.time_us(collective, algorithm, protocol, num_bytes, num_channels)
+            if time is not None:
+                times[algorithm, protocol] = time
+    if not times:
+        asked = [c.text for c in (settings.algo, settings.proto) if c is not None]
+        raise InputError(
+            f"NCCL {table.version}: no algorithm is left for {collective.value}"
+            + (f" with {', '.join(asked)}; allow Ring or Simple" if asked else "")
+        )
+    best = min(times, key=lambda pair: times[pair])
+    ring = table.graphs[Algorithm.RING]
+    threads = channels_and_threads(
+        *best,
+        num_bytes,
+        num_channels=num_channels,
+        nvls_channels=nvls_channels,
+        num_ranks=table.group.num_ranks,
+        num_heads=num_heads,
+        ring_GBps=ring.num_channels * ring.intra_GBps,
+        settings=settings,
+    )
+    return Selection(
+        collective, num_bytes, *best, threads, times[best], times, _reason(times, best)
+    )
+
+
+def _reason(
+    times: dict[tuple[Algorithm, Protocol], float], best: tuple[Algorithm, Protocol]
+) -> str:
+    others = [pair for pair in times if pair != best]
+    if not others:
+        return "the only one left"
+    second = min(others, key=lambda pair: times[pair])
+    return (
+        f"lowest predicted time; {second[0].value} {second[1].value} would take"
+        f" {times[second] / times[best]:.2f} times as long"
+    )

@@ -1,0 +1,78 @@
+"""Versions of NCCL, 2.4 to 2.30, and since when it does what.
+
+Figures and behaviour come from reading the published sources of the releases named and from public logs; where a
+change lies between two releases that were looked at, the later one is given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from clusim.errors import InputError
+
+__all__ = ["LATEST", "OLDEST", "Version", "parse_version", "since"]
+
+
+class Version(NamedTuple):
+    """A release; compares as numbers do."""
+
+    major: int = 2
+    minor: int = 27
+    patch: int = 0
+
+    def __str__(self) -> str:
+        patch = f".{self.patch}" if self.patch else ""
+        return f"{self.major}.{self.minor}{patch}"
+
+
+OLDEST, LATEST = Version(2, 4), Version(2, 30)
+
+_FORM = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,4}))?(?:[-+].*)?")
+
+FEATURES: dict[str, tuple[int, int]] = {
+    "cost model": (2, 5),
+    "graph search": (2, 5),
+    "ll128": (2, 5),
+    "balanced tree": (2, 8),
+    "min/max path types": (2, 19),
+    "pxn": (2, 12),
+    "nvb": (2, 8),
+    "nvls": (2, 17),
+    "nvls compares bandwidth": (2, 20),
+    "crossing adapters is no handicap": (2, 20),
+    "channels duplicated by the search": (2, 8),
+    "net overhead": (2, 14),
+    "asks the driver for peer access": (2, 14),
+    "continuous byte distribution": (2, 19),
+    "socket bandwidth of AMD": (2, 19),
+    "ll is half the bandwidth": (2, 21),
+    "tree base latency": (2, 23),
+    "pat": (2, 23),
+    "algorithms per collective": (2, 24),
+    "64 channels": (2, 24),
+    "doubled channels": (2, 20),
+    "nvls efficiency": (2, 28),
+    "p2p through c2c": (2, 27),
+}
+"""What NCCL does -> first release that does."""
+
+
+def parse_version(text: str | Version) -> Version:
+    """Return the release that `text` names: ``2.27``, ``2.27.3``, ``v2.30.7-1``, ``2.21.5+cuda12.1``."""
+    if isinstance(text, Version):
+        return text
+    match = _FORM.fullmatch(str(text).strip())
+    if match is None:
+        raise InputError(f"NCCL version {text!r}: not a version; write for example 2.27 or 2.27.3")
+    version = Version(*(int(part or 0) for part in match.groups()))
+    if not OLDEST[:2] <= version[:2] <= LATEST[:2]:
+        raise InputError(
+            f"NCCL version {text!r}: not known; give {OLDEST} to {LATEST}, for example 2.27"
+        )
+    return version
+
+
+def since(version: Version, feature: str) -> bool:
+    """Return whether `version` has a feature of `FEATURES`."""
+    return version[:2] >= FEATURES[feature]

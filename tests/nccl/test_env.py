@@ -1,0 +1,98 @@
+"""NCCL's environment variables: the syntax of lists, limits, and errors in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.nccl import Algorithm, Collective, Protocol, parse_assignments, parse_env, parse_version
+from clusim.nccl.constants import Path
+from clusim.nccl.env import adapter_allowed, allows
+from clusim.nccl.versions import LATEST, OLDEST, Version
+
+
+def test_a_list_allows_only_what_it_names() -> None:
+    settings = parse_env({"NCCL_ALGO": "ring,TREE"})
+    assert allows(settings, Collective.ALLREDUCE, Algorithm.RING) is True
+    assert allows(settings, Collective.ALLREDUCE, Algorithm.NVLS) is False
+    assert allows(settings, Collective.ALLREDUCE, Protocol.LL) is None
+
+
+def test_a_caret_forbids_what_it_names() -> None:
+    settings = parse_env({"NCCL_ALGO": "^NVLS,NVLSTree"})
+    assert allows(settings, Collective.BROADCAST, Algorithm.NVLS) is False
+    assert allows(settings, Collective.BROADCAST, Algorithm.RING) is True
+
+
+def test_lists_per_collective_override_the_one_for_all() -> None:
+    settings = parse_env({"NCCL_ALGO": "ring;allreduce:tree,nvls;all_gather:^ring"})
+    assert allows(settings, Collective.ALLREDUCE, Algorithm.RING) is False
+    assert allows(settings, Collective.ALLREDUCE, Algorithm.TREE) is True
+    assert allows(settings, Collective.REDUCESCATTER, Algorithm.RING) is True
+    assert allows(settings, Collective.ALLGATHER, Algorithm.RING) is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("NCCL_ALGO", "Rnig", "'Rnig' is no algorithm; give tree, ring"),
+        ("NCCL_ALGO", "allreduced:ring", "'allreduced' is no collective"),
+        ("NCCL_PROTO", "", "empty"),
+        ("NCCL_MIN_NCHANNELS", "0", "give 1 to 64"),
+        ("NCCL_NTHREADS", "500", "not a multiple of 32"),
+        ("NCCL_P2P_LEVEL", "NVSWITCH", "not a distance"),
+        ("NCCL_ALGOS", "Ring", "did you mean NCCL_ALGO?"),
+        ("NCCL_TOPO_FILE", "x.xml", "give the file as the topology"),
+    ],
+)
+def test_errors_say_what_would_be_right(name: str, value: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_env({name: value})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_minimum_above_maximum_is_refused() -> None:
+    with pytest.raises(InputError, match="more than NCCL_MAX_NCHANNELS=4"):
+        parse_env({"NCCL_MIN_NCHANNELS": "8", "NCCL_MAX_NCHANNELS": "4"})
+
+
+def test_values() -> None:
+    words = ["ALGO=Ring", "NCCL_BUFFSIZE=8388608", "nccl_p2p_level=2", "NCCL_DEBUG=INFO"]
+    settings = parse_env(parse_assignments(words))
+    assert settings.buffsize == 8 << 20
+    assert settings.p2p_level is Path.PXB
+    assert settings.ignored == ("NCCL_DEBUG",)
+    assert parse_env({"NCCL_MAX_NRINGS": "4"}).max_nchannels == 4
+    assert parse_env({"HOME": "/root"}) == parse_env({})
+
+
+def test_assignments_need_a_value() -> None:
+    with pytest.raises(InputError, match="write NAME=VALUE"):
+        parse_assignments(["NCCL_ALGO"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed"),
+    [
+        ("", {"mlx5_0", "mlx5_1", "mlx5_10"}),
+        ("mlx5_1", {"mlx5_1", "mlx5_10"}),
+        ("=mlx5_1:1", {"mlx5_1"}),
+        ("^mlx5_1", {"mlx5_0"}),
+        ("^=mlx5_1", {"mlx5_0", "mlx5_10"}),
+    ],
+)
+def test_adapters_by_prefix_name_and_exclusion(rule: str, allowed: set[str]) -> None:
+    settings = parse_env({"NCCL_IB_HCA": rule})
+    names = {"mlx5_0", "mlx5_1", "mlx5_10"}
+    assert {name for name in names if adapter_allowed(settings, f"n3/{name}")} == allowed
+
+
+def test_versions() -> None:
+    assert parse_version("v2.30.7-1") == Version(2, 30, 7)
+    assert parse_version("2.21.5+cuda12.1") == Version(2, 21, 5)
+    assert parse_version("2.4.6") > OLDEST
+    assert parse_version(LATEST) is LATEST
+    for wrong in ("2.3", "3.0", "2.31", "two"):
+        with pytest.raises(InputError):
+            parse_version(wrong)
