@@ -109,7 +109,10 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     xfer *x = &s->xfers[xfer_index];
     uint32_t i = packet_number(x, c);
     if (x->kind == WRITE || x->kind == MCAST) memory_inject(s, x->endpoint, payload_of(x, i));
-    x->max_end = base_max(x->max_end, end);
+    if (end > x->max_end || (end == x->max_end && wire < x->last_wire)) {
+        x->max_end = end;
+        if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
+    }
     x->ungranted--;
     if (x->policy == 2) {
         x->adaptive_next++;
@@ -125,7 +128,7 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
         if (x->owner_kind == OWNER_SOURCE) {
             source_injected(s, x->owner, x->max_end);
         } else if (x->type == XFER_WRITE || x->type == XFER_MCAST) {
-            program_injected(s, x->owner, base_max(x->max_end, x->pace_ps));
+            program_injected(s, x);
         }
     }
 }
@@ -191,6 +194,7 @@ void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint
     xfer *x = &s->xfers[xfer_index];
     x->start_ps = s->now_ps;
     x->max_end = 0;
+    x->last_wire = NONE;
     x->stripe = key_base;
     x->ungranted = x->count;
     choose_wires(s, x, first_group);

@@ -119,8 +119,14 @@ static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
 
 /* ---- delivery -------------------------------------------------------------------------------- */
 
-void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible) {
+/* Remember the wire of the packet with the greatest time; the lowest of several. */
+static void note_last(xfer *x, uint32_t wire, int64_t time, int64_t greatest) {
+    if (time > greatest || (time == greatest && wire < x->last_wire)) x->last_wire = wire;
+}
+
+void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible, uint32_t from) {
     xfer *x = &s->xfers[xfer_index];
+    if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
     if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, xfer_index);
 }
@@ -150,7 +156,8 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
         return;
     }
     bool write = p->kind == WRITE || p->kind == MCAST;
-    node_deliver(s, p->xfer, at + (write ? e->write_latency_ps : e->response_latency_ps));
+    int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
+    node_deliver(s, p->xfer, visible, from);
     sim_free_packet(s, index);
 }
 

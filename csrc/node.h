@@ -24,6 +24,6 @@ void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out);
 void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc);
 
 /* Count `n` deliveries of a transfer, the last visible at `visible`. */
-void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible);
+void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible, uint32_t from);
 
 #endif

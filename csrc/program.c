@@ -217,6 +217,7 @@ static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side)
     uint32_t *waiters =
         side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
     v->state->wait_side = (uint8_t)side;
+    v->state->cause = side;
     v->state->wait_conn = conn;
     v->state->next_waiter = *waiters;
     *waiters = v->id;
@@ -302,7 +303,9 @@ static void record(clusim_sim *s, uint32_t id, uint32_t seq) {
         s->records = moved;
         s->record_size = bigger;
     }
-    s->records[s->num_records++] = (clusim_record){s->now_ps, id, seq};
+    const inst_state *st = &s->insts[id];
+    s->records[s->num_records++] =
+        (clusim_record){s->now_ps, st->gate_ps, id, seq, st->wire, st->cause};
 }
 
 static void finish_slice(clusim_sim *s, const view *v) {
@@ -342,6 +345,8 @@ void program_run(clusim_sim *s, uint32_t id) {
             case PH_GATE: {
                 if (!pass_gate(s, &v)) return;
                 st->slow_1024 = s->endpoints[v.image->endpoint].slow_1024;
+                st->gate_ps = s->now_ps;
+                st->wire = NONE;
                 int64_t fixed = s->model->image.costs[v.image->cost].fixed_ps;
                 fixed = (fixed * st->slow_1024) >> 10;
                 st->phase = PH_FIXED;
@@ -356,6 +361,7 @@ void program_run(clusim_sim *s, uint32_t id) {
         if (!done) return;
         finish_slice(s, &v);
         st->phase = PH_GATE;
+        st->cause = WAIT_NOTHING;
         if (!next_slice(s, id)) {
             finish_instance(s, id);
             return;
@@ -367,13 +373,17 @@ void program_run(clusim_sim *s, uint32_t id) {
 
 void program_ready(clusim_sim *s, uint32_t id) { make_due(s, id); }
 
-void program_injected(clusim_sim *s, uint32_t id, int64_t done_ps) { ready_at(s, id, done_ps); }
+void program_injected(clusim_sim *s, const xfer *x) {
+    s->insts[x->owner].wire = x->last_wire;
+    ready_at(s, x->owner, base_max(x->max_end, x->pace_ps));
+}
 
 void program_complete(clusim_sim *s, uint32_t xfer_index) {
     const xfer *x = &s->xfers[xfer_index];
     if (x->type == XFER_WRITE) {
         post(s, x->conn, x->ordinal);
     } else if (x->type != XFER_MCAST) {
+        s->insts[x->owner].wire = x->last_wire;
         if (x->pace_ps > s->now_ps) {
             ready_at(s, x->owner, x->pace_ps);
         } else {

@@ -13,7 +13,7 @@
 void program_begin(clusim_sim *s, uint32_t instance, uint32_t slot);
 void program_run(clusim_sim *s, uint32_t instance);
 
-void program_injected(clusim_sim *s, uint32_t instance, int64_t done_ps);
+void program_injected(clusim_sim *s, const xfer *x);
 void program_complete(clusim_sim *s, uint32_t xfer_index);
 void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool tail);
 void program_ready(clusim_sim *s, uint32_t instance);

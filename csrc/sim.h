@@ -151,6 +151,7 @@ typedef struct xfer {
     uint32_t dst;      /* where requests or data go; NONE for multimem */
     uint32_t back;     /* where responses go: the requesting endpoint */
     uint32_t path, path_back, mgroup, conn, ordinal;
+    uint32_t last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     uint32_t next_free;
 } xfer;
@@ -177,6 +178,9 @@ typedef struct inst_state {
     uint32_t slow_1024; /* of the endpoint when the slice passed its gate */
     uint8_t phase, due, wait_side, has_slice;
     int64_t queued_ps; /* when its task started */
+    int64_t gate_ps;   /* when the present slice passed its gate */
+    uint32_t wire;     /* the present slice's last data, or NONE */
+    uint32_t cause;    /* wait_side it was blocked on last */
 } inst_state;
 
 typedef struct endpoint_state {

@@ -251,8 +251,11 @@ typedef struct clusim_wire_counters {
 
 typedef struct clusim_record {
     int64_t time_ps;
+    int64_t gate_ps; /* when its gate was open */
     uint32_t instance;
     uint32_t seq;
+    uint32_t wire;  /* over which its data came or went last, or none */
+    uint32_t cause; /* side whose opening it waited for last: 1 recv, 2 send; 0 did not wait */
 } clusim_record;
 
 typedef struct clusim_instance_state {

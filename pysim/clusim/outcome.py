@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INSTANCE_STATE", "RECORD", "WIRE_COUNTERS", "Engine", "State", "Stop"]
+__all__ = ["INSTANCE_STATE", "RECORD", "WIRE_COUNTERS", "Cause", "Engine", "State", "Stop"]
 
 NEVER = 2**63 - 1
 """A time no run reaches [ps]."""
@@ -35,6 +35,14 @@ class State(IntEnum):
     DONE = 5
 
 
+class Cause(IntEnum):
+    """The last thing that kept a slice from passing its gate."""
+
+    NONE = 0  # it did not wait: its instance came when the gate was open
+    RECV = 1  # the data: the tail of its recv connection
+    SEND = 2  # room: the head of its send connection
+
+
 WIRE_COUNTERS: np.dtype[Any] = np.dtype(
     [
         ("packets", "<u8"),  # exact packets
@@ -52,8 +60,17 @@ WIRE_COUNTERS: np.dtype[Any] = np.dtype(
 )
 """Counters of one wire, cumulative since time 0, as defined in the timing contract."""
 
-RECORD: np.dtype[Any] = np.dtype([("time_ps", "<i8"), ("instance", "<u4"), ("seq", "<u4")])
-"""Completion of slice number `seq` of an instance."""
+RECORD: np.dtype[Any] = np.dtype(
+    [
+        ("time_ps", "<i8"),
+        ("gate_ps", "<i8"),  # when its gate was open
+        ("instance", "<u4"),
+        ("seq", "<u4"),
+        ("wire", "<u4"),  # over which its data came or went last, or 2^32 - 1
+        ("cause", "<u4"),  # Cause
+    ]
+)
+"""Completion of slice number `seq` of an instance, and why it was not earlier (contract, section 7)."""
 
 INSTANCE_STATE: np.dtype[Any] = np.dtype(
     [("state", "<u4"), ("prim", "<u4"), ("conn", "<u4"), ("seq", "<u4"), ("loop", "<u8")]

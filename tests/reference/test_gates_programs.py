@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.outcome import State, Stop
+from clusim.image import NONE
+from clusim.outcome import Cause, State, Stop
 from support.gates import assert_messages_at, assert_records_at, assert_tasks_end_at, finish
 from support.images import ImageBuilder, Place, prim
 
@@ -281,3 +282,42 @@ def test_the_same_image_gives_the_same_fingerprint(engine):
         sim.run()
         prints.append(sim.fingerprint())
     assert prints[0] == prints[1]
+
+
+def reasons(sim, instance: int) -> list[tuple[int, ...]]:
+    """Return (gate, done, cause, wire) of the slices of an instance."""
+    rows = sim.records()
+    rows = rows[rows["instance"] == instance]
+    return [(int(r["gate_ps"]), int(r["time_ps"]), int(r["cause"]), int(r["wire"])) for r in rows]
+
+
+def test_records_say_what_a_slice_waited_for(engine):
+    builder, (there, _), _ = transfer(slices=3, slots=2)
+    # The third slice waits for room, which the receiver makes at 2010.
+    expected = [(0, 1000, Cause.NONE, 0), (1000, 2000, Cause.NONE, 0), (2010, 3010, Cause.SEND, 0)]
+    assert reasons(finish(engine, builder), there) == expected
+    builder, (_, here), _ = transfer(slices=2)
+    expected = [(2010, 2010, Cause.RECV, NONE), (3010, 3010, Cause.RECV, NONE)]
+    assert reasons(finish(engine, builder), here) == expected
+
+
+def test_records_name_the_wire_that_was_last(engine):
+    builder = ImageBuilder()
+    a, b = builder.endpoint(), builder.endpoint()
+    for rate in ((1, 10), (1, 20), (1, 10)):
+        builder.link(a, b, rate)
+    index = builder.conn(a, b)
+    there = builder.run_alone(a, prim("send", send=0), conns=(index,), length=297)
+    builder.run_alone(b, prim("recv", recv=0), conns=(index,), length=297)
+    assert reasons(finish(engine, builder), there) == [(0, 2000, Cause.NONE, 2)]
+
+
+def test_records_of_reads_name_the_wire_the_data_came_over(engine):
+    builder = ImageBuilder()
+    a, b = builder.endpoint(), builder.endpoint()
+    builder.link(a, b)
+    index = builder.conn(a, b, "read")
+    builder.run_alone(a, prim("signal", send=0, flags=1), conns=(index,), length=0)
+    builder.run_alone(b, prim("recv", recv=0), conns=(index,))
+    sim = finish(engine, builder)
+    assert [row[3] for row in reasons(sim, 1)] == [0]

@@ -149,7 +149,7 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     transfer, packet = candidate.flow, candidate.packet
     assert transfer is not None
     transfer.granted[wire.index] = transfer.granted.get(wire.index, 0) + 1
-    transfer.greatest_end_ps = max(transfer.greatest_end_ps, end_ps)
+    transfer.note_end(end_ps, wire.index)
     requester = transfer.terms.requester
     if packet.kind in (Kind.READ_REQ, Kind.RED_REQ):
         transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1

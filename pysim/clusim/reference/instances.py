@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from clusim.image import OPCODES, Op
-from clusim.outcome import State
+from clusim.image import NONE, OPCODES, Op
+from clusim.outcome import Cause, State
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.connections import Connection, Post
@@ -79,6 +79,8 @@ class Instance:
     ----------
     slot : int
         CTA slot held, -1 without one.
+    gate_ps, cause, wire
+        What the completion record of the present slice says besides its time.
     sequence : int
         Number of the present slice, counting those not skipped.
     """
@@ -97,6 +99,9 @@ class Instance:
         self.loop = 0
         self.prim = spec.template.prim_lo
         self.blocked_on: int | None = None
+        self.gate_ps = 0
+        self.wire = NONE
+        self.cause = Cause.NONE
         self._machine, self._host = machine, host
         self._slow_1024 = 1024
         self._steps = self._program()
@@ -148,6 +153,7 @@ class Instance:
 
     def _gate(self, recv: Connection | None, send: Connection | None) -> Iterator[None]:
         slots = self.spec.slots_per_slice
+        self.cause = Cause.NONE
         while True:
             if recv is not None and not recv.can_receive(slots):
                 self.state, blocking = State.WAIT_RECV, recv
@@ -156,9 +162,11 @@ class Instance:
             else:
                 break
             self.blocked_on = blocking.index
+            self.cause = Cause.RECV if blocking is recv else Cause.SEND
             blocking.waiters.add(self.index)
             yield
         self.state, self.blocked_on = State.BUSY, None
+        self.gate_ps, self.wire = self._machine.now_ps, NONE
 
     def _until(self, time_ps: int) -> Iterator[None]:
         if time_ps > self._machine.now_ps:
@@ -237,3 +245,4 @@ class Instance:
         connection.packet_count = (connection.packet_count + transfer.count) % 2**32
         start_transfer(machine, self.spec.endpoint, self.slot, transfer)
         yield
+        self.wire = transfer.last_visible_wire if reads else transfer.last_end_wire

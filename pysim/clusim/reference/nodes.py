@@ -124,13 +124,13 @@ def _deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
     if packet.kind in (Kind.READ_RESP, Kind.RED_RESULT):
         _open_window(machine, packet)
     if packet.kind in (Kind.WRITE, Kind.MCAST):
-        _delivered(machine, packet.transfer, accepted_ps + spec.write_latency_ps)
+        _delivered(machine, packet.transfer, accepted_ps + spec.write_latency_ps, wire.index)
         return
     visible_ps = accepted_ps + spec.response_latency_ps
     if packet.kind == Kind.RED_RESULT and packet.transfer.terms.multicast_result:
         _respond_at(machine, visible_ps, wire, _multicast(packet))
     else:
-        _delivered(machine, packet.transfer, visible_ps)
+        _delivered(machine, packet.transfer, visible_ps, wire.index)
 
 
 def _open_window(machine: Machine, packet: Packet) -> None:
@@ -138,10 +138,10 @@ def _open_window(machine: Machine, packet: Packet) -> None:
     machine.examine.update(packet.transfer.wires)
 
 
-def _delivered(machine: Machine, transfer: Transfer, visible_ps: int) -> None:
+def _delivered(machine: Machine, transfer: Transfer, visible_ps: int, wire: int) -> None:
     """Count a delivery; the last one completes the transfer at the greatest visible time."""
     transfer.delivered += 1
-    transfer.visible_ps = max(transfer.visible_ps, visible_ps)
+    transfer.note_visible(visible_ps, wire)
     if transfer.delivered == transfer.deliveries:
         v_ps = transfer.visible_ps
         machine.at(v_ps, lambda: transfer.owner.completed(transfer, v_ps))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from clusim.image import NONE
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.model import Kind, Model, Policy
 
@@ -69,6 +70,18 @@ class Transfer:
     delivered: int = 0
     visible_ps: int = 0
     complete: bool = False
+    last_end_wire: int = NONE
+    last_visible_wire: int = NONE
+
+    def note_end(self, end_ps: int, wire: int) -> None:
+        """Count a packet that left; remember the wire of the last to end."""
+        if (end_ps, -wire) > (self.greatest_end_ps, -self.last_end_wire):
+            self.greatest_end_ps, self.last_end_wire = end_ps, wire
+
+    def note_visible(self, visible_ps: int, wire: int) -> None:
+        """Count a packet that is delivered; remember the wire of the last to be visible."""
+        if (visible_ps, -wire) > (self.visible_ps, -self.last_visible_wire):
+            self.visible_ps, self.last_visible_wire = visible_ps, wire
 
     @property
     def stride(self) -> int:

@@ -22,7 +22,7 @@ class Schedule(InstanceHost):
     starts_ps, ends_ps : list of int
         Start and end of every task, -1 where not yet.
     records : list
-        Completion records (time, instance, sequence) not yet taken.
+        Completion records not yet taken, as `clusim.outcome.RECORD`.
     fingerprint : int
         Sum of the completions so far (section 12).
     """
@@ -33,7 +33,7 @@ class Schedule(InstanceHost):
         self.starts_ps = [-1] * len(model.tasks)
         self.ends_ps = [-1] * len(model.tasks)
         self.tasks_left = len(model.tasks)
-        self.records: list[tuple[int, int, int]] = []
+        self.records: list[tuple[int, ...]] = []
         self.fingerprint = 0
         self._keep_records = keep_records
         self._missing = [task.num_deps for task in model.tasks]
@@ -106,7 +106,9 @@ class Schedule(InstanceHost):
         now_ps = self.machine.now_ps
         self._add_to_fingerprint(mix(mix(mix(1, now_ps), instance), sequence))
         if self._keep_records:
-            self.records.append((now_ps, instance, sequence))
+            done = self.instances[instance]
+            row = (now_ps, done.gate_ps, instance, sequence, done.wire, int(done.cause))
+            self.records.append(row)
 
     def finished(self, instance: Instance) -> None:
         """Free the slot and the SMs of an instance that is done; its task counts down."""
