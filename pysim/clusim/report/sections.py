@@ -1,0 +1,240 @@
+"""The sections of the page, as HTML that is complete without a script: words, tables, frames of the plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from clusim.analysis.limits import busiest_wires, class_traffic
+from clusim.report.calls import CallRow, call_rows
+from clusim.report.feed import Feed
+from clusim.report.frames import fill
+from clusim.report.lanes import Shares
+from clusim.report.svg import latency_svg, machine_svg
+from clusim.report.words import key_numbers, sentences
+from clusim.units import format_rate, format_size, format_time
+
+__all__ = ["sections"]
+
+SHOWN_TEXT = 24_000
+"""Characters of a topology or schedule that a report quotes."""
+
+SHOWN_RANKS = 24
+"""Ranks of which overlap is shown one by one."""
+
+Cells = Sequence[str | int | float]
+
+
+def sections(feed: Feed) -> str:
+    """Return the body of the page."""
+    parts = [_summary(feed)]
+    if len(feed.result.wires.names):
+        parts += [_machine(feed), _heatmap(feed)]
+    if feed.lanes.ranks:
+        parts.append(fill("timeline.html"))
+    if (feed.shares.compute + feed.shares.both).any():
+        parts.append(_overlap(feed.shares, feed.result.time_ps))
+    rows = call_rows(feed.lanes, feed.schedule)
+    if rows:
+        parts.append(_calls(rows))
+    if feed.result.messages is not None:
+        parts.append(_latency(feed))
+    return "\n".join([*parts, _wires(feed), _provenance(feed)])
+
+
+def _summary(feed: Feed) -> str:
+    result = feed.result
+    cards = "".join(
+        f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><span>{escape(remark)}</span></li>"
+        for name, value, remark in key_numbers(result, feed.shares)
+    )
+    said = "".join(f"<p>{escape(line)}</p>" for line in sentences(result, feed.shares))
+    return f'<ul class="numbers">{cards}</ul>\n<section class="summary" aria-label="Summary">{said}</section>'
+
+
+def _legend() -> str:
+    return '<span class="legend">0<i></i><span class="most">100 %</span></span>'
+
+
+def _machine(feed: Feed) -> str:
+    picture = feed.picture
+    hint = (
+        "Each line is one direction of the links between two boxes, drawn to the right of its way."
+    )
+    if any(size > 1 for size in picture.lines.sizes):
+        hint += " Parallel links are one line, coloured by their mean."
+    if picture.hidden:
+        hint += f" {picture.hidden:,} links inside boxes are not drawn."
+    return fill(
+        "machine.html",
+        hint=escape(hint),
+        measures=_options((name, words) for name, words, _ in feed.measures),
+        legend=_legend(),
+        picture=machine_svg(picture),
+    )
+
+
+def _options(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(
+        f'<option value="{escape(value)}">{escape(words)}</option>' for value, words in pairs
+    )
+
+
+def _heatmap(feed: Feed) -> str:
+    classes = dict.fromkeys(feed.rows.classes)
+    wires, rows = len(feed.result.wires.names), len(feed.rows)
+    what = (
+        f"{wires:,} wires" if wires == rows else f"{wires:,} wires in {rows:,} rows of neighbours"
+    )
+    bins = feed.result.bins.edge_ps
+    if len(bins) > 1:
+        what += f", bins of {format_time(int(bins[1] - bins[0]))}"
+    return fill(
+        "heatmap.html",
+        what=what,
+        classes=_options((name, name.replace("->", " → ")) for name in classes),
+        legend=_legend(),
+    )
+
+
+def _overlap(shares: Shares, time_ps: int) -> str:
+    """Return a bar for every rank, or for the mean and the ranks with most and least exposed communication."""
+    parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
+    ranks = list(range(len(shares.ranks)))
+    if len(ranks) > SHOWN_RANKS:
+        by_exposed = np.argsort(-shares.exposed, kind="stable").tolist()
+        ranks = by_exposed[: SHOWN_RANKS // 2] + by_exposed[-SHOWN_RANKS // 2 :]
+    rows = [_bar("mean", parts.mean(axis=1).tolist())] if len(shares.ranks) > 1 else []
+    rows += [_bar(f"rank {shares.ranks[r]}", parts[:, r].tolist()) for r in ranks]
+    some = (
+        ""
+        if len(ranks) == len(shares.ranks)
+        else " The ranks with most and with least exposed communication are shown."
+    )
+    return fill("overlap.html", some=some, bars="".join(rows))
+
+
+def _bar(name: str, parts: list[float]) -> str:
+    names = ("computation only", "both", "exposed", "neither")
+    words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
+    pieces = "".join(
+        f'<i class="{kind}" style="width:{100 * part:.2f}%"></i>'
+        for kind, part in zip(("compute", "both", "exposed", "idle"), parts, strict=True)
+    )
+    return (
+        f'<span>{name}</span><div class="bar" role="img" aria-label="{words}" title="{words}">'
+        f"{pieces}</div><span>{parts[2]:.1%} exposed</span>"
+    )
+
+
+def _calls(rows: list[CallRow]) -> str:
+    several = any(row.count > 1 for row in rows)
+    head = ["Collective", "Algorithm", "#Size", "#Ranks", "#Channels", "#Start"]
+    head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
+    head += ["#algbw GB/s", "#busbw GB/s"]
+    table: list[Cells] = []
+    for row in rows:
+        size = f"{format_size(row.size_bytes)} {row.dtype}"
+        cells: list[str | int] = [row.operation, row.algorithm, size, row.ranks, row.channels]
+        cells.append(format_time(row.start_ps))
+        times = [format_time(round(t)) for t in (row.least_ps, row.mean_ps, row.most_ps)]
+        cells += [row.count, *times] if several else [times[1]]
+        table.append([*cells, f"{row.algbw_GBps:.2f}", f"{row.busbw_GBps:.2f}"])
+    hint = "From the start of a call's first rank to the end of its last."
+    if several:
+        hint += " Calls of one kind share a row; bandwidths are those of the mean time."
+    return f'<h2>Collectives</h2><p class="hint">{hint}</p>{_table(head, table)}'
+
+
+def _latency(feed: Feed) -> str:
+    messages = feed.result.messages
+    assert messages is not None
+    hint = "From the moment a message is due until its last byte is visible."
+    picture = latency_svg(messages)
+    return f'<h2>Latency of messages</h2><p class="hint">{hint}</p><figure>{picture}</figure>'
+
+
+def _wires(feed: Feed) -> str:
+    busiest = [
+        (use.name, use.wire_class, f"{format_rate(use.rate_Bps)}", f"{use.busy:.1%}", f"{use.no_credit:.1%}",
+         f"{use.nothing:.1%}", f"{use.contended:.1%}", format_size(use.carried_bytes))
+        for use in busiest_wires(feed.result, 12)
+    ]  # fmt: skip
+    classes = [
+        (
+            row.wire_class,
+            row.wires,
+            f"{row.mean_busy:.1%}",
+            f"{row.max_busy:.1%}",
+            format_size(row.payload_bytes),
+            format_size(row.wire_bytes),
+        )
+        for row in class_traffic(feed.result)
+    ]
+    if not busiest:
+        return "<h2>Wires</h2><p>Nothing crossed any wire.</p>"
+    head = [
+        "Busiest wires",
+        "Class",
+        "#Rate",
+        "#Busy",
+        "#No credit",
+        "#Nothing to send",
+        "#Contended",
+        "#Carried",
+    ]
+    kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
+    return f"<h2>Wires</h2>{_table(head, busiest)}<br>{_table(kinds, classes)}"
+
+
+def _provenance(feed: Feed) -> str:
+    result = feed.result
+    origin = result.provenance
+    rows: list[Cells] = [
+        ("Command", origin.command or "from Python"),
+        ("Fabric", origin.fabric),
+        ("Engine", f"{origin.engine}, clusim {origin.version}"),
+        ("Granularity", origin.granularity_note or origin.granularity),
+        ("Seed", origin.seed),
+        ("Packets", f"{result.packets:,} packets, {result.packet_hops:,} packet-hops"),
+    ]
+    if result.complete:
+        rows += [
+            ("Fingerprint", f"{result.fingerprint:016x}"),
+            ("Wall time", f"{result.wall_s:.3f} s"),
+        ]
+    quotes = [("Topology", origin.fabric_text), ("Schedule", origin.schedule_text)]
+    quoted = "".join(
+        f"<details><summary>{name}</summary><pre>{escape(_clipped(text))}</pre></details>"
+        for name, text in quotes
+        if text.strip()
+    )
+    return f"<h2>Inputs and provenance</h2>{_table(['What', 'Value'], rows)}{quoted}"
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= SHOWN_TEXT:
+        return text
+    return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
+
+
+def _table(head: Sequence[str], rows: Iterable[Cells]) -> str:
+    """Return a table; a `#` in front of a heading makes a column of numbers."""
+    kinds = [' class="n"' if name.startswith("#") else "" for name in head]
+    top = "".join(
+        f'<th scope="col"{kind}>{escape(name.lstrip("#"))}</th>'
+        for name, kind in zip(head, kinds, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{escape(str(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
