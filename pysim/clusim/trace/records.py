@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import TraceError
@@ -25,8 +24,6 @@ BLOCK_ROWS = 1 << 18
 
 KEPT_BLOCKS = 4
 """Blocks kept in memory: 30 MB in all."""
-
-_FIELDS = [(name, dtype) for name, (_, dtype, _, _) in PRIMITIVES.items()]
 
 
 class RecordFile:
@@ -46,7 +43,7 @@ class RecordFile:
         self.count = 0
         self.cut = False
         self._stack = ExitStack()
-        self._blocks: OrderedDict[int, Array] = OrderedDict()
+        self._blocks: OrderedDict[int, dict[str, Array]] = OrderedDict()
         self._file: Any = None
 
     def __enter__(self) -> RecordFile:
@@ -82,17 +79,15 @@ class RecordFile:
         """Number of blocks."""
         return -(-self.count // self.block_rows)
 
-    def block(self, index: int) -> Array:
-        """Return block `index`: columns ``time gate instance seq wire cause`` as one structured array."""
+    def block(self, index: int) -> dict[str, Array]:
+        """Return block `index` as columns ``time gate instance seq wire cause``."""
         if index in self._blocks:
             self._blocks.move_to_end(index)
             return self._blocks[index]
         low = index * self.block_rows
         high = min(self.count, low + self.block_rows)
-        rows = np.empty(high - low, _FIELDS)
         try:
-            for name, _ in _FIELDS:
-                rows[name] = self._file[f"/primitives/{name}"][low:high]
+            rows = {name: self._file[f"/primitives/{name}"][low:high] for name in PRIMITIVES}
         except (OSError, ValueError, KeyError) as broken:
             reason = str(broken).splitlines()[0]
             raise TraceError(f"{self.path}: not a readable trace: {reason}") from None
@@ -101,7 +96,7 @@ class RecordFile:
             self._blocks.popitem(last=False)
         return rows
 
-    def blocks(self) -> Iterator[Array]:
+    def blocks(self) -> Iterator[dict[str, Array]]:
         """Yield all blocks in the order of time."""
         for index in range(self.num_blocks):
             yield self.block(index)
