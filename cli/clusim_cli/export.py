@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from clusim_cli.targets import beside
+
 __all__ = ["command"]
 
 SUFFIXES = {
@@ -50,9 +52,7 @@ def command(
         raise click.UsageError(f"--table: not with --format {form}; use csv or parquet")
     if (no_slices or no_counters) and form != "perfetto":
         raise click.UsageError(f"--no-slices, --no-counters: not with --format {form}")
-    target = output or trace.with_name(trace.stem + SUFFIXES[form])
-    if target == trace:
-        raise click.UsageError(f"{target}: would overwrite the trace; give another -o")
+    target = beside(trace, SUFFIXES[form], output)
     click.echo(
         f"{target}: {_write(trace, form, target, table or 'tasks', not no_slices, not no_counters)}"
     )

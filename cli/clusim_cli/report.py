@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from clusim_cli.targets import beside
+
 __all__ = ["command"]
 
 
@@ -23,7 +25,7 @@ def command(trace: Path, output: Path | None) -> None:
     from clusim.report.html import page
     from clusim.units import format_size
 
+    target = beside(trace, ".html", output)
     text = page(Feed.open(trace)).encode()
-    target = output or trace.with_suffix(".html")
     target.write_bytes(text)
     click.echo(f"{target}: {format_size(len(text))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -27,13 +28,10 @@ def command(trace: Path, port: int, no_browser: bool) -> None:
     from clusim.report.feed import Feed
     from clusim.report.server import PageServer
 
-    with PageServer(Feed.open(trace, rows=2000), port) as server:
+    with PageServer(Feed.open(trace, rows=2000), port) as server, suppress(KeyboardInterrupt):
         click.echo(f"{server.url}  (Ctrl-C ends)")
         if not no_browser:
             import webbrowser
 
             webbrowser.open(server.url)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            click.echo("", err=True)
+        server.serve_forever()

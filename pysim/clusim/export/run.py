@@ -17,9 +17,16 @@ from clusim.trace.inputs import Inputs, read_inputs
 from clusim.trace.reader import read_result
 from clusim.trace.records import RecordFile
 
-__all__ = ["Piece", "Run", "TaskRow"]
+__all__ = ["OPCODES", "Piece", "Run", "TaskRow"]
 
 Array = NDArray[Any]
+
+OPCODES = (
+    "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
+    "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
+    "signal", "waitSignal",
+)  # fmt: skip
+"""Names of opcodes by number, as in `clusim.image`."""
 
 
 class TaskRow(NamedTuple):
@@ -145,7 +152,7 @@ class Run:
                     origin = slices.sender_of(instance, seq) if flows and flags & Op.RECV else None
                     yield Piece(
                         instance,
-                        Op.NAMES[int(image["prims"]["opcode"][prim])],
+                        OPCODES[int(image["prims"]["opcode"][prim])],
                         max(gate, int(ends[instance])) if gate <= time else time,
                         time,
                         int(table.bytes[seq]),

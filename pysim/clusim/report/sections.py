@@ -41,7 +41,8 @@ def sections(feed: Feed) -> str:
         parts.append(_calls(rows))
     if feed.result.messages is not None:
         parts.append(_latency(feed))
-    return "\n".join([*parts, _wires(feed), _provenance(feed)])
+    parts += [_wires(feed), _provenance(feed)]
+    return "\n".join(f"<section>\n{part}\n</section>" for part in parts)
 
 
 def _summary(feed: Feed) -> str:
@@ -51,11 +52,11 @@ def _summary(feed: Feed) -> str:
         for name, value, remark in key_numbers(result, feed.shares)
     )
     said = "".join(f"<p>{escape(line)}</p>" for line in sentences(result, feed.shares))
-    return f'<ul class="numbers">{cards}</ul>\n<section class="summary" aria-label="Summary">{said}</section>'
+    return f'<ul class="numbers">{cards}</ul>\n<div class="summary">{said}</div>'
 
 
 def _legend() -> str:
-    return '<span class="legend">0<i></i><span class="most">100 %</span></span>'
+    return '<span class="legend scale">0<i></i><span class="most">100 %</span></span>'
 
 
 def _machine(feed: Feed) -> str:
@@ -211,7 +212,7 @@ def _provenance(feed: Feed) -> str:
         for name, text in quotes
         if text.strip()
     )
-    return f"<h2>Inputs and provenance</h2>{_table(['What', 'Value'], rows)}{quoted}"
+    return f"<h2>Inputs and provenance</h2>{_table(['What', 'Value'], rows, 'wide facts')}{quoted}"
 
 
 def _clipped(text: str) -> str:
@@ -220,7 +221,7 @@ def _clipped(text: str) -> str:
     return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
 
 
-def _table(head: Sequence[str], rows: Iterable[Cells]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> str:
     """Return a table; a `#` in front of a heading makes a column of numbers."""
     kinds = [' class="n"' if name.startswith("#") else "" for name in head]
     top = "".join(
@@ -235,6 +236,4 @@ def _table(head: Sequence[str], rows: Iterable[Cells]) -> str:
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    return f'<div class="{kind}"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
