@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["count_spans", "find_backward", "slice_table", "sweep"]
+__all__ = ["count_spans", "find_backward", "slice_table"]
 
 Array = NDArray[Any]
 
@@ -84,23 +84,6 @@ def slice_table(
                     count += 1
                     done += size
     return count
-
-
-@njit(cache=True)
-def sweep(times: Array, kinds: Array, deltas: Array, num_kinds: int) -> Array:  # pragma: no cover
-    """Return the time spent in each combination of active kinds [ps], by bit mask; events sorted by time."""
-    active = np.zeros(num_kinds, np.int64)
-    total = np.zeros(1 << num_kinds, np.int64)
-    mask = 0
-    for i in range(len(times)):
-        if i > 0:
-            total[mask] += times[i] - times[i - 1]
-        active[kinds[i]] += deltas[i]
-        if active[kinds[i]] > 0:
-            mask |= 1 << kinds[i]
-        else:
-            mask &= ~(1 << kinds[i])
-    return total
 
 
 @njit(cache=True)
