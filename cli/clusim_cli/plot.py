@@ -34,5 +34,7 @@ def command(
     from clusim.report.plots import save_figure
 
     target = output or Path(f"{figure}.png")
-    save_figure(Feed.open(trace), figure, target, width_in=width, measure=measure, dpi=dpi)
+    save_figure(
+        Feed.open(trace, findings=False), figure, target, width_in=width, measure=measure, dpi=dpi
+    )
     click.echo(str(target))

@@ -77,7 +77,24 @@ def test_a_training_step_has_its_overlap_and_its_own_name(feed: Feed) -> None:
     text = page(feed)
     assert "<h1>small training step on dgx-h100</h1>" in text
     assert "exposed communication" in text
-    assert text.count('class="bar"') == 9  # a bar for each rank, and the mean
+    bars = text[text.index("Computation and communication") :].count('class="bar"')
+    assert bars == 9  # one for each rank, and the mean
+
+
+def test_the_critical_path_is_divided_up(feed: Feed) -> None:
+    assert feed.blame is not None
+    text = page(feed)
+    assert "Where the time went" in text
+    longest = max(feed.blame.rows(), key=lambda row: row["time_ps"])
+    assert f"{longest['share']:.1%}, " in text
+    assert "compute-bound" in text
+
+
+def test_a_trace_without_slices_has_no_blame(traffic: Path) -> None:
+    feed = Feed.open(traffic)
+    assert feed.blame is None
+    assert feed.calls is None
+    assert "Where the time went" not in page(feed)
 
 
 def test_traffic_has_latencies_and_no_timeline(traffic: Path) -> None:

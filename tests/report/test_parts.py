@@ -210,18 +210,18 @@ def test_a_trace_of_a_training_step_has_its_lanes_and_calls(training: Path) -> N
     computed_us = (feed.shares.compute + feed.shares.both) / 1e6
     assert ((computed_us >= 40) & (computed_us < 42)).all()
     assert (feed.shares.both / 1e6 > 20).all()
-    rows = call_rows(feed.lanes, feed.schedule)
+    rows = call_rows(feed.calls)
     assert [(row.operation, row.size_bytes, row.ranks, row.count) for row in rows] == [
         ("allreduce", 1 << 20, 8, 1)
     ] * 2
-    merged = call_rows(feed.lanes, feed.schedule, limit=1)
+    merged = call_rows(feed.calls, limit=1)
     assert [row.count for row in merged] == [2]
     assert merged[0].least_ps <= merged[0].mean_ps <= merged[0].most_ps
 
 
 def test_one_collective_has_the_bandwidth_of_the_result(collective: Path) -> None:
     feed = Feed.open(collective)
-    (row,) = call_rows(feed.lanes, feed.schedule)
+    (row,) = call_rows(feed.calls)
     assert row.busbw_GBps == pytest.approx(feed.result.busbw_GBps)
 
 

@@ -6,13 +6,16 @@ The same messages are embedded in a report for the whole run, and sent by `clusi
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.analysis.blame import blame
+from clusim.analysis.calls import collectives
+from clusim.analysis.columns import Table
 from clusim.errors import TraceError
 from clusim.report.histories import MEASURES, History, history
 from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
@@ -38,6 +41,8 @@ class Feed:
         Rows of the heatmap.
     picture : Picture
         The machine; ``picture.lines`` are its lines.
+    blame, calls : Table or None
+        Where the time of the critical path went, and the collectives, if the trace tells.
     """
 
     result: Result
@@ -47,17 +52,28 @@ class Feed:
     picture: Picture
     lanes: Lanes
     shares: Shares
+    blame: Table | None = None
+    calls: Table | None = None
 
     @classmethod
-    def open(cls, path: str | Path, rows: int = 400) -> Feed:
-        """Read a trace; its wires are shown in at most about `rows` rows."""
+    def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
+        """Read a trace; its wires are shown in at most about `rows` rows. Without `findings` nothing is analysed."""
         inputs: Inputs | None = None
         with suppress(TraceError):
             inputs = read_inputs(path)  # an older trace has none, and no timeline
-        return cls.of(read_result(path), inputs, rows)
+        found = _findings(path) if findings and inputs is not None else {}
+        return cls.of(read_result(path), inputs, rows, **found)
 
     @classmethod
-    def of(cls, result: Result, inputs: Inputs | None = None, rows: int = 400) -> Feed:
+    def of(
+        cls,
+        result: Result,
+        inputs: Inputs | None = None,
+        rows: int = 400,
+        *,
+        blame: Table | None = None,
+        calls: Table | None = None,
+    ) -> Feed:
         """Prepare a result; without `inputs` there is no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
         machine = machine_of(result.wires, inputs.nodes if inputs else ())
@@ -70,14 +86,13 @@ class Feed:
             draw(machine, result.wires),
             lanes,
             shares_of(lanes, result.time_ps),
+            blame,
+            calls,
         )
 
     def with_rows(self, rows: int) -> Feed:
         """Return the same with another number of rows."""
-        groups = group_wires(self.machine, self.result.wires, rows)
-        return Feed(
-            self.result, self.schedule, self.machine, groups, self.picture, self.lanes, self.shares
-        )
+        return replace(self, rows=group_wires(self.machine, self.result.wires, rows))
 
     @property
     def name(self) -> str:
@@ -181,3 +196,12 @@ class Feed:
         }
         head = {"labels": groups.labels, "classes": groups.classes, "sizes": groups.sizes.tolist()}
         return head | columns
+
+
+def _findings(path: str | Path) -> dict[str, Table]:
+    """Return what analyses say, without those for which the trace does not hold enough."""
+    found: dict[str, Table] = {}
+    for name, analyse in (("blame", blame), ("calls", collectives)):
+        with suppress(TraceError):
+            found[name] = analyse(path)
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.analysis.intervals import Union
 from clusim.result import Result
 
 __all__ = ["KINDS", "Bars", "Lanes", "Schedule", "Shares", "lanes_of", "shares_of", "window"]
@@ -141,31 +142,15 @@ def shares_of(lanes: Lanes, time_ps: int) -> Shares:
     rows = []
     for rank in ranks:
         mine = rank_of == rank
-        computes, talks = (_of_kind(lanes, mine, kind) for kind in (0, 1))
-        either = _length(_merged(*np.concatenate([computes, talks], axis=1)))
-        overlap = _length(computes) + _length(talks) - either
-        rows.append((_length(computes) - overlap, overlap, _length(talks) - overlap))
+        computing, talking = (_of_kind(lanes, mine, kind) for kind in (0, 1))
+        overlap = int(computing.within(talking.start_ps, talking.end_ps).sum())
+        rows.append((computing.length_ps - overlap, overlap, talking.length_ps - overlap))
     table = np.array(rows, np.int64).reshape(-1, 3)
     compute, both, exposed = table.T
     return Shares(ranks, compute, both, exposed, time_ps - table.sum(axis=1))
 
 
-def _of_kind(lanes: Lanes, mine: Array, kind: int) -> Array:
-    """Return when tasks of a kind ran, as disjoint intervals."""
+def _of_kind(lanes: Lanes, mine: Array, kind: int) -> Union:
+    """Return when tasks of a kind ran."""
     wanted = mine & (lanes.kind == kind)
-    return _merged(lanes.start_ps[wanted], lanes.end_ps[wanted])
-
-
-def _merged(start: Array, end: Array) -> Array:
-    """Return the union of intervals as disjoint ones, shape (2, intervals)."""
-    if not len(start):
-        return np.zeros((2, 0), np.int64)
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    fresh = np.flatnonzero(np.append(True, start[1:] > end[:-1]))
-    last = np.append(fresh[1:], len(start)) - 1
-    return np.stack([start[fresh], end[last]])
-
-
-def _length(intervals: Array) -> int:
-    return int((intervals[1] - intervals[0]).sum())
+    return Union(lanes.start_ps[wanted], lanes.end_ps[wanted])

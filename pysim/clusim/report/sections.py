@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from clusim.analysis.columns import Table
 from clusim.analysis.limits import busiest_wires, class_traffic
 from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
@@ -24,19 +25,30 @@ SHOWN_TEXT = 24_000
 SHOWN_RANKS = 24
 """Ranks of which overlap is shown one by one."""
 
+SHOWN_BLAME = 12
+LEAST_BLAME = 0.002
+"""Rows of blame that are shown, and the least share of the run to be shown."""
+
+WORTH_SAYING = 0.01
+"""Lost share of the run that the summary mentions."""
+
+GROUPS = {"work": "work", "cost": "latencies and fixed costs", "stall": "lost"}
+
 Cells = Sequence[str | int | float]
 
 
 def sections(feed: Feed) -> str:
     """Return the body of the page."""
     parts = [_summary(feed)]
+    if feed.blame is not None and len(feed.blame):
+        parts.append(_blame(feed.blame))
     if len(feed.result.wires.names):
         parts += [_machine(feed), _heatmap(feed)]
     if feed.lanes.ranks:
         parts.append(fill("timeline.html"))
     if (feed.shares.compute + feed.shares.both).any():
         parts.append(_overlap(feed.shares, feed.result.time_ps))
-    rows = call_rows(feed.lanes, feed.schedule)
+    rows = call_rows(feed.calls)
     if rows:
         parts.append(_calls(rows))
     if feed.result.messages is not None:
@@ -51,8 +63,61 @@ def _summary(feed: Feed) -> str:
         f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><span>{escape(remark)}</span></li>"
         for name, value, remark in key_numbers(result, feed.shares)
     )
-    said = "".join(f"<p>{escape(line)}</p>" for line in sentences(result, feed.shares))
+    told = [*sentences(result, feed.shares), *_blamed(feed.blame)]
+    said = "".join(f"<p>{escape(line)}</p>" for line in told)
     return f'<ul class="numbers">{cards}</ul>\n<div class="summary">{said}</div>'
+
+
+def _blamed(blame: Table | None) -> list[str]:
+    """Return what the critical path was made of, and what was lost on it if that is worth a sentence."""
+    if blame is None or not len(blame):
+        return []
+    rows = blame.rows()
+    reasons: dict[str, float] = {}
+    for row in rows:
+        reasons[row["reason"]] = reasons.get(row["reason"], 0.0) + row["share"]
+    most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    parts = "; ".join(f"{share:.1%} {reason}" for reason, share in most)
+    said = [f"What the run waited for, step by step along its critical path: {parts}."]
+    lost = next((row for row in rows if row["group"] == "stall"), None)
+    if lost is not None and lost["share"] >= WORTH_SAYING:
+        left = format_time(blame.facts["time_ps"] - lost["time_ps"])
+        said.append(
+            f"Of that, {lost['resource']} lost {lost['share']:.1%} of the run ({lost['reason']});"
+            f" without it the run would take about {left}."
+        )
+    return said
+
+
+def _blame(blame: Table) -> str:
+    """Return where the critical path spent its time: the three groups, and the longest rows."""
+    rows = sorted(blame.rows(), key=lambda row: -row["time_ps"])
+    total = max(1, blame.facts["time_ps"])
+    groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}
+    words = ", ".join(f"{part:.1%} {GROUPS[name]}" for name, part in groups.items())
+    pieces = "".join(
+        f'<i class="{name}" style="width:{100 * part:.2f}%"></i>' for name, part in groups.items()
+    )
+    shown = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
+    bars = [
+        f'<span>all</span><div class="bar" role="img" aria-label="{words}">{pieces}</div>'
+        f"<span>{format_time(total)}</span>"
+    ]
+    for row in shown:
+        what = f"{row['resource']}: {row['reason']}"
+        bars.append(
+            f'<span class="what" title="{escape(what)}">{escape(row["resource"])}'
+            f"<small>{escape(row['reason'])}</small></span>"
+            f'<div class="bar bare"><i class="{row["group"]}" style="width:{100 * row["share"]:.2f}%"></i></div>'
+            f"<span>{row['share']:.1%}, {format_time(row['time_ps'])}</span>"
+        )
+    rest = 1 - sum(row["share"] for row in shown)
+    some = (
+        f" {len(rows) - len(shown)} smaller parts, {rest:.1%} together, are not shown."
+        if len(rows) > len(shown)
+        else ""
+    )
+    return fill("blame.html", some=some, bars="".join(bars))
 
 
 def _legend() -> str:
@@ -132,21 +197,29 @@ def _bar(name: str, parts: list[float]) -> str:
 
 def _calls(rows: list[CallRow]) -> str:
     several = any(row.count > 1 for row in rows)
-    head = ["Collective", "Algorithm", "#Size", "#Ranks", "#Channels", "#Start"]
+    head = ["Collective", "Algorithm", "Stream", "#Size", "#Ranks", "#Channels", "#Start"]
     head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
-    head += ["#algbw GB/s", "#busbw GB/s"]
+    head += ["#busbw GB/s", "#Of its limit", "#Exposed"]
     table: list[Cells] = []
     for row in rows:
         size = f"{format_size(row.size_bytes)} {row.dtype}"
-        cells: list[str | int] = [row.operation, row.algorithm, size, row.ranks, row.channels]
-        cells.append(format_time(row.start_ps))
+        cells: list[str | int] = [row.operation, row.algorithm, row.stream, size, row.ranks]
+        cells += [row.channels, format_time(row.start_ps)]
         times = [format_time(round(t)) for t in (row.least_ps, row.mean_ps, row.most_ps)]
         cells += [row.count, *times] if several else [times[1]]
-        table.append([*cells, f"{row.algbw_GBps:.2f}", f"{row.busbw_GBps:.2f}"])
-    hint = "From the start of a call's first rank to the end of its last."
+        cells += [
+            f"{row.busbw_GBps:.2f}",
+            f"{row.limit_busy:.1%}",
+            format_time(round(row.exposed_ps)),
+        ]
+        table.append(cells)
+    hint = (
+        "From the start of a call's first rank to the end of its last. The limit is the bandwidth if the fullest wire"
+        " had never been idle meanwhile; exposed is the time that no computation hid, mean over the ranks."
+    )
     if several:
-        hint += " Calls of one kind share a row; bandwidths are those of the mean time."
-    return f'<h2>Collectives</h2><p class="hint">{hint}</p>{_table(head, table)}'
+        hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
+    return f'<h2>Collectives</h2><p class="hint">{escape(hint)}</p>{_table(head, table)}'
 
 
 def _latency(feed: Feed) -> str:

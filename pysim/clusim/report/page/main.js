@@ -41,6 +41,7 @@ class Page {
       const busiest = this.overview.rows.busiest;
       this.choose("row", busiest.indexOf(Math.max(...busiest)));
     }
+    this.drawNow();
     document.documentElement.dataset.ready = "true";
   }
 

@@ -268,7 +268,9 @@ class Timeline extends TimePlot {
       this.hits.push([x, wide, tasks.lane[i], i]);
       if (wide > 34 && this.tall > 13) {
         draw.fillStyle = words;
-        draw.fillText(fitText(draw, this.title(i), wide - 8), x + 4, y + this.tall / 2 - 1);
+        const title = this.title(i);
+        const shown = fitText(draw, title, wide - 8);
+        if (shown === title || shown.length > 8) draw.fillText(shown, x + 4, y + this.tall / 2 - 1);
       }
     }
     draw.restore();
