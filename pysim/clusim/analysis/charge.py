@@ -297,18 +297,25 @@ class Charger:
         rest = step.length_ps - alone
         if not rest:
             return
-        span = (step.start_ps, step.end_ps)
-        stages = self.network.stages_of(step.connection, source, 0)
-        loads = [self._wire_load(stage, span, span) for stage in stages[1:] or stages]
-        memory = self.usage.memory(target, *span)
-        loads.append(_Load("hbm", target, memory, memory))
+        loads = self._behind(step)
         first = _busiest(loads)
-        if first.what == "wire":
-            yield Charge(
-                "stall", self.network.link(first.number), "queue in front of it", rest, first.number
-            )
-        else:
-            yield Charge("stall", self._name(first), "queue in front of it", rest)
+        busy = int(rest * first.use)
+        load = int(busy * self._next(first, loads))
+        yield from self._split(step, first, load, busy)
+        if rest > busy:
+            name = self.network.link(first.number) if first.what == "wire" else self._name(first)
+            wire = first.number if first.what == "wire" else -1
+            yield Charge("stall", name, "wait in the network before it", rest - busy, wire)
+
+    def _behind(self, step: Step) -> list[_Load]:
+        """Return what written packets need behind their first wire."""
+        conn = self._image["conns"][step.connection]
+        source, target = int(conn["src"]), int(conn["dst"])
+        span, whole = (step.start_ps, step.end_ps), self._whole(step)
+        stages = self.network.stages_of(step.connection, source, 0)
+        loads = [self._wire_load(stage, span, whole) for stage in stages[1:] or stages]
+        use, mean = (self.usage.memory(target, *time) for time in (span, whole))
+        return [*loads, _Load("hbm", target, use, mean)]
 
     # ---- what would happen if something were faster
 
@@ -319,10 +326,8 @@ class Charger:
             return self._scaled_transfer(step, scale)
         if kind is Kind.FLIGHT:
             alone = min(length, self.network.flight_ps(step.connection))
-            stages = self.network.stages_of(step.connection, -1, 0)
-            span = (step.start_ps, step.end_ps)
-            loads = [self._wire_load(stage, span, span) for stage in stages[1:] or stages]
-            queue = (length - alone) / scale("wire", _busiest(loads).number)
+            first = _busiest(self._behind(step))
+            queue = (length - alone) / scale(first.what, first.number)
             return alone / scale("latency", endpoint) + queue
         name = {
             Kind.PACE: "cta",
@@ -349,7 +354,7 @@ class Charger:
         after = max(mean / scale(what, index) for what, index, mean in needs)
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
         turn = step.length_ps + self._fixed_ps(step)
-        least = self._pace_ps(step, self._flags(step)) / scale("cta", step.endpoint)
+        least = min(length, self._pace_ps(step, self._flags(step))) / scale("cta", step.endpoint)
         return latency / scale("latency", step.endpoint) + max(least, length - turn * gain, 0.0)
 
 
