@@ -1,8 +1,8 @@
 // Colours. Loads use one scale of growing contrast to the page, which people who see few colours read as well.
 
 const SCALES = {
-  light: ["#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a"],
-  dark: ["#20222b", "#3d1d5e", "#6b2173", "#a02c74", "#d34465", "#f2704f", "#fba95a", "#fdeaae"],
+  light: ["#eceae6", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a"],
+  dark: ["#272a34", "#3d1d5e", "#6b2173", "#a02c74", "#d34465", "#f2704f", "#fba95a", "#fdeaae"],
 };
 
 function channels(hex) {
@@ -29,7 +29,7 @@ function cssColour(name) {
 }
 
 // Fit a canvas to its size on the page and return its context, in units of CSS pixels.
-function context(canvas, height) {
+function context(canvas, height, letters = 12) {
   const width = canvas.clientWidth || canvas.parentElement.clientWidth;
   const ratio = window.devicePixelRatio || 1;
   canvas.style.height = `${height}px`;
@@ -37,7 +37,7 @@ function context(canvas, height) {
   canvas.height = Math.round(height * ratio);
   const draw = canvas.getContext("2d");
   draw.setTransform(ratio, 0, 0, ratio, 0, 0);
-  draw.font = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
+  draw.font = `${letters}px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif`;
   return { draw, width, height };
 }
 

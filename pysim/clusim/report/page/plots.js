@@ -228,7 +228,7 @@ class Timeline extends TimePlot {
     const { tasks, from, until } = this.state;
     const count = this.lanes.ranks.length;
     const bottom = this.tall * count;
-    const { draw } = context(this.canvas, bottom + AXIS);
+    const { draw } = context(this.canvas, bottom + AXIS, Math.min(12, this.tall - 2));
     draw.textBaseline = "middle";
     for (let lane = 0; lane < count; lane += 1) {
       const y = lane * this.tall;
