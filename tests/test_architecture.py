@@ -31,7 +31,8 @@ BACK = [
     {"outcome"},
     {"bins"},
     {"result"},
-    {"trace", "analysis"},
+    {"trace"},
+    {"analysis"},
     {"report", "export"},
 ]
 JOIN = [{"session"}, {"job", "rerun"}, {"simulate"}, {"__init__", "__main__", "_engine"}]
