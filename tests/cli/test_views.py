@@ -26,7 +26,9 @@ def test_report_writes_a_page_beside_the_trace(clusim: Clusim, trace: Path, tmp_
     assert (tmp_path / "r.html").read_bytes() == trace.with_suffix(".html").read_bytes()
 
 
-def test_report_reads_what_an_interrupted_run_left(clusim: Clusim, trace: Path, tmp_path: Path) -> None:
+def test_report_reads_what_an_interrupted_run_left(
+    clusim: Clusim, trace: Path, tmp_path: Path
+) -> None:
     partial = tmp_path / "step.h5.partial"
     partial.write_bytes(trace.read_bytes())
     assert clusim("report", partial).code == 0
@@ -75,7 +77,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert trace.read_bytes() == before
 
 
-def test_a_place_that_cannot_be_written_is_one_line(clusim: Clusim, trace: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(
+    clusim: Clusim, trace: Path, tmp_path: Path
+) -> None:
     for command in ("report", "export"):
         done = clusim(command, trace, "-o", tmp_path / "missing" / "file")
         assert (done.code, done.err.count("\n")) == (1, 1), done.err
