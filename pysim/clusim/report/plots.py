@@ -35,7 +35,7 @@ COLOURS = {
 }
 SHARES = {
     "computation only": "#3b7dbd",
-    "both": "#2a9d75",
+    "both": "#62bf9f",
     "exposed communication": "#cc4a26",
     "neither": "#e3e6eb",
 }
@@ -106,7 +106,7 @@ def _time_axis(axes: Any, time_ps: int) -> float:
     """Label the axis of time and return its unit [ps]."""
     scale, unit = next((s, u) for s, u in _TIMES if time_ps >= s or s == 1)
     axes.set_xlabel(f"time [{unit}]")
-    axes.set_xlim(0, time_ps / scale)
+    axes.set_xlim(0, max(1, time_ps) / scale)
     return float(scale)
 
 
