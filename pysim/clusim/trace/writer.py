@@ -206,14 +206,19 @@ class TraceWriter:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Turn failures of the disk into one error, and leave nothing broken behind."""
+        """Turn failures of the disk into one error; keep the file as it was at the last flush, if there was one."""
         try:
             yield
         except OSError as error:
-            self.discard()
-            with suppress(OSError):
-                self.partial.unlink(missing_ok=True)
             reason = error.strerror or str(error)
+            kept = self._journal is not None and self._journal.whole
+            if kept:
+                self._close(commit=False)
+                reason += f"; what was recorded before is in {self.partial}"
+            else:
+                self.discard()
+                with suppress(OSError):
+                    self.partial.unlink(missing_ok=True)
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
     def _put(self, name: str, values: Array | list[str]) -> None:
