@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import Table
 from clusim.analysis.congestion import congestion, wire_history
@@ -114,10 +115,10 @@ def test_congestion_ranks_by_the_counters(traces: dict[str, Path]) -> None:
     assert found[0]["busy"] == pytest.approx(
         counters["busy_ps"][np.argmax(stress)] / result.time_ps
     )
-    assert {row["class"] for row in rows(table, "tier")} == set(result.wires.classes)
+    assert {row["name"] for row in rows(table, "tier")} == set(result.wires.classes)
     assert all(row["sources"] == 7 for row in found if "->gpu" in str(row["name"]))
     history = wire_history(traces["alltoall"])
-    mine = [row for row in history.rows() if row["wire"] == found[0]["name"]]
+    mine = [row for row in history.rows() if row["name"] == found[0]["name"]]
     assert sum(row["bytes"] for row in mine) == counters["bytes"][np.argmax(stress)]
 
 
@@ -128,6 +129,17 @@ def test_incast_is_named(tmp_path: Path) -> None:
     assert any(note.startswith("incast: 7 sources share") for note in table.notes), table.notes
     with pytest.raises(TraceError, match="no tasks"):
         overlap(tmp_path / "a.h5")
+
+
+def test_uniform_traffic_is_no_incast_and_tiers_have_directions(tmp_path: Path) -> None:
+    traffic = clusim.Traffic("uniform", 4096, 4096, load=0.8, duration_ps=20 * US)
+    clusim.simulate_traffic(clusim.load("fat-tree:k=4"), traffic, trace_out=tmp_path / "a.h5")
+    table = congestion(tmp_path / "a.h5")
+    assert not any(note.startswith("incast") for note in table.notes), table.notes
+    names = {str(row["name"]).split(" ", 1)[1] for row in rows(table, "tier")}
+    assert {"edge->agg", "agg->edge", "agg->core", "core->agg"} <= names
+    with pytest.raises(TraceError, match="critical path"):
+        blame(tmp_path / "a.h5")
 
 
 def test_uneven_parallel_wires_are_named(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_an_estimate_can_be_confirmed(clusim: Clusim, trace: Path) -> None:
 
 def test_histories_of_wires_can_be_listed(clusim: Clusim, trace: Path) -> None:
     out = clusim("analyze", "congestion", trace, "--over-time", "--csv").out
-    assert out.splitlines()[0].startswith("wire,start_ps,end_ps,busy")
+    assert out.splitlines()[0].startswith("level,name,start_ps,end_ps,busy")
 
 
 def test_runs_are_compared_as_traces_or_as_words(clusim: Clusim, trace: Path) -> None:

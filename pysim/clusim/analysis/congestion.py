@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -74,14 +75,26 @@ def _measures(traced: Traced) -> dict[str, Array]:
     }
 
 
+def tiers(traced: Traced) -> dict[str, Array]:
+    """Return the tiers of a fabric, each with its wires that carried anything.
+
+    A tier is a class of wires; between switches it is told by the names of these: ``edge->agg``.
+    """
+    wires, network = traced.result.wires, traced.network
+    used = np.flatnonzero(wires.counters["packets"] > 0)
+    found: dict[str, list[int]] = {}
+    for wire in used.tolist():
+        ends = [network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")]
+        stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
+        found.setdefault(wires.classes[wire].replace("switch->switch", stems), []).append(wire)
+    return {name: np.array(own) for name, own in found.items()}
+
+
 def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
-    wires, found = traced.result.wires, _measures(traced)
-    classes, used = np.array(wires.classes, object), wires.counters["packets"] > 0
-    for name in dict.fromkeys(wires.classes):
-        mine = np.flatnonzero((classes == name) & used)
-        if len(mine):
-            carried = int(wires.counters["bytes"][mine].sum())
-            yield ("tier", name, name, len(mine), *_merged(traced, mine, found), carried)
+    counters, found = traced.result.wires.counters, _measures(traced)
+    for name, mine in tiers(traced).items():
+        carried = int(counters["bytes"][mine].sum())
+        yield ("tier", name, "", len(mine), *_merged(traced, mine, found), carried)
 
 
 def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, ...]:
@@ -162,13 +175,14 @@ def _sources(traced: Traced) -> Array | None:
 
 
 def wire_history(path: str | Path) -> Table:
-    """Return every wire that carried anything over time: a row for each bin, times in ps."""
+    """Return tiers, as means, and every wire that carried anything over time: a row for each bin, times in ps."""
     traced = open_traced(path)
     bins, names = traced.result.bins, traced.result.wires.names
-    edges = bins.edge_ps
+    edge_ps = bins.edge_ps
     measures = ("busy", "stall_credit", "stall_arbitration")
     columns = (
-        "wire",
+        "level",
+        "name",
         "start_ps",
         "end_ps",
         "busy",
@@ -177,16 +191,18 @@ def wire_history(path: str | Path) -> Table:
         "bytes",
         "queue_bytes",
     )
-    widths = np.maximum(1, np.diff(edges))
+    widths = np.maximum(1, np.diff(edge_ps))
 
     def rows() -> Iterator[tuple[Any, ...]]:
-        for wire in hot_spots(traced).tolist():
+        sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
+        sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
+        for level, name, mine in sets:
             for b in range(len(widths)):
-                yield (
-                    names[wire], int(edges[b]), int(edges[b + 1]),
-                    *(float(bins.wires[key][wire, b] / widths[b]) for key in measures),
-                    int(bins.wires["bytes"][wire, b]), int(bins.wires["queue"][wire, b]),
-                )  # fmt: skip
+                shares = (bins.wires[key][mine, b].mean() / widths[b] for key in measures)
+                carried = int(bins.wires["bytes"][mine, b].sum())
+                queue = int(bins.wires["queue"][mine, b].max())
+                edges = (int(edge_ps[b]), int(edge_ps[b + 1]))
+                yield (level, name, *edges, *map(float, shares), carried, queue)
 
     return Table.of(columns, rows(), {"time_ps": traced.result.time_ps})
 
@@ -207,10 +223,13 @@ def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
             f"the most uneven parallel wires are {row[1]} ({row[3]} wires):"
             f" the busiest has {row[11]:.2f} times the mean"
         )
-    switches = {traced.network.names[w] for w in np.flatnonzero(~traced.result.wires.from_endpoint)}
-    many = [
-        row for row in wires if row[12] > 2 and row[8] > 0.2 and row[5] > 0.5 and row[1] in switches
-    ]
+    wide = traced.result.wires
+    sending = wide.counters["busy_ps"][wide.from_endpoint & (wide.counters["packets"] > 0)]
+    usual = float(sending.mean()) / max(1, traced.result.time_ps) if len(sending) else 0.0
+    switches = {wide.names[w] for w in np.flatnonzero(~wide.from_endpoint)}
+    # Many to one: an output of a switch much fuller than what its senders send on.
+    many = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
+    many = [row for row in many if row[5] > 1.3 * usual]
     if many:
         row = max(many, key=lambda item: (item[12], item[5]))
         notes.append(

@@ -12,6 +12,7 @@ from clusim.analysis.network import Network
 from clusim.analysis.units import unit_busy_ps
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Walk
+from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_inputs
 from clusim.trace.reader import read_result
@@ -50,6 +51,10 @@ def open_traced(path: str | Path) -> Traced:
 def critical(path: str | Path) -> Iterator[Critical]:
     """Open a trace for a walk along its critical path."""
     traced = open_traced(path)
+    if not traced.result.tasks.names:
+        raise TraceError(
+            f"{path}: a trace of synthetic traffic; only programs have a critical path"
+        )
     result, network = traced.result, traced.network
     with RecordFile(path) as records:
         walk = Walk(records, network, result.tasks.start_ps, result.tasks.end_ps)
