@@ -103,16 +103,20 @@ static void update_adaptive(clusim_sim *s, const xfer *x, uint32_t except) {
     }
 }
 
+/* A packet leaves until `end`; writes remember the wire of the last, the lowest of several. */
+static void note_end(xfer *x, uint32_t wire, int64_t end) {
+    if (end < x->max_end || (end == x->max_end && wire > x->last_wire)) return;
+    x->max_end = end;
+    if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
+}
+
 void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     flow_cursor *c = &s->wires[wire].flows[slot];
     uint32_t xfer_index = c->xfer;
     xfer *x = &s->xfers[xfer_index];
     uint32_t i = packet_number(x, c);
     if (x->kind == WRITE || x->kind == MCAST) memory_inject(s, x->endpoint, payload_of(x, i));
-    if (end > x->max_end || (end == x->max_end && wire < x->last_wire)) {
-        x->max_end = end;
-        if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
-    }
+    note_end(x, wire, end);
     x->ungranted--;
     if (x->policy == 2) {
         x->adaptive_next++;
