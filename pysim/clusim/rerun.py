@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -74,8 +76,6 @@ def without_first_stall(path: str | Path, blamed: Table) -> str:
     Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets
     twice its rate.
     """
-    from fractions import Fraction
-
     from clusim.trace.inputs import read_inputs
     from clusim.trace.reader import read_result
     from clusim.units import format_time
@@ -84,22 +84,16 @@ def without_first_stall(path: str | Path, blamed: Table) -> str:
     if not stalled:
         return "nothing to confirm: no link stalls the critical path"
     result, inputs = read_result(path), read_inputs(path)
-    arrays = {name: values.copy() for name, values in inputs.image.items()}
-    wires, faults, names = arrays["wires"], arrays["faults"], result.wires.names
-    found = {names.index(name) for name in stalled[0]["wires"]}
+    wires, faults = inputs.image["wires"].copy(), inputs.image["faults"]
+    found = {result.wires.names.index(name) for name in stalled[0]["wires"]}
     found |= {int(wires["reverse"][w]) for w in found if int(wires["reverse"][w]) < len(wires)}
-    rates = [Fraction(int(r["rate_num"]), int(r["rate_den"])) for r in wires]
-    classes = result.wires.classes
-    best = {
-        w: max(r for r, c in zip(rates, classes, strict=True) if c == classes[w]) for w in found
-    }
-    broken = {int(f["index"]) for f in faults if f["kind"] == 0}
-    if all(rates[w] == best[w] and w not in broken for w in found):
-        best = {w: 2 * rate for w, rate in best.items()}
+    broken = np.isin(faults["index"], list(found)) & (faults["kind"] == 0)
+    best = _best_rates(wires, result.wires.classes, found)
+    if not broken.any() and all(_rate(wires[wire]) == rate for wire, rate in best.items()):
+        best = {wire: 2 * rate for wire, rate in best.items()}
     for wire, rate in best.items():
         wires[wire]["rate_num"], wires[wire]["rate_den"] = rate.numerator, rate.denominator
-    mine = [f["kind"] == 0 and int(f["index"]) in found for f in faults]
-    arrays["faults"] = faults[[not own for own in mine]]
+    arrays = {**inputs.image, "wires": wires, "faults": faults[~broken]}
     time_ps = _simulate(inputs, arrays, "c", None).time_ps
     before, rate_GBps = result.time_ps, float(max(best.values())) * 1000
     blamed.facts["simulated_ps"] = time_ps
@@ -107,3 +101,15 @@ def without_first_stall(path: str | Path, blamed: Table) -> str:
         f"simulated with {stalled[0]['resource']} at {rate_GBps:.2f} GB/s: {format_time(time_ps)};"
         f" it costs {(before - time_ps) / max(1, before):.1%} of the run"
     )
+
+
+def _rate(wire: Any) -> Fraction:
+    return Fraction(int(wire["rate_num"]), int(wire["rate_den"]))
+
+
+def _best_rates(wires: Array, classes: list[str], chosen: set[int]) -> dict[int, Fraction]:
+    """Return for the chosen wires the highest nominal rate of their class [bytes/ps]."""
+    best: dict[str, Fraction] = {}
+    for row, name in zip(wires, classes, strict=True):
+        best[name] = max(best.get(name, Fraction(0)), _rate(row))
+    return {wire: best[classes[wire]] for wire in chosen}
