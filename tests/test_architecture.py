@@ -32,10 +32,11 @@ BACK = [
     {"outcome"},
     {"bins"},
     {"result"},
-    {"trace", "analysis"},
-    {"report"},
+    {"trace"},
+    {"analysis"},
+    {"report", "export"},
 ]
-JOIN = [{"session"}, {"job"}, {"simulate"}, {"__init__", "__main__", "_engine"}]
+JOIN = [{"session"}, {"job", "rerun"}, {"simulate"}, {"__init__", "__main__", "_engine"}]
 
 # What a front module may take from the back: the plain columns of a result.
 FRONT_MAY_USE = {"result"}
@@ -46,13 +47,15 @@ GATEKEEPERS = {
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),
+    "matplotlib": ("clusim/report/plots.py",),
+    "pyarrow": ("clusim/export/tables.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
-LAZY = {"networkx", "h5py", "numba", "rich"}
+LAZY = {"networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow"}
 LAZY_HOMES = (
     "clusim/trace/",
     "clusim/fabric/graph.py",

@@ -18,7 +18,19 @@ from clusim.errors import ClusimError, InternalError, TopologyError
 
 __all__ = ["cli", "main"]
 
-COMMANDS = ("run", "topo", "traffic", "info", "explain")
+COMMANDS = (
+    "run",
+    "topo",
+    "traffic",
+    "info",
+    "explain",
+    "analyze",
+    "diff",
+    "report",
+    "view",
+    "plot",
+    "export",
+)
 """Sub-commands; ``clusim_cli.NAME`` has the click command ``command``, imported only when it is used."""
 
 EXIT_BUG = 70

@@ -61,7 +61,16 @@ __all__ = ["command"]
     "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
 )
 @click.option(
-    "--trace-primitives", is_flag=True, help="Put every completed slice into the trace, too."
+    "--trace-primitives/--no-trace-primitives",
+    default=None,
+    help="Put every completed slice into the trace, too.  [default: if at most a million]",
+)
+@click.option(
+    "--trace-limit",
+    type=SIZE,
+    default="1GiB",
+    show_default=True,
+    help="Keep the trace below this size.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -110,6 +119,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
             engine=options["engine"],
             trace_out=options["trace_out"],
             trace_primitives=options["trace_primitives"],
+            trace_limit_bytes=options["trace_limit"],
             progress=progress,
             command=command_line(),
         )

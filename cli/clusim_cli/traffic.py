@@ -35,6 +35,8 @@ __all__ = ["command"]
 @click.option(
     "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
 )
+@click.option("--trace-limit", type=SIZE, default="1GiB", show_default=True,
+              help="Keep the trace below this size.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")
@@ -75,6 +77,7 @@ def command(
             granularity=options["granularity"],
             engine=options["engine"],
             trace_out=options["trace_out"],
+            trace_limit_bytes=options["trace_limit"],
             progress=progress,
             command=command_line(),
         )

@@ -68,8 +68,9 @@ class BinRecorder:
         num_endpoints: int,
         max_bins: int = 512,
         width_ps: int = FIRST_WIDTH_PS,
+        limit_bytes: int = MEMORY_LIMIT_BYTES,
     ) -> None:
-        affordable = MEMORY_LIMIT_BYTES // (8 * len(COLUMNS) * max(1, num_wires))
+        affordable = min(limit_bytes, MEMORY_LIMIT_BYTES) // (8 * len(COLUMNS) * max(1, num_wires))
         self.max_bins = max(16, min(max_bins, affordable)) & ~1
         self.width_ps = width_ps
         self.count = 0

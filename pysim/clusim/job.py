@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric, FabricArrays
-from clusim.image import Image
+from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
 from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
-from clusim.session import EngineName, Progress, Session, Sink, start_engine
+from clusim.session import EngineName, Progress, Session, Sink, loop_counts, start_engine
 from clusim.version import version
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["Checker", "Job", "Options", "collective_job", "run_job", "traffic_job"]
 
 Array = NDArray[Any]
+
+LEAST_TRACE_BYTES = 64 << 10
+"""Least size that can be asked for [bytes]."""
+
+AUTO_RECORDS = 1 << 20
+"""A run of at most so many slices has them in its trace unasked."""
+
+RECORD_BYTES = 29
+"""What one completion record takes in a trace, before compression [bytes]."""
 
 VERIFY_LIMIT_BYTES = 4 << 30
 """Most memory the real numbers of a verified run may take."""
@@ -40,9 +49,10 @@ class Options:
     engine: EngineName
     bins: int
     trace_out: str | Path | None
-    trace_primitives: bool
+    trace_primitives: bool | None
     progress: Progress | None
     command: str
+    trace_limit_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Job:
     tasks: Tasks
     stuck: Callable[[Session], DeadlockError]
     call: Call | None = None
-    schedule_arrays: dict[str, Array] | None = None
+    inputs: dict[str, Array | list[str]] | None = None
     messages: Messages | None = None
     instances: int | None = None
 
@@ -103,7 +113,7 @@ def collective_job(
         Tasks(names, nothing, nothing),
         stuck,
         call=_the_call(schedule),
-        schedule_arrays=to_arrays(schedule) if traced else None,
+        inputs=_inputs(fabric.lower(), image, to_arrays(schedule)) if traced else None,
         instances=len(schedule.instances) if lowered.proxy_of else None,
     )
 
@@ -116,8 +126,9 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
     plan = traffic.plan(arrays)
     burst = burst_packets(traffic, options.granularity)
     nothing = np.empty(0, np.int64)
+    image = to_image(fabric, traffic, plan, burst)
     return Job(
-        to_image(fabric, traffic, plan, burst),
+        image,
         _provenance(
             fabric,
             options,
@@ -130,6 +141,7 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
         Tasks([], nothing, nothing),
         _undelivered,
         messages=plan.messages,
+        inputs=_inputs(arrays, image, {}) if options.trace_out is not None else None,
     )
 
 
@@ -143,6 +155,21 @@ def _provenance(fabric: Fabric, options: Options, **rest: Any) -> Provenance:
         command=options.command,
         **rest,
     )
+
+
+def _inputs(
+    arrays: FabricArrays, image: Image, schedule: dict[str, Array]
+) -> dict[str, Array | list[str]]:
+    """Return what a trace repeats of a run's inputs: enough to analyse it and to run it again."""
+    nodes = arrays.fabric.nodes
+    found: dict[str, Array | list[str]] = {
+        "/fabric/node": [node.name for node in nodes],
+        "/fabric/node_kind": [node.kind for node in nodes],
+        "/fabric/rank_endpoint": np.asarray(arrays.rank_endpoint, np.int64),
+        "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
+    }
+    found |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
+    return found | {f"/schedule/{name}": values for name, values in schedule.items()}
 
 
 def _the_call(schedule: Schedule) -> Call | None:
@@ -223,7 +250,28 @@ class Checker:
         return True, f"rounding differs by at most {worst:.2f} ulp" if worst else exact
 
 
-def _open_trace(job: Job, options: Options) -> TraceWriter | None:
+def slice_count(image: Image) -> int:
+    """Return the most slices the programs of an image can have."""
+    rows = image.instances
+    if not len(rows):
+        return 0
+    sums = np.append(0, np.cumsum(image.prims["repeat"].astype(np.int64)))
+    templates = image.templates[rows["template"]]
+    prims = sums[templates["prim_hi"]] - sums[templates["prim_lo"]]
+    return int((loop_counts(image) * prims * rows["slices"]).sum())
+
+
+def _most_records(job: Job, options: Options) -> int:
+    """Return how many completion records the trace may take."""
+    if options.trace_out is None or options.trace_primitives is False:
+        return 0
+    room = options.trace_limit_bytes // 2 // RECORD_BYTES
+    if options.trace_primitives:
+        return room
+    return room if slice_count(job.image) <= min(room, AUTO_RECORDS) else 0
+
+
+def _open_trace(job: Job, options: Options, max_records: int) -> TraceWriter | None:
     if options.trace_out is None:
         return None
     from clusim.trace.writer import TraceWriter
@@ -235,8 +283,8 @@ def _open_trace(job: Job, options: Options) -> TraceWriter | None:
         job.tasks,
         num_endpoints=len(job.image.endpoints),
         call=job.call,
-        schedule=job.schedule_arrays,
-        primitives=options.trace_primitives,
+        inputs=job.inputs,
+        max_records=max_records,
     )
 
 
@@ -248,10 +296,20 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
         raise InputError(
             "trace primitives: there is no trace to put them into; give --trace-out FILE"
         )
-    keep = checker is not None or options.trace_primitives
-    trace = _open_trace(job, options)
+    if options.trace_limit_bytes < LEAST_TRACE_BYTES:
+        raise InputError(
+            f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
+        )
+    max_records = _most_records(job, options)
+    keep = checker is not None or max_records > 0
+    trace = _open_trace(job, options, max_records)
     sinks: list[Sink] = [sink for sink in (checker, trace) if sink is not None]
-    recorder = BinRecorder(len(job.image.wires), len(job.image.endpoints), options.bins)
+    recorder = BinRecorder(
+        len(job.image.wires),
+        len(job.image.endpoints),
+        options.bins,
+        limit_bytes=options.trace_limit_bytes // 2,
+    )
     try:
         engine = start_engine(job.image, options.engine, keep)
         session = Session(job.image, engine, recorder, job.instances)

@@ -21,7 +21,7 @@ from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
 from clusim.outcome import Engine, State, Stop
 
-__all__ = ["EngineName", "Progress", "Session", "Sink", "start_engine"]
+__all__ = ["EngineName", "Progress", "Session", "Sink", "loop_counts", "start_engine"]
 
 Array = NDArray[Any]
 EngineName = Literal["c", "reference"]
@@ -105,7 +105,7 @@ class Session:
         self.recorder = recorder
         self.wall_s = 0.0
         self._budget = 20_000
-        self._loops = _loop_counts(image)
+        self._loops = loop_counts(image)
         self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == 0
 
     def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
@@ -178,7 +178,7 @@ class Session:
         return float(np.clip(np.mean(part), 0.0, 1.0))
 
 
-def _loop_counts(image: Image) -> Array:
+def loop_counts(image: Image) -> Array:
     """Return how often each instance runs through its template, at least 1."""
     rows = image.instances
     chunk = np.maximum(1, rows["chunk_bytes"].astype(np.float64))

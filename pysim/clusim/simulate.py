@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["simulate", "simulate_traffic"]
 
 MAX_BINS = 512
+TRACE_LIMIT_BYTES = 1 << 30
 
 
 def simulate(
@@ -31,7 +32,8 @@ def simulate(
     verify: bool = False,
     engine: EngineName = "c",
     trace_out: str | Path | None = None,
-    trace_primitives: bool = False,
+    trace_primitives: bool | None = None,
+    trace_limit_bytes: int = TRACE_LIMIT_BYTES,
     bins: int = MAX_BINS,
     faults: Sequence[Any] = (),
     progress: Progress | None = None,
@@ -52,7 +54,12 @@ def simulate(
     engine : str
         ``"c"``, or ``"reference"`` for the slow one.
     trace_out : path or None
-        Write a trace there (HDF5, ``docs/trace-format.md``); with `trace_primitives` also every completed slice.
+        Write a trace there (HDF5, ``docs/trace-format.md``).
+    trace_primitives : bool or None
+        Put every completed slice into it, too, which analyses of the critical path need; None: if there are
+        at most a million.
+    trace_limit_bytes : int
+        Keep the trace below this size [bytes]: histories get coarser, completed slices end early.
     bins : int
         Most time bins to keep per wire.
     faults : sequence
@@ -73,7 +80,9 @@ def simulate(
     """
     from clusim.job import Checker, Options, collective_job, run_job
 
-    options = Options(granularity, engine, bins, trace_out, trace_primitives, progress, command)
+    options = Options(
+        granularity, engine, bins, trace_out, trace_primitives, progress, command, trace_limit_bytes
+    )
     checker = Checker(schedule) if verify else None
     job = collective_job(fabric, schedule, options, seed, faults)
     return run_job(job, options, checker)
@@ -86,6 +95,7 @@ def simulate_traffic(
     granularity: str | int = "packet",
     engine: EngineName = "c",
     trace_out: str | Path | None = None,
+    trace_limit_bytes: int = TRACE_LIMIT_BYTES,
     bins: int = MAX_BINS,
     progress: Progress | None = None,
     command: str = "",
@@ -96,5 +106,7 @@ def simulate_traffic(
     """
     from clusim.job import Options, run_job, traffic_job
 
-    options = Options(granularity, engine, bins, trace_out, False, progress, command)
+    options = Options(
+        granularity, engine, bins, trace_out, False, progress, command, trace_limit_bytes
+    )
     return run_job(traffic_job(fabric, traffic, options), options)

@@ -64,3 +64,41 @@ def test_a_failed_write_is_remembered_and_not_raised(
     assert journal.error is not None
     assert journal.error.errno == errno.ENOSPC
     journal.close()
+
+
+def test_on_a_full_disk_the_file_stays_as_the_last_commit_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    journal = Journal(tmp_path / "x")
+    journal.write(b"whole state")
+    journal.commit()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    journal.seek(0)
+    journal.write(b"half of another, and longer")
+    journal.commit()
+    assert journal.error is not None
+    assert journal.whole
+    assert (tmp_path / "x").read_bytes() == b"whole state"
+    journal.close()
+
+
+def test_what_is_spilled_early_leaves_the_committed_state_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusim.trace.journal.MAX_PENDING_BYTES", 20)
+    journal = Journal(tmp_path / "x")
+    journal.write(b"0123456789")
+    journal.commit()
+    journal.seek(2)
+    journal.write(b"##")
+    journal.seek(10)
+    journal.write(b"a" * 30)
+    assert (tmp_path / "x").read_bytes()[:10] == b"0123456789"
+    journal.seek(0)
+    assert journal.read(12) == b"01##456789aa"
+    journal.commit()
+    assert (tmp_path / "x").read_bytes() == b"01##456789" + b"a" * 30
+    journal.close()

@@ -3,12 +3,15 @@
 HDF5 writes its metadata whenever it likes, so a killed writer leaves a file nobody can open; and after a
 failed write the library cannot close the file, it crashes. Here everything it writes is held back until
 `commit`, which brings the file from one whole state to the next in one go, and a failed write is remembered
-in `error` while the library is told that all is well.
+in `error` while the library is told that all is well. Room for what is new is made before anything old is
+overwritten, so on a full disk the file stays as the last commit left it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["Journal"]
@@ -27,6 +30,7 @@ class Journal:
         self._pending_bytes = 0
         self._position = 0
         self._size = 0
+        self._committed = 0
         self.error: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -48,7 +52,7 @@ class Journal:
         self._position = start + len(data)
         self._size = max(self._size, self._position)
         if self._pending_bytes > MAX_PENDING_BYTES:
-            self.commit()
+            self._spill()
         return len(data)
 
     def readinto(self, buffer: memoryview) -> int:
@@ -79,17 +83,57 @@ class Journal:
     def flush(self) -> None:
         """Do nothing: `commit` decides when the file changes."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether the file on disk is in a whole state: the first commit was done."""
+        return self._committed > 0
+
     def commit(self) -> None:
-        """Write everything held back; a failure is in `error` afterwards."""
+        """Write everything held back; a failure is in `error` afterwards, and the file as it was."""
         try:
             if self.error is None:
+                self._make_room(self._size)
                 for (offset, _), block in self._pending.items():
                     self._write_all(offset, block)
                 os.ftruncate(self._descriptor, self._size)
+                self._committed = self._size
         except OSError as error:
-            self.error = error
+            self._fail(error)
         self._pending.clear()
         self._pending_bytes = 0
+
+    def _spill(self) -> None:
+        """Write what lies behind the last commit, where nothing on disk refers to it."""
+        kept = {
+            place: block for place, block in self._pending.items() if place[0] < self._committed
+        }
+        if any(offset + size > self._committed for offset, size in kept):
+            self.commit()
+            return
+        try:
+            if self.error is None:
+                for place, block in self._pending.items():
+                    if place not in kept:
+                        self._write_all(place[0], block)
+        except OSError as error:
+            self._fail(error)
+        self._pending = kept
+        self._pending_bytes = sum(size for _, size in kept)
+
+    def _make_room(self, size: int) -> None:
+        """Let the disk set aside a file of `size` bytes; raises `OSError` if it is full."""
+        if size <= self._committed or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                raise
+
+    def _fail(self, error: OSError) -> None:
+        self.error = error
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, self._committed)
 
     def _write_all(self, offset: int, block: bytes) -> None:
         view = memoryview(block)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from clusim.bins import COLUMNS
 
-__all__ = ["FORMAT", "UNITS", "WIRE_TOTALS"]
+__all__ = ["FORMAT", "IMAGE", "PRIMITIVES", "UNITS", "WIRE_TOTALS"]
 
-FORMAT = 1
+FORMAT = 2
 
 WIRE_TOTALS: dict[str, tuple[str, str]] = {
     "packets": ("1", "packets put on the wire; a burst counts as the packets it stands for"),
@@ -24,8 +24,25 @@ WIRE_TOTALS: dict[str, tuple[str, str]] = {
     "queued_bytes": ("B", "bytes queued for the wire at the end"),
     "queued_max": ("B", "most bytes ever queued for the wire"),
     "replays": ("1", "packets sent again after a bit error"),
+    "overflows": ("1", "packets that arrived at a full buffer of a wire that is paused"),
+    "pauses": ("1", "times the receiver stopped the wire"),
+    "marks": ("1", "packets marked for congestion"),
+    "held_max": ("B", "most bytes a receive buffer held, on a wire that is paused"),
 }
 """Final counters of each wire, in /wires/total: unit and description."""
+
+PRIMITIVES: dict[str, tuple[str, str, str, str]] = {
+    "time": ("time_ps", "<i8", "ps", "completion of the slice"),
+    "gate": ("gate_ps", "<i8", "ps", "when its gate was open, so that it could begin"),
+    "instance": ("instance", "<u4", "1", "program instance: one rank on one channel"),
+    "seq": ("seq", "<u4", "1", "number of the slice within its instance"),
+    "wire": ("wire", "<u4", "1", "wire its data crossed last, 2^32 - 1 without a transfer"),
+    "cause": ("cause", "|u1", "1", "what it waited for last: 1 data, 2 room, 0 nothing"),
+}
+"""Columns of /primitives: engine's field, type, unit and description."""
+
+IMAGE = "/image"
+"""Group with the engine's input, array for array; `clusim.image` has the layouts."""
 
 UNITS: dict[str, tuple[str, str]] = {
     "/meta/fabric_text": ("", "topology, verbatim"),
@@ -40,12 +57,12 @@ UNITS: dict[str, tuple[str, str]] = {
         "1",
         "1 where the wire leaves an endpoint, 0 where it leaves a switch",
     ),
+    "/fabric/node": ("", "node"),
+    "/fabric/node_kind": ("", "kind of node: gpu, switch, host"),
+    "/fabric/rank_endpoint": ("1", "endpoint of each rank"),
     "/tasks/name": ("", "task"),
     "/tasks/start": ("ps", "start of the task, -1 if it did not start"),
     "/tasks/end": ("ps", "end of the task, -1 if it did not end"),
-    "/primitives/time": ("ps", "completion of the slice"),
-    "/primitives/instance": ("1", "program instance: one rank on one channel"),
-    "/primitives/seq": ("1", "number of the slice within its instance"),
     "/messages/source": ("1", "endpoint that sends"),
     "/messages/destination": ("1", "endpoint that receives"),
     "/messages/bytes": ("B", "size of the message"),
@@ -55,5 +72,7 @@ UNITS: dict[str, tuple[str, str]] = {
     "/wires/time": ("ps", "start of the time bin"),
     "/hbm/endpoint": ("1", "endpoint"),
     "/hbm/bytes": ("B", "memory traffic caused by communication in the bin"),
-} | {f"/wires/{name}": (unit, text) for name, (_, unit, text) in COLUMNS.items()}
+}
+UNITS |= {f"/wires/{name}": (unit, text) for name, (_, unit, text) in COLUMNS.items()}
+UNITS |= {f"/primitives/{name}": (unit, text) for name, (_, _, unit, text) in PRIMITIVES.items()}
 """Unit and long name of every dataset outside /wires/total and /schedule."""

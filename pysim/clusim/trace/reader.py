@@ -18,7 +18,7 @@ from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
 from clusim.trace.layout import FORMAT
 
-__all__ = ["Column", "columns", "read_records", "read_result"]
+__all__ = ["Column", "columns", "open_trace", "read_records", "read_result"]
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ class Column:
 
 
 @contextmanager
-def _open(path: str | Path) -> Iterator[Any]:
+def open_trace(path: str | Path) -> Iterator[Any]:
     """Open `path` for reading and turn every way in which a file can be broken into a `TraceError`."""
     path = Path(path)
     if not path.exists():
@@ -78,14 +78,14 @@ def columns(path: str | Path) -> list[Column]:
                 )
             )
 
-    with _open(path) as file:
+    with open_trace(path) as file:
         file.visititems(visit)
     return sorted(found, key=lambda column: column.name)
 
 
 def read_result(path: str | Path) -> Result:
     """Return the result that a trace holds; `complete` is False for what a killed run left."""
-    with _open(path) as file:
+    with open_trace(path) as file:
         meta = file["/meta"].attrs
         now_ps, bins, _ = (int(v) for v in file["/meta/progress"][:])
         complete = bool(meta["complete"])
@@ -110,7 +110,7 @@ def read_result(path: str | Path) -> Result:
 
 def read_records(path: str | Path) -> dict[str, Array]:
     """Return the completion records of a trace as columns: `time_ps`, `instance`, `seq`."""
-    with _open(path) as file:
+    with open_trace(path) as file:
         if "/primitives" not in file:
             raise TraceError(f"{path}: holds no primitives; run again with --trace-primitives")
         count = int(file["/meta/progress"][2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,17 @@ from clusim.errors import EnvironmentFailure
 from clusim.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
-from clusim.trace.layout import FORMAT, UNITS, WIRE_TOTALS
+from clusim.trace.layout import FORMAT, IMAGE, PRIMITIVES, UNITS, WIRE_TOTALS
 
 __all__ = ["TraceWriter"]
 
 Array = NDArray[Any]
 
 FLUSH_S = 1.0
-"""Wall time between two flushes [s]."""
+"""Least wall time between two flushes [s]."""
+
+FLUSH_SHARE = 20
+"""The time between two flushes is at least so many times what the last one took."""
 
 _CHUNK_ROWS = 65536
 
@@ -56,10 +59,10 @@ class TraceWriter:
         The final name.
     wires, tasks : Wires, Tasks
         Of these only names and constants are used.
-    schedule : dict of ndarray
-        The schedule's arrays, stored as they are under /schedule.
-    primitives : bool
-        Store every completion record.
+    inputs : dict
+        Dataset name -> what was run: schedule, image, nodes; stored as they are.
+    max_records : int
+        Most completion records to store; 0 for none.
     """
 
     def __init__(
@@ -71,14 +74,16 @@ class TraceWriter:
         *,
         num_endpoints: int,
         call: Call | None = None,
-        schedule: dict[str, Array] | None = None,
-        primitives: bool = False,
+        inputs: Mapping[str, Array | list[str]] | None = None,
+        max_records: int = 0,
     ) -> None:
         self.path = path
         self.partial = Path(f"{path}.partial")
         self._records = 0
-        self._primitives = primitives
-        self._last_flush_s = time.monotonic()
+        self._max_records = max_records
+        self._held: list[Array] = []
+        self._held_rows = 0
+        self._next_flush_s = time.monotonic() + FLUSH_S
         self._journal: Journal | None = None
         with self._guard():
             if path.is_dir():
@@ -90,46 +95,65 @@ class TraceWriter:
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
             self._write_meta(provenance, call)
             self._write_fabric(wires)
-            for name, values in (schedule or {}).items():
-                self._put(f"/schedule/{name}", values)
+            for name, values in (inputs or {}).items():
+                self._put(name, values)
             self._put("/tasks/name", tasks.names)
             for column in ("start", "end"):
                 self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
             self._make_histories(len(wires.names), num_endpoints)
-            if primitives:
-                for column, dtype in (("time", "<i8"), ("instance", "<u4"), ("seq", "<u4")):
+            if max_records:
+                for column, (_, dtype, _, _) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
+                self._file["/primitives"].attrs["cut"] = False
             self._commit()
 
     def records(self, records: Array) -> None:
-        """Append completion records."""
-        if not self._primitives:
+        """Append completion records, up to the most there may be."""
+        room = self._max_records - self._records - self._held_rows
+        if len(records) > room and self._max_records and not self._file["/primitives"].attrs["cut"]:
+            self._file["/primitives"].attrs["cut"] = True
+        if room <= 0:
             return
-        with self._guard():
-            for column, name in (("time", "time_ps"), ("instance", "instance"), ("seq", "seq")):
-                dataset = self._file[f"/primitives/{column}"]
-                dataset.resize(self._records + len(records), axis=0)
-                dataset[self._records :] = records[name]
-        self._records += len(records)
+        self._held.append(records[:room])
+        self._held_rows += min(room, len(records))
+        if self._held_rows >= _CHUNK_ROWS:
+            with self._guard():
+                self._write_records()
+
+    def _write_records(self) -> None:
+        """Write the records held back: whole chunks at a time are compressed only once."""
+        if not self._held_rows:
+            return
+        records = np.concatenate(self._held)
+        end = self._records + len(records)
+        for column, (name, _, _, _) in PRIMITIVES.items():
+            dataset = self._file[f"/primitives/{column}"]
+            dataset.resize(end, axis=0)
+            dataset[self._records :] = records[name]
+        self._records, self._held, self._held_rows = end, [], 0
 
     def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Flush if the last flush is long enough ago."""
-        if time.monotonic() - self._last_flush_s >= FLUSH_S:
+        if time.monotonic() >= self._next_flush_s:
             self.flush(now_ps, engine, recorder)
 
     def flush(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Put everything known by now on disk."""
+        began_s = time.monotonic()
         with self._guard():
+            self._write_records()
             self._write_tasks(*engine.task_times())
             self._write_totals(engine.wires())
             self._write_bins(recorder.bins())
             self._file["/meta/progress"][:] = (now_ps, recorder.count, self._records)
             self._commit()
-        self._last_flush_s = time.monotonic()
+        ended_s = time.monotonic()
+        self._next_flush_s = ended_s + max(FLUSH_S, FLUSH_SHARE * (ended_s - began_s))
 
     def finish(self, result: Result) -> None:
         """Write the outcome, close the file and give it its final name."""
         with self._guard():
+            self._write_records()
             self._write_tasks(result.tasks.start_ps, result.tasks.end_ps)
             self._write_totals(result.wires.counters)
             self._write_bins(result.bins)
@@ -182,14 +206,19 @@ class TraceWriter:
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
-        """Turn failures of the disk into one error, and leave nothing broken behind."""
+        """Turn failures of the disk into one error; keep the file as it was at the last flush, if there was one."""
         try:
             yield
         except OSError as error:
-            self.discard()
-            with suppress(OSError):
-                self.partial.unlink(missing_ok=True)
             reason = error.strerror or str(error)
+            kept = self._journal is not None and self._journal.whole
+            if kept:
+                self._close(commit=False)
+                reason += f"; what was recorded before is in {self.partial}"
+            else:
+                self.discard()
+                with suppress(OSError):
+                    self.partial.unlink(missing_ok=True)
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
     def _put(self, name: str, values: Array | list[str]) -> None:
@@ -222,6 +251,8 @@ class TraceWriter:
         unit, text = UNITS.get(name, ("1", name.rsplit("/", 1)[-1]))
         if name.startswith("/wires/total/"):
             unit, text = WIRE_TOTALS[name.rsplit("/", 1)[-1]]
+        if name.startswith(f"{IMAGE}/"):
+            unit, text = "", "engine's input, as in clusim.image"
         _set(dataset, {"units": unit, "long_name": text})
 
     def _write_meta(self, provenance: Provenance, call: Call | None) -> None:

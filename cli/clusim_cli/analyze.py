@@ -1,0 +1,164 @@
+"""``clusim analyze``: from a trace to an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from clusim.analysis.columns import Table
+
+__all__ = ["command"]
+
+TOP = 20
+
+
+def _form(function: Any) -> Any:
+    """Add the options that every analysis has."""
+    function = click.option(
+        "--top",
+        type=click.IntRange(0),
+        default=None,
+        help=f"Rows to show; 0 is all.  [default: {TOP}, all with --json or --csv]",
+    )(function)
+    function = click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")(
+        function
+    )
+    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
+        function
+    )
+    return click.argument("trace", type=click.Path(path_type=Path))(function)
+
+
+def _show(table: Table, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
+    from clusim_cli.tables import echo_table
+
+    if form["as_json"] and form["as_csv"]:
+        raise click.UsageError("--json and --csv: give one of them")
+    top = form["top"]
+    if top is None and not form["as_json"] and not form["as_csv"]:
+        top = TOP
+    echo_table(
+        table, as_json=form["as_json"], as_csv=form["as_csv"], top=top or None, hidden=hidden
+    )
+
+
+@click.group("analyze", short_help="Answer a question about a run from its trace.")
+def command() -> None:
+    """Answer a question about a run from its TRACE, also a .partial one of an interrupted run."""
+
+
+@command.command("congestion")
+@_form
+@click.option("--over-time", is_flag=True, help="A row for every wire and time bin.")
+def congestion(trace: Path, over_time: bool, **form: Any) -> None:
+    """Full wires, why wires stood still, uneven parallel links, incast."""
+    from clusim.analysis import congestion as analysis
+
+    table = analysis.wire_history(trace) if over_time else analysis.congestion(trace)
+    _show(table, form, ("bytes",))
+
+
+@command.command("overlap")
+@_form
+def overlap(trace: Path, **form: Any) -> None:
+    """Compute, communication, both, neither; communication that nothing hides."""
+    from clusim.analysis.overlap import overlap as analyse
+
+    _show(analyse(trace), form)
+
+
+@command.command("blame")
+@_form
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Simulate again with the first stalled link at the rate of its like.",
+)
+def blame(trace: Path, confirm: bool, **form: Any) -> None:
+    """Charge the run's time, along its critical path, to what it was lost on."""
+    from clusim.analysis.blame import blame as analyse
+
+    table = analyse(trace)
+    if confirm:
+        from clusim.rerun import without_first_stall
+
+        table.notes.append(without_first_stall(trace, table))
+    _show(table, form, ("wires",))
+
+
+@command.command("critical-path")
+@_form
+@click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
+              help="What the run would take if WHAT were faster: a class of wires (nvlink), a wire ('gpu0->*'), hbm, "
+              "cta, step, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
+@click.option("--confirm", is_flag=True, help="Check the estimate by simulating the changed run.")
+def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
+    """List the steps that the run's time is made of, in the order of time."""
+    if what_if is None:
+        if confirm:
+            raise click.UsageError("--confirm: checks --what-if; give both")
+        from clusim.analysis.path import critical_path as analyse
+
+        _show(analyse(trace), form)
+        return
+    from clusim.analysis.columns import Table
+    from clusim.analysis.whatif import estimate
+    from clusim.units import format_time
+
+    guess = estimate(trace, *what_if)
+    before, after = guess.before_ps, guess.after_ps
+    facts: dict[str, Any] = {
+        "what": what_if[0],
+        "factor": what_if[1],
+        "time_ps": before,
+        "estimate_ps": after,
+    }
+    notes = [
+        f"{what_if[0]} {what_if[1]}: about {format_time(after)} instead of {format_time(before)}"
+        f" ({(after - before) / max(1, before):+.1%}), in first order"
+    ]
+    if confirm:
+        from clusim.rerun import rerun
+
+        real = rerun(trace, guess.change).time_ps
+        facts["simulated_ps"] = real
+        notes.append(
+            f"simulated: {format_time(real)} ({(real - before) / max(1, before):+.1%});"
+            f" the estimate is {(after - real) / max(1, real):+.1%} off"
+        )
+    _show(Table({name: [value] for name, value in facts.items()}, facts, notes), form)
+
+
+@command.command("pipeline")
+@_form
+def pipeline(trace: Path, **form: Any) -> None:
+    """Bubbles of each rank, and a timeline."""
+    from clusim.analysis.pipeline import pipeline as analyse
+    from clusim.analysis.pipeline import timeline
+
+    _show(analyse(trace), form)
+    if not form["as_json"] and not form["as_csv"]:
+        click.echo("")
+        for line in timeline(trace):
+            click.echo(f"  {line}")
+
+
+@command.command("collectives")
+@_form
+def collectives(trace: Path, **form: Any) -> None:
+    """Time, algbw, busbw and share of the limit of every collective."""
+    from clusim.analysis.calls import collectives as analyse
+
+    _show(analyse(trace), form, ("dtype", "end_ps"))
+
+
+@command.command("memory")
+@_form
+def memory(trace: Path, **form: Any) -> None:
+    """Memory bandwidth used by communication and by kernels."""
+    from clusim.analysis.memory import memory as analyse
+
+    _show(analyse(trace), form)

@@ -1,0 +1,86 @@
+"""``clusim export``: a trace in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clusim_cli.targets import beside
+
+__all__ = ["command"]
+
+SUFFIXES = {
+    "perfetto": ".pftrace",
+    "chrome": ".json",
+    "kineto": "-kineto",
+    "csv": ".csv",
+    "parquet": ".parquet",
+    "nccl-log": ".log",
+}
+
+
+@click.command("export", short_help="Write a trace in the format of another tool.")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", type=click.Choice(list(SUFFIXES)), default="perfetto", show_default=True
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None,
+              help="File to write, for kineto the folder.  [default: TRACE with another ending]")  # fmt: skip
+@click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
+@click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
+@click.option("--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories.")
+def command(
+    trace: Path,
+    form: str,
+    output: Path | None,
+    table: str | None,
+    no_slices: bool,
+    no_counters: bool,
+) -> None:
+    """Write TRACE for another tool.
+
+    \b
+    perfetto  ui.perfetto.dev: nodes, streams, channels with arrows, wires and memories as counters
+    kineto    HolisticTraceAnalysis and other tools for PyTorch's profiler: one file for each rank
+    chrome    chrome://tracing: tasks of all ranks, load of wires
+    csv       a table of the trace: tasks, wires, history, primitives, messages, ...
+    parquet   the same; needs pyarrow
+    nccl-log  the lines NCCL_DEBUG=INFO prints for the collectives
+    """
+    if table is not None and form not in ("csv", "parquet"):
+        raise click.UsageError(f"--table: not with --format {form}; use csv or parquet")
+    if (no_slices or no_counters) and form != "perfetto":
+        raise click.UsageError(f"--no-slices, --no-counters: not with --format {form}")
+    target = beside(trace, SUFFIXES[form], output)
+    click.echo(
+        f"{target}: {_write(trace, form, target, table or 'tasks', not no_slices, not no_counters)}"
+    )
+
+
+def _write(trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool) -> str:
+    """Write the file and return what it holds."""
+    if form == "perfetto":
+        from clusim.export.perfetto import write_perfetto
+
+        counts = write_perfetto(trace, target, slices=slices, counters=counters)
+        return (
+            f"{counts.tracks:,} tracks, {counts.slices:,} slices, {counts.arrows:,} arrows,"
+            f" {counts.samples:,} counter values"
+        )
+    if form == "kineto":
+        from clusim.export.kineto import write_kineto
+
+        return f"{len(write_kineto(trace, target)):,} ranks"
+    if form == "chrome":
+        from clusim.export.kineto import write_chrome
+
+        return f"{write_chrome(trace, target):,} events"
+    if form == "nccl-log":
+        from clusim.export.nccl_log import write_nccl_log
+
+        return f"{write_nccl_log(trace, target):,} lines"
+    from clusim.export import tables
+
+    write = tables.write_csv if form == "csv" else tables.write_parquet
+    return f"{write(trace, table, target):,} rows"

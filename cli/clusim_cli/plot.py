@@ -1,0 +1,40 @@
+"""``clusim plot``: figures for papers, slides and tickets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+__all__ = ["command"]
+
+
+@click.command("plot", short_help="Draw a figure of a trace.")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("figure", type=click.Choice(["heatmap", "timeline", "overlap", "topology"]))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=None,
+              help="File to write: .png, .svg or .pdf.  [default: FIGURE.png]")  # fmt: skip
+@click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
+              help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
+@click.option("--measure", type=click.Choice(["load", "peak", "credit", "contended", "queue"]), default="load",
+              show_default=True, help="What heatmap and topology show.")  # fmt: skip
+@click.option(
+    "--dpi",
+    type=click.IntRange(50, 1200),
+    default=300,
+    show_default=True,
+    help="Resolution of a .png.",
+)
+def command(
+    trace: Path, figure: str, output: Path | None, width: float, measure: str, dpi: int
+) -> None:
+    """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
+    or topology with links coloured by load. Needs matplotlib."""
+    from clusim.report.feed import Feed
+    from clusim.report.plots import save_figure
+
+    target = output or Path(f"{figure}.png")
+    save_figure(
+        Feed.open(trace, findings=False), figure, target, width_in=width, measure=measure, dpi=dpi
+    )
+    click.echo(str(target))

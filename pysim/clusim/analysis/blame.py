@@ -1,0 +1,79 @@
+"""Blame: the critical path of a run, charged to what it spent its time on; the parts are the whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusim.analysis.columns import Table
+from clusim.analysis.traced import critical
+from clusim.units import format_time
+
+__all__ = ["blame"]
+
+COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
+
+_ORDER = {"stall": 0, "cost": 1, "work": 2}
+
+
+@dataclass(slots=True)
+class _Sum:
+    ps: int = 0
+    steps: int = 0
+    wires: set[int] = field(default_factory=set)
+
+
+def blame(path: str | Path) -> Table:
+    """Return what the critical path of a trace spent its time on.
+
+    Rows have the group (``stall``: lost, ``cost``: latencies and fixed costs, ``work``), the resource, the reason,
+    the time [ps], its share of the run, and for wires their class and names. Stalls come first, the longest on
+    top; the times add up to ``time_ps`` exactly.
+    """
+    sums: dict[tuple[str, str, str], _Sum] = {}
+    total = 0
+    with critical(path) as run:
+        network = run.traced.network
+        for step in run.walk.steps():
+            total += step.length_ps
+            for part in run.charger.charges(step):
+                if part.ps:
+                    entry = sums.setdefault((part.group, part.resource, part.reason), _Sum())
+                    entry.ps += part.ps
+                    entry.steps += 1
+                    if part.wire >= 0:
+                        entry.wires.add(part.wire)
+        complete = run.traced.result.complete
+    ordered = sorted(sums.items(), key=lambda item: (_ORDER[item[0][0]], -item[1].ps, item[0]))
+    rows = []
+    for (group, resource, reason), entry in ordered:
+        classes = sorted({network.classes[w] for w in entry.wires})
+        wires = [network.names[w] for w in sorted(entry.wires)]
+        share = entry.ps / max(1, total)
+        rows.append(
+            (group, resource, reason, entry.ps, share, entry.steps, ", ".join(classes), wires)
+        )
+    facts = {"time_ps": total, "complete": complete}
+    for group in _ORDER:
+        facts[f"{group}_ps"] = sum(entry.ps for key, entry in sums.items() if key[0] == group)
+    table = Table.of(COLUMNS, rows, facts)
+    table.notes.extend(_notes(table))
+    return table
+
+
+def _notes(table: Table) -> list[str]:
+    """Say what to do about it."""
+    total, notes = table.facts["time_ps"], []
+    rows = table.rows()
+    stalls = [row for row in rows if row["group"] == "stall"]
+    if stalls:
+        row = stalls[0]
+        left = format_time(total - row["time_ps"])
+        notes.append(
+            f"{row['resource']} costs {row['share']:.1%} of the run ({format_time(row['time_ps'])}): {row['reason']};"
+            f" without that the run would take {left}, in first order"
+        )
+    most = max(rows, key=lambda row: int(row["time_ps"]), default=None)
+    if most is not None and most["group"] != "stall":
+        notes.append(f"most of the time, {most['share']:.1%}: {most['resource']}, {most['reason']}")
+    return notes

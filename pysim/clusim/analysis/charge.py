@@ -1,0 +1,384 @@
+"""Who is to blame for a step of the critical path: its time, cut into parts that add up to it exactly.
+
+The time of a transfer goes to what was busiest on its way, found in the histories of the trace: a wire, a memory,
+a reduction unit or the CTA itself. Part of that time is work: what the way would need anyhow, until the next busiest
+thing on it, or the usual one of the parallel wires, would be the limit. What the busiest takes longer than that is a
+stall, and is what an upgrade of it alone would buy, in first order. Time in which not even the busiest was busy is a
+stall, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.network import Network, Stage
+from clusim.analysis.slices import Op
+from clusim.analysis.usage import Usage
+from clusim.analysis.walk import Kind, Step, Walk
+
+__all__ = ["Charge", "Charger", "Scale"]
+
+Array = NDArray[Any]
+
+NEAR = 0.98
+"""Of things as busy as this part of the busiest, the first on the way is named: the others follow its pace."""
+
+Scale = Callable[[str, int], float]
+"""How much faster something is to be: kind of thing (wire hbm unit cta step latency compute launch) and number."""
+
+
+class Charge(NamedTuple):
+    """A part of a step.
+
+    `group` is ``stall`` (lost), ``cost`` (latencies and fixed costs) or ``work`` (bytes moving, kernels computing).
+    """
+
+    group: str
+    resource: str
+    reason: str
+    ps: int
+    wire: int = -1
+
+
+class _Load(NamedTuple):
+    """Something a transfer needs, and how busy it was.
+
+    `use` is that in the time of the slice. `mean` and `usual` are those in the time of the whole task, of the thing
+    itself and of its like: the median of the parallel wires, or of its class. Single slices see the ups and downs of
+    others.
+    """
+
+    what: str
+    number: int
+    use: float
+    mean: float
+    usual: float = 0.0
+    sibling: int = -1
+
+
+class Charger:
+    """Charges steps of a walk.
+
+    Parameters
+    ----------
+    walk : Walk
+        Where the steps come from.
+    usage : Usage
+        The histories of the same trace.
+    used : ndarray of bool, shape (wires,)
+        Which wires carried anything; only these count as what is usual for their class.
+    """
+
+    def __init__(self, walk: Walk, network: Network, usage: Usage, used: Array) -> None:
+        self.walk, self.network, self.usage = walk, network, usage
+        self._image = network.image
+        names = np.array(network.classes)
+        self._peers = {
+            name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
+        }
+
+    # ---- what a step is made of
+
+    def charges(self, step: Step) -> Iterator[Charge]:
+        """Yield the parts of a step; their times add up to its length."""
+        if step.kind is Kind.TRANSFER:
+            return self._transfer(step)
+        if step.kind is Kind.FLIGHT:
+            return self._flight(step)
+        if step.kind is Kind.KERNEL:
+            return self._kernel(step)
+        if step.kind in (Kind.PACE, Kind.FIXED):
+            return self._cta(step)
+        return iter([self._plain(step)])
+
+    def _rank(self, endpoint: int) -> str:
+        return f"rank {self.network.ranks[endpoint]}"
+
+    def _plain(self, step: Step) -> Charge:
+        rank, length = self._rank(step.endpoint), step.length_ps
+        if step.kind in (Kind.TAIL, Kind.HEAD):
+            conn = self._image["conns"][step.connection]
+            ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
+            what = "data" if step.kind is Kind.TAIL else "room"
+            return Charge("cost", f"flags {ends[0]}->{ends[1]}", f"flag that says {what}", length)
+        if step.kind is Kind.LAUNCH:
+            return Charge("cost", f"launch of {rank}", "start of CTAs, one after the other", length)
+        if step.kind is Kind.SLOT:
+            return Charge("stall", f"CTA slots of {rank}", "all in use", length)
+        if step.kind is Kind.DELAY:
+            return Charge("cost", f"delays of {rank}", "pause in the schedule", length)
+        return Charge("cost", rank, "task without slices", length)
+
+    def _cta(self, step: Step) -> Iterator[Charge]:
+        """Yield the nominal time of a CTA's step, and what its rank is slower than that."""
+        slow = self.network.slow_1024(step.endpoint, step.start_ps)
+        nominal = min(step.length_ps, step.length_ps * 1024 // max(1, slow))
+        rank = self._rank(step.endpoint)
+        if step.kind is Kind.FIXED:
+            yield Charge("cost", f"CTAs of {rank}", "fixed cost per step", nominal)
+        else:
+            yield Charge("work", f"CTAs of {rank}", "copies and reductions", nominal)
+        if step.length_ps > nominal:
+            yield Charge("stall", rank, "slow rank", step.length_ps - nominal)
+
+    def _kernel(self, step: Step) -> Iterator[Charge]:
+        """Yield a kernel's time alone on its GPU, and what it lost to others."""
+        task = self._image["tasks"][step.task]
+        ends = self._image["endpoints"][step.endpoint]
+        compute = int(task["compute_ps"])
+        memory = int(task["mem_bytes"]) * int(ends["mem_cost16"]) >> 16
+        rank, length = self._rank(step.endpoint), step.length_ps
+        alone = min(length, max(compute, memory))
+        bound = "memory" if memory > compute else "compute"
+        yield Charge("work", f"kernels of {rank}", f"kernel, {bound}-bound", alone)
+        slow = self.network.slow_1024(step.endpoint, step.start_ps)
+        lost = length - alone
+        dragged = min(lost, max(0, compute * (slow - 1024) // 1024)) if slow > 1024 else 0
+        if dragged:
+            yield Charge("stall", rank, "slow rank", dragged)
+        if lost > dragged:
+            memory_bound = bound == "memory"
+            what = f"HBM of {rank}" if memory_bound else f"SMs of {rank}"
+            yield Charge("stall", what, "kernel shares with others", lost - dragged)
+
+    # ---- transfers
+
+    def _transfer(self, step: Step) -> Iterator[Charge]:
+        latency, loads = self.loads(step)
+        if latency:
+            yield Charge("cost", f"latency to {self._rank(step.endpoint)}", "round trips", latency)
+        length = step.length_ps - latency
+        if not length:
+            return
+        first = _busiest(loads)
+        busy = int(length * first.use)
+        # While this CTA did something else, the busiest thing worked for others: the whole turn counts.
+        turn = length + latency + self._fixed_ps(step)
+        stall = int(turn * first.use * (1.0 - self._next(first, loads)))
+        load = busy - min(stall, busy)
+        yield from self._split(step, first, load, busy)
+        idle = length - busy
+        if idle:
+            yield from self._idle(step, first, idle)
+
+    def _split(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
+        """Yield the time in which the busiest thing was busy, as load and as stall."""
+        if first.what == "wire":
+            name = self.network.link(first.number)
+            yield Charge("work", name, "bytes on the wire", load, first.number)
+            if busy > load:
+                reason = "slower or fuller than its like"
+                yield Charge("stall", name, reason, busy - load, first.number)
+            return
+        if first.what == "cta":
+            yield Charge("work", f"CTAs of {self._rank(step.endpoint)}", "pace of a CTA", busy)
+            return
+        name = self._name(first)
+        yield Charge("work", name, "bytes served", load)
+        if busy > load:
+            yield Charge("stall", name, "slower than all else on the way", busy - load)
+
+    def _next(self, first: _Load, loads: list[_Load]) -> float:
+        """Return how busy the next limit was, as a part of the busiest thing's time."""
+        if first.mean <= 0.0:
+            return 1.0
+        others = [load.mean for load in loads if load is not first]
+        return min(1.0, max(first.usual, *others) / first.mean)
+
+    def _fixed_ps(self, step: Step) -> int:
+        """Return the fixed cost of the slice whose transfer a step is [ps]."""
+        cost = self._image["costs"][int(self._image["instances"]["cost"][step.instance])]
+        slow = self.network.slow_1024(step.endpoint, step.start_ps)
+        return (int(cost["fixed_ps"]) * slow) >> 10
+
+    def _name(self, load: _Load) -> str:
+        if load.what == "hbm":
+            return f"HBM of {self._rank(load.number)}"
+        node = int(self._image["units"]["node"][load.number])
+        return f"reduction unit of {self.network.nodes[node]}"
+
+    def _idle(self, step: Step, first: _Load, idle: int) -> Iterator[Charge]:
+        """Yield the time in which not even the busiest thing was busy."""
+        if first.what == "wire":
+            stalled = self.usage.no_credit(first.number, step.start_ps, step.end_ps)
+            credit = min(idle, int(step.length_ps * stalled))
+            if credit:
+                yield Charge(
+                    "stall", self.network.link(first.number), "no credit", credit, first.number
+                )
+            idle -= credit
+        if not idle:
+            return
+        rank = self._rank(step.endpoint)
+        if self._asks(step):
+            yield Charge("stall", f"window of {rank}", "answers on their way, wire idle", idle)
+        else:
+            yield Charge("stall", f"CTAs of {rank}", "wire idle between packets", idle)
+
+    def _asks(self, step: Step) -> bool:
+        """Return whether a transfer is one of requests and answers."""
+        kind = int(self._image["conns"]["kind"][step.connection])
+        return kind == 1 or bool(kind == 3 and self._flags(step) & Op.REDUCE)
+
+    def _flags(self, step: Step) -> int:
+        return self.walk.slices.flags(int(self.walk.slices.table(step.instance).prim[step.seq]))
+
+    def loads(self, step: Step) -> tuple[int, list[_Load]]:
+        """Return the latency of a transfer [ps], and the things it needs in the order of its way."""
+        flags = self._flags(step)
+        network = self.network
+        # While this CTA did something else, the wire worked for others: the whole turn counts.
+        span = (step.start_ps - self._fixed_ps(step), step.end_ps)
+        latency = 0
+        if self._asks(step):
+            latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
+        stages = network.stages_of(step.connection, step.endpoint, flags)
+        whole = self._whole(step)
+        found = [
+            self._wire_load(stage, span, whole) for stage in narrow(stages, step.wire, network)
+        ]
+        conn = self._image["conns"][step.connection]
+        ends = (int(conn["src"]), int(conn["dst"]))
+        if int(conn["kind"]) == 3:
+            ends = (step.endpoint, step.endpoint)
+        for end in dict.fromkeys(ends):
+            use, mean = (self.usage.memory(end, *time) for time in (span, whole))
+            found.append(_Load("hbm", end, use, mean))
+        for unit in network.units_of(step.connection) if flags & Op.REDUCE else ():
+            use, mean = (self.usage.unit(unit, *time) for time in (span, whole))
+            found.append(_Load("unit", unit, use, mean))
+        turn = max(1, step.end_ps - span[0])
+        pace = self._pace_ps(step, flags)
+        own = min(1.0, pace / max(1, step.length_ps - latency))
+        least = (turn - step.length_ps + latency + pace) / turn
+        found.append(_Load("cta", step.endpoint, own, min(1.0, least)))
+        return latency, found
+
+    def _whole(self, step: Step) -> tuple[int, int]:
+        """Return the time of the task that a step belongs to [ps]."""
+        start_ps, end_ps = self.walk.task_span(step.task)
+        return start_ps, max(end_ps, step.end_ps)
+
+    def _wire_load(self, stage: Stage, span: tuple[int, int], whole: tuple[int, int]) -> _Load:
+        """Return the busiest lane of a stage."""
+        uses = self.usage.busy(stage.lanes, *span)
+        lane = int(np.argmax(uses))
+        wire = stage.lanes[lane]
+        peers = [other for other in stage.group if other != wire]
+        if not peers:
+            peers = [int(w) for w in self._peers[self.network.classes[wire]] if w != wire]
+        mean = float(self.usage.busy([wire], *whole)[0])
+        usual = float(np.median(self.usage.busy(peers, *whole))) if peers else 0.0
+        return _Load("wire", wire, float(uses[lane]), mean, usual, peers[0] if peers else -1)
+
+    def _pace_ps(self, step: Step, flags: int) -> int:
+        """Return how long the CTA itself needs for the bytes of a transfer [ps]."""
+        table = self.walk.slices.table(step.instance)
+        opcode = int(self._image["prims"]["opcode"][int(table.prim[step.seq])])
+        cost = int(self._image["instances"]["cost"][step.instance])
+        slow = self.network.slow_1024(step.endpoint, step.start_ps)
+        q = (int(self._image["costs"]["op_cost16"][cost][opcode]) * slow) >> 10
+        expand = int(self._image["conns"]["expand_120"][step.connection])
+        size = -(-int(table.bytes[step.seq]) * expand // 120)
+        return (size * q) >> 16
+
+    def _flight(self, step: Step) -> Iterator[Charge]:
+        """Yield the latency of the last packets of a write, and their wait in the network behind the first wire."""
+        alone = min(step.length_ps, self.network.flight_ps(step.connection))
+        conn = self._image["conns"][step.connection]
+        source, target = int(conn["src"]), int(conn["dst"])
+        ends = [self.network.ranks[end] for end in (source, target)]
+        if alone:
+            yield Charge("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
+        rest = step.length_ps - alone
+        if not rest:
+            return
+        loads = self._behind(step)
+        first = _busiest(loads)
+        busy = int(rest * first.use)
+        load = int(busy * self._next(first, loads))
+        yield from self._split(step, first, load, busy)
+        if rest > busy:
+            name = self.network.link(first.number) if first.what == "wire" else self._name(first)
+            wire = first.number if first.what == "wire" else -1
+            yield Charge("stall", name, "wait in the network before it", rest - busy, wire)
+
+    def _behind(self, step: Step) -> list[_Load]:
+        """Return what written packets need behind their first wire."""
+        conn = self._image["conns"][step.connection]
+        source, target = int(conn["src"]), int(conn["dst"])
+        span, whole = (step.start_ps, step.end_ps), self._whole(step)
+        stages = self.network.stages_of(step.connection, source, 0)
+        loads = [self._wire_load(stage, span, whole) for stage in stages[1:] or stages]
+        use, mean = (self.usage.memory(target, *time) for time in (span, whole))
+        return [*loads, _Load("hbm", target, use, mean)]
+
+    # ---- what would happen if something were faster
+
+    def scaled_ps(self, step: Step, scale: Scale) -> float:
+        """Return the length of a step [ps] if things were faster, all else as it was."""
+        kind, endpoint, length = step.kind, step.endpoint, float(step.length_ps)
+        if kind is Kind.TRANSFER:
+            return self._scaled_transfer(step, scale)
+        if kind is Kind.FLIGHT:
+            alone = min(length, self.network.flight_ps(step.connection))
+            first = _busiest(self._behind(step))
+            queue = (length - alone) / scale(first.what, first.number)
+            return alone / scale("latency", endpoint) + queue
+        name = {
+            Kind.PACE: "cta",
+            Kind.FIXED: "step",
+            Kind.TAIL: "latency",
+            Kind.HEAD: "latency",
+            Kind.LAUNCH: "launch",
+            Kind.DELAY: "launch",
+        }.get(kind)
+        if kind is Kind.KERNEL:
+            task = self._image["tasks"][step.task]
+            memory = int(task["mem_bytes"]) * int(self._image["endpoints"]["mem_cost16"][endpoint])
+            name = "hbm" if memory >> 16 > int(task["compute_ps"]) else "compute"
+        return length / scale(name, endpoint) if name else length
+
+    def _scaled_transfer(self, step: Step, scale: Scale) -> float:
+        latency, loads = self.loads(step)
+        length = step.length_ps - latency
+        first = _busiest(loads)
+        needs = [(load.what, load.number, load.mean) for load in loads]
+        if first.sibling >= 0:
+            needs.append((first.what, first.sibling, first.usual))
+        before = max(mean for _, _, mean in needs)
+        after = max(mean / scale(what, index) for what, index, mean in needs)
+        gain = first.use * (1.0 - after / before) if before > 0 else 0.0
+        turn = step.length_ps + self._fixed_ps(step)
+        least = min(length, self._pace_ps(step, self._flags(step))) / scale("cta", step.endpoint)
+        return latency / scale("latency", step.endpoint) + max(least, length - turn * gain, 0.0)
+
+
+def _busiest(loads: list[_Load]) -> _Load:
+    """Return the first of the things that are about as busy as the busiest."""
+    most = max(load.use for load in loads)
+    cta = [load for load in loads if load.what == "cta" and load.use >= most]
+    return cta[0] if cta else next(load for load in loads if load.use >= NEAR * most)
+
+
+def narrow(stages: list[Stage], wire: int, network: Network) -> list[Stage]:
+    """Return the stages with only the lanes that lead to or from the wire that the last data crossed."""
+    where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
+    if where is None:
+        return stages
+    kept = list(stages)
+    kept[where] = Stage([wire], stages[where].group)
+    source, target = network.wires["src"], network.wires["dst"]
+    for i in range(where + 1, len(stages)):
+        ends = {int(target[w]) for w in kept[i - 1].lanes}
+        lanes = [w for w in stages[i].lanes if int(source[w]) in ends]
+        kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+    for i in range(where - 1, -1, -1):
+        ends = {int(source[w]) for w in kept[i + 1].lanes}
+        lanes = [w for w in stages[i].lanes if int(target[w]) in ends]
+        kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+    return kept

@@ -1,0 +1,81 @@
+"""A table: what every analysis returns. Columns of one length, with units in their names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Table"]
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy scalar as the Python value of its kind."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of an analysis.
+
+    Attributes
+    ----------
+    columns : dict of list
+        Column name -> values; all of one length. Units are in the names: ``busy_ps``, ``rate_Bps``.
+    facts : dict
+        Numbers about the whole, such as the time that the rows divide up.
+    notes : list of str
+        What people should know: sentences, the most important first.
+    """
+
+    columns: dict[str, list[Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        facts: Mapping[str, Any] | None = None,
+        notes: Iterable[str] = (),
+    ) -> Table:
+        """Return a table of `rows`, each with a value for each of `names`."""
+        table: dict[str, list[Any]] = {name: [] for name in names}
+        for row in rows:
+            for name, value in zip(names, row, strict=True):
+                table[name].append(_plain(value))
+        return cls(table, {k: _plain(v) for k, v in (facts or {}).items()}, list(notes))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(next(iter(self.columns.values()), []))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows as dictionaries."""
+        names = list(self.columns)
+        values = zip(*self.columns.values(), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in values]
+
+    def top(self, count: int | None) -> Table:
+        """Return the first `count` rows; all for None."""
+        if count is None:
+            return self
+        cut = {name: values[:count] for name, values in self.columns.items()}
+        return Table(cut, self.facts, self.notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return facts, notes and rows for `json.dumps`."""
+        return {**self.facts, "notes": self.notes, "rows": self.rows()}
+
+    def to_csv(self) -> str:
+        """Return the rows as CSV with a header line."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(zip(*self.columns.values(), strict=True))
+        return out.getvalue()

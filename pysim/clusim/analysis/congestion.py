@@ -1,0 +1,238 @@
+"""Congestion: where wires were full, why they stood still, how even parallel links were, and where many met."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.columns import Table
+from clusim.analysis.traced import Traced, open_traced
+from clusim.units import format_size
+
+__all__ = ["congestion", "hot_spots", "wire_history"]
+
+Array = NDArray[Any]
+
+COLUMNS = (
+    "level", "name", "class", "wires", "rate_GBps", "busy", "peak", "no_credit", "contended", "queue_max_bytes",
+    "full", "imbalance", "sources", "bytes",
+)  # fmt: skip
+
+FULL = 0.95
+"""A wire counts as full in a bin in which it is busy for this part."""
+
+UNEVEN = 1.05
+"""Parallel wires are listed if the busiest is busy for this multiple of the mean."""
+
+MOST_PAIRS = 50_000
+"""Pairs of endpoints up to which the sources of each wire are counted."""
+
+
+def congestion(path: str | Path) -> Table:
+    """Return the use of wires: rows of level ``tier`` (classes), ``group`` (uneven parallel wires), ``wire``.
+
+    `busy` is the part of the run, for tiers the mean of the wires that carried anything; `peak` that of the fullest
+    bin; `full` the part of the run in bins at least 95% busy; `no_credit` the part idle for want of credit; `contended`
+    that in which a packet waited while another was served. `imbalance` is the busiest wire over the mean of its tier
+    or group. `sources` counts the endpoints whose traffic may cross a wire: many on an output of a switch is incast.
+    Wires come hottest first: by busy plus idle for want of credit, then by contention.
+    """
+    traced = open_traced(path)
+    rows = [*_tiers(traced), *_groups(traced), *_wires(traced)]
+    result = traced.result
+    facts = {"time_ps": result.time_ps, "complete": result.complete}
+    return Table.of(COLUMNS, rows, facts, _notes(rows, traced))
+
+
+def hot_spots(traced: Traced) -> Array:
+    """Return the wires that carried anything, hottest first."""
+    counters = traced.result.wires.counters
+    stress = counters["busy_ps"] + counters["stall_credit_ps"]
+    order = np.lexsort((np.arange(len(counters)), -counters["stall_arbitration_ps"], -stress))
+    return np.asarray(order[counters["packets"][order] > 0])
+
+
+def _measures(traced: Traced) -> dict[str, Array]:
+    """Return the measures of every wire."""
+    result = traced.result
+    total = max(1, result.time_ps)
+    counters = result.wires.counters
+    widths = np.maximum(1, np.diff(result.bins.edge_ps))
+    use = result.bins.wires["busy"] / widths if len(widths) else np.zeros((len(counters), 1))
+    share = widths / max(1, widths.sum()) if len(widths) else np.ones(1)
+    return {
+        "busy": counters["busy_ps"] / total,
+        "peak": use.max(axis=1, initial=0.0),
+        "no_credit": counters["stall_credit_ps"] / total,
+        "contended": counters["stall_arbitration_ps"] / total,
+        "full": (use >= FULL) @ share,
+    }
+
+
+def tiers(traced: Traced) -> dict[str, Array]:
+    """Return the tiers of a fabric, each with its wires that carried anything.
+
+    A tier is a class of wires; between switches it is told by the names of these: ``edge->agg``.
+    """
+    wires, network = traced.result.wires, traced.network
+    used = np.flatnonzero(wires.counters["packets"] > 0)
+    found: dict[str, list[int]] = {}
+    for wire in used.tolist():
+        ends = [network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")]
+        stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
+        found.setdefault(wires.classes[wire].replace("switch->switch", stems), []).append(wire)
+    return {name: np.array(own) for name, own in found.items()}
+
+
+def _tiers(traced: Traced) -> Iterator[tuple[Any, ...]]:
+    counters, found = traced.result.wires.counters, _measures(traced)
+    for name, mine in tiers(traced).items():
+        carried = int(counters["bytes"][mine].sum())
+        yield ("tier", name, "", len(mine), *_merged(traced, mine, found), carried)
+
+
+def _merged(traced: Traced, mine: Array, found: dict[str, Array]) -> tuple[Any, ...]:
+    """Return what a row says of several wires, from their rate to the sources."""
+    wires = traced.result.wires
+    busy = found["busy"][mine]
+    mean = float(busy.mean())
+    return (
+        float(wires.rate_Bps[mine].mean()) / 1e9, mean, float(found["peak"][mine].max()),
+        float(found["no_credit"][mine].mean()), float(found["contended"][mine].mean()),
+        int(wires.counters["queued_max"][mine].max()), float(found["full"][mine].mean()),
+        float(busy.max()) / mean if mean else 1.0, 0,
+    )  # fmt: skip
+
+
+def _groups(traced: Traced) -> Iterator[tuple[Any, ...]]:
+    """Yield the sets of parallel wires, between the same two nodes or alternatives of a route, most uneven first."""
+    wires, found, image = traced.result.wires, _measures(traced), traced.network.image
+    off, flat = image["group_off"], image["group_wires"]
+    sets = {tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1}
+    rows: list[tuple[Any, ...]] = []
+    for members in sorted(sets):
+        mine = np.array(members)
+        if not wires.counters["packets"][mine].any():
+            continue
+        source = traced.network.nodes[int(traced.network.wires["src"][mine[0]])]
+        ends = sorted({traced.network.nodes[int(n)] for n in traced.network.wires["dst"][mine]})
+        name = f"{source}->{ends[0]}" + (f"..{ends[-1]}" if len(ends) > 1 else "")
+        merged = _merged(traced, mine, found)
+        row = ("group", name, wires.classes[mine[0]], len(mine), *merged)
+        if merged[7] >= UNEVEN:
+            rows.append((*row, int(wires.counters["bytes"][mine].sum())))
+    yield from sorted(rows, key=lambda row: (-row[11], row[1]))
+
+
+def _wires(traced: Traced) -> Iterator[tuple[Any, ...]]:
+    wires, found = traced.result.wires, _measures(traced)
+    sources = _sources(traced)
+    classes = np.array(wires.classes, object)
+    used = wires.counters["packets"] > 0
+    means = {
+        name: float(found["busy"][(classes == name) & used].mean()) for name in set(classes[used])
+    }
+    for wire in hot_spots(traced).tolist():
+        name = wires.classes[wire]
+        row = wires.counters[wire]
+        yield (
+            "wire", wires.names[wire], name, 1, float(wires.rate_Bps[wire]) / 1e9,
+            *(float(found[key][wire]) for key in ("busy", "peak", "no_credit", "contended")),
+            int(row["queued_max"]), float(found["full"][wire]),
+            float(found["busy"][wire]) / means[name] if means[name] else 1.0,
+            int(sources[wire]) if sources is not None else 0, int(row["bytes"]),
+        )  # fmt: skip
+
+
+def _pairs(traced: Traced) -> set[tuple[int, int]]:
+    """Return the pairs of endpoints between which data went."""
+    messages = traced.result.messages
+    if messages is not None:
+        ends = np.stack([messages.source, messages.destination], axis=1)
+        return {(int(a), int(b)) for a, b in np.unique(ends, axis=0)}
+    conns = traced.network.image["conns"]
+    data = conns[np.isin(conns["kind"], (0, 1))]
+    return {(int(a), int(b)) for a, b in zip(data["src"], data["dst"], strict=True) if a != b}
+
+
+def _sources(traced: Traced) -> Array | None:
+    """Return for each wire the number of endpoints whose data may cross it; None if there are too many pairs."""
+    pairs = _pairs(traced)
+    if len(pairs) > MOST_PAIRS:
+        return None
+    found: list[set[int]] = [set() for _ in traced.network.names]
+    for source, target in pairs:
+        for stage in traced.network.stages(source, target):
+            for wire in stage:
+                found[wire].add(source)
+    return np.array([len(own) for own in found])
+
+
+def wire_history(path: str | Path) -> Table:
+    """Return tiers, as means, and every wire that carried anything over time: a row for each bin, times in ps."""
+    traced = open_traced(path)
+    bins, names = traced.result.bins, traced.result.wires.names
+    edge_ps = bins.edge_ps
+    measures = ("busy", "stall_credit", "stall_arbitration")
+    columns = (
+        "level",
+        "name",
+        "start_ps",
+        "end_ps",
+        "busy",
+        "no_credit",
+        "contended",
+        "bytes",
+        "queue_bytes",
+    )
+    widths = np.maximum(1, np.diff(edge_ps))
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
+        sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
+        for level, name, mine in sets:
+            for b in range(len(widths)):
+                shares = (bins.wires[key][mine, b].mean() / widths[b] for key in measures)
+                carried = int(bins.wires["bytes"][mine, b].sum())
+                queue = int(bins.wires["queue"][mine, b].max())
+                edges = (int(edge_ps[b]), int(edge_ps[b + 1]))
+                yield (level, name, *edges, *map(float, shares), carried, queue)
+
+    return Table.of(columns, rows(), {"time_ps": traced.result.time_ps})
+
+
+def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
+    wires = [row for row in rows if row[0] == "wire"]
+    if not wires:
+        return ["nothing crossed any wire"]
+    top = wires[0]
+    notes = [
+        f"the hottest wire is {top[1]} ({top[2]}): busy {top[5]:.1%}, no credit {top[7]:.1%}, contended {top[8]:.1%},"
+        f" queue up to {format_size(top[9])}"
+    ]
+    uneven = [row for row in rows if row[0] == "group"]
+    if uneven:
+        row = uneven[0]
+        notes.append(
+            f"the most uneven parallel wires are {row[1]} ({row[3]} wires):"
+            f" the busiest has {row[11]:.2f} times the mean"
+        )
+    wide = traced.result.wires
+    sending = wide.counters["busy_ps"][wide.from_endpoint & (wide.counters["packets"] > 0)]
+    usual = float(sending.mean()) / max(1, traced.result.time_ps) if len(sending) else 0.0
+    switches = {wide.names[w] for w in np.flatnonzero(~wide.from_endpoint)}
+    # Many to one: an output of a switch much fuller than what its senders send on.
+    many = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
+    many = [row for row in many if row[5] > 1.3 * usual]
+    if many:
+        row = max(many, key=lambda item: (item[12], item[5]))
+        notes.append(
+            f"incast: {row[12]} sources share {row[1]}, busy {row[5]:.1%} and contended {row[8]:.1%}"
+        )
+    return notes

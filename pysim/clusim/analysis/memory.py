@@ -1,0 +1,74 @@
+"""Memory bandwidth: what communication and kernels used of each GPU's HBM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from clusim.analysis.columns import Table
+from clusim.analysis.traced import open_traced
+
+__all__ = ["memory"]
+
+COLUMNS = (
+    "endpoint", "rank", "rate_GBps", "communication_bytes", "communication_GBps", "communication", "peak", "peak_at_ps",
+    "kernel_bytes", "kernel_GBps", "kernels", "left",
+)  # fmt: skip
+
+_KERNEL = 1
+
+
+def memory(path: str | Path) -> Table:
+    """Return the use of each endpoint's memory; shares are parts of what it could move in the run.
+
+    `communication`, `kernels` and `left` add up to 1 unless kernels did not end. `peak` is communication's share in its
+    fullest time bin, which starts at `peak_at_ps`. Kernels count with their traffic up to the part that had run.
+    """
+    traced = open_traced(path)
+    result, image = traced.result, traced.network.image
+    total, edges = max(1, result.time_ps), result.bins.edge_ps
+    widths = np.maximum(1, np.diff(edges))
+    rate = 65536.0 / image["endpoints"]["mem_cost16"]  # bytes per ps
+    tasks = image["tasks"]
+    kernel_bytes = np.zeros(len(rate), np.int64)
+    if len(tasks):
+        ended = result.tasks.end_ps >= 0
+        kernels = (tasks["kind"] == _KERNEL) & ended
+        np.add.at(
+            kernel_bytes, tasks["endpoint"][kernels], tasks["mem_bytes"][kernels].astype(np.int64)
+        )
+    rows = []
+    for endpoint in range(len(rate)):
+        history = result.bins.hbm_bytes[endpoint]
+        own = int(history.sum())
+        shares = history / widths / rate[endpoint] if len(history) else np.zeros(1)
+        top = int(np.argmax(shares)) if len(shares) else 0
+        room = float(rate[endpoint]) * total
+        talk, work = own / room, int(kernel_bytes[endpoint]) / room
+        at = int(edges[top]) if len(history) else 0
+        rows.append(
+            (
+                traced.network.endpoint_name(endpoint),
+                traced.network.ranks[endpoint],
+                float(rate[endpoint]) * 1000,
+                own,
+                own / total * 1000,
+                talk,
+                float(shares[top]),
+                at,
+                int(kernel_bytes[endpoint]),
+                int(kernel_bytes[endpoint]) / total * 1000,
+                work,
+                1.0 - talk - work,
+            )
+        )
+    rows.sort(key=lambda row: (-(row[5] + row[10]), row[1]))
+    table = Table.of(COLUMNS, rows, {"time_ps": result.time_ps, "complete": result.complete})
+    if rows:
+        row = table.rows()[0]
+        table.notes.append(
+            f"{row['endpoint']} uses its memory most: communication {row['communication']:.1%}, kernels"
+            f" {row['kernels']:.1%}; communication peaks at {max(table.columns['peak']):.1%} of a memory's rate"
+        )
+    return table

@@ -1,0 +1,257 @@
+"""The network as an image has it: the stages a transfer crosses, their latency, and the names of things."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.slices import NONE
+from clusim.trace.inputs import Inputs
+
+__all__ = ["Network", "Stage", "link_name"]
+
+Array = NDArray[Any]
+
+_WRITE, _READ, _FLAG, _MULTIMEM = range(4)
+_PINNED = 1
+_HEADER_WRITE, _HEADER_READ_REQ, _HEADER_READ_RESP = 0, 1, 2
+
+
+def link_name(name: str) -> str:
+    """Return the name of the link that a wire is a direction of, written from this wire's source."""
+    return name.replace("->", "<->")
+
+
+class Stage(NamedTuple):
+    """One hop of a transfer: the wires its packets may cross, and the parallel wires they belong to."""
+
+    lanes: list[int]
+    group: list[int]
+
+
+class Network:
+    """Wires, routes and endpoints of a traced run.
+
+    Attributes
+    ----------
+    wires : ndarray
+        The image's wires.
+    names, classes : list of str
+        Name and class of each wire.
+    ranks : list of int
+        Rank of each endpoint, the endpoint's own number where it has none.
+    """
+
+    def __init__(self, inputs: Inputs, names: Sequence[str], classes: Sequence[str]) -> None:
+        self.image: Mapping[str, Array] = inputs.image
+        self.wires = self.image["wires"]
+        self.names, self.classes = list(names), list(classes)
+        self.nodes = inputs.nodes
+        endpoints = self.image["endpoints"]
+        self.ranks = list(range(len(endpoints)))
+        for rank, endpoint in enumerate(inputs.rank_endpoint.tolist()):
+            self.ranks[endpoint] = rank
+        self._endpoint_nodes = endpoints["node"].astype(np.int64)
+        self._stages: dict[tuple[int, int, int], list[list[int]]] = {}
+        self._of: dict[tuple[int, int, int], list[Stage]] = {}
+        self._faults = self.image["faults"]
+
+    def endpoint_name(self, endpoint: int) -> str:
+        """Return the name of an endpoint's node."""
+        return self.nodes[int(self._endpoint_nodes[endpoint])]
+
+    def link(self, wire: int) -> str:
+        """Return the name of a wire's link, the same for both directions."""
+        back = int(self.wires["reverse"][wire])
+        return link_name(self.names[wire if back == NONE else min(wire, back)])
+
+    def _routed(self, node: int, endpoint: int) -> list[int]:
+        group = int(self.image["routes"][node * len(self._endpoint_nodes) + endpoint])
+        return [] if group == NONE else self.group(group)
+
+    def group(self, number: int) -> list[int]:
+        """Return the wires of a route group."""
+        off = self.image["group_off"]
+        return [int(w) for w in self.image["group_wires"][off[number] : off[number + 1]]]
+
+    def stages(self, source: int, target: int, first_group: int = NONE) -> list[list[int]]:
+        """Return the wires that packets between two endpoints may cross, hop by hop."""
+        key = (source, target, first_group)
+        if key not in self._stages:
+            start = int(self._endpoint_nodes[source])
+            hop = self._routed(start, target) if first_group == NONE else self.group(first_group)
+            self._stages[key] = self._follow(hop, target)
+        return self._stages[key]
+
+    def _follow(self, hop: list[int], target: int) -> list[list[int]]:
+        """Return the hop and those behind it, up to an endpoint."""
+        goal = int(self._endpoint_nodes[target])
+        found: list[list[int]] = []
+        while hop and len(found) <= len(self.nodes):
+            found.append(hop)
+            ahead = sorted({int(self.wires["dst"][wire]) for wire in hop} - {goal})
+            hop = sorted({wire for node in ahead for wire in self._routed(node, target)})
+        return found
+
+    def stages_of(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
+        """Return the stages that carry the data of a transfer on a connection, requested by an endpoint."""
+        key = (connection, endpoint, flags)
+        if key not in self._of:
+            self._of[key] = self._find_stages(connection, endpoint, flags)
+        return self._of[key]
+
+    def _find_stages(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
+        conn = self.image["conns"][connection]
+        kind = int(conn["kind"])
+        if kind == _MULTIMEM:
+            return [Stage(lanes, lanes) for lanes in self._multimem(conn, endpoint, flags)]
+        path = int(conn["path_back"] if kind == _READ else conn["path"])
+        if path != NONE:
+            off = self.image["path_off"]
+            wires = self.image["path_wires"][off[path] : off[path + 1]]
+            return [Stage([int(w)], [int(w)]) for w in wires]
+        source, target = int(conn["src"]), int(conn["dst"])
+        first = int(conn["first_group"])
+        if int(conn["policy"]) == _PINNED:
+            return self._pinned(conn)
+        if kind == _READ:
+            # Answers leave over the links that the requests came over.
+            asked = self.stages(target, source, first)
+            back = self.stages(source, target)
+            leaving = [int(w) for w in self.wires["reverse"][asked[-1]] if int(w) != NONE]
+            found = [leaving, *back[1:]] if leaving else back
+        else:
+            found = self.stages(source, target, first)
+        return [Stage(lanes, lanes) for lanes in found]
+
+    def _pinned(self, conn: Any) -> list[Stage]:
+        """Return the one path of a connection whose packets all take the same wires."""
+        read = int(conn["kind"]) == _READ
+        ends = [int(conn["src"]), int(conn["dst"])]
+        source, target = reversed(ends) if read else ends
+        group = int(conn["first_group"])
+        start = int(self._endpoint_nodes[source])
+        hop = self._routed(start, target) if group == NONE else self.group(group)
+        found, key = self._descend(hop, target, int(conn["key"]), None)
+        if not read or not found:
+            return found
+        last = int(self.wires["reverse"][found[-1].lanes[0]])
+        if last == NONE:
+            return []
+        first = Stage([last], self._routed(int(self._endpoint_nodes[target]), source))
+        node = int(self.wires["dst"][last])
+        behind, _ = self._descend(self._routed(node, source), source, key, last)
+        return [first, *behind]
+
+    def _descend(
+        self, hop: list[int], target: int, key: int, came: int | None
+    ) -> tuple[list[Stage], int]:
+        """Follow a route key from a group of wires to an endpoint; return stages and what is left of the key."""
+        goal = int(self._endpoint_nodes[target])
+        found: list[Stage] = []
+        while hop and len(found) <= len(self.nodes):
+            wire = hop[0]
+            if len(hop) > 1:
+                ordinal = 0 if came is None else int(self.wires["ordinal"][came])
+                wire = hop[(key + ordinal) % len(hop)]
+                key //= len(hop)
+            found.append(Stage([wire], hop))
+            came, node = wire, int(self.wires["dst"][wire])
+            if node == goal:
+                break
+            hop = self._routed(node, target)
+        return found, key
+
+    def _multimem(self, conn: Any, endpoint: int, flags: int) -> list[list[int]]:
+        """Return the stages of a multicast (flag 4), an in-network reduction (8) or both."""
+        up = self.group(int(conn["first_group"]))
+        switches = sorted({int(self.wires["dst"][wire]) for wire in up})
+        off = self.image["mgroup_off"]
+        group = int(conn["mgroup"])
+        members = self.image["mgroup_members"][off[group] : off[group + 1]].tolist()
+        down = sorted({w for s in switches for m in members for w in self._routed(s, m)})
+        gather = [int(w) for w in self.wires["reverse"][down] if int(w) != NONE]
+        back = [int(w) for w in self.wires["reverse"][up] if int(w) != NONE]
+        if flags & 8 and flags & 4:
+            return [gather, back, up, down]
+        return [gather, back] if flags & 8 else [up, down]
+
+    def units_of(self, connection: int) -> list[int]:
+        """Return the reduction units behind a multimem connection."""
+        conn = self.image["conns"][connection]
+        if int(conn["kind"]) != _MULTIMEM:
+            return []
+        up = self.group(int(conn["first_group"]))
+        units = {int(self.image["nodes"]["unit"][self.wires["dst"][wire]]) for wire in up}
+        return sorted(units - {NONE})
+
+    def rate(self, wire: int, time_ps: int) -> float:
+        """Return the rate of a wire at a time, faults counted [bytes/ps]."""
+        row = self.wires[wire]
+        rate = int(row["rate_num"]) / int(row["rate_den"])
+        faults = self._faults
+        mine = (faults["kind"] == 0) & (faults["index"] == wire) & (faults["time_ps"] <= time_ps)
+        for fault in faults[mine]:
+            rate = int(fault["num"]) / max(1, int(fault["den"]))
+        return rate
+
+    def slow_1024(self, endpoint: int, time_ps: int) -> int:
+        """Return by how much CTAs and kernels of an endpoint are slowed at a time; 1024 is nominal."""
+        slow = int(self.image["endpoints"]["slow_1024"][endpoint])
+        faults = self._faults
+        mine = (faults["kind"] == 1) & (faults["index"] == endpoint)
+        for fault in faults[mine & (faults["time_ps"] <= time_ps)]:
+            slow = int(fault["num"])
+        return slow
+
+    def _header_ps(self, wire: int, kind: int) -> int:
+        row = self.wires[wire]
+        form = self.image["formats"][int(row["format"])]
+        flit = max(1, int(form["flit_bytes"]))
+        size = -(-int(form["header_bytes"][kind]) // flit) * flit
+        return -(-size * int(row["rate_den"]) // int(row["rate_num"]))
+
+    def _way_ps(self, stages: list[list[int]], kind: int) -> int:
+        """Return the latency of a packet's head over the first wire of each stage without traffic [ps]."""
+        total = 0
+        for hop, stage in enumerate(stages):
+            wire = stage[0]
+            total += int(self.wires["latency_ps"][wire]) + self._header_ps(wire, kind)
+            if hop:
+                total += int(self.image["nodes"]["latency_ps"][self.wires["src"][wire]])
+        return total
+
+    def flight_ps(self, connection: int) -> int:
+        """Return the latency of a written packet from its end on the first wire to being visible [ps]."""
+        conn = self.image["conns"][connection]
+        if int(conn["kind"]) != _WRITE:
+            return 0
+        target = int(conn["dst"])
+        stages = [stage.lanes for stage in self.stages_of(connection, int(conn["src"]), 0)]
+        way = self._way_ps(stages, _HEADER_WRITE) if stages else 0
+        return way + int(self.image["endpoints"]["write_latency_ps"][target])
+
+    def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
+        """Return how long a requested transfer takes besides moving its data: round trips, memory, units [ps]."""
+        conn = self.image["conns"][connection]
+        ends = self.image["endpoints"]
+        own = int(ends["response_latency_ps"][endpoint])
+        if int(conn["kind"]) == _READ:
+            source = int(conn["src"])
+            there = self._way_ps(self.stages(endpoint, source), _HEADER_READ_REQ)
+            stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
+            back = self._way_ps(stages, _HEADER_READ_RESP)
+            return there + int(ends["read_latency_ps"][source]) + back + own
+        if int(conn["kind"]) != _MULTIMEM or not flags & 8:
+            return 0
+        stages = self._multimem(conn, endpoint, flags)
+        data = self._way_ps(stages, _HEADER_READ_RESP)
+        asked = self._way_ps([self.group(int(conn["first_group"])), stages[0]], _HEADER_READ_REQ)
+        members = self.image["mgroup_members"]
+        read = int(ends["read_latency_ps"][members].max(initial=0))
+        units = self.units_of(connection)
+        unit = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
+        return asked + read + data + unit + own

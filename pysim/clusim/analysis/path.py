@@ -1,0 +1,82 @@
+"""The critical path as a table: every step in the order of time, in words a person can follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from clusim.analysis.columns import Table
+from clusim.analysis.traced import Critical, critical
+from clusim.analysis.walk import Kind, Step
+
+__all__ = ["critical_path"]
+
+COLUMNS = (
+    "start_ps", "end_ps", "time_ps", "kind", "rank", "task", "channel", "slice", "primitive", "wire", "peer",
+)  # fmt: skip
+
+MOST_STEPS = 200_000
+"""Steps kept for the table; of a longer path the last ones."""
+
+OPCODES = (
+    "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
+    "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
+    "signal", "waitSignal",
+)  # fmt: skip
+"""Names of opcodes by number, as in `clusim.image`."""
+
+
+def critical_path(path: str | Path) -> Table:
+    """Return the steps of a trace's critical path in the order of time; their times add up to the run.
+
+    `kind` is that of `clusim.analysis.walk.Kind`; `peer` the rank at the other end of the connection, -1 without.
+    """
+    rows: list[tuple[Any, ...]] = []
+    kinds = dict.fromkeys((kind.name.lower() for kind in Kind), 0)
+    total, count, ranks = 0, 0, set()
+    with critical(path) as run:
+        for step in run.walk.steps():
+            total += step.length_ps
+            count += 1
+            kinds[step.kind.name.lower()] += step.length_ps
+            ranks.add(run.traced.network.ranks[step.endpoint])
+            if len(rows) < MOST_STEPS:
+                rows.append(_row(run, step))
+        complete = run.traced.result.complete
+    rows.reverse()
+    facts: dict[str, Any] = {"time_ps": total, "steps": count, "complete": complete}
+    facts["kinds_ps"] = {name: ps for name, ps in kinds.items() if ps}
+    table = Table.of(COLUMNS, rows, facts)
+    shares = sorted(facts["kinds_ps"].items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {ps / max(1, total):.1%}" for name, ps in shares)
+    table.notes.append(f"{count} steps over {len(ranks)} ranks: {parts}")
+    if count > len(rows):
+        table.notes.append(f"only the last {len(rows)} steps are listed")
+    return table
+
+
+def _row(run: Critical, step: Step) -> tuple[Any, ...]:
+    image, network = run.traced.network.image, run.traced.network
+    channel, primitive, peer = -1, "", -1
+    if step.instance >= 0:
+        channels = run.traced.inputs.numbers("instances/channel")
+        channel = int(channels[step.instance])
+        prim = int(run.walk.slices.table(step.instance).prim[step.seq])
+        primitive = OPCODES[int(image["prims"]["opcode"][prim])]
+    if step.connection >= 0:
+        conn = image["conns"][step.connection]
+        ends = {int(conn["src"]), int(conn["dst"])} - {step.endpoint}
+        peer = network.ranks[ends.pop()] if ends else -1
+    return (
+        step.start_ps,
+        step.end_ps,
+        step.length_ps,
+        step.kind.name.lower(),
+        network.ranks[step.endpoint],
+        run.traced.result.tasks.names[step.task],
+        channel,
+        step.seq,
+        primitive,
+        network.names[step.wire] if step.wire >= 0 else "",
+        peer,
+    )

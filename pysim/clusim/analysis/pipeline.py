@@ -1,0 +1,126 @@
+"""Pipelines: how long each stage computes, when it waits, and a timeline in text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.columns import Table
+from clusim.analysis.intervals import Union
+from clusim.analysis.tasks import TaskColumns, task_columns
+from clusim.analysis.traced import open_traced
+from clusim.units import format_time
+
+__all__ = ["pipeline", "timeline"]
+
+Array = NDArray[Any]
+
+COLUMNS = (
+    "rank", "compute_ps", "bubble_ps", "bubble", "fill_ps", "drain_ps", "gaps_ps", "gaps", "waits_exposed_ps", "kernels"
+)  # fmt: skip
+
+
+def pipeline(path: str | Path) -> Table:
+    """Return how each rank's kernels fill the run.
+
+    A bubble is time without a kernel: `fill_ps` before the first, `drain_ps` after the last, `gaps_ps` between;
+    `waits_exposed_ps` is the part of the bubble in which the rank communicates. A rank is a stage's worker.
+    """
+    traced = open_traced(path)
+    tasks, total = task_columns(traced), traced.result.time_ps
+    rows = []
+    for rank in np.unique(tasks.rank).tolist():
+        mine = (tasks.rank == rank) & tasks.computes
+        talk = (tasks.rank == rank) & tasks.communicates
+        computing = Union(tasks.start_ps[mine], tasks.end_ps[mine])
+        talking = Union(tasks.start_ps[talk], tasks.end_ps[talk])
+        bubble = total - computing.length_ps
+        fill = drain = 0
+        if len(computing.start_ps):
+            fill, drain = int(computing.start_ps[0]), total - int(computing.end_ps[-1])
+        hidden = int(computing.within(talking.start_ps, talking.end_ps).sum())
+        gaps = bubble - fill - drain if computing.length_ps else 0
+        rows.append(
+            (
+                rank,
+                computing.length_ps,
+                bubble,
+                bubble / max(1, total),
+                fill,
+                drain,
+                gaps,
+                max(0, len(computing.start_ps) - 1),
+                talking.length_ps - hidden,
+                int(mine.sum()),
+            )
+        )
+    facts = {"time_ps": total, "complete": traced.result.complete}
+    table = Table.of(COLUMNS, rows, facts)
+    if not any(table.columns["kernels"]):
+        table.notes.append("the run has no kernels: all of it is communication")
+    elif rows:
+        worst = max(rows, key=lambda row: (row[2], -row[0]))
+        mean = float(np.mean([row[3] for row in rows]))
+        table.notes.append(
+            f"bubbles are {mean:.1%} of the run in the mean; the largest is rank {worst[0]}'s, {format_time(worst[2])}"
+            f" ({format_time(worst[4])} to fill, {format_time(worst[5])} to drain, {format_time(worst[6])} between)"
+        )
+    return table
+
+
+def timeline(path: str | Path, width: int = 96, most: int = 32) -> list[str]:
+    """Return a line for each rank: F and B kernels called forward and backward, # others, = communication alone.
+
+    Small letters and ``+`` are kernels beside communication, ``.`` is neither. A character stands for what filled most
+    of its time.
+    """
+    traced = open_traced(path)
+    tasks, total = task_columns(traced), traced.result.time_ps
+    edges = np.linspace(0, total, width + 1).astype(np.int64)
+    ranks = np.unique(tasks.rank).tolist()
+    label = len(str(max(ranks, default=0)))
+    lines = [f"rank {rank:>{label}} |{_line(tasks, rank, edges)}|" for rank in ranks[:most]]
+    if len(ranks) > most:
+        lines.append(f"... and {len(ranks) - most} more ranks")
+    lines.append(f"{'':{label + 6}}0{format_time(total):>{width - 1}}")
+    lines.append(
+        "F forward  B backward  # other kernel  fb+ beside communication  = communication  . idle"
+    )
+    return lines
+
+
+def _line(tasks: TaskColumns, rank: int, edges: Array) -> str:
+    mine = np.flatnonzero((tasks.rank == rank) & tasks.computes)
+    kinds = np.array([_letter(tasks.name[i]) for i in mine], object)
+    covered = {}
+    for letter in ("F", "B", "#"):
+        own = mine[kinds == letter]
+        covered[letter] = _per_cell(Union(tasks.start_ps[own], tasks.end_ps[own]), edges)
+    talk = (tasks.rank == rank) & tasks.communicates
+    talking = _per_cell(Union(tasks.start_ps[talk], tasks.end_ps[talk]), edges)
+    whole = np.diff(edges)
+    line = []
+    for cell in range(len(whole)):
+        letter = max(covered, key=lambda name: int(covered[name][cell]))
+        amount, spoken, length = int(covered[letter][cell]), int(talking[cell]), int(whole[cell])
+        if 2 * amount >= length:
+            beside = 2 * spoken >= length
+            line.append({"F": "f", "B": "b", "#": "+"}[letter] if beside else letter)
+        else:
+            line.append("=" if 2 * spoken >= length else ".")
+    return "".join(line)
+
+
+def _letter(name: str) -> str:
+    """Return F or B for kernels named as forward or backward passes, # for others."""
+    low = name.lower()
+    if "bwd" in low or "backward" in low:
+        return "B"
+    return "F" if "fwd" in low or "forward" in low else "#"
+
+
+def _per_cell(union: Union, edges: Array) -> Array:
+    return np.diff(union.until(edges))

@@ -1,0 +1,188 @@
+"""Which slice is which: from an instance and a number to a primitive, its bytes and its connections.
+
+The engine's records name a slice by its instance and number only; the rest follows from the programs (contract,
+section 7, iteration). Connections are first in, first out, so the slice that let another pass its gate follows
+by counting slots.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NONE", "Op", "SliceTable", "Slices"]
+
+Array = NDArray[Any]
+
+NONE = 0xFFFFFFFF
+"""Marks an absent index in an image."""
+
+KEPT_SLICES = 1 << 24
+"""Slices whose primitives are kept in memory: 200 MB."""
+
+
+class Op:
+    """Flags of opcodes by number, as in `clusim.image`."""
+
+    RECV, SEND, MCAST, REDUCE = 1, 2, 4, 8
+    FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1])
+
+
+@dataclass(frozen=True, slots=True)
+class SliceTable:
+    """The slices of one instance in order: primitive (row of the image) and bytes."""
+
+    prim: Array
+    bytes: Array
+
+
+class Slices:
+    """The slices of all instances of an image, enumerated when they are needed.
+
+    Parameters
+    ----------
+    image : mapping
+        Arrays of the image by name.
+    task_start_ps : ndarray
+        Start of every task; instances that share a connection use it in this order.
+    """
+
+    def __init__(self, image: Mapping[str, Array], task_start_ps: Array) -> None:
+        self.image = image
+        self._start_ps = task_start_ps
+        self._tables: OrderedDict[int, SliceTable] = OrderedDict()
+        self._kept = 0
+        prims = image["prims"]
+        names = ("base", "coef", "step", "repeat", "flags")
+        self._prims = np.stack([prims[name].astype(np.int64) for name in names], axis=1)
+        self._flags = Op.FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
+        self._users: dict[bool, dict[int, list[int]]] = {}
+        self._own: dict[tuple[int, int, bool], Array] = {}
+        self._own_size = 0
+
+    def table(self, instance: int) -> SliceTable:
+        """Return the slices of an instance."""
+        found = self._tables.get(instance)
+        if found is not None:
+            self._tables.move_to_end(instance)
+            return found
+        from clusim.analysis._kernels import slice_table
+
+        row = self.image["instances"][instance]
+        template = self.image["templates"][row["template"]]
+        low, high = int(template["prim_lo"]), int(template["prim_hi"])
+        names = ("length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation")
+        shape = [int(template["nchunks"]), int(template["mode"])]
+        shape += [min(int(row[name]), 2**62) for name in (*names, "align", "slices")]
+        numbers = np.array(shape, np.int64)
+        prims = np.ascontiguousarray(self._prims[low:high])
+        nothing32, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
+        count = slice_table(prims, numbers, nothing32, nothing)
+        prim, size = np.empty(count, np.int32), np.empty(count, np.int64)
+        if count:
+            slice_table(prims, numbers, prim, size)
+        found = SliceTable(prim + low, size)
+        self._tables[instance] = found
+        self._kept += count
+        while self._kept > KEPT_SLICES and len(self._tables) > 1:
+            _, old = self._tables.popitem(last=False)
+            self._kept -= len(old.prim)
+        return found
+
+    def flags(self, prim: int) -> int:
+        """Return the flags of the opcode of a primitive."""
+        return int(self._flags[prim])
+
+    def connection(self, instance: int, prim: int, *, send: bool) -> int:
+        """Return the connection a primitive receives from or sends on, or `NONE`."""
+        needed = Op.SEND | Op.MCAST | Op.REDUCE if send else Op.RECV
+        if not self._flags[prim] & needed:
+            return NONE
+        local = self.image["prims"]["send" if send else "recv"][prim]
+        offset = int(self.image["instances"]["conn_off"][instance])
+        return int(self.image["inst_conns"][offset + int(local)])
+
+    def _on_connection(self, instance: int, connection: int, *, send: bool) -> Array:
+        """Return the numbers of an instance's slices that use a connection's slots on one side."""
+        key = (instance, connection, send)
+        if key in self._own:
+            return self._own[key]
+        if self._own_size > KEPT_SLICES:
+            self._own, self._own_size = {}, 0
+        row = self.image["instances"][instance]
+        template = self.image["templates"][row["template"]]
+        low, high = int(template["prim_lo"]), int(template["prim_hi"])
+        flag = Op.SEND if send else Op.RECV
+        uses = np.zeros(high - low, bool)
+        for prim in range(low, high):
+            if self._flags[prim] & flag:
+                uses[prim - low] = self.connection(instance, prim, send=send) == connection
+        self._own[key] = np.flatnonzero(uses[self.table(instance).prim - low])
+        self._own_size += len(self._own[key])
+        return self._own[key]
+
+    def users(self, connection: int, *, send: bool) -> list[int]:
+        """Return the instances that send on a connection, or receive from it, in order of their tasks' start."""
+        if send not in self._users:
+            self._users[send] = self._find_users(send)
+        return self._users[send].get(connection, [])
+
+    def _find_users(self, send: bool) -> dict[int, list[int]]:
+        image, flag = self.image, Op.SEND if send else Op.RECV
+        instances = image["instances"]
+        found: dict[int, list[int]] = {}
+        order = np.argsort(self._start_ps[instances["task"]], kind="stable")
+        locals_of = []
+        for template in image["templates"]:
+            rows = slice(int(template["prim_lo"]), int(template["prim_hi"]))
+            side = image["prims"]["send" if send else "recv"][rows]
+            locals_of.append(sorted(set(side[(self._flags[rows] & flag) != 0].tolist())))
+        for instance in order.tolist():
+            offset = int(instances["conn_off"][instance])
+            for local in locals_of[int(instances["template"][instance])]:
+                users = found.setdefault(int(image["inst_conns"][offset + local]), [])
+                if instance not in users[-1:]:
+                    users.append(instance)
+        return found
+
+    def _before(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
+        """Return the slots that slices before `seq` of `instance` used on one side of a connection."""
+        width = self.image["instances"]["slots_per_slice"]
+        slots = 0
+        for user in self.users(connection, send=send):
+            own = self._on_connection(user, connection, send=send)
+            if user == instance:
+                return slots + int(np.searchsorted(own, seq)) * int(width[user])
+            slots += len(own) * int(width[user])
+        return slots
+
+    def _reaching(self, connection: int, slots: int, *, send: bool) -> tuple[int, int] | None:
+        """Return the slice with which one side of a connection has used `slots` slots."""
+        width = self.image["instances"]["slots_per_slice"]
+        for user in self.users(connection, send=send):
+            own = self._on_connection(user, connection, send=send)
+            each = int(width[user])
+            if slots <= len(own) * each:
+                return user, int(own[-(-slots // each) - 1])
+            slots -= len(own) * each
+        return None
+
+    def sender_of(self, instance: int, seq: int) -> tuple[int, int] | None:
+        """Return the slice whose arrival let this one pass: the last it needed from its recv connection."""
+        connection = self.connection(instance, int(self.table(instance).prim[seq]), send=False)
+        need = self._before(instance, connection, seq, send=False)
+        need += int(self.image["instances"]["slots_per_slice"][instance])
+        return self._reaching(connection, need, send=True)
+
+    def receiver_of(self, instance: int, seq: int) -> tuple[int, int] | None:
+        """Return the slice whose completion made room for this one on its send connection."""
+        connection = self.connection(instance, int(self.table(instance).prim[seq]), send=True)
+        need = self._before(instance, connection, seq, send=True)
+        need += int(self.image["instances"]["slots_per_slice"][instance])
+        need -= int(self.image["conns"]["slots"][connection])
+        return self._reaching(connection, need, send=False) if need > 0 else None

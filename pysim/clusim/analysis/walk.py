@@ -1,0 +1,281 @@
+"""The critical path: from the end of a run back to its start, always to what was waited for last.
+
+Every step is a span of time, and each begins where the one before it in time ended, so the steps add up to the run
+exactly. The walk only goes back in time, so it reads the completed slices block by block from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.network import Network
+from clusim.analysis.slices import NONE, Op, Slices
+from clusim.errors import TraceError
+from clusim.outcome import Cause
+from clusim.trace.records import RecordFile
+
+__all__ = ["Kind", "Step", "Walk"]
+
+Array = NDArray[Any]
+
+_PROGRAM, _KERNEL, _DELAY, _MARKER = range(4)
+_WRITE_CONN, _READ_CONN = 0, 1
+
+
+class Kind(IntEnum):
+    """What the time of a step went by with."""
+
+    TRANSFER = 0  # a slice's data on their way out (writes) or in (reads)
+    PACE = 1  # a CTA copying or reducing
+    FIXED = 2  # a CTA's fixed cost of a step
+    FLIGHT = 3  # the last written packets between the first wire and memory
+    TAIL = 4  # the flag that says data are there
+    HEAD = 5  # the flag that says there is room
+    LAUNCH = 6  # from the start of a task to that of its CTA
+    SLOT = 7  # waiting for a free CTA slot
+    KERNEL = 8
+    DELAY = 9
+    TASK = 10  # a task about which nothing more is known
+
+
+class Step(NamedTuple):
+    """A span of the critical path; indices that make no sense for its kind are -1.
+
+    `connection` is the one that carried the transfer, or whose flag was waited for; `wire` the one that the data
+    crossed last.
+    """
+
+    kind: Kind
+    start_ps: int
+    end_ps: int
+    task: int
+    endpoint: int
+    instance: int = -1
+    seq: int = -1
+    connection: int = -1
+    wire: int = -1
+
+    @property
+    def length_ps(self) -> int:
+        """Length of the span [ps]."""
+        return self.end_ps - self.start_ps
+
+
+class _Row(NamedTuple):
+    time_ps: int
+    gate_ps: int
+    instance: int
+    seq: int
+    wire: int
+    cause: int
+
+
+class _Cursor:
+    """Finds completed slices ever further back in time."""
+
+    def __init__(self, records: RecordFile) -> None:
+        self._records = records
+        self._index = records.num_blocks - 1
+
+    def _upto(self, columns: dict[str, Array], time_ps: int) -> int:
+        return int(np.searchsorted(columns["time"], time_ps, side="right")) - 1
+
+    def find(self, instance: int, seq: int, time_ps: int) -> _Row:
+        """Return slice `seq` of `instance`, completed at `time_ps` or before."""
+        from clusim.analysis._kernels import find_backward
+
+        for index in range(self._index, -1, -1):
+            columns = self._records.block(index)
+            start = self._upto(columns, time_ps)
+            row = find_backward(columns["instance"], columns["seq"], start, instance, seq)
+            if row >= 0:
+                self._index = index
+                return _row(columns, row)
+        raise TraceError(
+            f"{self._records.path}: slice {seq} of instance {instance} is missing from the primitives"
+        )
+
+    def last_of(self, instances: range, time_ps: int) -> _Row | None:
+        """Return a slice of `instances` completed at exactly `time_ps`, the last in the file."""
+        for index in range(self._index, -1, -1):
+            columns = self._records.block(index)
+            high = self._upto(columns, time_ps) + 1
+            low = int(np.searchsorted(columns["time"], time_ps, side="left"))
+            own = columns["instance"][low:high]
+            rows = np.flatnonzero((own >= instances.start) & (own < instances.stop))
+            if len(rows):
+                self._index = index
+                return _row(columns, low + int(rows[-1]))
+            if low > 0:
+                return None
+        return None
+
+
+def _row(columns: dict[str, Array], row: int) -> _Row:
+    names = ("time", "gate", "instance", "seq", "wire", "cause")
+    return _Row(*(int(columns[name][row]) for name in names))
+
+
+class Walk:
+    """The critical path of a traced run.
+
+    Parameters
+    ----------
+    records : RecordFile
+        Its completed slices, open.
+    start_ps, end_ps : ndarray
+        Times of its tasks; -1 where not.
+    """
+
+    def __init__(
+        self, records: RecordFile, network: Network, start_ps: Array, end_ps: Array
+    ) -> None:
+        self.image = network.image
+        self.network = network
+        self.slices = Slices(network.image, start_ps)
+        self._start_ps, self._end_ps = start_ps, end_ps
+        self._records = records
+        self._cursor = _Cursor(records)
+        self._owner = self.image["instances"]["task"]
+        self._fixed_ps = self.image["costs"]["fixed_ps"]
+        self._before = _predecessors(self.image["tasks"], self.image["succ"])
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps from the last to the first; together they cover the run from 0 to its end."""
+        if not len(self._end_ps):
+            raise TraceError(f"{self._records.path}: has no tasks, so no critical path")
+        if self._records.cut:
+            raise TraceError(
+                f"{self._records.path}: the completed slices were cut off by the limit on its size;"
+                " run again with a larger --trace-limit"
+            )
+        task: int | None = int(np.argmax(self._end_ps))
+        if self._end_ps.min() < 0:
+            # A run that did not end: the path to the last thing it completed.
+            row = self._last_row()
+            if row is not None and row.time_ps > int(self._end_ps.max()):
+                task = yield from self._slice_steps(row)
+        while task is not None:
+            task = yield from self._task_steps(task)
+
+    def task_span(self, task: int) -> tuple[int, int]:
+        """Return start and end of a task [ps]; -1 where not yet."""
+        return int(self._start_ps[task]), int(self._end_ps[task])
+
+    def _last_row(self) -> _Row | None:
+        if not self._records.count:
+            return None
+        columns = self._records.block(self._records.num_blocks - 1)
+        return _row(columns, len(columns["time"]) - 1)
+
+    def _task_steps(self, task: int) -> Generator[Step, None, int | None]:
+        """Yield the steps of a task that ended; return the task it waited for last."""
+        row = self.image["tasks"][task]
+        start_ps, end_ps = int(self._start_ps[task]), int(self._end_ps[task])
+        kind, endpoint = int(row["kind"]), int(row["endpoint"])
+        if kind == _PROGRAM:
+            instances = range(int(row["inst_lo"]), int(row["inst_hi"]))
+            last = self._cursor.last_of(instances, end_ps) if len(instances) else None
+            if last is not None:
+                return (yield from self._slice_steps(last))
+        if end_ps > start_ps:
+            named = {_KERNEL: Kind.KERNEL, _DELAY: Kind.DELAY}.get(kind, Kind.TASK)
+            yield Step(named, start_ps, end_ps, task, endpoint)
+        return self._waited_for(task)
+
+    def _waited_for(self, task: int) -> int | None:
+        """Return the predecessor that ended last, the lowest of several."""
+        found = self._before[task]
+        return max(found, key=lambda other: (int(self._end_ps[other]), -other), default=None)
+
+    def _slice_steps(self, row: _Row | None) -> Generator[Step, None, int | None]:
+        """Yield the steps from a completed slice back to the start of the first CTA on the way."""
+        task = -1
+        while row is not None:
+            task = int(self._owner[row.instance])
+            yield from self._work(row, task)
+            if row.cause == Cause.NONE and row.seq == 0:
+                yield from self._start(row, task)
+                return self._waited_for(task)
+            row = yield from self._wait(row, task)
+        return None
+
+    def _work(self, row: _Row, task: int) -> Iterator[Step]:
+        """Yield what a slice did after its gate, the last first."""
+        prim = int(self.slices.table(row.instance).prim[row.seq])
+        instance = self.image["instances"][row.instance]
+        endpoint = int(instance["endpoint"])
+        slow = self.network.slow_1024(endpoint, row.gate_ps)
+        fixed_ps = (int(self._fixed_ps[int(instance["cost"])]) * slow) >> 10
+        began_ps = row.gate_ps + fixed_ps
+        if row.time_ps > began_ps:
+            kind, connection, wire = Kind.PACE, -1, -1
+            if row.wire != NONE:
+                kind, wire = Kind.TRANSFER, row.wire
+                connection = self.transfer_connection(row.instance, prim)
+            yield Step(
+                kind, began_ps, row.time_ps, task, endpoint, row.instance, row.seq, connection, wire
+            )
+        if fixed_ps:
+            yield Step(Kind.FIXED, row.gate_ps, began_ps, task, endpoint, row.instance, row.seq)
+
+    def transfer_connection(self, instance: int, prim: int) -> int:
+        """Return the connection that carries the (last) transfer of a primitive."""
+        kinds = self.image["conns"]["kind"]
+        send = self.slices.connection(instance, prim, send=True)
+        if self.slices.flags(prim) & (Op.MCAST | Op.REDUCE):
+            return send
+        if send != NONE and int(kinds[send]) == _WRITE_CONN:
+            return send
+        return self.slices.connection(instance, prim, send=False)
+
+    def _wait(self, row: _Row, task: int) -> Generator[Step, None, _Row]:
+        """Yield what passed before a slice's gate opened; return the slice that opened it."""
+        endpoint = int(self.image["instances"]["endpoint"][row.instance])
+        who = (task, endpoint, row.instance, row.seq)
+        if row.cause == Cause.NONE:
+            return self._cursor.find(row.instance, row.seq - 1, row.gate_ps)
+        prim = int(self.slices.table(row.instance).prim[row.seq])
+        send = row.cause == Cause.SEND
+        connection = self.slices.connection(row.instance, prim, send=send)
+        find = self.slices.receiver_of if send else self.slices.sender_of
+        other = find(row.instance, row.seq)
+        if other is None:
+            raise TraceError(
+                f"{self._records.path}: slice {row.seq} of instance {row.instance} waited for a slice"
+                " that its connection does not have"
+            )
+        conn = self.image["conns"][connection]
+        flag_ps = row.gate_ps - int(conn["head_ps" if send else "tail_ps"])
+        opener = self._cursor.find(*other, flag_ps)
+        if row.gate_ps > flag_ps:
+            kind = Kind.HEAD if send else Kind.TAIL
+            yield Step(kind, flag_ps, row.gate_ps, *who, connection)
+        if flag_ps > opener.time_ps:
+            yield Step(Kind.FLIGHT, opener.time_ps, flag_ps, *who, connection, opener.wire)
+        return opener
+
+    def _start(self, row: _Row, task: int) -> Iterator[Step]:
+        """Yield what passed between the start of a task and that of its CTA."""
+        instance = self.image["instances"][row.instance]
+        who = (task, int(instance["endpoint"]), row.instance, row.seq)
+        start_ps = int(self._start_ps[task])
+        launched_ps = start_ps + int(instance["start_ps"])
+        if row.gate_ps > launched_ps:
+            yield Step(Kind.SLOT, launched_ps, row.gate_ps, *who)
+        if launched_ps > start_ps:
+            yield Step(Kind.LAUNCH, start_ps, launched_ps, *who)
+
+
+def _predecessors(tasks: Array, successors: Array) -> list[list[int]]:
+    """Return for each task the tasks it waits for."""
+    before: list[list[int]] = [[] for _ in range(len(tasks))]
+    for task in range(len(tasks)):
+        for other in successors[int(tasks["succ_lo"][task]) : int(tasks["succ_hi"][task])]:
+            before[int(other)].append(task)
+    return before

@@ -1,0 +1,140 @@
+"""What if something were faster: an estimate from the critical path, and the same change for a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.network import Network
+from clusim.analysis.traced import critical
+from clusim.errors import InputError
+
+__all__ = ["THINGS", "Change", "Estimate", "changed_image", "estimate", "parse_change"]
+
+Array = NDArray[Any]
+
+THINGS = {
+    "hbm": "memory bandwidth",
+    "cta": "what a CTA copies and reduces per second",
+    "step": "fixed cost of a CTA per step",
+    "latency": "latencies of wires, nodes, memory and flags",
+    "launch": "start of CTAs and pauses of the schedule",
+    "compute": "kernels",
+    "unit": "reduction units of switches",
+}
+"""What can be faster besides wires; wires go by class (``nvlink``) or name (``gpu0->*``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something `factor` times as fast; `wires` are those it is about, none for `THINGS`."""
+
+    what: str
+    factor: Fraction
+    wires: frozenset[int] = field(default_factory=frozenset)
+
+    def scale(self, what: str, index: int) -> float:
+        """Return how much faster something is; see `clusim.analysis.charge.Scale`."""
+        mine = index in self.wires if what == "wire" else what == self.what
+        return float(self.factor) if mine else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time of the run and what it would be, in first order [ps]; the critical path is taken as it was."""
+
+    before_ps: int
+    after_ps: int
+    change: Change
+
+
+def parse_change(what: str, factor: str, network: Network) -> Change:
+    """Return the change that words such as ``nvlink`` and ``x2`` mean on a network."""
+    try:
+        value = Fraction(factor.lower().removeprefix("x").removesuffix("x"))
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"what-if {what} {factor}: write the factor as x2, x0.5 or 3/2") from None
+    if not Fraction(1, 1000) <= value <= 1000:
+        raise InputError(f"what-if {what} {factor}: the factor must be between 0.001 and 1000")
+    if what in THINGS:
+        return Change(what, value)
+    wires = frozenset(
+        wire
+        for wire, (name, kind) in enumerate(zip(network.names, network.classes, strict=True))
+        if kind == what
+        or kind.split(" ")[0] == what
+        or fnmatchcase(name, what)
+        or network.link(wire) == what
+    )
+    if not wires:
+        classes = ", ".join(sorted({name.split(" ")[0] for name in network.classes}))
+        raise InputError(
+            f"what-if {what}: no such wires or thing; use {', '.join(THINGS)}, a class of wires ({classes}),"
+            f" or names such as '{network.names[0] if network.names else 'a->b'}' with * for any text"
+        )
+    return Change(what, value, wires)
+
+
+def estimate(path: str | Path, what: str, factor: str) -> Estimate:
+    """Return what a trace's run would take if something were faster, in first order.
+
+    Every step of the critical path gets shorter by itself, transfers down to the next busiest thing on their way.
+    Nothing else is moved: another path may become the critical one, and the estimate is then too good.
+    """
+    with critical(path) as run:
+        change = parse_change(what, factor, run.traced.network)
+        before, after = 0, 0.0
+        for step in run.walk.steps():
+            before += step.length_ps
+            after += run.charger.scaled_ps(step, change.scale)
+    return Estimate(before, round(after), change)
+
+
+def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
+    """Divide columns of times or costs by `factor`, rounding to the nearest; what was not 0 stays at least 1."""
+    for name in names:
+        old = rows[name].astype(object)
+        new = (old * factor.denominator * 2 + factor.numerator) // (2 * factor.numerator)
+        rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
+
+
+def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array]:
+    """Return a copy of an image in which something is faster."""
+    new = {name: np.array(values) for name, values in image.items()}
+    factor = change.factor
+    for wire in change.wires:
+        row = new["wires"][wire]
+        rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
+        row["rate_num"], row["rate_den"] = rate.numerator, rate.denominator
+    for fault in new["faults"]:
+        if fault["kind"] == 0 and int(fault["index"]) in change.wires and fault["num"]:
+            rate = Fraction(int(fault["num"]), int(fault["den"])) * factor
+            fault["num"], fault["den"] = rate.numerator, rate.denominator
+    if change.what == "hbm":
+        _faster(new["endpoints"], ("mem_cost16",), factor)
+    elif change.what == "cta":
+        _faster(new["costs"], ("op_cost16",), factor)
+    elif change.what == "step":
+        _faster(new["costs"], ("fixed_ps",), factor)
+    elif change.what == "launch":
+        _faster(new["instances"], ("start_ps",), factor)
+        _faster(new["tasks"], ("delay_ps",), factor)
+    elif change.what == "compute":
+        _faster(new["tasks"], ("compute_ps",), factor)
+    elif change.what == "unit":
+        _faster(new["units"], ("cost16",), factor)
+    elif change.what == "latency":
+        _faster(new["wires"], ("latency_ps",), factor)
+        _faster(new["nodes"], ("latency_ps",), factor)
+        ends = ("write_latency_ps", "read_latency_ps", "response_latency_ps")
+        _faster(new["endpoints"], ends, factor)
+        _faster(new["units"], ("latency_ps",), factor)
+        _faster(new["conns"], ("tail_ps", "head_ps"), factor)
+    return new

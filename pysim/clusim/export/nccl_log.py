@@ -1,0 +1,126 @@
+"""The collectives of a run as the lines that NCCL prints with ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL``.
+
+Lines come in the order in which ranks started the calls. NCCL's own lines have no times; hosts, process numbers and
+addresses are made up, but the same communicator has the same one everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusim.export.run import Run, TaskRow
+
+__all__ = ["write_nccl_log"]
+
+_NAMES = {
+    "allreduce": "AllReduce",
+    "all_gather": "AllGather",
+    "reduce_scatter": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "alltoall": "AlltoAll",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "send": "Send",
+    "recv": "Recv",
+}
+_TYPES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"
+)  # fmt: skip
+"""Types in the order of NCCL's enumeration (nccl.h)."""
+
+_BYTES = {"8": 1, "6": 2, "2": 4, "4": 8}
+_REDOPS = ("sum", "prod", "max", "min", "avg")
+
+_FIRST_PROCESS = 10_000
+_POINTER = 0x7F0000000000
+
+
+def write_nccl_log(path: str | Path, target: Path) -> int:
+    """Write the log and return the number of its lines."""
+    run = Run.open(path)
+    lines = [*_init_lines(run), *_call_lines(run)]
+    target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)
+
+
+class _Comms:
+    """Numbers the communicators: one for each group of ranks and stream."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.known: dict[tuple[tuple[int, ...], str], int] = {}
+
+    def ranks(self, call: int) -> tuple[int, ...]:
+        inputs = self.run.inputs
+        off = inputs.numbers("calls/ranks_off")
+        return tuple(inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist())
+
+    def of(self, task: TaskRow) -> int:
+        key = (self.ranks(task.call), task.stream)
+        return self.known.setdefault(key, len(self.known))
+
+
+def _head(rank: int) -> str:
+    process = _FIRST_PROCESS + rank
+    return f"clusim:{process}:{process} [{rank}] NCCL INFO"
+
+
+def _address(comm: int, rank: int) -> str:
+    return f"{_POINTER + (comm << 24) + (rank << 12):#x}"
+
+
+def _init_lines(run: Run) -> Iterator[str]:
+    """Yield a line for every rank of every communicator, and the version."""
+    comms, done = _Comms(run), set()
+    yield f"{_head(0)} Bootstrap: clusim {run.result.provenance.version}, {run.result.provenance.fabric}"
+    for task in run.tasks():
+        if task.call < 0 or (comms.of(task), task.rank) in done:
+            continue
+        comm = comms.of(task)
+        done.add((comm, task.rank))
+        ranks = comms.ranks(task.call)
+        yield (
+            f"{_head(task.rank)} ncclCommInitRankConfig comm {_address(comm, task.rank)}"
+            f" rank {ranks.index(task.rank)} nranks {len(ranks)} cudaDev {task.rank} nvmlDev {task.rank}"
+            f" busId {0x1000 * (task.rank + 1):x} commId {0xC1000000 + comm:#x} - Init COMPLETE"
+        )
+
+
+def _call_lines(run: Run) -> Iterator[str]:
+    comms = _Comms(run)
+    counts: dict[tuple[int, int], int] = {}
+    for task in run.tasks():
+        if task.call < 0:
+            continue
+        key = (comms.of(task), task.rank)
+        number = counts[key] = counts.get(key, -1) + 1
+        yield from _one_call(run, task, comms, number)
+
+
+def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[str]:
+    inputs, call = run.inputs, task.call
+    operation, dtype = inputs.texts("calls/operation")[call], inputs.texts("calls/dtype")[call]
+    ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
+    count = int(inputs.numbers("calls/bytes")[call]) // _BYTES.get(dtype[-1], 1)
+    if operation in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+        count //= len(ranks)  # NCCL counts what one rank gives, or gets
+    redop = inputs.texts("calls/redop")[call]
+    root = int(inputs.numbers("calls/root")[call])
+    peers = [(operation, ranks.index(root) if root in ranks else 0)]
+    if operation == "sendrecv":
+        peers = [("send", (position + 1) % len(ranks)), ("recv", (position - 1) % len(ranks))]
+    elif operation == "send":
+        peers = [("send", 1)] if position == 0 else [("recv", 0)]
+    kind = _TYPES.index(dtype) if dtype in _TYPES else 0
+    comm = comms.of(task)
+    for name, peer in peers:
+        if name not in _NAMES:
+            continue  # a barrier, or an operation of the user's own: NCCL has no such call
+        yield (
+            f"{_head(task.rank)} {_NAMES[name]}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
+            f" recvbuff {_address(128 + comm, task.rank)} count {count} datatype {kind}"
+            f" op {_REDOPS.index(redop) if redop in _REDOPS else 0} root {peer} comm {_address(comm, task.rank)}"
+            f" [nranks={len(ranks)}] stream {_address(192 + comm, task.rank)}"
+        )

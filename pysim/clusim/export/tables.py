@@ -1,0 +1,58 @@
+"""Any table of a trace as CSV, or as Parquet if pyarrow is installed; piece by piece, so that any size fits."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+from clusim.trace.tables import iterate_table
+
+__all__ = ["write_csv", "write_parquet"]
+
+Array = NDArray[Any]
+
+
+def write_csv(path: str | Path, table: str, target: Path) -> int:
+    """Write a table with a line of names and return the number of its rows."""
+    rows = 0
+    with target.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        for piece in iterate_table(path, table):
+            if rows == 0 and not out.tell():
+                writer.writerow(piece)
+            writer.writerows(zip(*(column.tolist() for column in piece.values()), strict=True))
+            rows += _length(piece)
+    return rows
+
+
+def write_parquet(path: str | Path, table: str, target: Path) -> int:
+    """Write a table and return the number of its rows; needs pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            "parquet: needs pyarrow; pip install pyarrow, or use --format csv"
+        ) from None
+    rows, writer = 0, None
+    try:
+        for piece in iterate_table(path, table):
+            block = pyarrow.table(
+                {n: c.tolist() if c.dtype == np.dtype(object) else c for n, c in piece.items()}
+            )
+            writer = writer or parquet.ParquetWriter(target, block.schema, compression="zstd")
+            writer.write_table(block)
+            rows += _length(piece)
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _length(piece: dict[str, Array]) -> int:
+    return len(next(iter(piece.values())))

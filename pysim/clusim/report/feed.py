@@ -1,0 +1,207 @@
+"""What the page of a report asks for: an overview, and histories and tasks of a window of time.
+
+The same messages are embedded in a report for the whole run, and sent by `clusim view` for what is being looked at.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.analysis.blame import blame
+from clusim.analysis.calls import collectives
+from clusim.analysis.columns import Table
+from clusim.errors import TraceError
+from clusim.report.histories import MEASURES, History, history
+from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
+from clusim.report.machine import Groups, Machine, group_wires, machine_of
+from clusim.report.message import pack
+from clusim.report.picture import Picture, draw
+from clusim.result import Result
+from clusim.trace.inputs import Inputs, read_inputs
+from clusim.trace.reader import read_result
+
+__all__ = ["Feed"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A run prepared for the page.
+
+    Attributes
+    ----------
+    rows : Groups
+        Rows of the heatmap.
+    picture : Picture
+        The machine; ``picture.lines`` are its lines.
+    blame, calls : Table or None
+        Where the time of the critical path went, and the collectives, if the trace tells.
+    """
+
+    result: Result
+    schedule: Schedule
+    machine: Machine
+    rows: Groups
+    picture: Picture
+    lanes: Lanes
+    shares: Shares
+    blame: Table | None = None
+    calls: Table | None = None
+
+    @classmethod
+    def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
+        """Read a trace; its wires are shown in at most about `rows` rows. Without `findings` nothing is analysed."""
+        inputs: Inputs | None = None
+        with suppress(TraceError):
+            inputs = read_inputs(path)  # an older trace has none, and no timeline
+        found = _findings(path) if findings and inputs is not None else {}
+        return cls.of(read_result(path), inputs, rows, **found)
+
+    @classmethod
+    def of(
+        cls,
+        result: Result,
+        inputs: Inputs | None = None,
+        rows: int = 400,
+        *,
+        blame: Table | None = None,
+        calls: Table | None = None,
+    ) -> Feed:
+        """Prepare a result; without `inputs` there is no timeline."""
+        schedule: Schedule = inputs.schedule if inputs else {}
+        machine = machine_of(result.wires, inputs.nodes if inputs else ())
+        lanes = lanes_of(result, schedule)
+        return cls(
+            result,
+            schedule,
+            machine,
+            group_wires(machine, result.wires, rows),
+            draw(machine, result.wires),
+            lanes,
+            shares_of(lanes, result.time_ps),
+            blame,
+            calls,
+        )
+
+    def with_rows(self, rows: int) -> Feed:
+        """Return the same with another number of rows."""
+        return replace(self, rows=group_wires(self.machine, self.result.wires, rows))
+
+    @property
+    def name(self) -> str:
+        """Name of the schedule, if its author gave it one."""
+        names = self.schedule.get("name", [])
+        return str(names[0]) if len(names) and names[0] != "schedule" else ""
+
+    @property
+    def measures(self) -> list[tuple[str, str, str]]:
+        """Name, title and meaning of the measures this run has."""
+        many = any(len(g) and g.sizes.max() > 1 for g in (self.rows, self.picture.lines))
+        return [
+            (name, title, meaning)
+            for name, (title, meaning) in MEASURES.items()
+            if many or name != "peak"
+        ]
+
+    def overview(self, *, live: bool) -> bytes:
+        """Return everything that does not depend on the window."""
+        lanes = self.lanes
+        header = {
+            "time_ps": self.result.time_ps,
+            "live": live,
+            "measures": self.measures,
+            "queue_max": int(self.result.bins.wires["queue"].max(initial=0)),
+            "rows": self._table(self.rows) | {"line": self._line_of_rows()},
+            "lines": self._table(self.picture.lines),
+            "lanes": {
+                "ranks": lanes.ranks,
+                "streams": lanes.streams,
+                "names": lanes.names,
+                "kinds": KINDS,
+            },
+        }
+        return pack(header, {})
+
+    def wires(self, from_ps: int, until_ps: int, columns: int) -> bytes:
+        """Return the histories of the heatmap's rows."""
+        return self._history(self.rows, from_ps, until_ps, columns)
+
+    def lines(self, from_ps: int, until_ps: int, columns: int) -> bytes:
+        """Return the histories of the picture's lines."""
+        return self._history(self.picture.lines, from_ps, until_ps, columns)
+
+    def tasks(self, from_ps: int, until_ps: int, columns: int) -> bytes:
+        """Return what the timeline draws."""
+        bars = window(self.lanes, from_ps, until_ps, columns)
+        return pack(
+            {},
+            {
+                "start": bars.start_ps.astype(np.float64),
+                "duration": (bars.end_ps - bars.start_ps).astype(np.float64),
+                "name": bars.name.astype(np.uint32),
+                "count": bars.count.astype(np.uint32),
+                "lane": bars.lane.astype(
+                    np.uint16 if len(self.lanes.ranks) < 1 << 16 else np.uint32
+                ),
+                "kind": bars.kind.astype(np.uint8),
+            },
+        )
+
+    def _history(self, groups: Groups, from_ps: int, until_ps: int, columns: int) -> bytes:
+        found: History = history(
+            self.result.bins, groups, columns=columns, from_ps=from_ps, until_ps=until_ps
+        )
+        return pack({}, {"edges": found.edge_ps.astype(np.float64), **found.values})
+
+    def _line_of_rows(self) -> list[int]:
+        """Return the line of the picture that has all wires of a row, or -1."""
+        if not len(self.rows):
+            return []
+        lines = self.picture.lines
+        line_of = np.full(len(self.result.wires.names), -1, np.int64)
+        line_of[lines.wires] = np.repeat(np.arange(len(lines)), lines.sizes)
+        first, last = self.rows.largest(line_of), -self.rows.largest(-line_of)
+        line: list[int] = np.where(first == last, first, -1).tolist()
+        return line
+
+    def _table(self, groups: Groups) -> dict[str, Any]:
+        """Return the totals of every group as lists."""
+        result, time_ps = self.result, max(1, self.result.time_ps)
+        counters = result.wires.counters
+        if not len(groups):
+            return {"labels": [], "classes": [], "sizes": [], "busiest": []}
+        part = {
+            "busy": groups.mean(counters["busy_ps"] / time_ps),
+            "busiest": groups.largest(counters["busy_ps"] / time_ps),
+            "credit": groups.mean(counters["stall_credit_ps"] / time_ps),
+            "contended": groups.mean(counters["stall_arbitration_ps"] / time_ps),
+        }
+        whole = {
+            "rate": groups.mean(result.wires.rate_Bps),
+            "payload": groups.total(counters["payload"]),
+            "bytes": groups.total(counters["bytes"] + counters["control_bytes"]),
+            "packets": groups.total(counters["packets"]),
+            "queue": groups.largest(counters["queued_max"]),
+        }
+        columns = {name: np.round(values, 5).tolist() for name, values in part.items()}
+        columns |= {
+            name: np.rint(values).astype(np.int64).tolist() for name, values in whole.items()
+        }
+        head = {"labels": groups.labels, "classes": groups.classes, "sizes": groups.sizes.tolist()}
+        return head | columns
+
+
+def _findings(path: str | Path) -> dict[str, Table]:
+    """Return what analyses say, without those for which the trace does not hold enough."""
+    found: dict[str, Table] = {}
+    for name, analyse in (("blame", blame), ("calls", collectives)):
+        with suppress(TraceError):
+            found[name] = analyse(path)
+    return found

@@ -1,0 +1,199 @@
+"""The machine as its wires tell it: nodes, who is connected to whom, and which wires belong together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.result import Wires
+
+__all__ = ["Groups", "Machine", "group_wires", "machine_of", "natural_key", "span"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Nodes and wires.
+
+    Attributes
+    ----------
+    nodes, kinds : list of str
+        Name and kind of every node; endpoints come first, in the order of their ranks.
+    num_endpoints : int
+        How many of them are endpoints.
+    source, target : ndarray, shape (wires,)
+        Nodes of every wire.
+    """
+
+    nodes: list[str]
+    kinds: list[str]
+    num_endpoints: int
+    source: Array
+    target: Array
+
+    def kind_of_endpoints(self) -> str:
+        """Return what endpoints are called: ``gpu``, ``host``."""
+        return self.kinds[0] if self.num_endpoints else "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Sets of wires that are shown as one row or one line.
+
+    Attributes
+    ----------
+    labels, classes : list of str
+        Name of every group, and the class of its wires.
+    offset, wires : ndarray
+        Group `i` is ``wires[offset[i]:offset[i + 1]]``.
+    """
+
+    labels: list[str]
+    classes: list[str]
+    offset: Array
+    wires: Array
+
+    @classmethod
+    def of(cls, labels: list[str], classes: list[str], members: Sequence[Array]) -> Groups:
+        """Return groups of the wires in `members`."""
+        offset = np.cumsum([0, *map(len, members)])
+        wires = np.concatenate(members) if members else np.zeros(0, np.int64)
+        return cls(labels, classes, offset, wires.astype(np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of groups."""
+        return len(self.labels)
+
+    @property
+    def sizes(self) -> Array:
+        """Number of wires of every group."""
+        return np.diff(self.offset)
+
+    def mean(self, values: Array) -> Array:
+        """Return the mean over every group of `values`, shape (wires, ...)."""
+        sums = np.add.reduceat(values[self.wires], self.offset[:-1], axis=0)
+        shape = (-1,) + (1,) * (values.ndim - 1)
+        return np.asarray(sums / self.sizes.reshape(shape))
+
+    def total(self, values: Array) -> Array:
+        """Return the sum over every group of `values`, shape (wires, ...)."""
+        return np.asarray(np.add.reduceat(values[self.wires], self.offset[:-1], axis=0))
+
+    def largest(self, values: Array) -> Array:
+        """Return the maximum over every group of `values`, shape (wires, ...)."""
+        return np.asarray(np.maximum.reduceat(values[self.wires], self.offset[:-1], axis=0))
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts ``gpu10`` behind ``gpu9``."""
+    parts = re.split(r"(\d+)", name)
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+
+
+def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> Machine:
+    """Return the machine that `wires` connect; `nodes` say the order of ranks, which else is that of names."""
+    ends = [name.rsplit(".", 1)[0].split("->", 1) for name in wires.names]
+    kinds: dict[str, str] = {}
+    endpoints: set[str] = set()
+    for (source, target), wire_class, leaves in zip(
+        ends, wires.classes, wires.from_endpoint, strict=True
+    ):
+        from_kind, _, to_kind = wire_class.rsplit(" ", 1)[-1].partition("->")
+        kinds.setdefault(source, from_kind)
+        kinds.setdefault(target, to_kind)
+        if leaves:
+            endpoints.add(source)
+    place = {name: i for i, name in enumerate(nodes)}
+    known = all(name in place for name in endpoints)
+    first = sorted(endpoints, key=place.__getitem__ if known else natural_key)
+    order = first + sorted(kinds.keys() - endpoints, key=natural_key)
+    index = {name: i for i, name in enumerate(order)}
+    return Machine(
+        order,
+        [kinds[name] for name in order],
+        len(first),
+        np.array([index[source] for source, _ in ends], np.int64),
+        np.array([index[target] for _, target in ends], np.int64),
+    )
+
+
+def span(names: Sequence[str]) -> str:
+    """Return one name for several: ``gpu0..3`` for four in a row, ``gpu0 ... gpu6`` for some of them."""
+    first, last = names[0], names[-1]
+    if len(names) == 1:
+        return first
+    a, b = re.fullmatch(r"(.*?)(\d+)", first), re.fullmatch(r"(.*?)(\d+)", last)
+    if a and b and a[1] == b[1] and int(b[2]) - int(a[2]) == len(names) - 1:
+        return f"{first}..{b[2]}"
+    return f"{first} ... {last}"
+
+
+def group_wires(machine: Machine, wires: Wires, limit: int) -> Groups:
+    """Return at most about `limit` groups that together have every wire, those of one class side by side.
+
+    Wires stay alone if there is room; else parallel ones come together, then all of one class at one node, then those
+    of consecutive nodes.
+    """
+    classes = list(dict.fromkeys(wires.classes))
+    class_of = np.array([classes.index(name) for name in wires.classes], np.int64)
+    order = np.lexsort((machine.target, machine.source, class_of))
+    if len(order) <= limit:
+        return Groups.of(
+            [wires.names[w] for w in order],
+            [wires.classes[w] for w in order],
+            [order[i : i + 1] for i in range(len(order))],
+        )
+    keys = np.stack([class_of, machine.source, machine.target], axis=1)
+    groups = _cut(order, keys)
+    if len(groups) <= limit:
+        return _named(machine, wires, groups)
+    by_node: list[Array] = []
+    for number in range(len(classes)):
+        by_node += _at_nodes(machine, order[class_of[order] == number])
+    if len(by_node) > limit:
+        by_node = _merged(by_node, class_of, 1 << (-(-len(by_node) // limit) - 1).bit_length())
+    return _named(machine, wires, by_node)
+
+
+def _cut(order: Array, keys: Array) -> list[Array]:
+    """Cut `order` where a key changes."""
+    changes = np.flatnonzero((np.diff(keys[order], axis=0) != 0).any(axis=1)) + 1
+    return np.split(order, changes)
+
+
+def _at_nodes(machine: Machine, mine: Array) -> list[Array]:
+    """Group the wires of one class by the end of which there are more nodes, endpoints first."""
+    source, target = machine.source[mine], machine.target[mine]
+    use_target = len(np.unique(target)) > len(np.unique(source))
+    key = target if use_target else source
+    order = np.argsort(key, kind="stable")
+    return _cut(mine[order], (machine.target if use_target else machine.source)[:, None])
+
+
+def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
+    """Join `count` consecutive groups of one class; powers of two fit the way machines are built."""
+    joined: list[Array] = []
+    for number in dict.fromkeys(int(class_of[group[0]]) for group in groups):
+        mine = [group for group in groups if class_of[group[0]] == number]
+        joined += [np.concatenate(mine[i : i + count]) for i in range(0, len(mine), count)]
+    return joined
+
+
+def _named(machine: Machine, wires: Wires, groups: list[Array]) -> Groups:
+    labels, classes = [], []
+    for group in groups:
+        sources = _names(machine, machine.source[group])
+        targets = _names(machine, machine.target[group])
+        labels.append(f"{sources}->{targets}")
+        classes.append(wires.classes[int(group[0])])
+    return Groups.of(labels, classes, groups)
+
+
+def _names(machine: Machine, nodes: Iterable[int]) -> str:
+    return span([machine.nodes[int(node)] for node in np.unique(np.fromiter(nodes, np.int64))])

@@ -1,0 +1,335 @@
+"""Figures for papers, slides and tickets, drawn by matplotlib: heatmap, timeline, overlap, topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+from clusim.report.feed import Feed
+from clusim.report.histories import FULL, MEASURES, history
+from clusim.report.lanes import window
+from clusim.report.picture import WIDTH, Box
+from clusim.report.svg import bend
+from clusim.units import format_size
+
+__all__ = ["FIGURES", "FORMATS", "save_figure"]
+
+Array = NDArray[Any]
+
+COLUMN_IN = 3.4
+"""Width of a column of a two-column page [inch]; everything else is in proportion to it."""
+
+FORMATS = ("png", "svg", "pdf")
+
+COLOURS = {
+    "compute": "#3b7dbd",
+    "communication": "#d9822b",
+    "pause": "#9aa1ad",
+    "marker": "#1b1f27",
+}
+SHARES = {
+    "computation only": "#3b7dbd",
+    "both": "#62bf9f",
+    "exposed communication": "#cc4a26",
+    "neither": "#e3e6eb",
+}
+SCALE = ("#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a")
+"""Colours of loads, those of the report in light colours."""
+
+SHOWN_RANKS = 32
+"""Bars of overlap; of more ranks those with most exposed communication are drawn."""
+
+SHOWN_LANES = 48
+
+_TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps"))
+
+
+def save_figure(
+    feed: Feed,
+    what: str,
+    target: Path,
+    *,
+    width_in: float = COLUMN_IN,
+    measure: str = "load",
+    dpi: int = 300,
+) -> None:
+    """Draw one of `FIGURES` into a file whose ending says the format.
+
+    Parameters
+    ----------
+    width_in : float
+        Width of the figure [inch]; letters grow with it.
+    measure : str
+        Which of `MEASURES` heatmap and topology show.
+    dpi : int
+        Resolution of PNG files [dots/inch].
+    """
+    form = target.suffix.lstrip(".").lower()
+    if form not in FORMATS:
+        raise InputError(
+            f"{target}: no kind of figure; end the name in {', '.join('.' + f for f in FORMATS)}"
+        )
+    if measure not in MEASURES:
+        raise InputError(f"measure {measure!r}: unknown; use one of {', '.join(MEASURES)}")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plot: needs matplotlib; pip install matplotlib") from None
+    big = (width_in / COLUMN_IN) ** 0.75
+    style: Any = {
+        "font.size": 7 * big,
+        "axes.linewidth": 0.5 * big,
+        "axes.titlesize": 7.5 * big,
+        "xtick.major.width": 0.5 * big,
+        "ytick.major.width": 0.5 * big,
+        "xtick.major.size": 2.5 * big,
+        "ytick.major.size": 2.5 * big,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "clusim",
+        "pdf.fonttype": 42,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(width_in, width_in * 0.66), layout="constrained")
+        FIGURES[what](figure, feed, measure, width_in)
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+        figure.savefig(target, dpi=dpi, metadata=metadata)
+
+
+def _time_axis(axes: Any, time_ps: int) -> float:
+    """Label the axis of time and return its unit [ps]."""
+    scale, unit = next((s, u) for s, u in _TIMES if time_ps >= s or s == 1)
+    axes.set_xlabel(f"time [{unit}]")
+    axes.set_xlim(0, max(1, time_ps) / scale)
+    return float(scale)
+
+
+def _colours() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("load", SCALE)
+
+
+def _scale(figure: Any, image: Any, axes: Any, measure: str, most_bytes: int) -> None:
+    """Add the scale of colours: per cent, or bytes."""
+    bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.05, aspect=28)
+    bar.outline.set_linewidth(0.3)
+    if measure == "queue":
+        bar.set_ticks([0, FULL], labels=["0", format_size(most_bytes)])
+        bar.set_label("queue")
+        return
+    bar.set_ticks(
+        [0, FULL / 4, FULL / 2, 3 * FULL / 4, FULL], labels=["0", "25", "50", "75", "100"]
+    )
+    bar.set_label(f"{MEASURES[measure][0].lower()} [%]")
+
+
+def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
+    found = history(feed.result.bins, feed.rows, columns=512)
+    if not found.values:
+        raise InputError("heatmap: the trace has no history; the run was too short")
+    axes = figure.add_subplot()
+    scale = _time_axis(axes, feed.result.time_ps)
+    rows = len(feed.rows)
+    edges = found.edge_ps / scale
+    # The last column is narrower than the others, which an image cannot show.
+    image = axes.pcolormesh(
+        edges,
+        np.arange(rows + 1),
+        found.values.get(measure, found.values["load"]),
+        cmap=_colours(),
+        vmin=0,
+        vmax=FULL,
+        rasterized=True,
+        linewidth=0,
+    )
+    axes.invert_yaxis()
+    classes = feed.rows.classes
+    bounds = [0, *(i for i in range(1, rows) if classes[i] != classes[i - 1]), rows]
+    for bound in bounds[1:-1]:
+        axes.axhline(bound, color="#5a6270", linewidth=0.4)
+    middles = [(a + b) / 2 for a, b in pairwise(bounds)]
+    labels = [_two_lines(classes[bound]) for bound in bounds[:-1]]
+    axes.set_yticks(middles, labels=labels)
+    axes.tick_params(axis="y", length=0)
+    _scale(figure, image, axes, measure, found.queue_max_bytes)
+
+
+def _two_lines(wire_class: str) -> str:
+    words, _, ends = wire_class.rpartition(" ")
+    return f"{words}\n{ends.replace('->', ' → ')}"
+
+
+def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
+    lanes = feed.lanes
+    if not lanes.ranks:
+        raise InputError("timeline: the trace has no tasks of ranks; it is synthetic traffic")
+    shown = min(len(lanes.ranks), SHOWN_LANES)
+    figure.set_size_inches(width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * shown)))
+    axes = figure.add_subplot()
+    scale = _time_axis(axes, feed.result.time_ps)
+    bars = window(lanes, 0, feed.result.time_ps, 1600)
+    for number, (kind, colour) in enumerate(COLOURS.items()):
+        mine = (bars.kind == number) & (bars.lane < shown)
+        if not mine.any():
+            continue
+        axes.barh(
+            bars.lane[mine],
+            np.maximum(bars.end_ps - bars.start_ps, feed.result.time_ps / 2000)[mine] / scale,
+            left=bars.start_ps[mine] / scale,
+            height=0.78,
+            color=colour,
+            linewidth=0,
+            label={"compute": "computation"}.get(kind, kind),
+        )
+    _lane_names(axes, lanes.ranks[:shown], lanes.streams[:shown])
+    axes.set_ylim(shown - 0.4, -0.6)
+    if shown < len(lanes.ranks):
+        axes.set_title(f"first {shown} of {len(lanes.ranks)} lanes", loc="left")
+    _legend(figure, axes)
+
+
+def _lane_names(axes: Any, ranks: list[int], streams: list[str]) -> None:
+    """Name every rank once, and streams if a rank has several."""
+    several = len(ranks) > len(set(ranks))
+    axes.set_yticks(
+        range(len(ranks)),
+        labels=[
+            f"rank {rank}  {stream}"
+            if several and (i == 0 or ranks[i - 1] != rank)
+            else stream
+            if several
+            else f"rank {rank}"
+            for i, (rank, stream) in enumerate(zip(ranks, streams, strict=True))
+        ],
+        fontsize="small" if len(ranks) > 16 else None,
+    )
+    axes.tick_params(axis="y", length=0)
+    for i in range(1, len(ranks)):
+        if several and ranks[i] != ranks[i - 1]:
+            axes.axhline(i - 0.5, color="#d9dde4", linewidth=0.4, zorder=0)
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper right", ncols=len(labels), frameon=False,
+        handlelength=0.9, handleheight=0.9, columnspacing=1.2, handletextpad=0.5,
+    )  # fmt: skip
+
+
+def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
+    shares, time_ps = feed.shares, max(1, feed.result.time_ps)
+    if not len(shares.ranks):
+        raise InputError("overlap: the trace has no tasks of ranks; it is synthetic traffic")
+    order = list(range(len(shares.ranks)))
+    if len(order) > SHOWN_RANKS:
+        order = sorted(np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist())
+    figure.set_size_inches(width_in, width_in * (0.2 + 0.042 * len(order)))
+    axes = figure.add_subplot()
+    left = np.zeros(len(order))
+    parts = (shares.compute, shares.both, shares.exposed, shares.idle)
+    for (name, colour), part in zip(SHARES.items(), parts, strict=True):
+        values = 100 * part[order] / time_ps
+        axes.barh(range(len(order)), values, left=left, color=colour, height=0.74, label=name)
+        left += values
+    axes.set_yticks(range(len(order)), labels=[f"rank {shares.ranks[i]}" for i in order])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(order) - 0.4, -0.6)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("part of the run [%]")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize="small",
+        handlelength=0.9, handleheight=0.9, columnspacing=0.9, handletextpad=0.4,
+    )  # fmt: skip
+
+
+def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import FancyBboxPatch
+
+    picture = feed.picture
+    if not len(picture.lines):
+        raise InputError("topology: the trace has no wires")
+    figure.set_size_inches(width_in, width_in * (picture.height / picture.width * 0.88 + 0.02))
+    axes = figure.add_subplot()
+    axes.set_axis_off()
+    axes.set_aspect("equal")
+    axes.set_xlim(0, picture.width)
+    axes.set_ylim(picture.height, 0)
+    values, most = _line_values(feed, measure)
+    points = [
+        _way(picture.boxes[s], picture.boxes[t], picture.bow)
+        for s, t in zip(picture.source, picture.target, strict=True)
+    ]
+    wide = width_in / COLUMN_IN * (0.5 + 0.5 * values / FULL)
+    lines = LineCollection(points, cmap=_colours(), linewidths=wide, zorder=1)
+    lines.set_array(values)
+    lines.set_clim(0, FULL)
+    axes.add_collection(lines)
+    sizes = _label_sizes(picture.boxes, width_in)
+    for box in picture.boxes:
+        corner = (box.x - box.width / 2, box.y - box.height / 2)
+        style = f"round,pad=0,rounding_size={min(5.0, box.height / 4)}"
+        fill = "#eef1f5" if box.kind == "endpoint" else "#ffffff"
+        axes.add_patch(
+            FancyBboxPatch(corner, box.width, box.height, boxstyle=style, facecolor=fill, edgecolor="#8b93a1",
+                           linewidth=0.4 * width_in / COLUMN_IN, zorder=2)
+        )  # fmt: skip
+        size = sizes[box.width]
+        axes.text(
+            box.x, box.y, box.label, ha="center", va="center_baseline", fontsize=size, zorder=3
+        )
+    for text, y in picture.titles:
+        axes.text(
+            4, y, text, ha="left", va="center", color="#5a6270", fontsize=5.6 * width_in / COLUMN_IN
+        )
+    _scale(figure, lines, axes, measure, most)
+
+
+def _label_sizes(boxes: list[Box], width_in: float) -> dict[float, float]:
+    """Return the size of letters for boxes of every width [points]: such that the longest label of them fits."""
+    sizes: dict[float, float] = {}
+    for box in boxes:
+        room = box.width / WIDTH * width_in * 0.8 * 72
+        fitting = 1.5 * room / max(1, len(box.label))
+        sizes[box.width] = min(5.6 * width_in / COLUMN_IN, fitting, sizes.get(box.width, fitting))
+    return sizes
+
+
+def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
+    """Return the measure of every line over the whole run, `FULL` being all, and the longest queue [bytes]."""
+    counters, lines = feed.result.wires.counters, feed.picture.lines
+    time_ps = max(1, feed.result.time_ps)
+    if measure == "queue":
+        most = int(counters["queued_max"].max(initial=0))
+        return FULL * lines.largest(counters["queued_max"]) / max(1, most), most
+    name = {"credit": "stall_credit_ps", "contended": "stall_arbitration_ps"}.get(
+        measure, "busy_ps"
+    )
+    merge = lines.largest if measure == "peak" else lines.mean
+    return FULL * np.asarray(merge(counters[name] / time_ps)), 0
+
+
+def _way(a: Any, b: Any, bow: float) -> Array:
+    """Return the points of a line between two boxes, as `clusim.report.svg` draws it."""
+    (x1, y1), (cx, cy), (x2, y2) = bend(a, b, bow)
+    t = np.linspace(0, 1, 2 if not bow else 17)[:, None]
+    start, control, end = (np.array(p) for p in ((x1, y1), (cx, cy), (x2, y2)))
+    return np.asarray((1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end)
+
+
+FIGURES: dict[str, Callable[[Any, Feed, str, float], None]] = {
+    "heatmap": _heatmap,
+    "timeline": _timeline,
+    "overlap": _overlap,
+    "topology": _topology,
+}
+"""Figures by name."""

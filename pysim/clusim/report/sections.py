@@ -1,0 +1,312 @@
+"""The sections of the page, as HTML that is complete without a script: words, tables, frames of the plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from clusim.analysis.columns import Table
+from clusim.analysis.limits import busiest_wires, class_traffic
+from clusim.report.calls import CallRow, call_rows
+from clusim.report.feed import Feed
+from clusim.report.frames import fill
+from clusim.report.lanes import Shares
+from clusim.report.svg import latency_svg, machine_svg
+from clusim.report.words import key_numbers, sentences
+from clusim.units import format_rate, format_size, format_time
+
+__all__ = ["sections"]
+
+SHOWN_TEXT = 24_000
+"""Characters of a topology or schedule that a report quotes."""
+
+SHOWN_RANKS = 24
+"""Ranks of which overlap is shown one by one."""
+
+SHOWN_BLAME = 12
+LEAST_BLAME = 0.002
+"""Rows of blame that are shown, and the least share of the run to be shown."""
+
+WORTH_SAYING = 0.01
+"""Lost share of the run that the summary mentions."""
+
+GROUPS = {"work": "work", "cost": "latencies and fixed costs", "stall": "lost"}
+
+Cells = Sequence[str | int | float]
+
+
+def sections(feed: Feed) -> str:
+    """Return the body of the page."""
+    parts = [_summary(feed)]
+    if feed.blame is not None and len(feed.blame):
+        parts.append(_blame(feed.blame))
+    if len(feed.result.wires.names):
+        parts += [_machine(feed), _heatmap(feed)]
+    if feed.lanes.ranks:
+        parts.append(fill("timeline.html"))
+    if (feed.shares.compute + feed.shares.both).any():
+        parts.append(_overlap(feed.shares, feed.result.time_ps))
+    rows = call_rows(feed.calls)
+    if rows:
+        parts.append(_calls(rows))
+    if feed.result.messages is not None:
+        parts.append(_latency(feed))
+    parts += [_wires(feed), _provenance(feed)]
+    return "\n".join(f"<section>\n{part}\n</section>" for part in parts)
+
+
+def _summary(feed: Feed) -> str:
+    result = feed.result
+    cards = "".join(
+        f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><span>{escape(remark)}</span></li>"
+        for name, value, remark in key_numbers(result, feed.shares)
+    )
+    told = [*sentences(result, feed.shares), *_blamed(feed.blame)]
+    said = "".join(f"<p>{escape(line)}</p>" for line in told)
+    return f'<ul class="numbers">{cards}</ul>\n<div class="summary">{said}</div>'
+
+
+def _blamed(blame: Table | None) -> list[str]:
+    """Return what the critical path was made of, and what was lost on it if that is worth a sentence."""
+    if blame is None or not len(blame):
+        return []
+    rows = blame.rows()
+    reasons: dict[str, float] = {}
+    for row in rows:
+        reasons[row["reason"]] = reasons.get(row["reason"], 0.0) + row["share"]
+    most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    parts = "; ".join(f"{share:.1%} {reason}" for reason, share in most)
+    said = [f"What the run waited for, step by step along its critical path: {parts}."]
+    lost = next((row for row in rows if row["group"] == "stall"), None)
+    if lost is not None and lost["share"] >= WORTH_SAYING:
+        left = format_time(blame.facts["time_ps"] - lost["time_ps"])
+        said.append(
+            f"Of that, {lost['resource']} lost {lost['share']:.1%} of the run ({lost['reason']});"
+            f" without it the run would take about {left}."
+        )
+    return said
+
+
+def _blame(blame: Table) -> str:
+    """Return where the critical path spent its time: the three groups, and the longest rows."""
+    rows = sorted(blame.rows(), key=lambda row: -row["time_ps"])
+    total = max(1, blame.facts["time_ps"])
+    groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}
+    words = ", ".join(f"{part:.1%} {GROUPS[name]}" for name, part in groups.items())
+    pieces = "".join(
+        f'<i class="{name}" style="width:{100 * part:.2f}%"></i>' for name, part in groups.items()
+    )
+    shown = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
+    bars = [
+        f'<span>all</span><div class="bar" role="img" aria-label="{words}">{pieces}</div>'
+        f"<span>{format_time(total)}</span>"
+    ]
+    for row in shown:
+        what = f"{row['resource']}: {row['reason']}"
+        bars.append(
+            f'<span class="what" title="{escape(what)}">{escape(row["resource"])}'
+            f"<small>{escape(row['reason'])}</small></span>"
+            f'<div class="bar bare"><i class="{row["group"]}" style="width:{100 * row["share"]:.2f}%"></i></div>'
+            f"<span>{row['share']:.1%}, {format_time(row['time_ps'])}</span>"
+        )
+    rest = 1 - sum(row["share"] for row in shown)
+    some = (
+        f" {len(rows) - len(shown)} smaller parts, {rest:.1%} together, are not shown."
+        if len(rows) > len(shown)
+        else ""
+    )
+    return fill("blame.html", some=some, bars="".join(bars))
+
+
+def _legend() -> str:
+    return '<span class="legend scale">0<i></i><span class="most">100 %</span></span>'
+
+
+def _machine(feed: Feed) -> str:
+    picture = feed.picture
+    hint = (
+        "Each line is one direction of the links between two boxes, drawn to the right of its way."
+    )
+    if any(size > 1 for size in picture.lines.sizes):
+        hint += " Parallel links are one line, coloured by their mean."
+    if picture.hidden:
+        hint += f" {picture.hidden:,} links inside boxes are not drawn."
+    return fill(
+        "machine.html",
+        hint=escape(hint),
+        measures=_options((name, words) for name, words, _ in feed.measures),
+        legend=_legend(),
+        picture=machine_svg(picture),
+    )
+
+
+def _options(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(
+        f'<option value="{escape(value)}">{escape(words)}</option>' for value, words in pairs
+    )
+
+
+def _heatmap(feed: Feed) -> str:
+    classes = dict.fromkeys(feed.rows.classes)
+    wires, rows = len(feed.result.wires.names), len(feed.rows)
+    what = (
+        f"{wires:,} wires" if wires == rows else f"{wires:,} wires in {rows:,} rows of neighbours"
+    )
+    bins = feed.result.bins.edge_ps
+    if len(bins) > 1:
+        what += f", bins of {format_time(int(bins[1] - bins[0]))}"
+    return fill(
+        "heatmap.html",
+        what=what,
+        classes=_options((name, name.replace("->", " → ")) for name in classes),
+        legend=_legend(),
+    )
+
+
+def _overlap(shares: Shares, time_ps: int) -> str:
+    """Return a bar for every rank, or for the mean and the ranks with most and least exposed communication."""
+    parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
+    ranks = list(range(len(shares.ranks)))
+    if len(ranks) > SHOWN_RANKS:
+        by_exposed = np.argsort(-shares.exposed, kind="stable").tolist()
+        ranks = by_exposed[: SHOWN_RANKS // 2] + by_exposed[-SHOWN_RANKS // 2 :]
+    rows = [_bar("mean", parts.mean(axis=1).tolist())] if len(shares.ranks) > 1 else []
+    rows += [_bar(f"rank {shares.ranks[r]}", parts[:, r].tolist()) for r in ranks]
+    some = (
+        ""
+        if len(ranks) == len(shares.ranks)
+        else " The ranks with most and with least exposed communication are shown."
+    )
+    return fill("overlap.html", some=some, bars="".join(rows))
+
+
+def _bar(name: str, parts: list[float]) -> str:
+    names = ("computation only", "both", "exposed", "neither")
+    words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
+    pieces = "".join(
+        f'<i class="{kind}" style="width:{100 * part:.2f}%"></i>'
+        for kind, part in zip(("compute", "both", "exposed", "idle"), parts, strict=True)
+    )
+    return (
+        f'<span>{name}</span><div class="bar" role="img" aria-label="{words}" title="{words}">'
+        f"{pieces}</div><span>{parts[2]:.1%} exposed</span>"
+    )
+
+
+def _calls(rows: list[CallRow]) -> str:
+    several = any(row.count > 1 for row in rows)
+    head = ["Collective", "Algorithm", "Stream", "#Size", "#Ranks", "#Channels", "#Start"]
+    head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
+    head += ["#busbw GB/s", "#Of its limit", "#Exposed"]
+    table: list[Cells] = []
+    for row in rows:
+        size = f"{format_size(row.size_bytes)} {row.dtype}"
+        cells: list[str | int] = [row.operation, row.algorithm, row.stream, size, row.ranks]
+        cells += [row.channels, format_time(row.start_ps)]
+        times = [format_time(round(t)) for t in (row.least_ps, row.mean_ps, row.most_ps)]
+        cells += [row.count, *times] if several else [times[1]]
+        cells += [
+            f"{row.busbw_GBps:.2f}",
+            f"{row.limit_busy:.1%}",
+            format_time(round(row.exposed_ps)),
+        ]
+        table.append(cells)
+    hint = (
+        "From the start of a call's first rank to the end of its last. The limit is the bandwidth if the fullest wire"
+        " had never been idle meanwhile; exposed is the time that no computation hid, mean over the ranks."
+    )
+    if several:
+        hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
+    return f'<h2>Collectives</h2><p class="hint">{escape(hint)}</p>{_table(head, table)}'
+
+
+def _latency(feed: Feed) -> str:
+    messages = feed.result.messages
+    assert messages is not None
+    hint = "From the moment a message is due until its last byte is visible."
+    picture = latency_svg(messages)
+    return f'<h2>Latency of messages</h2><p class="hint">{hint}</p><figure>{picture}</figure>'
+
+
+def _wires(feed: Feed) -> str:
+    busiest = [
+        (use.name, use.wire_class, f"{format_rate(use.rate_Bps)}", f"{use.busy:.1%}", f"{use.no_credit:.1%}",
+         f"{use.nothing:.1%}", f"{use.contended:.1%}", format_size(use.carried_bytes))
+        for use in busiest_wires(feed.result, 12)
+    ]  # fmt: skip
+    classes = [
+        (
+            row.wire_class,
+            row.wires,
+            f"{row.mean_busy:.1%}",
+            f"{row.max_busy:.1%}",
+            format_size(row.payload_bytes),
+            format_size(row.wire_bytes),
+        )
+        for row in class_traffic(feed.result)
+    ]
+    if not busiest:
+        return "<h2>Wires</h2><p>Nothing crossed any wire.</p>"
+    head = [
+        "Busiest wires",
+        "Class",
+        "#Rate",
+        "#Busy",
+        "#No credit",
+        "#Nothing to send",
+        "#Contended",
+        "#Carried",
+    ]
+    kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
+    return f"<h2>Wires</h2>{_table(head, busiest)}<br>{_table(kinds, classes)}"
+
+
+def _provenance(feed: Feed) -> str:
+    result = feed.result
+    origin = result.provenance
+    rows: list[Cells] = [
+        ("Command", origin.command or "from Python"),
+        ("Fabric", origin.fabric),
+        ("Engine", f"{origin.engine}, clusim {origin.version}"),
+        ("Granularity", origin.granularity_note or origin.granularity),
+        ("Seed", origin.seed),
+        ("Packets", f"{result.packets:,} packets, {result.packet_hops:,} packet-hops"),
+    ]
+    if result.complete:
+        rows += [
+            ("Fingerprint", f"{result.fingerprint:016x}"),
+            ("Wall time", f"{result.wall_s:.3f} s"),
+        ]
+    quotes = [("Topology", origin.fabric_text), ("Schedule", origin.schedule_text)]
+    quoted = "".join(
+        f"<details><summary>{name}</summary><pre>{escape(_clipped(text))}</pre></details>"
+        for name, text in quotes
+        if text.strip()
+    )
+    return f"<h2>Inputs and provenance</h2>{_table(['What', 'Value'], rows, 'wide facts')}{quoted}"
+
+
+def _clipped(text: str) -> str:
+    if len(text) <= SHOWN_TEXT:
+        return text
+    return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
+
+
+def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> str:
+    """Return a table; a `#` in front of a heading makes a column of numbers."""
+    kinds = [' class="n"' if name.startswith("#") else "" for name in head]
+    top = "".join(
+        f'<th scope="col"{kind}>{escape(name.lstrip("#"))}</th>'
+        for name, kind in zip(head, kinds, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{escape(str(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="{kind}"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,114 @@
+"""Pictures that are text: the machine, and how latencies are distributed."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+import numpy as np
+
+from clusim.report.picture import Box, Picture
+from clusim.result import Messages
+from clusim.units import format_time
+
+__all__ = ["bend", "latency_svg", "machine_svg"]
+
+APART = 2.6
+"""Distance of the two directions of a link from its middle."""
+
+
+def machine_svg(picture: Picture) -> str:
+    """Return the machine; its script colours ``path.seen``, in the order of ``picture.lines``."""
+    parts = [
+        f'<svg id="machine" viewBox="0 0 {picture.width:.0f} {picture.height:.0f}" role="img"'
+        f' aria-label="The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load">'
+    ]
+    ways = [
+        _way(picture.boxes[s], picture.boxes[t], picture.bow)
+        for s, t in zip(picture.source, picture.target, strict=True)
+    ]
+    parts += [f'<path class="seen" d="{way}"/>' for way in ways]
+    parts += [f'<path class="hit" d="{way}"/>' for way in ways]
+    parts += [
+        f'<text class="title" x="6" y="{y:.0f}">{escape(text)}</text>' for text, y in picture.titles
+    ]
+    sizes: dict[float, float] = {}
+    for box in picture.boxes:
+        fitting = 1.75 * (box.width - 4) / max(1, len(box.label))
+        sizes[box.width] = min(13.0, fitting, sizes.get(box.width, 13.0))
+    parts += [_box(box, sizes[box.width]) for box in picture.boxes]
+    return "\n".join([*parts, "</svg>"])
+
+
+def bend(a: Box, b: Box, bow: float) -> tuple[tuple[float, float], ...]:
+    """Return start, control point and end of the way from `a` to `b`, to the right of the middle in its direction.
+
+    With `bow`, ways along a row or a column that pass other boxes are bent; all others are straight.
+    """
+    dx, dy = b.x - a.x, b.y - a.y
+    far = math.hypot(dx, dy) or 1.0
+    nx, ny = -dy / far, dx / far
+    out = APART
+    if bow and min(abs(dx), abs(dy)) < 1 and far > 5 * bow:
+        # Both directions bend to the same side; the control point of a parabola is twice as far out as its top.
+        out += 2 * bow * (1 if (dx, dy) > (0, 0) else -1)
+    middle = ((a.x + b.x) / 2 + nx * out, (a.y + b.y) / 2 + ny * out)
+    return (a.x + nx * APART, a.y + ny * APART), middle, (b.x + nx * APART, b.y + ny * APART)
+
+
+def _way(a: Box, b: Box, bow: float) -> str:
+    (x1, y1), (cx, cy), (x2, y2) = bend(a, b, bow)
+    if not bow:
+        return f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
+    return f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}"
+
+
+def _box(box: Box, size: float) -> str:
+    text = escape(box.label)
+    left, top = box.x - box.width / 2, box.y - box.height / 2
+    return (
+        f'<g><title>{escape(box.name)}</title><rect class="{box.kind}" x="{left:.1f}" y="{top:.1f}"'
+        f' width="{box.width:.1f}" height="{box.height:.1f}" rx="{min(5.0, box.height / 4):.1f}"/>'
+        f'<text x="{box.x:.1f}" y="{box.y:.1f}" style="font-size:{size:.1f}px">{text}</text></g>'
+    )
+
+
+def latency_svg(messages: Messages, bars: int = 48) -> str:
+    """Return a histogram of latencies, or nothing if no message arrived."""
+    done = messages.end_ps >= 0
+    latency = (messages.end_ps - messages.start_ps)[done]
+    if not len(latency):
+        return ""
+    low, high = int(latency.min()), int(latency.max())
+    counts, edges = np.histogram(latency, bins=bars, range=(low, max(high, low + bars)))
+    width, height, left, base = 720.0, 190.0, 8.0, 160.0
+    pitch = (width - 2 * left) / bars
+    tallest = max(1, int(counts.max()))
+    parts = [
+        f'<svg class="histogram" viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
+        f' aria-label="Histogram of message latencies from {format_time(low)} to {format_time(high)}">'
+    ]
+    for i, count in enumerate(counts.tolist()):
+        if not count:
+            continue
+        tall = max(1.0, 136.0 * count / tallest)
+        title = (
+            f"{format_time(int(edges[i]))} to {format_time(int(edges[i + 1]))}: {count:,} messages"
+        )
+        parts.append(
+            f'<rect x="{left + pitch * i + 0.5:.1f}" y="{base - tall:.1f}" width="{pitch - 1:.1f}"'
+            f' height="{tall:.1f}"><title>{title}</title></rect>'
+        )
+    parts.append(f'<line x1="{left}" x2="{width - left}" y1="{base}" y2="{base}"/>')
+    for part, anchor in (
+        (0.0, "start"),
+        (0.25, "middle"),
+        (0.5, "middle"),
+        (0.75, "middle"),
+        (1.0, "end"),
+    ):
+        x = left + part * (width - 2 * left)
+        at = format_time(round(low + part * (float(edges[-1]) - low)))
+        parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="{anchor}">{at}</text>')
+    parts.append(f'<text x="{left}" y="14">messages (most in one bar: {tallest:,})</text>')
+    return "\n".join([*parts, "</svg>"])

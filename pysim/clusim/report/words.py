@@ -1,0 +1,173 @@
+"""A result in sentences: what ran, how long, what limited it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clusim.analysis.latency import summarise
+from clusim.analysis.limits import class_traffic, limit, wire_use
+from clusim.report.lanes import Shares
+from clusim.result import Result
+from clusim.units import format_rate, format_size, format_time
+
+__all__ = ["key_numbers", "sentences", "title"]
+
+EVEN = 0.05
+"""Wires whose utilisation differs by less than this part of the mean are said to be evenly loaded."""
+
+
+def title(result: Result, name: str = "") -> str:
+    """Return what ran, in a few words; `name` is that of its schedule."""
+    call, where = result.call, result.provenance.fabric
+    if call is not None:
+        size = f" {format_size(call.size_bytes)}" if call.size_bytes else ""
+        return f"{call.operation}{size} on {where}"
+    if result.tasks.names:
+        return f"{name or f'{len(result.tasks.names):,} tasks'} on {where}"
+    return f"traffic on {where}"
+
+
+def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
+    """Return the few numbers to look at first: name, value, remark."""
+    done = "" if result.complete else "unfinished"
+    numbers = [("Time", format_time(result.time_ps), done)]
+    if result.has_bandwidth and result.call is not None and result.call.size_bytes:
+        numbers.append(
+            ("Bus bandwidth", f"{result.busbw_GBps:.1f} GB/s", "as nccl-tests define it")
+        )
+        numbers.append(("Algorithm bandwidth", f"{result.algbw_GBps:.1f} GB/s", "size / time"))
+    if result.messages is not None:
+        latency = summarise(result)
+        numbers.append(
+            ("Throughput", f"{latency.throughput_GBps:.1f} GB/s", "payload, all sources")
+        )
+        numbers.append(("Latency, median", format_time(latency.percentiles_ps["p50"]), ""))
+        numbers.append(("Latency, 99 %", format_time(latency.percentiles_ps["p99"]), ""))
+    if _computes(shares):
+        part = shares.exposed / max(1, result.time_ps)
+        numbers.append(
+            (
+                "Exposed communication",
+                f"{part.mean():.1%}",
+                f"of the time; worst rank {part.max():.1%}",
+            )
+        )
+    top = limit(result)
+    if top is not None:
+        numbers.append(("Fullest wire", f"{top.reached:.1%} busy", top.name))
+    return numbers
+
+
+def sentences(result: Result, shares: Shares) -> list[str]:
+    """Return the summary, one statement each."""
+    said = [_what(result)]
+    if not result.complete:
+        said.append("The run did not finish; everything here is what it had done until then.")
+    said += _limit(result, alone=not _computes(shares))
+    said += _balance(result)
+    said += _stalls(result)
+    if _computes(shares):
+        said.append(_overlap(result, shares))
+    if result.messages is not None:
+        p = summarise(result).percentiles_ps
+        said.append(
+            f"Half of the messages took at most {format_time(p['p50'])}, 99 % at most {format_time(p['p99'])},"
+            f" the slowest {format_time(p['max'])}."
+        )
+    if result.verified is not None:
+        word = "are what the operation must give" if result.verified else "are WRONG"
+        said.append(f"The data {word}{f': {result.verify_note}' if result.verify_note else ''}.")
+    replays = int(result.wires.counters["replays"].sum())
+    if replays:
+        said.append(f"{replays:,} packets were sent again after bit errors.")
+    return said
+
+
+def _computes(shares: Shares) -> bool:
+    return bool(len(shares.ranks) and (shares.compute + shares.both).any())
+
+
+def _what(result: Result) -> str:
+    call, where = result.call, result.provenance.fabric
+    took = format_time(result.time_ps)
+    if call is None:
+        tasks = len(result.tasks.names)
+        what = f"{tasks:,} tasks" if tasks else result.provenance.schedule_text
+        return f"{what[:1].upper()}{what[1:]} on {where} took {took}."
+    size = f" of {format_size(call.size_bytes)} {call.dtype}" if call.size_bytes else ""
+    article = "An" if call.operation[0] in "aeiou" else "A"
+    how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+    text = (
+        f"{article} {call.operation}{size} over {call.ranks} ranks of {where} ({how}) took {took}"
+    )
+    if result.has_bandwidth and call.size_bytes:
+        return f"{text}: {result.busbw_GBps:.2f} GB/s of bus bandwidth."
+    return f"{text}."
+
+
+def _limit(result: Result, *, alone: bool) -> list[str]:
+    """Say which wire was fullest, and what follows if communication was `alone`, without computation."""
+    top = limit(result)
+    if top is None:
+        return ["Nothing crossed any wire."]
+    text = (
+        f"The fullest wire, {top.name} ({top.wire_class}), was busy for {top.reached:.1%} of the time;"
+        f" {top.payload_share:.1%} of what it carried is payload"
+    )
+    if top.busbw_bound_GBps is not None and top.reached < 0.999:
+        text += f"; never idle, it would give {top.busbw_bound_GBps:.1f} GB/s of bus bandwidth"
+    said = [f"{text}."]
+    if top.reached > 0.9:
+        said.append(
+            "Bandwidth limits the run: it cannot be much faster without moving less over that wire."
+        )
+    elif top.reached < 0.5 and alone:
+        said.append(
+            "No wire is busy for half of the time: latency, computation or waiting for one another limits the run,"
+            " not bandwidth."
+        )
+    return said
+
+
+def _balance(result: Result) -> list[str]:
+    """Say whether the class of the fullest wire is evenly loaded."""
+    top, busy = limit(result), result.utilisation
+    if top is None:
+        return []
+    mine = np.array([c == top.wire_class for c in result.wires.classes])
+    loads = busy[mine & (result.wires.counters["packets"] > 0)]
+    row = next(row for row in class_traffic(result) if row.wire_class == top.wire_class)
+    count = len(loads)
+    if count < 2 or row.mean_busy <= 0:
+        return []
+    unused = int(mine.sum()) - count
+    rest = f"; {unused} others carried nothing" if unused else ""
+    if loads.max() - loads.min() < EVEN * loads.mean():
+        return [f"All {count} wires of that class that were used carried the same load{rest}."]
+    return [
+        f"Its class is unevenly loaded: {count} wires were busy between {loads.min():.1%} and {loads.max():.1%} of the"
+        f" time, {loads.mean():.1%} on average{rest}."
+    ]
+
+
+def _stalls(result: Result) -> list[str]:
+    counters = result.wires.counters
+    worst = int(np.argmax(counters["stall_credit_ps"]))
+    use = wire_use(result, worst)
+    if use.no_credit < 0.01:
+        return []
+    return [
+        f"{use.name} ({format_rate(use.rate_Bps)}) stood still for want of credit for {use.no_credit:.1%} of the time,"
+        " longer than any other: what follows it cannot take more."
+    ]
+
+
+def _overlap(result: Result, shares: Shares) -> str:
+    time_ps = max(1, result.time_ps)
+    both, exposed = shares.both / time_ps, shares.exposed / time_ps
+    hidden = shares.both.sum() / max(1, int(shares.both.sum() + shares.exposed.sum()))
+    computed = float((shares.compute / time_ps + both).mean())
+    return (
+        f"Ranks computed for {computed:.1%} of the time on average; {hidden:.1%} of the communication was hidden behind"
+        f" it, and {float(exposed.mean()):.1%} of the run was exposed communication."
+    )

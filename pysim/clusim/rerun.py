@@ -1,0 +1,115 @@
+"""Run a traced run again from the inputs in its trace, as it was or with something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from clusim.analysis.columns import Table
+    from clusim.analysis.whatif import Change
+    from clusim.session import EngineName, Progress
+    from clusim.trace.inputs import Inputs
+
+__all__ = ["Rerun", "rerun", "without_first_stall"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """What a repeated run gave: its time [ps] and fingerprint."""
+
+    time_ps: int
+    fingerprint: int
+
+
+def rerun(
+    path: str | Path,
+    change: Change | None = None,
+    *,
+    engine: EngineName = "c",
+    progress: Progress | None = None,
+) -> Rerun:
+    """Simulate the run of a trace again, exactly, or with `change` made to its image.
+
+    Raises
+    ------
+    DeadlockError
+        The changed run cannot end.
+    """
+    from clusim.analysis.whatif import changed_image
+    from clusim.trace.inputs import read_inputs
+
+    inputs = read_inputs(path)
+    arrays = inputs.image if change is None else changed_image(inputs.image, change)
+    return _simulate(inputs, arrays, engine, progress)
+
+
+def _simulate(
+    inputs: Inputs, arrays: Mapping[str, Array], engine: EngineName, progress: Progress | None
+) -> Rerun:
+    from clusim.bins import BinRecorder
+    from clusim.errors import DeadlockError
+    from clusim.image import DTYPES, Image
+    from clusim.outcome import Stop
+    from clusim.session import Session, start_engine
+
+    fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
+    image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)
+    recorder = BinRecorder(len(image.wires), len(image.endpoints), 16)
+    session = Session(image, start_engine(image, engine, False), recorder)
+    if session.run([], progress) is Stop.DEADLOCK:
+        raise DeadlockError(f"deadlock at {session.engine.now_ps} ps of the repeated run")
+    return Rerun(session.engine.now_ps, session.engine.fingerprint())
+
+
+def without_first_stall(path: str | Path, blamed: Table) -> str:
+    """Simulate a run again with its first stalled link as fast as its like; return a sentence about it.
+
+    Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets
+    twice its rate.
+    """
+    from clusim.trace.inputs import read_inputs
+    from clusim.trace.reader import read_result
+    from clusim.units import format_time
+
+    stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
+    if not stalled:
+        return "nothing to confirm: no link stalls the critical path"
+    result, inputs = read_result(path), read_inputs(path)
+    wires, faults = inputs.image["wires"].copy(), inputs.image["faults"]
+    found = {result.wires.names.index(name) for name in stalled[0]["wires"]}
+    found |= {int(wires["reverse"][w]) for w in found if int(wires["reverse"][w]) < len(wires)}
+    broken = np.isin(faults["index"], list(found)) & (faults["kind"] == 0)
+    best = _best_rates(wires, result.wires.classes, found)
+    if not broken.any() and all(_rate(wires[wire]) == rate for wire, rate in best.items()):
+        best = {wire: 2 * rate for wire, rate in best.items()}
+    for wire, rate in best.items():
+        wires[wire]["rate_num"], wires[wire]["rate_den"] = rate.numerator, rate.denominator
+    arrays = {**inputs.image, "wires": wires, "faults": faults[~broken]}
+    time_ps = _simulate(inputs, arrays, "c", None).time_ps
+    before, rate_GBps = result.time_ps, float(max(best.values())) * 1000
+    blamed.facts["simulated_ps"] = time_ps
+    return (
+        f"simulated with {stalled[0]['resource']} at {rate_GBps:.2f} GB/s: {format_time(time_ps)};"
+        f" it costs {(before - time_ps) / max(1, before):.1%} of the run"
+    )
+
+
+def _rate(wire: Any) -> Fraction:
+    return Fraction(int(wire["rate_num"]), int(wire["rate_den"]))
+
+
+def _best_rates(wires: Array, classes: list[str], chosen: set[int]) -> dict[int, Fraction]:
+    """Return for the chosen wires the highest nominal rate of their class [bytes/ps]."""
+    best: dict[str, Fraction] = {}
+    for row, name in zip(wires, classes, strict=True):
+        best[name] = max(best.get(name, Fraction(0)), _rate(row))
+    return {wire: best[classes[wire]] for wire in chosen}

@@ -1,0 +1,133 @@
+"""The tables of a trace, one by one and in pieces, for what must not load a whole trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+from clusim.trace.reader import open_trace
+
+__all__ = ["iterate_table", "table_names"]
+
+Array = NDArray[Any]
+
+PIECE_ROWS = 1 << 18
+"""Rows that `iterate_table` gives at a time."""
+
+_FIRST = {
+    name: i
+    for i, name in enumerate(("wire", "endpoint", "name", "rank", "stream", "time", "start", "end"))
+}
+_HISTORIES = ("bytes", "busy", "stall_credit", "stall_arbitration", "queue")
+
+
+def table_names(path: str | Path) -> dict[str, list[str]]:
+    """Return the tables of a trace and the columns of each."""
+    with open_trace(path) as file:
+        return {name: list(columns) for name, columns in _tables(file).items()}
+
+
+def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
+    """Yield a table in pieces of whole rows, column by column; texts as str."""
+    with open_trace(path) as file:
+        tables = _tables(file)
+        if name not in tables:
+            known = ", ".join(tables)
+            raise InputError(f"table {name!r}: not in {path}; it has {known}")
+        if name in ("history", "hbm"):
+            yield from _history_rows(file, name)
+            return
+        columns = tables[name]
+        rows = len(file[next(iter(columns.values()))])
+        if name == "primitives":
+            rows = min(rows, int(file["/meta/progress"][2]))
+        for low in range(0, max(1, rows), PIECE_ROWS):
+            high = min(rows, low + PIECE_ROWS)
+            yield {column: _plain(file[where][low:high]) for column, where in columns.items()}
+
+
+def _tables(file: Any) -> dict[str, dict[str, str]]:
+    """Return table -> column -> dataset; a table's columns are of one length."""
+    tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
+    tables["wires"] |= {name: f"/fabric/{name}" for name in file["/fabric"] if _fits(file, name)}
+    tables["wires"] |= {name: f"/wires/total/{name}" for name in file["/wires/total"]}
+    tables["history"] = {"wire": "/wires/wire", "time": "/wires/time"}
+    tables["history"] |= {name: f"/wires/{name}" for name in _HISTORIES if name in file["/wires"]}
+    tables["hbm"] = {
+        "endpoint": "/hbm/endpoint",
+        "time": "/wires/time",
+        "bytes": "/hbm/bytes",
+    }
+    for group in ("tasks", "primitives", "messages"):
+        if group in file:
+            tables[group] = _columns(file[group], f"/{group}")
+    if "/schedule" in file:
+        schedule = file["/schedule"]
+        names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
+        tables |= {f"schedule/{n}": _columns(schedule[n], f"/schedule/{n}") for n in names}
+    if "tasks" in tables and "schedule/tasks" in tables:
+        # A task's own rank and stream are more use beside its times than its numbers alone.
+        extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
+        tables["tasks"] |= {
+            n: w for n, w in extra.items() if len(file[w]) == _length(file, tables["tasks"])
+        }
+    return {name: _ordered(columns) for name, columns in tables.items() if columns}
+
+
+def _ordered(columns: dict[str, str]) -> dict[str, str]:
+    """Put what says which row it is in front of the numbers."""
+    return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
+
+
+def _fits(file: Any, name: str) -> bool:
+    return bool(file[f"/fabric/{name}"].shape == file["/wires/wire"].shape)
+
+
+def _length(file: Any, columns: dict[str, str]) -> int:
+    return len(file[next(iter(columns.values()))])
+
+
+def _columns(group: Any, path: str) -> dict[str, str]:
+    """Return the columns of the commonest length: lists beside a table (dependencies, paths) are no columns of it."""
+    lengths = {name: len(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    lists = {name.removesuffix("_off") for name in lengths if name.endswith("_off")}
+    kept = [n for n in lengths if n not in lists and not n.endswith("_off")]
+    if not kept:
+        return {}
+    usual = max((lengths[name] for name in kept), key=[lengths[n] for n in kept].count)
+    return {name: f"{path}/{name}" for name in kept if lengths[name] == usual}
+
+
+def _history_rows(file: Any, name: str) -> Iterator[dict[str, Array]]:
+    """Yield a history as rows of (wire or endpoint, time, values)."""
+    key = "wire" if name == "history" else "endpoint"
+    who = _plain(file["/wires/wire" if name == "history" else "/hbm/endpoint"][...])
+    values = _tables(file)[name]
+    time = file["/wires/time"][...]
+    each = max(1, PIECE_ROWS // max(1, len(time)))
+    for low in range(0, len(who), each):
+        part = who[low : low + each]
+        yield {
+            key: np.repeat(part, len(time)),
+            "time": np.tile(time, len(part)),
+            **{
+                column: file[where][low : low + each].ravel()
+                for column, where in values.items()
+                if column not in (key, "time")
+            },
+        }
+
+
+def _plain(values: Array) -> Array:
+    """Return a column with its texts as str."""
+    if values.dtype.kind in "SO":
+        return np.array(
+            [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()], object
+        )
+    return values

@@ -1,0 +1,118 @@
+"""Runs of images in memory, as the analyses see those of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusim
+from clusim.analysis.network import Network
+from clusim.analysis.walk import Walk
+from clusim.image import DTYPES, Image
+from clusim.outcome import Stop
+from clusim.trace.inputs import Inputs
+
+Array = Any
+
+
+class MemoryRecords:
+    """Completion records of a run, in blocks, like `clusim.trace.records.RecordFile`."""
+
+    def __init__(self, records: Array, block_rows: int) -> None:
+        self.path, self.cut, self.count = Path("memory"), False, len(records)
+        self.block_rows = block_rows
+        names = {"time": "time_ps", "gate": "gate_ps"}
+        columns = ("time", "gate", "instance", "seq", "wire", "cause")
+        self._columns = {n: np.ascontiguousarray(records[names.get(n, n)]) for n in columns}
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.count // self.block_rows)
+
+    def block(self, index: int) -> dict[str, Array]:
+        low = index * self.block_rows
+        return {n: v[low : low + self.block_rows] for n, v in self._columns.items()}
+
+    def blocks(self) -> Any:
+        return (self.block(i) for i in range(self.num_blocks))
+
+
+@dataclass
+class Ran:
+    """A run of an image to its end."""
+
+    image: Image
+    stop: Stop
+    time_ps: int
+    records: Array
+    start_ps: Array
+    end_ps: Array
+    wires: Array
+    walk: Walk
+    network: Network
+
+
+def inputs_of(image: Image) -> Inputs:
+    """Return an image as the inputs of a trace, with names made up."""
+    nodes = [f"n{i}" for i in range(len(image.nodes))]
+    kinds = ["gpu" if kind == 0 else "switch" for kind in image.nodes["kind"]]
+    arrays = {name: getattr(image, name) for name in DTYPES}
+    return Inputs(arrays, image.nvc, image.seed, {}, nodes, kinds, np.arange(len(image.endpoints)))
+
+
+def run_image(image: Image, *, block_rows: int = 7, until_ps: int = 20_000_000) -> Ran:
+    """Run an image on the C engine and prepare a walk over its records."""
+    from clusim.engine import Simulation
+
+    sim = Simulation(image)
+    stop = sim.run(until_ps=until_ps)
+    records = sim.records()
+    start_ps, end_ps = sim.task_times()
+    names = [f"n{w['src']}->n{w['dst']}.{w['ordinal']}" for w in image.wires]
+    network = Network(inputs_of(image), names, ["wire"] * len(names))
+    walk = Walk(MemoryRecords(records, block_rows), network, start_ps, end_ps)  # type: ignore[arg-type]
+    return Ran(image, stop, sim.now_ps, records, start_ps, end_ps, sim.wires(), walk, network)
+
+
+@pytest.fixture(scope="session")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Traces of several kinds of runs."""
+    folder = tmp_path_factory.mktemp("traces")
+    a100, h100 = clusim.load("dgx-a100"), clusim.load("dgx-h100")
+    build = clusim.collectives.build
+    cases: dict[str, Any] = {
+        "pull ring": (a100, build(a100, "allreduce", "ring", 1 << 20, channels=4)),
+        "push ring": (h100, build(h100, "allreduce", "ring", 1 << 20, channels=4)),
+        "tree": (h100, build(h100, "allreduce", "tree", 1 << 19, protocol="ll", channels=4)),
+        "nvls": (h100, build(h100, "allreduce", "nvls", 1 << 20)),
+        "alltoall": (a100, build(a100, "alltoall", None, 1 << 20, channels=2)),
+        "training": (h100, training_step(h100)),
+    }
+    paths = {}
+    for name, (fabric, schedule) in cases.items():
+        paths[name] = folder / f"{name.replace(' ', '-')}.h5"
+        clusim.simulate(fabric, schedule, trace_out=paths[name])
+    return paths
+
+
+def training_step(fabric: Any) -> Any:
+    """Return two pipeline stages with three microbatches and a gradient exchange at the end."""
+    from clusim.collectives import ScheduleBuilder
+
+    us = 1_000_000
+    builder = ScheduleBuilder(fabric, "pipeline")
+    for batch in range(3):
+        forward = builder.kernel(0, compute_ps=30 * us, name=f"forward {batch}")
+        builder.send(0, 1, 1 << 18, tag=batch, after=(forward,))
+        arrived = builder.recv(1, 0, 1 << 18, tag=batch)
+        builder.wait(1, arrived)
+        builder.kernel(1, compute_ps=30 * us, hbm_bytes=1 << 24, name=f"forward {batch}")
+    last = {rank: [builder.kernel(rank, compute_ps=20 * us, name="backward")] for rank in (0, 1)}
+    builder.collective("allreduce", 1 << 20, ranks=(0, 1), stream="dp", channels=4, after=last)
+    for rank in (0, 1):
+        builder.kernel(rank, compute_ps=10 * us, name="optimizer")
+    return builder.build()

@@ -1,0 +1,211 @@
+"""The page in a real browser: drawn without errors, and what is clicked is shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim.report.feed import Feed
+from clusim.report.html import page as report
+from clusim.report.server import PageServer
+from support.browser import chromium, watched
+
+READY = "document.documentElement.dataset.ready === 'true'"
+
+COLOURS = """() => {
+  const canvas = document.getElementById("heat");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const seen = new Set();
+  for (let i = 0; i < data.length; i += 4) seen.add((data[i] << 16) | (data[i + 1] << 8) | data[i + 2]);
+  return seen.size;
+}"""
+
+STROKES = "[...document.querySelectorAll('#machine .seen')].map((line) => line.style.stroke)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    yield from chromium()
+
+
+@pytest.fixture(scope="module")
+def file(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(report(Feed.open(training)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Any]:
+    """The report, opened from disk; a test that leaves errors on the console fails."""
+    page, troubles = watched(browser, viewport={"width": 1280, "height": 900})
+    page.goto(file.as_uri())
+    page.wait_for_function(READY)
+    yield page
+    assert troubles == []
+    page.close()
+
+
+def frame(page: Any) -> None:
+    """Wait until what has changed is drawn."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+@pytest.mark.parametrize("name", ["collective", "training", "traffic"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_kind_of_run_is_drawn_without_errors(
+    name: str, scheme: str, browser: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(report(Feed.open(request.getfixturevalue(name))), encoding="utf-8")
+    page, troubles = watched(browser, color_scheme=scheme)
+    page.goto(path.as_uri())
+    page.wait_for_function(READY)
+    assert troubles == []
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert page.evaluate(COLOURS) > 8
+    page.close()
+
+
+def test_the_page_asks_no_server_for_anything(browser: Any, file: Path) -> None:
+    page, troubles = watched(browser)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    page.wait_for_function(READY)
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert troubles == []
+    page.close()
+
+
+def test_the_slider_changes_the_colours_of_the_machine(opened: Any) -> None:
+    whole = opened.evaluate(STROKES)
+    assert len(whole) == 64
+    shown = set()
+    for place in (100, 500, 950):
+        opened.locator("#slider").fill(str(place))
+        frame(opened)
+        shown.add(tuple(opened.evaluate(STROKES)))
+        assert opened.locator("#moment").inner_text().startswith("at ")
+    assert len(shown) > 1
+    opened.locator("#whole").click()
+    frame(opened)
+    assert opened.evaluate(STROKES) == whole
+    assert opened.locator("#moment").inner_text() == "whole run"
+
+
+def test_a_click_into_the_heatmap_shows_the_numbers_of_that_wire(opened: Any) -> None:
+    row = 5
+    opened.locator("#heat").scroll_into_view_if_needed()
+    tall = opened.evaluate("clusim.heat.tall")
+    label = opened.evaluate(f"clusim.overview.rows.labels[clusim.heat.order[{row}]]")
+    opened.locator("#heat").click(position={"x": 700, "y": (row + 0.5) * tall})
+    frame(opened)
+    assert opened.locator("#wire-name").inner_text() == label.replace("->", " → ")
+    text = opened.locator("#wire-numbers").inner_text()
+    assert "25 GB/s" in text
+    assert "Longest queue" in text
+    assert opened.locator("#said").inner_text().startswith(label)
+
+
+def test_a_click_on_a_line_of_the_machine_shows_its_wires(opened: Any) -> None:
+    opened.evaluate(
+        "document.querySelectorAll('#machine .hit')[3].dispatchEvent(new Event('click'))"
+    )
+    frame(opened)
+    label = opened.evaluate("clusim.overview.lines.labels[3]")
+    assert opened.locator("#wire-name").inner_text() == label.replace("->", " → ")
+
+
+def test_hovering_names_wire_and_time(opened: Any) -> None:
+    opened.locator("#heat").hover(position={"x": 600, "y": 40})
+    tip = opened.locator("#tip")
+    assert tip.evaluate("(e) => e.style.visibility") == "visible"
+    assert "Load: " in tip.inner_text()
+
+
+def test_dragging_zooms_both_plots_and_a_double_click_shows_everything(opened: Any) -> None:
+    opened.locator("#heat").scroll_into_view_if_needed()
+    box = opened.locator("#heat").bounding_box()
+    opened.mouse.move(box["x"] + 400, box["y"] + 50)
+    opened.mouse.down()
+    opened.mouse.move(box["x"] + 600, box["y"] + 60, steps=4)
+    opened.mouse.up()
+    low, high, whole = opened.evaluate("[clusim.from, clusim.until, clusim.time]")
+    assert 0 < low < high < whole
+    opened.locator("#heat").dblclick(position={"x": 500, "y": 40})
+    assert opened.evaluate("[clusim.from, clusim.until]") == [0, whole]
+
+
+def test_the_keyboard_moves_zooms_and_chooses(opened: Any) -> None:
+    opened.locator("#heat").focus()
+    before = opened.locator("#wire-name").inner_text()
+    for key in ("ArrowDown", "ArrowDown", "+", "ArrowRight"):
+        opened.keyboard.press(key)
+    frame(opened)
+    assert opened.locator("#wire-name").inner_text() != before
+    assert opened.evaluate("clusim.until - clusim.from < clusim.time / 1.9")
+    assert opened.evaluate("clusim.cursor !== null")
+    opened.keyboard.press("0")
+    opened.keyboard.press("Escape")
+    assert opened.evaluate("[clusim.from, clusim.cursor]") == [0, None]
+
+
+def test_rows_can_be_chosen_by_class_and_sorted_by_load(opened: Any) -> None:
+    every = opened.evaluate("clusim.heat.order.length")
+    opened.locator("#class").select_option("nvlink gpu->switch")
+    assert opened.evaluate("clusim.heat.order.length") == every // 2
+    opened.locator("#order").select_option("load")
+    loads = opened.evaluate("clusim.heat.order.map((row) => clusim.overview.rows.busiest[row])")
+    assert loads == sorted(loads, reverse=True)
+
+
+def test_other_measures_are_drawn_in_other_colours(opened: Any) -> None:
+    before = opened.evaluate(STROKES)
+    opened.locator("#measure").select_option("queue")
+    frame(opened)
+    assert opened.evaluate(STROKES) != before
+    assert "B" in opened.locator(".legend .most").first.inner_text()
+
+
+def test_the_theme_can_be_switched(opened: Any) -> None:
+    first = opened.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    opened.locator("#theme").click()
+    assert opened.evaluate("getComputedStyle(document.documentElement).backgroundColor") != first
+
+
+def test_a_printed_page_is_light_and_has_every_section(opened: Any, tmp_path: Path) -> None:
+    opened.locator("#theme").click()
+    opened.pdf(path=str(tmp_path / "report.pdf"))
+    assert (tmp_path / "report.pdf").stat().st_size > 20_000
+
+
+def test_a_narrow_window_has_no_sideways_scroll(browser: Any, file: Path) -> None:
+    page, troubles = watched(browser, viewport={"width": 420, "height": 800})
+    page.goto(file.as_uri())
+    page.wait_for_function(READY)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    assert troubles == []
+    page.close()
+
+
+def test_the_served_page_loads_finer_data_when_zoomed(browser: Any, training: Path) -> None:
+    with PageServer(Feed.open(training)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, troubles = watched(browser)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url)
+        page.wait_for_function(READY)
+        first = len(asked)
+        page.locator("#zoom-in").click()
+        page.wait_for_function("clusim.data.edges[0] > 0")
+        assert any("data/wires?from=" in url for url in asked[first:])
+        assert page.evaluate(COLOURS) > 8
+        assert troubles == []
+        page.close()
+        server.shutdown()

@@ -1,0 +1,39 @@
+"""Chromium without a window, for tests of pages; they are skipped where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def chromium() -> Iterator[Any]:
+    """Yield a browser of playwright's; `CLUSIM_CHROMIUM` names another one than the system's."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = os.environ.get("CLUSIM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def watched(browser: Any, **options: Any) -> tuple[Any, list[str]]:
+    """Return a new page and the list in which its errors and warnings will be."""
+    page = browser.new_page(**options)
+    troubles: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            troubles.append(message.text)
+
+    page.on("console", note)
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url}"))
+    return page, troubles
