@@ -17,12 +17,12 @@ CLI = ROOT / "cli" / "clusim_cli"
 FRONT = [
     {"errors", "version"},
     {"units", "resources"},
-    {"outcome", "image"},
+    {"outcome", "image", "logs"},
     {"hardware"},
     {"fabric"},
     {"schedule"},
     {"collectives"},
-    {"nccl"},
+    {"nccl", "workload"},
     {"lowering"},
     {"engine", "reference", "traffic", "deadlock"},
 ]
@@ -47,7 +47,8 @@ GATEKEEPERS = {
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),
-    "matplotlib": ("clusim/report/plots.py",),
+    "matplotlib": ("clusim/report/plots.py", "clusim/fabric/draw.py", "clusim/fabric/drawing/"),
+    "defusedxml": ("clusim/fabric/importers/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
@@ -61,6 +62,7 @@ LAZY_HOMES = (
     "clusim/fabric/graph.py",
     "clusim/fabric/generators",
     "clusim/analysis/_kernels.py",
+    "clusim/fabric/drawing/paint.py",
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])
