@@ -26,15 +26,28 @@ FABRICS = (
 
 
 def wires_of(name: str) -> Wires:
-    """Return the wires of a fabric as a result names them, without having run anything."""
+    """Return the wires of a fabric as a result names them, of a machine with NVLink only those.
+
+    Nothing has been run; a report shows the classes of wires that were used.
+    """
     fabric = clusim.load(name)
     arrays = fabric.lower()
     kinds = [node.kind for node in fabric.nodes]
     ends = zip(arrays.wire_class, arrays.wires["src"], arrays.wires["dst"], strict=True)
     leaves = np.array([fabric.nodes[src].endpoint is not None for src in arrays.wires["src"]])
     classes = [f"{cls} {kinds[src]}->{kinds[dst]}" for cls, src, dst in ends]
-    count = len(arrays.wires)
-    return Wires(list(arrays.wire_names), classes, np.ones(count), leaves, np.zeros(count))
+    names, nvlink = (
+        list(arrays.wire_names),
+        [cls.startswith(("nvlink", "trunk")) for cls in classes],
+    )
+    kept = np.flatnonzero(nvlink if any(nvlink) else np.ones(len(classes), bool))
+    return Wires(
+        [names[wire] for wire in kept],
+        [classes[wire] for wire in kept],
+        np.ones(len(kept)),
+        leaves[kept],
+        np.zeros(len(kept)),
+    )
 
 
 def test_a_message_reads_back_and_every_column_is_aligned() -> None:

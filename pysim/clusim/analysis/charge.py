@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.network import Network, Stage
-from clusim.analysis.slices import Op
+from clusim.analysis.slices import NONE, Op
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Kind, Step, Walk
 
@@ -221,8 +221,10 @@ class Charger:
 
     def _asks(self, step: Step) -> bool:
         """Return whether a transfer is one of requests and answers."""
-        kind = int(self._image["conns"]["kind"][step.connection])
-        return kind == 1 or bool(kind == 3 and self._flags(step) & Op.REDUCE)
+        conn = self._image["conns"][step.connection]
+        kind, flags = int(conn["kind"]), self._flags(step)
+        fetched = int(conn["stage"]) != NONE and step.endpoint == int(conn["dst"])
+        return kind in (1, 4) or fetched or bool(kind == 3 and flags & Op.REDUCE)
 
     def _flags(self, step: Step) -> int:
         return self.walk.slices.flags(int(self.walk.slices.table(step.instance).prim[step.seq]))
@@ -243,12 +245,14 @@ class Charger:
         ]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
-        if int(conn["kind"]) == 3:
+        if int(conn["stage"]) != NONE:
+            ends = (step.endpoint, int(conn["stage"]))
+        if int(conn["kind"]) in (3, 4):
             ends = (step.endpoint, step.endpoint)
         for end in dict.fromkeys(ends):
             use, mean = (self.usage.memory(end, *time) for time in (span, whole))
             found.append(_Load("hbm", end, use, mean))
-        for unit in network.units_of(step.connection) if flags & Op.REDUCE else ():
+        for unit in network.units_of(step.connection) if flags & (Op.REDUCE | Op.AGGREGATE) else ():
             use, mean = (self.usage.unit(unit, *time) for time in (span, whole))
             found.append(_Load("unit", unit, use, mean))
         turn = max(1, step.end_ps - span[0])

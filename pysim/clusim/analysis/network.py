@@ -15,9 +15,9 @@ __all__ = ["Network", "Stage", "link_name"]
 
 Array = NDArray[Any]
 
-_WRITE, _READ, _FLAG, _MULTIMEM = range(4)
+_WRITE, _READ, _FLAG, _MULTIMEM, _AGGREGATION = range(5)
 _PINNED = 1
-_HEADER_WRITE, _HEADER_READ_REQ, _HEADER_READ_RESP = 0, 1, 2
+_HEADER_WRITE, _HEADER_READ_REQ, _HEADER_READ_RESP, _HEADER_AGGREGATE = 0, 1, 2, 9
 
 
 def link_name(name: str) -> str:
@@ -55,7 +55,7 @@ class Network:
         for rank, endpoint in enumerate(inputs.rank_endpoint.tolist()):
             self.ranks[endpoint] = rank
         self._endpoint_nodes = endpoints["node"].astype(np.int64)
-        self._stages: dict[tuple[int, int, int], list[list[int]]] = {}
+        self._stages: dict[tuple[int, int, int, tuple[int, ...]], list[list[int]]] = {}
         self._of: dict[tuple[int, int, int], list[Stage]] = {}
         self._faults = self.image["faults"]
 
@@ -68,8 +68,14 @@ class Network:
         back = int(self.wires["reverse"][wire])
         return link_name(self.names[wire if back == NONE else min(wire, back)])
 
-    def _routed(self, node: int, endpoint: int) -> list[int]:
-        group = int(self.image["routes"][node * len(self._endpoint_nodes) + endpoint])
+    def _routed(self, node: int, target: int) -> list[int]:
+        """Return the wires from a node towards a target: an endpoint or a NIC."""
+        here, there = self.image["nodes"][node], self.image["targets"][target]
+        if int(here["zone"]) == int(there["zone"]):
+            place = int(here["route_lo"]) + int(there["local"])
+        else:
+            place = int(here["wide_lo"]) + int(there["wide"]) * int(here["wide_stride"])
+        group = int(self.image["routes"][place])
         return [] if group == NONE else self.group(group)
 
     def group(self, number: int) -> list[int]:
@@ -77,18 +83,25 @@ class Network:
         off = self.image["group_off"]
         return [int(w) for w in self.image["group_wires"][off[number] : off[number + 1]]]
 
-    def stages(self, source: int, target: int, first_group: int = NONE) -> list[list[int]]:
-        """Return the wires that packets between two endpoints may cross, hop by hop."""
-        key = (source, target, first_group)
+    def stages(
+        self, source: int, target: int, first_group: int = NONE, vias: tuple[int, ...] = ()
+    ) -> list[list[int]]:
+        """Return the wires that packets between two endpoints may cross over some NICs, hop by hop."""
+        key = (source, target, first_group, vias)
         if key not in self._stages:
-            start = int(self._endpoint_nodes[source])
-            hop = self._routed(start, target) if first_group == NONE else self.group(first_group)
-            self._stages[key] = self._follow(hop, target)
+            found: list[list[int]] = []
+            node = int(self._endpoint_nodes[source])
+            for goal in (*vias, target):
+                given = first_group != NONE and not found
+                hop = self.group(first_group) if given else self._routed(node, goal)
+                found += self._follow(hop, goal)
+                node = int(self.image["targets"]["node"][goal])
+            self._stages[key] = found
         return self._stages[key]
 
     def _follow(self, hop: list[int], target: int) -> list[list[int]]:
-        """Return the hop and those behind it, up to an endpoint."""
-        goal = int(self._endpoint_nodes[target])
+        """Return the hop and those behind it, up to a target."""
+        goal = int(self.image["targets"]["node"][target])
         found: list[list[int]] = []
         while hop and len(found) <= len(self.nodes):
             found.append(hop)
@@ -108,34 +121,66 @@ class Network:
         kind = int(conn["kind"])
         if kind == _MULTIMEM:
             return [Stage(lanes, lanes) for lanes in self._multimem(conn, endpoint, flags)]
+        if kind == _AGGREGATION:
+            return [Stage([wire], [wire]) for wire in self._up_and_down(int(conn["vertex"]))]
         path = int(conn["path_back"] if kind == _READ else conn["path"])
         if path != NONE:
             off = self.image["path_off"]
             wires = self.image["path_wires"][off[path] : off[path + 1]]
             return [Stage([int(w)], [int(w)]) for w in wires]
-        source, target = int(conn["src"]), int(conn["dst"])
+        source, target, read = self._ends(conn, endpoint)
         first = int(conn["first_group"])
         if int(conn["policy"]) == _PINNED:
-            return self._pinned(conn)
-        if kind == _READ:
+            return self._pinned(conn, endpoint)
+        if read:
             # Answers leave over the links that the requests came over.
             asked = self.stages(target, source, first)
             back = self.stages(source, target)
             leaving = [int(w) for w in self.wires["reverse"][asked[-1]] if int(w) != NONE]
             found = [leaving, *back[1:]] if leaving else back
         else:
-            found = self.stages(source, target, first)
+            found = self.stages(source, target, first, self._vias(conn))
         return [Stage(lanes, lanes) for lanes in found]
 
-    def _pinned(self, conn: Any) -> list[Stage]:
+    def _ends(self, conn: Any, endpoint: int) -> tuple[int, int, bool]:
+        """Return where data come from and go to when an endpoint transfers, and whether it reads them."""
+        source, target, stage = int(conn["src"]), int(conn["dst"]), int(conn["stage"])
+        if stage == NONE:
+            return source, target, int(conn["kind"]) == _READ
+        return (stage, target, True) if endpoint == target else (source, stage, False)
+
+    @staticmethod
+    def _vias(conn: Any) -> tuple[int, ...]:
+        """Return the NICs that the writes of a connection are steered over."""
+        return tuple(int(via) for via in (conn["via_first"], conn["via_last"]) if int(via) != NONE)
+
+    def _up_and_down(self, vertex: int) -> list[int]:
+        """Return the wires from a member of an aggregation tree to its root and back."""
+        vertices, off = self.image["vertices"], self.image["path_off"]
+        up: list[int] = []
+        down: list[int] = []
+        while int(vertices["parent"][vertex]) != NONE:
+            there, back = int(vertices["path_up"][vertex]), int(vertices["path_down"][vertex])
+            up += self.image["path_wires"][off[there] : off[there + 1]].tolist()
+            down = self.image["path_wires"][off[back] : off[back + 1]].tolist() + down
+            vertex = int(vertices["parent"][vertex])
+        return up + down
+
+    def _pinned(self, conn: Any, endpoint: int) -> list[Stage]:
         """Return the one path of a connection whose packets all take the same wires."""
-        read = int(conn["kind"]) == _READ
-        ends = [int(conn["src"]), int(conn["dst"])]
-        source, target = reversed(ends) if read else ends
-        group = int(conn["first_group"])
-        start = int(self._endpoint_nodes[source])
-        hop = self._routed(start, target) if group == NONE else self.group(group)
-        found, key = self._descend(hop, target, int(conn["key"]), None)
+        source, target, read = self._ends(conn, endpoint)
+        if read:
+            source, target = target, source
+        goals = [target] if read else [*self._vias(conn), target]
+        group, key = int(conn["first_group"]), int(conn["key"])
+        node, came = int(self._endpoint_nodes[source]), None
+        found: list[Stage] = []
+        for goal in goals:
+            hop = self._routed(node, goal) if group == NONE or found else self.group(group)
+            leg, key = self._descend(hop, goal, key, came)
+            found += leg
+            node = int(self.image["targets"]["node"][goal])
+            came = leg[-1].lanes[0] if leg else came
         if not read or not found:
             return found
         last = int(self.wires["reverse"][found[-1].lanes[0]])
@@ -149,8 +194,8 @@ class Network:
     def _descend(
         self, hop: list[int], target: int, key: int, came: int | None
     ) -> tuple[list[Stage], int]:
-        """Follow a route key from a group of wires to an endpoint; return stages and what is left of the key."""
-        goal = int(self._endpoint_nodes[target])
+        """Follow a route key from a group of wires to a target; return stages and what is left of the key."""
+        goal = int(self.image["targets"]["node"][target])
         found: list[Stage] = []
         while hop and len(found) <= len(self.nodes):
             wire = hop[0]
@@ -180,13 +225,22 @@ class Network:
         return [gather, back] if flags & 8 else [up, down]
 
     def units_of(self, connection: int) -> list[int]:
-        """Return the reduction units behind a multimem connection."""
+        """Return the reduction units behind a multimem or aggregation connection."""
         conn = self.image["conns"][connection]
+        if int(conn["kind"]) == _AGGREGATION:
+            return self._units_above(int(conn["vertex"]))
         if int(conn["kind"]) != _MULTIMEM:
             return []
         up = self.group(int(conn["first_group"]))
         units = {int(self.image["nodes"]["unit"][self.wires["dst"][wire]]) for wire in up}
         return sorted(units - {NONE})
+
+    def _units_above(self, vertex: int) -> list[int]:
+        vertices, found = self.image["vertices"], []
+        while int(vertices["parent"][vertex]) != NONE:
+            vertex = int(vertices["parent"][vertex])
+            found.append(int(vertices["unit"][vertex]))
+        return sorted(set(found))
 
     def rate(self, wire: int, time_ps: int) -> float:
         """Return the rate of a wire at a time, faults counted [bytes/ps]."""
@@ -229,7 +283,7 @@ class Network:
         conn = self.image["conns"][connection]
         if int(conn["kind"]) != _WRITE:
             return 0
-        target = int(conn["dst"])
+        _, target, _ = self._ends(conn, int(conn["src"]))
         stages = [stage.lanes for stage in self.stages_of(connection, int(conn["src"]), 0)]
         way = self._way_ps(stages, _HEADER_WRITE) if stages else 0
         return way + int(self.image["endpoints"]["write_latency_ps"][target])
@@ -239,8 +293,10 @@ class Network:
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
         own = int(ends["response_latency_ps"][endpoint])
-        if int(conn["kind"]) == _READ:
-            source = int(conn["src"])
+        source, _, read = self._ends(conn, endpoint)
+        if int(conn["kind"]) == _AGGREGATION:
+            return self._aggregation_ps(connection, endpoint, flags)
+        if read:
             there = self._way_ps(self.stages(endpoint, source), _HEADER_READ_REQ)
             stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
             back = self._way_ps(stages, _HEADER_READ_RESP)
@@ -255,3 +311,11 @@ class Network:
         units = self.units_of(connection)
         unit = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
         return asked + read + data + unit + own
+
+    def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
+        """Return the latency of a packet up to the root of its tree and of the result down to memory [ps]."""
+        stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
+        way = self._way_ps(stages, _HEADER_AGGREGATE) if stages else 0
+        units = self.units_of(connection)
+        inside = sum(int(self.image["units"]["latency_ps"][unit]) for unit in units)
+        return way + inside + int(self.image["endpoints"]["write_latency_ps"][endpoint])

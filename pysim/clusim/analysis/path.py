@@ -21,7 +21,7 @@ MOST_STEPS = 200_000
 OPCODES = (
     "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
     "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
-    "signal", "waitSignal",
+    "signal", "waitSignal", "aggregate",
 )  # fmt: skip
 """Names of opcodes by number, as in `clusim.image`."""
 

@@ -29,8 +29,8 @@ KEPT_SLICES = 1 << 24
 class Op:
     """Flags of opcodes by number, as in `clusim.image`."""
 
-    RECV, SEND, MCAST, REDUCE = 1, 2, 4, 8
-    FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1])
+    RECV, SEND, MCAST, REDUCE, AGGREGATE = 1, 2, 4, 8, 16
+    FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1, 16])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Slices:
 
     def connection(self, instance: int, prim: int, *, send: bool) -> int:
         """Return the connection a primitive receives from or sends on, or `NONE`."""
-        needed = Op.SEND | Op.MCAST | Op.REDUCE if send else Op.RECV
+        needed = Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE if send else Op.RECV
         if not self._flags[prim] & needed:
             return NONE
         local = self.image["prims"]["send" if send else "recv"][prim]

@@ -228,7 +228,7 @@ class Walk:
         """Return the connection that carries the (last) transfer of a primitive."""
         kinds = self.image["conns"]["kind"]
         send = self.slices.connection(instance, prim, send=True)
-        if self.slices.flags(prim) & (Op.MCAST | Op.REDUCE):
+        if self.slices.flags(prim) & (Op.MCAST | Op.REDUCE | Op.AGGREGATE):
             return send
         if send != NONE and int(kinds[send]) == _WRITE_CONN:
             return send

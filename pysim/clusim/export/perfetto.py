@@ -133,8 +133,7 @@ def write_perfetto(
 
 
 def _write(writer: _Writer, run: Run, *, slices: bool, counters: bool) -> None:
-    root = writer.track(0, run.result.provenance.fabric, 0)
-    nodes = {name: writer.track(root, name, i) for i, name in enumerate(_nodes(run))}
+    nodes = _Nodes(writer, run)
     tasks = run.tasks()
     _write_tasks(writer, run, nodes, tasks)
     if slices and run.has_pieces():
@@ -144,13 +143,31 @@ def _write(writer: _Writer, run: Run, *, slices: bool, counters: bool) -> None:
         _write_wires(writer, run, nodes)
 
 
-def _nodes(run: Run) -> list[str]:
-    """Return the nodes: those of ranks in their order, then the others."""
-    ranks = [run.rank_name(rank) for rank in range(run.num_ranks)]
-    return ranks + [name for name in run.inputs.nodes if name not in set(ranks)]
+class _Nodes:
+    """Tracks of nodes, below their machine if there are several; only those under which something is shown."""
+
+    def __init__(self, writer: _Writer, run: Run) -> None:
+        ranks = [run.rank_name(rank) for rank in range(run.num_ranks)]
+        others = [name for name in run.inputs.nodes if name not in set(ranks)]
+        self._order = {name: place for place, name in enumerate([*ranks, *others])}
+        self._writer = writer
+        self._root = writer.track(0, run.result.provenance.fabric, 0)
+        self._tracks: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._tracks:
+            machine, _, own = name.rpartition("/")
+            parent = self._machine(machine, self._order[name]) if machine else self._root
+            self._tracks[name] = self._writer.track(parent, own, self._order[name])
+        return self._tracks[name]
+
+    def _machine(self, name: str, order: int) -> int:
+        if name not in self._tracks:
+            self._tracks[name] = self._writer.track(self._root, name, order)
+        return self._tracks[name]
 
 
-def _write_tasks(writer: _Writer, run: Run, nodes: dict[str, int], tasks: list[TaskRow]) -> None:
+def _write_tasks(writer: _Writer, run: Run, nodes: _Nodes, tasks: list[TaskRow]) -> None:
     tracks: dict[tuple[int, str], int] = {}
     for task in tasks:
         key = (task.rank, task.stream)
@@ -166,7 +183,7 @@ def _write_tasks(writer: _Writer, run: Run, nodes: dict[str, int], tasks: list[T
         writer.slice(tracks[key], (task.start_ps, task.end_ps), task.name, task.kind, more)
 
 
-def _write_pieces(writer: _Writer, run: Run, nodes: dict[str, int]) -> None:
+def _write_pieces(writer: _Writer, run: Run, nodes: _Nodes) -> None:
     tracks = _channel_tracks(writer, run, nodes)
     for piece in run.pieces():
         writer.slice(
@@ -192,7 +209,7 @@ def _details(writer: _Writer, piece: Piece) -> bytes:
     return more
 
 
-def _channel_tracks(writer: _Writer, run: Run, nodes: dict[str, int]) -> Callable[[int], int]:
+def _channel_tracks(writer: _Writer, run: Run, nodes: _Nodes) -> Callable[[int], int]:
     """Return what finds the track of an instance: one for each rank, stream and channel, and each role in it.
 
     Instances of one task and channel run side by side (a send and a receive): the first of every task share a track,
@@ -224,7 +241,7 @@ def _unit(name: str) -> bytes:
     return pb.text(6, name)
 
 
-def _write_memory(writer: _Writer, run: Run, nodes: dict[str, int]) -> None:
+def _write_memory(writer: _Writer, run: Run, nodes: _Nodes) -> None:
     bins = run.result.bins
     width = np.maximum(np.diff(bins.edge_ps), 1)
     endpoint_nodes = run.inputs.image["endpoints"]["node"]
@@ -237,7 +254,7 @@ def _write_memory(writer: _Writer, run: Run, nodes: dict[str, int]) -> None:
             writer.samples(track, bins.edge_ps, np.round(row * 1e3 / width, 3))
 
 
-def _write_wires(writer: _Writer, run: Run, nodes: dict[str, int]) -> None:
+def _write_wires(writer: _Writer, run: Run, nodes: _Nodes) -> None:
     bins, names = run.result.bins, run.result.wires.names
     groups: dict[str, int] = {}
     for wire, name in enumerate(names):

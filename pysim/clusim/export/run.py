@@ -24,7 +24,7 @@ Array = NDArray[Any]
 OPCODES = (
     "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
     "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
-    "signal", "waitSignal",
+    "signal", "waitSignal", "aggregate",
 )  # fmt: skip
 """Names of opcodes by number, as in `clusim.image`."""
 

@@ -22,6 +22,7 @@ from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares
 from clusim.report.machine import Groups, Machine, group_wires, machine_of
 from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
+from clusim.report.used import used_part
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_inputs
 from clusim.trace.reader import read_result
@@ -43,6 +44,8 @@ class Feed:
         The machine; ``picture.lines`` are its lines.
     blame, calls : Table or None
         Where the time of the critical path went, and the collectives, if the trace tells.
+    idle_classes : tuple of str
+        Classes of wires that carried nothing and are left out of everything above.
     """
 
     result: Result
@@ -54,6 +57,7 @@ class Feed:
     shares: Shares
     blame: Table | None = None
     calls: Table | None = None
+    idle_classes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
@@ -76,6 +80,7 @@ class Feed:
     ) -> Feed:
         """Prepare a result; without `inputs` there is no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
+        result, idle = used_part(result)
         machine = machine_of(result.wires, inputs.nodes if inputs else ())
         lanes = lanes_of(result, schedule)
         return cls(
@@ -88,6 +93,7 @@ class Feed:
             shares_of(lanes, result.time_ps),
             blame,
             calls,
+            tuple(idle),
         )
 
     def with_rows(self, rows: int) -> Feed:

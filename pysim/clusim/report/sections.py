@@ -157,6 +157,9 @@ def _heatmap(feed: Feed) -> str:
     bins = feed.result.bins.edge_ps
     if len(bins) > 1:
         what += f", bins of {format_time(int(bins[1] - bins[0]))}"
+    if feed.idle_classes:
+        kinds = dict.fromkeys(name.split(" ")[0] for name in feed.idle_classes)
+        what += f"; not shown, as they carried nothing: {', '.join(kinds)}"
     return fill(
         "heatmap.html",
         what=what,
