@@ -219,6 +219,8 @@ class Checker:
     the last place per rank is an error. How large the difference is shows how an algorithm orders its sums.
     """
 
+    takes_proxies = False
+
     def __init__(self, schedule: Schedule) -> None:
         from clusim.schedule.semantics import Executor
 

@@ -33,7 +33,15 @@ SLICE_S = 0.05
 
 
 class Sink(Protocol):
-    """Takes what a run gives while it runs; a trace file is one."""
+    """Takes what a run gives while it runs; a trace file is one.
+
+    Attributes
+    ----------
+    takes_proxies : bool
+        Whether it wants the records of proxies as well, which are not in the schedule.
+    """
+
+    takes_proxies: bool
 
     def records(self, records: Array) -> None:
         """Take completion records, in time order."""
@@ -93,7 +101,7 @@ class Session:
     Parameters
     ----------
     instances : int, optional
-        How many of the image's first instances the sinks are told of; the others are proxies. By default all.
+        How many of the image's first instances are the schedule's; the others are proxies. By default all.
     """
 
     def __init__(
@@ -122,10 +130,11 @@ class Session:
     def _run(self, sinks: list[Sink], progress: Progress | None, interrupted: list[bool]) -> Stop:
         while True:
             stop = self._slice()
-            records = self._records() if sinks else None
+            records = self.engine.records() if sinks else None
             for sink in sinks:
-                if records is not None and len(records):
-                    sink.records(records)
+                mine = records if sink.takes_proxies else self._without_proxies(records)
+                if mine is not None and len(mine):
+                    sink.records(mine)
                 sink.tick(self.engine.now_ps, self.engine, self.recorder)
             if stop in (Stop.DONE, Stop.DEADLOCK):
                 return stop
@@ -134,11 +143,10 @@ class Session:
             if progress is not None:
                 progress(self.part_done(), self.engine.now_ps)
 
-    def _records(self) -> Array:
-        records = self.engine.records()
-        if self._instances is not None:
-            records = records[records["instance"] < self._instances]
-        return records
+    def _without_proxies(self, records: Array | None) -> Array | None:
+        if self._instances is None or records is None:
+            return records
+        return records[records["instance"] < self._instances]
 
     def _slice(self) -> Stop:
         """Advance for about `SLICE_S`, past as many bin edges as come; close the last bin at the end."""

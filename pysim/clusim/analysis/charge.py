@@ -96,7 +96,12 @@ class Charger:
         return iter([self._plain(step)])
 
     def _rank(self, endpoint: int) -> str:
+        if endpoint not in self.network.with_rank:
+            return self.network.endpoint_name(endpoint)
         return f"rank {self.network.ranks[endpoint]}"
+
+    def _is_proxy(self, step: Step) -> bool:
+        return step.instance >= self.network.num_programs
 
     def _plain(self, step: Step) -> Charge:
         rank, length = self._rank(step.endpoint), step.length_ps
@@ -118,7 +123,9 @@ class Charger:
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         nominal = min(step.length_ps, step.length_ps * 1024 // max(1, slow))
         rank = self._rank(step.endpoint)
-        if step.kind is Kind.FIXED:
+        if self._is_proxy(step):
+            yield Charge("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
+        elif step.kind is Kind.FIXED:
             yield Charge("cost", f"CTAs of {rank}", "fixed cost per step", nominal)
         else:
             yield Charge("work", f"CTAs of {rank}", "copies and reductions", nominal)

@@ -30,7 +30,7 @@ def memory(path: str | Path) -> Table:
     total, edges = max(1, result.time_ps), result.bins.edge_ps
     widths = np.maximum(1, np.diff(edges))
     rate = 65536.0 / image["endpoints"]["mem_cost16"]  # bytes per ps
-    tasks = image["tasks"]
+    tasks = image["tasks"][: len(result.tasks.end_ps)]
     kernel_bytes = np.zeros(len(rate), np.int64)
     if len(tasks):
         ended = result.tasks.end_ps >= 0

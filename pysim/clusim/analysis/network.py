@@ -42,7 +42,11 @@ class Network:
     names, classes : list of str
         Name and class of each wire.
     ranks : list of int
-        Rank of each endpoint, the endpoint's own number where it has none.
+        Rank of each endpoint, the endpoint's own number where it has none (host memory).
+    with_rank : set of int
+        Endpoints that have a rank.
+    num_programs : int
+        Instances of the schedule; those of the image behind them are proxies.
     """
 
     def __init__(self, inputs: Inputs, names: Sequence[str], classes: Sequence[str]) -> None:
@@ -52,6 +56,8 @@ class Network:
         self.nodes = inputs.nodes
         endpoints = self.image["endpoints"]
         self.ranks = list(range(len(endpoints)))
+        self.with_rank = set(inputs.rank_endpoint.tolist())
+        self.num_programs = len(inputs.numbers("instances/task"))
         for rank, endpoint in enumerate(inputs.rank_endpoint.tolist()):
             self.ranks[endpoint] = rank
         self._endpoint_nodes = endpoints["node"].astype(np.int64)

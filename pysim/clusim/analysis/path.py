@@ -58,9 +58,11 @@ def critical_path(path: str | Path) -> Table:
 def _row(run: Critical, step: Step) -> tuple[Any, ...]:
     image, network = run.traced.network.image, run.traced.network
     channel, primitive, peer = -1, "", -1
+    names = run.traced.result.tasks.names
     if step.instance >= 0:
         channels = run.traced.inputs.numbers("instances/channel")
-        channel = int(channels[step.instance])
+        if step.instance < len(channels):
+            channel = int(channels[step.instance])
         prim = int(run.walk.slices.table(step.instance).prim[step.seq])
         primitive = OPCODES[int(image["prims"]["opcode"][prim])]
     if step.connection >= 0:
@@ -73,7 +75,9 @@ def _row(run: Critical, step: Step) -> tuple[Any, ...]:
         step.length_ps,
         step.kind.name.lower(),
         network.ranks[step.endpoint],
-        run.traced.result.tasks.names[step.task],
+        names[step.task]
+        if step.task < len(names)
+        else f"proxy at {network.endpoint_name(step.endpoint)}",
         channel,
         step.seq,
         primitive,

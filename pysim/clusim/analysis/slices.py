@@ -33,6 +33,29 @@ class Op:
     FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1, 16])
 
 
+def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
+    """Return the start of every task of an image [ps], those of proxies behind the schedule's included.
+
+    A trace has the times of the schedule's tasks. A proxy's starts when the last of those it follows is done, which is
+    known as nothing follows a proxy: it follows what the sender's task follows.
+    """
+    tasks, succ = image["tasks"], image["succ"]
+    found = np.zeros(len(tasks), np.int64)
+    found[: len(start_ps)] = start_ps
+    if len(tasks) == len(start_ps):
+        return found
+    owner = np.repeat(np.arange(len(tasks)), tasks["succ_hi"] - tasks["succ_lo"])
+    after: dict[int, set[int]] = {}
+    for before, later in zip(owner.tolist(), succ.tolist(), strict=True):
+        after.setdefault(later, set()).add(before)
+    alike = {
+        frozenset(own): int(start_ps[task]) for task, own in after.items() if task < len(start_ps)
+    }
+    for task in range(len(start_ps), len(tasks)):
+        found[task] = alike.get(frozenset(after.get(task, set())), 0)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class SliceTable:
     """The slices of one instance in order: primitive (row of the image) and bytes."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.network import Network
-from clusim.analysis.slices import NONE, Op, Slices
+from clusim.analysis.slices import NONE, Op, Slices, all_starts
 from clusim.errors import TraceError
 from clusim.outcome import Cause
 from clusim.trace.records import RecordFile
@@ -137,8 +137,8 @@ class Walk:
     ) -> None:
         self.image = network.image
         self.network = network
-        self.slices = Slices(network.image, start_ps)
-        self._start_ps, self._end_ps = start_ps, end_ps
+        self._start_ps, self._end_ps = all_starts(network.image, start_ps), end_ps
+        self.slices = Slices(network.image, self._start_ps)
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]
@@ -165,7 +165,8 @@ class Walk:
 
     def task_span(self, task: int) -> tuple[int, int]:
         """Return start and end of a task [ps]; -1 where not yet."""
-        return int(self._start_ps[task]), int(self._end_ps[task])
+        last = int(self._end_ps[task] if task < len(self._end_ps) else self._end_ps.max())
+        return int(self._start_ps[task]), last
 
     def _last_row(self) -> _Row | None:
         if not self._records.count:

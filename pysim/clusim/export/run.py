@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.slices import NONE, Op, Slices
+from clusim.analysis.slices import NONE, Op, Slices, all_starts
 from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_inputs
@@ -137,7 +137,8 @@ class Run:
     def pieces(self, *, flows: bool = True) -> Iterator[Piece]:
         """Yield the completed slices by completion; `flows` finds out which receive belongs to which send."""
         image = self.inputs.image
-        slices = Slices(image, self.result.tasks.start_ps)
+        slices = Slices(image, all_starts(image, self.result.tasks.start_ps))
+        programs = len(self.inputs.numbers("instances/task"))
         rank_of = np.full(len(image["endpoints"]), -1, np.int64)
         rank_of[self.inputs.rank_endpoint] = np.arange(self.num_ranks)
         ends = np.full(len(image["instances"]), -1, np.int64)
@@ -146,10 +147,14 @@ class Run:
             for block in records.blocks():
                 columns = (block[name].tolist() for name in ("time", "gate", "instance", "seq"))
                 for time, gate, instance, seq in zip(*columns, strict=True):
+                    if instance >= programs:
+                        continue  # a proxy
                     table = slices.table(instance)
                     prim = int(table.prim[seq])
                     flags, to, source = _ends(slices, links, instance, prim)
                     origin = slices.sender_of(instance, seq) if flows and flags & Op.RECV else None
+                    while origin is not None and origin[0] >= programs:
+                        origin = slices.sender_of(*origin)
                     yield Piece(
                         instance,
                         OPCODES[int(image["prims"]["opcode"][prim])],

@@ -65,6 +65,8 @@ class TraceWriter:
         Most completion records to store; 0 for none.
     """
 
+    takes_proxies = True
+
     def __init__(
         self,
         path: Path,
@@ -80,6 +82,7 @@ class TraceWriter:
         self.path = path
         self.partial = Path(f"{path}.partial")
         self._records = 0
+        self._tasks = len(tasks.names)
         self._max_records = max_records
         self._held: list[Array] = []
         self._held_rows = 0
@@ -142,7 +145,7 @@ class TraceWriter:
         began_s = time.monotonic()
         with self._guard():
             self._write_records()
-            self._write_tasks(*engine.task_times())
+            self._write_tasks(*(times[: self._tasks] for times in engine.task_times()))
             self._write_totals(engine.wires())
             self._write_bins(recorder.bins())
             self._file["/meta/progress"][:] = (now_ps, recorder.count, self._records)
