@@ -70,8 +70,8 @@ def _notes(table: Table) -> list[str]:
         row = stalls[0]
         left = format_time(total - row["time_ps"])
         notes.append(
-            f"{row['resource']} costs {row['share']:.1%} of the run ({format_time(row['time_ps'])}): {row['reason']};"
-            f" without that the run would take {left}, in first order"
+            f"{row['share']:.1%} of the run ({format_time(row['time_ps'])}) is lost to {row['resource']}:"
+            f" {row['reason']}; without that the run would take {left}, in first order"
         )
     most = max(rows, key=lambda row: int(row["time_ps"]), default=None)
     if most is not None and most["group"] != "stall":

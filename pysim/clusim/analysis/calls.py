@@ -28,8 +28,9 @@ def collectives(path: str | Path) -> Table:
     """Return a row for each collective call, in the order of start.
 
     The time is from the first rank's start to the last one's end; `skew_ps` is how much later the last rank started.
-    `limit` is the wire that was busiest meanwhile (also with the traffic of others), `limit_busy` its utilisation, and
-    `bound_GBps` the bus bandwidth if it were never idle. `exposed_ps` is the mean over the ranks.
+    Bandwidths count from then on: ranks that come early only wait. `limit` is the wire that was busiest from then on
+    (also with the traffic of others), `limit_busy` its utilisation, and `bound_GBps` the bus bandwidth if it were
+    never idle. `exposed_ps` is the mean over the ranks.
     """
     traced = open_traced(path)
     tasks, inputs, result = task_columns(traced), traced.inputs, traced.result
@@ -49,11 +50,13 @@ def collectives(path: str | Path) -> Table:
         start, end = int(tasks.start_ps[mine].min()), int(tasks.end_ps[mine].max())
         time, size = end - start, int(numbers["bytes"][call])
         ranks = int(numbers["ranks_off"][call + 1] - numbers["ranks_off"][call])
-        algbw = size * 1000 / time if time else 0.0
+        skew = int(tasks.start_ps[mine].max()) - start
+        together = time - skew
+        algbw = size * 1000 / together if together else 0.0
         busbw = algbw * busbw_factor(texts["operation"][call], ranks)
         limit, busy = "", 0.0
-        if len(used) and time:
-            uses = usage.busy(used, start, end)
+        if len(used) and together:
+            uses = usage.busy(used, start + skew, end)
             limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
         rows.append(
             (
@@ -66,7 +69,7 @@ def collectives(path: str | Path) -> Table:
                 start,
                 end,
                 time,
-                int(tasks.start_ps[mine].max()) - start,
+                skew,
                 algbw,
                 busbw,
                 limit,
