@@ -182,3 +182,20 @@ def test_machines_of_one_gpu(tmp_path: Path) -> None:
     for algorithm in ("ring", "tree", "hierarchical", "sharp"):
         schedule = build(fabric, "allreduce", algorithm, 123_456, channels=2)
         assert clusim.simulate(fabric, schedule, verify=True).verified
+
+
+def test_a_job_uses_the_nics_of_its_own_gpus() -> None:
+    """One GPU per machine sends over its NIC, not over those of its idle neighbours."""
+    fabric = clusim.load("hgx-h100-ndr", nodes=3)
+    for per_machine in (1, 2, 8):
+        ranks = [8 * machine + gpu for machine in range(3) for gpu in range(per_machine)]
+        layout = find_layout(fabric, ranks)
+        assert layout is not None
+        assert layout.live == list(range(per_machine))
+
+
+def test_gpus_without_a_common_near_nic_use_all() -> None:
+    """GPU 0 here and GPU 1 there have no NIC number in common."""
+    layout = find_layout(clusim.load("hgx-h100-ndr", nodes=2), [0, 9])
+    assert layout is not None
+    assert layout.live == list(range(8))

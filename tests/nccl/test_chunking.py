@@ -66,9 +66,11 @@ def test_parts_cover_the_data_without_gaps(size: int, protocol: Protocol) -> Non
     assert [part.channel for part in found] == list(range(len(found)))
     end = 0
     for part in found:
-        assert part.offset == end and part.num_bytes > 0
+        assert part.offset == end
+        assert part.num_bytes > 0
         end += part.num_bytes
-    assert end == size and len(found) <= 24
+    assert end == size
+    assert len(found) <= 24
 
 
 def test_a_channel_gets_at_least_32_kib_of_traffic() -> None:
@@ -89,7 +91,8 @@ def test_the_last_loop_of_a_ring_deals_the_rest_evenly() -> None:
     assert list(loop_chunk_bytes(part, 8)) == [2 << 20] * 4
     part = parts(20_000_000, 1)[0]
     assert list(loop_chunk_bytes(part, 8)) == [2 << 20, 402_848]
-    assert 8 * ((2 << 20) + 402_848) >= 20_000_000 and 402_848 % 16 == 0
+    assert 8 * ((2 << 20) + 402_848) >= 20_000_000
+    assert 402_848 % 16 == 0
 
 
 def test_the_grid_of_old_releases() -> None:
@@ -97,12 +100,14 @@ def test_the_grid_of_old_releases() -> None:
     loops = list(grid_loops(SIMPLE, 512 << 20, 24, 544, 8))
     assert [loop.chunk_bytes for loop in loops] == [2 << 20, 700_416]
     assert loops[1].offset == 24 * 8 * (2 << 20)
-    assert 700_416 % 4096 == 0 and 700_416 * 192 >= (512 << 20) - loops[1].offset
+    assert 700_416 % 4096 == 0
+    assert (512 << 20) - loops[1].offset <= 700_416 * 192
     first = loops[0]
     assert first.chunk_offset(1, 0, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 2 << 20
     assert first.chunk_offset(0, 1, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 16 << 20
     ll = next(grid_loops(LL, 1 << 20, 24, 512, 8))
-    assert ll.interleaved and ll.chunk_bytes == 8192
+    assert ll.interleaved
+    assert ll.chunk_bytes == 8192
 
 
 @pytest.mark.parametrize(
@@ -131,9 +136,8 @@ def test_tree_ll128_chunks_are_whole_grains() -> None:
 
 def test_pat_and_old_trees_shrink() -> None:
     shape = Shape(32, 4)
-    pat = plan_chunks(
-        Algorithm.PAT, SIMPLE, Collective.ALLGATHER, 1 << 20, 16, shape, NEW, DEFAULT
-    )
-    assert pat.chunk_bytes == 65_536 and pat.why.startswith("shrunk from 524288 B")
+    pat = plan_chunks(Algorithm.PAT, SIMPLE, Collective.ALLGATHER, 1 << 20, 16, shape, NEW, DEFAULT)
+    assert pat.chunk_bytes == 65_536
+    assert pat.why.startswith("shrunk from 524288 B")
     old = plan_chunks(TREE, SIMPLE, ALLREDUCE, 1 << 20, 2, shape, parse_version("2.12"), DEFAULT)
     assert old.chunk_bytes == 32_768

@@ -2,7 +2,8 @@
 
 Sources: the logs ``results/scaling_attributed/g{2,6}_auto.log`` of github.com/waynehacking8/nccl-collectives-bench
 (NCCL 2.29.2, H100), ``baseline_logs`` of github.com/cuiboyuan/nccl_log_rca_bench (NCCL 2.21.5, two PCIe GPUs over
-shared memory), and ``result_with_algo_topo_info.txt`` of github.com/Panlichen/nccl-tests (NCCL 2.12.12, 4 x 8 RTX 3090).
+shared memory), and ``result_with_algo_topo_info.txt`` of github.com/Panlichen/nccl-tests (NCCL 2.12.12, 4 x 8 RTX
+3090).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LL, LL128, SIMPLE = PROTOCOLS
 ALLREDUCE, ALLGATHER = Collective.ALLREDUCE, Collective.ALLGATHER
 
 
-def graphs(channels: int, rate: float, kind: Path, heads: Graph | None = None) -> dict[Algorithm, Graph]:
+def graphs(
+    channels: int, rate: float, kind: Path, heads: Graph | None = None
+) -> dict[Algorithm, Graph]:
     ring = Graph(Pattern.RING, channels, rate, rate, kind, Path.PIX, True)
     tree = Graph(Pattern.BALANCED_TREE, channels, rate, rate, kind, Path.PIX, True)
     heads = heads or Graph(Pattern.NVLS)
@@ -42,9 +45,7 @@ def h100(num_ranks: int, settings: Settings | None = None) -> CostTable:
 
 
 def two_pcie_gpus() -> CostTable:
-    return cost_table(
-        Group(2, 1, 80, 80, "amd"), graphs(1, 15, Path.SYS), parse_version("2.21.5")
-    )
+    return cost_table(Group(2, 1, 80, 80, "amd"), graphs(1, 15, Path.SYS), parse_version("2.21.5"))
 
 
 def rtx3090_cluster() -> CostTable:
@@ -166,3 +167,11 @@ def test_simple_rings_have_an_extra_warp_and_slow_ones_half_the_threads() -> Non
     assert fast.threads.num_threads == 512 + 32
     slow = select(rtx3090_cluster(), ALLREDUCE, 1 << 28, num_channels=2, nvls_channels=0)
     assert slow.threads.num_threads == 256 + 32
+
+
+def test_ll_is_bounded_by_the_cpu_over_several_nodes() -> None:
+    found = graphs(8, 48, Path.NVL)
+    for vendor, expected in (("intel", 39.0), ("amd", 22.5)):
+        group = Group(16, 2, 90, 90, vendor)
+        cost = cost_table(group, found, parse_version("2.29")).cost(ALLREDUCE, RING, LL)
+        assert cost.bandwidth_GBps * 30 / 16 == pytest.approx(expected)

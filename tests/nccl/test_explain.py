@@ -24,7 +24,8 @@ def test_text_says_channels_and_switch_points() -> None:
     text = run("dgx-h100", "--collective", "all_reduce")
     assert "24 ring channels (coll), 16 NVLS channels" in text
     assert "0-23        0 1 2 3 4 5 6 7" in text
-    assert "Ring LL" in text and "NVLS Simple" in text
+    assert "Ring LL" in text
+    assert "NVLS Simple" in text
     assert "fewer" not in text.split("choice by size")[0]
 
 
@@ -33,7 +34,8 @@ def test_json_is_complete() -> None:
         run("dgx-a100", "--size", "64KiB", "--size", "1GiB", "--nccl-version", "2.20", "--json")
     )
     assert [choice["size_bytes"] for choice in data["choices"]] == [65_536, 1 << 30]
-    assert data["channels"]["coll"] == 24 and len(data["rings"]) == len(data["trees"]) == 24
+    assert data["channels"]["coll"] == 24
+    assert len(data["rings"]) == len(data["trees"]) == 24
     large = data["choices"][1]
     assert (large["algorithm"], large["protocol"], large["channels"]) == ("Ring", "Simple", 24)
     assert large["gpu_bytes"] == pytest.approx((1 << 30) * 14 / 8)
@@ -69,7 +71,8 @@ def test_several_nodes_use_every_adapter_evenly() -> None:
     assert "NET/7" in render(data)
     plan = comm.plan(Collective.ALLGATHER, 1 << 30)
     sent = traffic(comm, Collective.ALLGATHER, plan)
-    assert sent is not None and sent.adapter_bytes is not None
+    assert sent is not None
+    assert sent.adapter_bytes is not None
     low, high = sent.adapter_bytes
     # 15/16 of the data leave the machine, over eight adapters.
     assert low == pytest.approx((1 << 30) * 15 / 16 / 8, rel=0.01)

@@ -13,12 +13,14 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from tests.nccl.machines import POLARIS
 
 from clusim import fabric
 from clusim.errors import InputError
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
-from clusim.nccl.constants import Algorithm, Path
+from clusim.nccl.constants import Algorithm, Collective, Path, Pattern, Protocol
+from clusim.nccl.search import search
 from clusim.nccl.topology import adapter_Gbps, build_system
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
@@ -137,36 +139,26 @@ def test_geforce_cards_go_through_the_host() -> None:
     assert (c.channels[0].parent[8], c.channels[1].parent[0]) == (0, 8)
 
 
-POLARIS = """
-architecture: ampere
-gdr_level: phb
-nodes:
-  gpu0..3: {kind: gpu, chip: a100-sxm4-40gb}
-  nic0..1: {kind: nic, nic: cassini-200g}
-  cpu0..3: {kind: switch, switch: epyc-milan}
-links:
-  - {from: gpu0, to: gpu1..3, count: 4, type: nvlink3}
-  - {from: gpu1, to: gpu2..3, count: 4, type: nvlink3}
-  - {from: gpu2, to: gpu3, count: 4, type: nvlink3}
-  - {from: gpu0..3, to: cpu0..3, pair: zip, type: pcie-gen4-x16-gpu}
-  - {from: nic0..1, to: [cpu1, cpu3], pair: zip, type: pcie-gen4-x16}
-  - {from: cpu0, to: cpu1..3, type: xgmi2}
-  - {from: cpu1, to: cpu2..3, type: xgmi2}
-  - {from: cpu2, to: cpu3, type: xgmi2}
-"""
-
-
 def test_a_mesh_whose_adapters_are_next_to_two_of_the_gpus() -> None:
-    text = POLARIS.replace("[cpu1, cpu3], pair: zip", "cpu1").replace("nic0..1, to", "nic0, to")
-    text += "  - {from: nic1, to: cpu3, type: pcie-gen4-x16}\n"
-    machine = fabric.loads(text, default_name="mesh")
-    system = build_system(machine, parse_version("2.20.5"))
-    from clusim.nccl.constants import Pattern
-    from clusim.nccl.search import search
-
+    system = build_system(fabric.loads(POLARIS), parse_version("2.20.5"))
     ring = search(system, Pattern.RING)
     assert ring.orders == ((1, 0, 2, 3), (3, 2, 0, 1))
     assert (ring.cross_nic, ring.intra_GBps, ring.type_inter) == (2, 24, Path.PHB)
+
+
+def test_collnet_needs_a_network_that_reduces_and_the_variable() -> None:
+    plain = comm("hgx-h100-ndr", "2.27", 4)
+    assert plain.graphs[Algorithm.COLLNET_DIRECT].num_channels == 0
+    c = comm("hgx-h100-ndr", "2.27", 4, "COLLNET_ENABLE=1")
+    assert c.graphs[Algorithm.COLLNET_DIRECT].num_channels == 8
+    assert c.graphs[Algorithm.COLLNET_CHAIN].num_channels == 8
+    cost = c.table.cost(Collective.ALLREDUCE, Algorithm.COLLNET_DIRECT, Protocol.SIMPLE)
+    # 2 x (3.7 us inside + 7 x 0.4 us) + 31 us of network.
+    assert cost.latency_us == pytest.approx(2 * (3.7 + 2.8) + 31)
+    assert cost.bandwidth_GBps > 0
+    roce = comm("aws-p5", "2.27", 2, "COLLNET_ENABLE=1")
+    cost = roce.table.cost(Collective.ALLREDUCE, Algorithm.COLLNET_DIRECT, Protocol.SIMPLE)
+    assert cost.why_not == "the network cannot reduce"
 
 
 def test_settings_bound_the_channels() -> None:
@@ -196,8 +188,18 @@ def test_efa_adapters_of_a_gpu_are_one_device() -> None:
 
 @pytest.mark.parametrize(
     ("model", "speed"),
-    [("cx7-ndr", 400), ("cx7-ndr200", 200), ("cx6-hdr", 200), ("cx6-hdr100", 100), ("efa-200g", 200)]
-    + [("cx6-fdr", 56), ("cassini-200g", 200), ("cx7-roce400", 400), ("cx8-xdr", 800)],
+    [
+        ("cx7-ndr", 400),
+        ("cx7-ndr200", 200),
+        ("cx6-hdr", 200),
+        ("cx6-hdr100", 100),
+        ("efa-200g", 200),
+        ("cx6-fdr", 56),
+        ("cx6-56", 56),
+        ("cassini-200g", 200),
+        ("cx7-roce400", 400),
+        ("cx8-xdr", 800),
+    ],
 )
 def test_adapter_speeds(model: str, speed: float) -> None:
     assert adapter_Gbps(model) == speed
@@ -212,6 +214,12 @@ def test_ranks_may_be_a_part_of_the_machine() -> None:
         communicator(machine, ranks=[3])
     with pytest.raises(InputError, match="has 8 GPUs"):
         communicator(machine, ranks=[8])
+
+
+def test_before_2_14_nccl_counted_on_peer_access_of_geforce_cards() -> None:
+    # As the costs of a logged run of 2.12.12 need it: one channel of the 7 GB/s of the adapter.
+    graph = comm("rtx3090x8-edr56", "2.12.12", 4).graphs[RING]
+    assert (graph.num_channels, graph.intra_GBps, graph.type_intra) == (1, 7, Path.SYS)
 
 
 @pytest.mark.parametrize("count", range(1, 40))

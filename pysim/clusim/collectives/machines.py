@@ -122,7 +122,24 @@ def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
     if len(by_zone) < 2:
         return None
     rails = Rails(arrays)
-    return Layout(list(by_zone.values()), tuple(ranks), rails, rails.live(by_zone))
+    machines = list(by_zone.values())
+    live = _near_rails(rails, ranks, machines, rails.live(by_zone))
+    return Layout(machines, tuple(ranks), rails, live)
+
+
+def _near_rails(
+    rails: Rails, ranks: Sequence[int], machines: Sequence[Sequence[int]], live: list[int]
+) -> list[int]:
+    """Return those of the rails `live` that are nearest to one of the ranks that take part, in every machine.
+
+    NCCL's search starts from the NICs that are near to the GPUs of the communicator: one GPU per machine uses its own
+    NIC, not those of its idle neighbours. Where no rail is near in all machines, all remain.
+    """
+    near = [
+        set().union(*(rails.near(ranks[position]) for position in machine)) for machine in machines
+    ]
+    common = set.intersection(*near) if near else set()
+    return [rail for rail in live if rail in common] or live
 
 
 def even_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout:

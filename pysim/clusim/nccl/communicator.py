@@ -210,7 +210,8 @@ def communicator(
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
-    systems = _systems(fabric, version, settings, members)
+    by_zone = _systems(fabric, version, settings, members)
+    systems = list(by_zone.values())
     if len(systems) == 1:
         systems[0].trim_network()
     elif any(not system.adapters for system in systems):
@@ -220,13 +221,16 @@ def communicator(
     found: dict[int, tuple[Graph, ...]] = {}
     machines: list[Machine] = []
     first = 0
-    for system in systems:
+    for zone, system in by_zone.items():
         if id(system) not in found:
             found[id(system)] = _search_all(system, settings)
         ring, tree, nvls, *_ = found[id(system)]
         count = len(system.gpus)
-        names = tuple((net.name,) for net in system.adapters)
-        machines.append(Machine(tuple(range(first, first + count)), ring, tree, nvls, names))
+        name = {_short(node.name): node.name for node in fabric.nodes if node.zone == zone}
+        adapters = tuple(tuple(name[_short(m)] for m in net.members) for net in system.adapters)
+        gpus = tuple(name[_short(gpu.name)] for gpu in system.gpus)
+        ranks_here = tuple(range(first, first + count))
+        machines.append(Machine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
     return _agree(fabric, version, settings, systems, machines, list(found.values()))
 
@@ -253,8 +257,8 @@ def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]
 
 def _systems(
     fabric: Fabric, version: Version, settings: Settings, members: dict[int, list[int]]
-) -> list[System]:
-    """Return what NCCL sees of each machine; machines that look alike share a system."""
+) -> dict[int, System]:
+    """Return what NCCL sees of each machine, by its number; machines that look alike share a system."""
     zones = {node.name: node.zone for node in fabric.nodes}
     parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
     for node in fabric.nodes:
@@ -269,12 +273,12 @@ def _systems(
                 (_short(link.a), _short(link.b), link.count, link.cls, link.name, rate)
             )
     alike: dict[tuple[object, ...], System] = {}
-    result = []
+    result = {}
     for zone, numbers in sorted(members.items()):
         key = (tuple(parts[zone]), tuple(numbers))
         if key not in alike:
             alike[key] = build_system(fabric, version, settings, zone=zone, ranks=numbers)
-        result.append(alike[key])
+        result[zone] = alike[key]
     return result
 
 

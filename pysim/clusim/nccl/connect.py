@@ -28,6 +28,8 @@ class Machine:
     ----------
     adapters : tuple of tuple of str
         Per adapter that NCCL sees, the adapters of the fabric it consists of.
+    gpus : tuple of str
+        Names of the GPUs in the fabric, in the order of `ranks`.
     """
 
     ranks: tuple[int, ...]
@@ -35,6 +37,7 @@ class Machine:
     tree: Graph
     nvls: Graph
     adapters: tuple[tuple[str, ...], ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,6 @@ class _Model:
         if self.group.num_nodes == 1:
             return self.tables.ll_GBps[self.row][0]
         row = 1 if self.group.cpu_vendor == "amd" else 0
-        if self.row >= 2 and self.version[:2] >= (2, 21):
-            row = self.row
         return self.tables.ll_GBps[row][self.column]
 
     def steps(self, collective: Collective) -> int:

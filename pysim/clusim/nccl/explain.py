@@ -76,11 +76,10 @@ def _adapters(comm: Communicator) -> list[dict[str, Any]]:
     result = []
     for net in system.adapters:
         gpu = system.local_gpu(net)
-        nic = next(link.remote for link in net.links)
         result.append(
             {
                 "name": net.name,
-                "fabric_node": nic.name,
+                "fabric_nodes": list(net.members),
                 "speed_GBps": net.speed_GBps,
                 "gpu": gpu.index if gpu is not None else None,
             }
@@ -184,8 +183,10 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     if data["adapters"] and nodes > 1:
         yield "adapters of a node"
         for net in data["adapters"]:
+            first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
+            which = first if first == last else f"{first}..{last}"
             near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no GPU of its own"
-            yield f"  {net['name']:<7} {net['fabric_node']:<14} {net['speed_GBps']:g} GB/s, next to {near}"
+            yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {near}"
     yield "rings"
     yield from _grouped([_order(ring, max_ranks) for ring in data["rings"]])
     yield "trees (root, and what each rank reduces into)"

@@ -66,6 +66,8 @@ class Device:
         Of an adapter: its rate, the latency its plugin states, whether its network reduces.
     port : int
         Adapters with the same number share one port.
+    members : tuple of str
+        Adapters of the fabric that an adapter consists of.
     """
 
     kind: Kind
@@ -80,6 +82,7 @@ class Device:
     collective: bool = False
     gpudirect: bool = True
     port: int = 0
+    members: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return self.name
@@ -231,6 +234,8 @@ def adapter_Gbps(model: str, rate_Bps: float = 0.0) -> float:
     if speed is None and name.startswith("bf3"):
         speed = 400
     if speed is None:
+        speed = _number(r"-(\d{2,3})g?$", name)
+    if speed is None:
         speed = round(rate_Bps * 8 / 1e9) or 100
     return float(speed)
 
@@ -375,7 +380,7 @@ def _add_adapters(
         if not model or model == "nic":
             model = uplink.name if uplink is not None else str(fabric.network.get("link", ""))
         nic = Device("nic", members[0], number)
-        net = Device("net", f"NET/{number}", number, port=number)
+        net = Device("net", f"NET/{number}", number, port=number, members=tuple(members))
         net.speed_GBps = sum(adapter_Gbps(model, rate) for _ in members) / 8
         net.gpudirect = first.nic.gpudirect if first.nic else True
         net.collective = _reduces(fabric)
@@ -428,8 +433,9 @@ def peer_access(system: System, a: Device, b: Device, route: Route, level: Path)
     settings = system.settings
     if settings.p2p_disable:
         return False
-    asks = route.type > Path.NVB and since(system.version, "asks the driver for peer access")
-    if asks and not (has_peer_access(a.chip) and has_peer_access(b.chip)):
+    if not since(system.version, "asks the driver for peer access"):
+        level = max(level, Path.PXB)
+    elif route.type > Path.NVB and not (has_peer_access(a.chip) and has_peer_access(b.chip)):
         return False
     if settings.p2p_level is not None:
         level = settings.p2p_level

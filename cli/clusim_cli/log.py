@@ -1,0 +1,32 @@
+"""``clusim log``: what a log of NCCL, RCCL or nccl-tests says."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+__all__ = ["command"]
+
+
+@click.group("log", short_help="Understand logs of NCCL, RCCL and nccl-tests.")
+def command() -> None:
+    """Understand the logs of real jobs: what NCCL_DEBUG=INFO made a job print, and tables of nccl-tests."""
+
+
+@command.command("summary", short_help="Print what a log says.")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--all", "everything", is_flag=True, help="Print long lists to their end.")
+def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:
+    """Print what was understood of LOG: versions, hosts, communicators, rings, transports, calls, what is odd.
+
+    Several files are the log of one job. They may be compressed (gzip, bzip2, xz); - is standard input.
+    """
+    from clusim.logs import read_logs, report, summarize
+
+    log = read_logs(logs)
+    if as_json:
+        click.echo(json.dumps(summarize(log)))
+    else:
+        click.echo(report(log, everything=everything))

@@ -1,0 +1,90 @@
+"""Growing columns: whole numbers kept in the smallest type that holds them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NONE", "Columns", "Rows", "small"]
+
+NONE = -1
+"""In a column: not there."""
+
+
+def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Return `values` in the smallest integer type that holds them all."""
+    if len(values) == 0:
+        return values.astype(np.int8)
+    low, high = int(values.min()), int(values.max())
+    return values.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+class Rows:
+    """Rows of a few whole numbers that come one at a time."""
+
+    def __init__(self, *names: str) -> None:
+        """Start empty, with these columns."""
+        self.names = names
+        self._flat = array("q")
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._flat) // len(self.names)
+
+    def add(self, *row: int) -> None:
+        """Add one row, a value for each column."""
+        self._flat.extend(row)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._flat = array("q")
+
+    def replace(self, name: str, values: Mapping[int, int]) -> None:
+        """Replace the keys of `values` by their values in one column."""
+        at = self.names.index(name)
+        for i in range(at, len(self._flat), len(self.names)):
+            self._flat[i] = values.get(self._flat[i], self._flat[i])
+
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        """Return a copy of the columns."""
+        table = np.array(self._flat, np.int64).reshape(-1, len(self.names))
+        return {name: table[:, i].copy() for i, name in enumerate(self.names)}
+
+
+class Columns:
+    """Columns that grow by whole arrays."""
+
+    def __init__(self, *names: str) -> None:
+        """Start empty, with these columns."""
+        self.names = names
+        self._parts: list[dict[str, NDArray[np.integer]]] = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._length
+
+    def add(self, part: Mapping[str, NDArray[np.integer]]) -> None:
+        """Add rows; `part` has an array for every column, all of one length."""
+        self._parts.append({name: small(part[name]) for name in self.names})
+        self._length += len(part[self.names[0]])
+
+    def replace(self, name: str, values: Mapping[int, int]) -> None:
+        """Replace the keys of `values` by their values in one column."""
+        for part in self._parts:
+            changed = part[name].astype(np.int64)
+            for old, new in values.items():
+                changed[part[name] == old] = new
+            part[name] = small(changed)
+
+    def columns(self) -> dict[str, NDArray[np.integer]]:
+        """Return the columns, and forget the parts they came in."""
+        whole: dict[str, NDArray[np.integer]] = {}
+        for name in self.names:
+            parts = [part.pop(name) for part in self._parts]
+            whole[name] = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        self._parts = [whole] if self._length else []
+        return dict(whole)

@@ -1,0 +1,91 @@
+"""Numbers and names in a buffer of text, many rows at once: what makes reading logs fast.
+
+All functions take `buffer`, the bytes of some lines as uint8 with `PADDING` more behind them, and arrays of
+positions in it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["PADDING", "decimals", "hashes", "hexadecimals", "positions", "word", "words"]
+
+PADDING = 256
+"""Bytes every buffer has behind its text, so that fixed-width looks never leave it."""
+
+Positions = NDArray[np.int64]
+
+_HEX = np.full(256, 255, np.uint8)
+for _digit in b"0123456789abcdefABCDEF":
+    _HEX[_digit] = int(chr(_digit), 16)
+_DECIMAL = np.where(_HEX < 10, _HEX, 255).astype(np.uint8)
+_DECIMAL[ord("a") : ord("f") + 1] = _DECIMAL[ord("A") : ord("F") + 1] = 255
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def words(buffer: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the view whose element i is the 8 bytes from position i on."""
+    return np.ndarray((len(buffer) - 7,), np.dtype("<u8"), buffer.data, 0, (1,))
+
+
+def word(text: bytes) -> tuple[np.uint64, np.uint64]:
+    """Return up to 8 bytes of `text` as a number, and the mask of the bytes that count."""
+    assert len(text) <= 8
+    mask = (1 << 8 * len(text)) - 1
+    return np.uint64(int.from_bytes(text, "little")), np.uint64(mask)
+
+
+def positions(buffer: NDArray[np.uint8], text: bytes) -> Positions:
+    """Return where `text` (at most 8 bytes) occurs."""
+    at = np.flatnonzero(buffer[: len(buffer) - PADDING] == text[0])
+    value, mask = word(text)
+    found: Positions = at[(words(buffer)[at] & mask) == value]
+    return found
+
+
+def _number(
+    buffer: NDArray[np.uint8], start: Positions, end: Positions, table: NDArray[np.uint8], base: int
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    length = end - start
+    longest = 19 if base == 10 else 16
+    good = (length > 0) & (length <= longest)
+    value = np.zeros(len(start), np.uint64)
+    factor = np.uint64(base)
+    for j in range(min(int(length.max(initial=0)), longest)):
+        digit = table[buffer[start + j]]
+        live = length > j
+        good &= (digit != 255) | ~live
+        value = np.where(live, value * factor + digit, value)
+    return value, good
+
+
+def decimals(
+    buffer: NDArray[np.uint8], start: Positions, end: Positions
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the decimal numbers written in [start, end), and which of them are numbers."""
+    return _number(buffer, start, end, _DECIMAL, 10)
+
+
+def hexadecimals(
+    buffer: NDArray[np.uint8], start: Positions, end: Positions
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return the hexadecimal numbers written in [start, end) without ``0x``, and which are numbers."""
+    return _number(buffer, start, end, _HEX, 16)
+
+
+def hashes(
+    buffer: NDArray[np.uint8], start: Positions, end: Positions, width: int
+) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each text [start, end), of which `width` bytes (a multiple of 8) are looked at."""
+    view = words(buffer)
+    length = np.minimum(end - start, width)
+    value = length.astype(np.uint64) * _MIX
+    for j in range(0, min(width, -(-int(length.max(initial=0)) // 8) * 8), 8):
+        left = np.clip(length - j, 0, 8).astype(np.uint64)
+        # A shift by 64 bits means nothing to the processor: two shifts for eight whole bytes.
+        mask = ~((~np.uint64(0) << (left * np.uint64(4))) << (left * np.uint64(4)))
+        value = (value ^ (view[np.where(left > 0, start + j, 0)] & mask)) * _MIX
+        value ^= value >> np.uint64(29)
+    return np.asarray(value, np.uint64)

@@ -1,0 +1,280 @@
+"""The lines of NCCL and RCCL about rings, trees, connections, the graph search, the topology and the cost tables."""
+
+from __future__ import annotations
+
+import re
+
+from clusim.logs.columns import NONE
+from clusim.logs.facts import Facts, Pattern, SystemNode
+from clusim.logs.messages import HANDLERS
+
+__all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
+
+CONNECTION = re.compile(
+    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[([0-9a-fA-F]+)\])? -> (\d+)(?:\[([0-9a-fA-F]+)\])?"
+    r" (?:\[(send|receive)\] )?via (.+)$"
+)
+_COLLNET = re.compile(r"Coll(?:Net)? (\d+)(?:/(\d+))? : (\d+) \[(send|receive)\] via (COLLNET/.+)$")
+_ORDER = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)( *\.\.\.)?\s*$")
+_LINK = re.compile(r"Ring (\d+) : (-?\d+) -> (\d+) -> (-?\d+)(?: comm .*)?\s*$")
+_TREE_LINE = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
+_TREES = re.compile(
+    r"\[(\d+)\] (-?\d+)((?:/-?\d+){2})?->(\d+)->(-?\d+)((?:/-?\d+){2})?(?:\|[-\d/>]+)?(?=\s|$|[A-Za-z])"
+)
+_TREES_NOW = re.compile(r"Trees(?: \[\d+\] -?\d+/-?\d+/-?\d+->\d+->-?\d+)+\s*")
+_INTEGER = re.compile(r"-?\d+")
+_COUNTS = re.compile(
+    r"(?:comm 0x[0-9a-f]+,? )?(\d+) coll channels, (?:(\d+) collnet channels, )?"
+    r"(?:(\d+) nvls channels, )?(\d+) p2p channels(?:, (\d+) p2p channels per peer)?"
+)
+_PATTERN = re.compile(
+    r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) (\d+(?:\.\d+)?)/(\d+(?:\.\d+)?),"
+    r"(?: nHops \d+,)? type (\w+)/(\w+), sameChannels (\d+)"
+)
+_PATTERN_ORDER = re.compile(r"\s*\d+ :((?: +(?:NET|GPU|NVS|NIC|PCI)/[\w-]+)+)\s*$")
+_SYSTEM = re.compile(
+    r"=== System : max(?:Bw|Width|Speed) (\d+(?:\.\d+)?) total(?:Bw|Width|Speed) (\d+(?:\.\d+)?)"
+)
+_SYSTEM_LINK = re.compile(r"( *)\+ (\w+)\[(\d+(?:\.\d+)?)\] - (\S+)(?: \((.*)\))?\s*$")
+_SYSTEM_NODE = re.compile(r"((?:CPU|PCI|GPU|NVS|NIC|NET)/\S+)(?: \((.*)\))?\s*$")
+_PATH = re.compile(r"(\w+/[\w-]+) \((\d+)/(\d+(?:\.\d+)?)/(\w+)\)")
+_PATH_LINE = re.compile(r"((?:GPU|NET|CPU|NVS|NIC)/[\w-]+) :(?=\w+/)")
+_COST = re.compile(r"\s*(\d+(?:\.\d+)?)/ *(\d+(?:\.\d+)?)\s*$")
+_COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
+_PROTOCOLS = ("LL", "LL128", "Simple")
+
+
+def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = CONNECTION.match(text)
+    if match is None:
+        return False
+    route = facts.route_of(match[8].rstrip())
+    if route == NONE:
+        return False
+    source, target = int(match[3]), int(match[5])
+    side = {"send": 1, "receive": 2, None: 0}[match[7]]
+    own = target if side == 2 else source
+    member = facts.member_of(thread, line, own)
+    index = int(match[2]) if match[2] is not None else 0
+    facts.add_connection(member, int(match[1]), index, source, target, route, side)
+    return True
+
+
+def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _ORDER.match(text)
+    if match is None:
+        return False
+    channel, ranks = int(match[1]), [int(rank) for rank in match[3].split()]
+    member = facts.members[facts.member_of(thread, line, 0)]
+    member.orders[channel] = ranks
+    if match[4]:
+        member.cut_orders.add(channel)
+    elif len(set(ranks)) != len(ranks):
+        return False
+    if match[2] is not None:
+        member.channel_total = int(match[2])
+    return True
+
+
+def _channel(facts: Facts, thread: int, line: int, text: str) -> bool:
+    return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
+
+
+def _ring(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _LINK.match(text)
+    if match is None:
+        return _connection(facts, thread, line, text)
+    channel, before, rank, after = (int(match[i]) for i in range(1, 5))
+    facts.links.add(facts.member_of(thread, line, rank), channel, before, rank, after)
+    return True
+
+
+def _tree(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _TREE_LINE.match(text)
+    if match is None:
+        return False
+    channel, up, rank, *down = (int(match[i]) for i in range(1, 7))
+    facts.trees.add(facts.member_of(thread, line, rank), channel, up, rank, *down)
+    return True
+
+
+def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
+    if _TREES_NOW.fullmatch(
+        text
+    ):  # as it is since 2.8; the line is long, and there is one for each rank
+        numbers = [int(number) for number in _INTEGER.findall(text)]
+        member = facts.member_of(thread, line, numbers[4])
+        for at in range(0, len(numbers), 6):
+            channel, down0, down1, down2, rank, up = numbers[at : at + 6]
+            facts.trees.add(member, channel, up, rank, down0, down1, down2)
+        return True
+    found = _TREES.findall(text)
+    member = NONE
+    for channel, left, more_left, rank, right, more_right in found:
+        # Up to 2.4 the parent comes first, later the children.
+        if more_left:
+            up, downs = int(right), [left, *more_left[1:].split("/")]
+        elif more_right:
+            up, downs = int(left), [right, *more_right[1:].split("/")]
+        else:
+            continue
+        if member == NONE:
+            member = facts.member_of(thread, line, int(rank))
+        facts.trees.add(member, int(channel), up, int(rank), *(int(down) for down in downs))
+    return bool(found)
+
+
+def _collnet(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _COLLNET.match(text)
+    if match is None:
+        return False
+    route = facts.route_of(match[5].rstrip())
+    if route == NONE:
+        return False
+    rank, side = int(match[3]), 1 if match[4] == "send" else 2
+    member, index = facts.member_of(thread, line, rank), int(match[2] or 0)
+    facts.add_connection(member, int(match[1]), index, rank, NONE, route, side)
+    return True
+
+
+def _counts(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _COUNTS.match(text)
+    if match is None:
+        return False
+    names = ("coll", "collnet", "nvls", "p2p", "p2p per peer")
+    member = facts.members[facts.member_of(thread, line)]
+    found = zip(names, match.groups(), strict=True)
+    member.counts = {name: int(value) for name, value in found if value is not None}
+    return True
+
+
+def _pattern(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _PATTERN.match(text)
+    if match is None:
+        return False
+    member = facts.members[facts.member_of(thread, line)]
+    member.patterns.append(
+        Pattern(
+            int(match[1]), int(match[2]), int(match[3]), float(match[4]), float(match[5]),
+            match[6], match[7], int(match[8]),
+        )
+    )  # fmt: skip
+    return True
+
+
+def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _PATTERN_ORDER.match(text)
+    if match is None:
+        return False
+    found = facts.members[facts.member_of(thread, line)].patterns
+    if found:
+        last = found[-1]
+        orders = (*last.orders, tuple(match[1].split()))
+        found[-1] = Pattern(
+            last.pattern, last.cross_nic, last.channels, last.bw_intra, last.bw_inter,
+            last.type_intra, last.type_inter, last.same_channels, orders,
+        )  # fmt: skip
+    return True
+
+
+def _system_start(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _SYSTEM.match(text)
+    if match is None:
+        return text.startswith("=====")
+    member = facts.members[facts.member_of(thread, line)]
+    member.system_bw = (float(match[1]), float(match[2]))
+    member.system = []
+    facts.threads[thread].in_system = True
+    return True
+
+
+def system_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+    """Note a line of the topology print that `thread` is in; leave it where it ends."""
+    member = facts.members[facts.member_of(thread, line)]
+    if match := _SYSTEM_LINK.match(text):
+        indents = facts.threads[thread].indents
+        while indents and indents[-1] >= len(match[1]):
+            indents.pop()
+        indents.append(len(match[1]))
+        node = SystemNode(len(indents), match[2], float(match[3]), match[4], match[5] or "")
+    elif match := _SYSTEM_NODE.match(text):
+        facts.threads[thread].indents.clear()
+        node = SystemNode(0, "", 0.0, match[1], match[2] or "")
+    else:
+        facts.threads[thread].in_system = False
+        return text.startswith("=====")
+    if len(member.system) < 10_000:
+        member.system.append(node)
+    return True
+
+
+def _path_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _PATH_LINE.match(text)
+    if match is None:
+        return False
+    paths = _PATH.findall(text, match.end())
+    member = facts.members[facts.member_of(thread, line)]
+    member.paths[match[1]] = {to: (int(n), float(bw), kind) for to, n, bw, kind in paths}
+    return bool(paths)
+
+
+def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
+    """Note a line of the tuner's table of latencies [us] and bandwidths [GB/s]."""
+    name, *cells = (cell.strip() for cell in text.split("|"))
+    speaker = facts.threads[thread]
+    cells = [cell for cell in cells if cell]
+    if not cells:
+        return False
+    if name == "Algorithm":
+        speaker.table = [f"{algorithm}/{p}" for algorithm in cells for p in _PROTOCOLS]
+        return True
+    if name in ("Protocol", "Max NThreads"):
+        return True
+    if name.startswith("Latency"):  # up to 2.20: one header, "Tree/ LL | Tree/ LL128 | ..."
+        speaker.table = ["/".join(part.strip() for part in cell.split("/")) for cell in cells]
+        return True
+    if name not in _COLLECTIVES or len(cells) > len(speaker.table):
+        return False
+    member = facts.members[facts.member_of(thread, line)]
+    for column, cell in zip(speaker.table, cells, strict=False):
+        if match := _COST.match(cell):
+            algorithm, _, protocol = column.partition("/")
+            member.costs[name, algorithm, protocol] = (float(match[1]), float(match[2]))
+    return True
+
+
+def _thresholds(facts: Facts, thread: int, line: int, text: str) -> bool:
+    facts.members[facts.member_of(thread, line)].thresholds = text[16:].strip()
+    return True
+
+
+HANDLERS |= {
+    "Channel": _channel,
+    "Ring": _ring,
+    "Tree": _tree,
+    "Trees": _trees,
+    "CollNet": _collnet,
+    "Coll": _collnet,
+    "Pattern": _pattern,
+    "===": _system_start,
+    "threadThresholds": _thresholds,
+}
+
+BARE = ("Channel", "Ring", "Tree", "Trees", "Pattern")
+"""Messages that are understood without anything in front of them."""
+
+
+def by_shape(facts: Facts, thread: int, line: int, text: str) -> bool:
+    """Understand a message by what it looks like, where its first word does not tell."""
+    if "|" in text and _cost(facts, thread, line, text):
+        return True
+    if "coll channels" in text:
+        return _counts(facts, thread, line, text)
+    if text.startswith(("--", "Paths from ", " (")):  # how paths were found, of altered builds
+        facts.count(facts.notes, text.split("->")[0], line)
+        return True
+    if text.startswith(" "):
+        return _pattern_order(facts, thread, line, text)
+    if " :" in text[:40] and "/" in text[:8]:
+        return _path_line(facts, thread, line, text)
+    return text.startswith("=====")

@@ -1,0 +1,254 @@
+"""The lines of NCCL and RCCL about communicators, networks and settings; `graphs` has those about channels.
+
+A handler takes the facts, the thread that wrote, the line number and the message, and returns whether it understood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from clusim.logs.columns import NONE
+from clusim.logs.facts import Facts
+
+__all__ = [
+    "ALGORITHMS",
+    "HANDLERS",
+    "PROTOCOLS",
+    "Handler",
+    "environment",
+    "note_version",
+    "parse_choice",
+]
+
+Handler = Callable[[Facts, int, int, str], bool]
+
+ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+PROTOCOLS = ("LL", "LL128", "Simple")
+_BY_NAME = {name.upper(): name for name in (*ALGORITHMS, *PROTOCOLS)} | {
+    "COLLNET_DIRECT": "CollNetDirect",
+    "COLLNET_CHAIN": "CollNetChain",
+    "NVLS_TREE": "NVLSTree",
+    "COLLNET": "CollNetDirect",
+}
+
+_COMM = re.compile(
+    r"(?:\[Rank \d+\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)\b(.*)",
+    re.DOTALL,
+)
+_PAIR = re.compile(r"(\w+) (0x[0-9a-fA-F]+|-?[0-9a-fA-F]+)\b")
+_EVENT = re.compile(r"- (?:(Init|Destroy|Abort|Finalize|Revoke) )?(\w+)")
+_VERSION = re.compile(
+    r"(?:^|\s)([NR])CCL version\s*:?\s*(\d+\.\d+(?:\.\d+)?)(?:[-.][\w.]*)?(\+\w+\.?\d*)?"
+)
+_TIMINGS = re.compile(
+    r"Init timings(?: - (\w+))?: rank (\d+) n[rR]anks (\d+) total (\d+(?:\.\d+)?) \((.*)\)"
+)
+_TIMING = re.compile(r"(\w+) (\d+(?:\.\d+)?)")
+_NAMED = re.compile(
+    r"(?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?(?: time (\d+(?:\.\d+)?))?(?: comm (0x[0-9a-f]+))?\s*$"
+)
+_ENV = re.compile(r"(\w+) set by (?:environment|user|config file[^ ]*) to (.*)")
+_NET_LIST = re.compile(r"\[(\d+)\]([\w.-]+):(\d+/\w+|[\w.:\[\]%-]+?)(?:<\d+>)?(?=[\s;]|$)")
+_NET_DEV = re.compile(r"\[(\d+)\] ([\w.-]+):\S+:(\d+)/(\w+) .*?speed=(\d+)")
+_VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+) speed=(\d+)")
+_NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
+_NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]+) headRank (-?\d+) nHeads (\d+)")
+_NVLS_HEAD = re.compile(r"NVLS Head +(\d+): +([\d ]+)$")
+_NVLS_TREE = re.compile(r"(-?\d+)/(-?\d+)/(-?\d+)->(\d+)->(-?\d+)")
+_KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
+
+
+def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _COMM.match(text)
+    if match is None:
+        return False
+    pairs = dict(_PAIR.findall(match[5].partition(" - ")[0].replace("- Init", " - Init")))
+    pointer, rank, n_ranks = int(match[2], 16), int(match[3]), int(match[4])
+    event = _EVENT.search(match[5])
+    verb, state = (event[1] or "", event[2]) if event else ("", "")
+    if rank >= n_ranks or pointer == 0:
+        return False
+    number = facts.member_at(thread, pointer, line)
+    member = facts.members[number]
+    # The address of a communicator that ended is soon another's.
+    known = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
+    again = verb == "Init" and state == "START" and (member.started or member.complete)
+    if (known or again or (member.ended and verb == "Init")) and verb not in ("Destroy", "Abort"):
+        number = facts.new_member(thread, line, pointer)
+        member = facts.members[number]
+    member.rank, member.n_ranks = rank, n_ranks
+    member.function = match[1] or member.function
+    _details(facts, member.process, member, pairs)
+    if verb == "Init":
+        member.started |= state == "START"
+        member.complete |= state == "COMPLETE"
+        member.ended = "aborted" if state == "ABORT" else member.ended
+    elif verb in ("Destroy", "Abort") and state in ("COMPLETE", "START"):
+        member.ended = "destroyed" if verb == "Destroy" else "aborted"
+    if verb in ("", "Init"):
+        facts.speaks_of(thread, number)
+    return True
+
+
+_FIELDS = {
+    "cudaDev": ("device", 10), "nvmlDev": ("nvml", 10), "busId": ("bus", 16),
+    "commId": ("comm_id", 16), "splitCount": ("split", 10), "color": ("color", 10),
+    "key": ("key", 10), "nNodes": ("n_nodes", 10), "localRanks": ("local_ranks", 10),
+    "localRank": ("local_rank", 10),
+}  # fmt: skip
+
+
+def _details(facts: Facts, process: int, member: object, pairs: dict[str, str]) -> None:
+    for name, text in pairs.items():
+        if name == "parent":
+            bound = facts.bindings.get((process, int(text, 16)))
+            member.parent = bound[-1][1] if bound else NONE  # type: ignore[attr-defined]
+        elif name in _FIELDS:
+            attribute, base = _FIELDS[name]
+            try:
+                setattr(member, attribute, int(text, base))
+            except ValueError:
+                continue
+
+
+def note_version(facts: Facts, text: str) -> bool:
+    """Note the version of the library if `text` names it."""
+    match = _VERSION.search(text)
+    if match is None:
+        return False
+    facts.library = "RCCL" if match[1] == "R" else facts.library or "NCCL"
+    facts.versions[f"{match[2]}{match[3] or ''}"] += 1
+    return True
+
+
+def _version(facts: Facts, thread: int, line: int, text: str) -> bool:
+    return note_version(facts, text) or text.startswith("NCCL git version")
+
+
+def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _TIMINGS.match(text)
+    if match is None:
+        return False
+    member = facts.members[facts.member_of(thread, line, int(match[2]))]
+    parts = {name: float(value) for name, value in _TIMING.findall(match[5])}
+    member.n_ranks = int(match[3]) if member.n_ranks == NONE else member.n_ranks
+    member.timings = {"total": float(match[4])} | parts
+    return True
+
+
+def parse_choice(text: str) -> tuple[str, int, str, str, int, int, float] | None:
+    """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a tuning line."""
+    match = _NAMED.match(text)
+    if match is None:
+        return None
+    algorithm, protocol = match[3], match[4]
+    if algorithm.isdigit() and protocol.isdigit():
+        if int(algorithm) >= len(ALGORITHMS) or int(protocol) >= len(PROTOCOLS):
+            return None
+        algorithm, protocol = ALGORITHMS[int(algorithm)], PROTOCOLS[int(protocol)]
+    low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
+    return (
+        match[1] or "", int(match[2]), _BY_NAME.get(algorithm.upper(), algorithm),
+        _BY_NAME.get(protocol.upper(), protocol), low, high, float(match[7] or NONE),
+    )  # fmt: skip
+
+
+def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
+    """Note a setting, whatever its name starts with."""
+    match = _ENV.match(text)
+    if match is None:
+        return False
+    value = match[2].strip()
+    if re.fullmatch(r"-?\d+\.", value):
+        value = value[:-1]
+    values = facts.environment.setdefault(match[1], {})
+    if value not in values and len(values) >= 64:
+        value = "(others)"
+    values.setdefault(value, set()).add(facts.threads[thread].process)
+    return True
+
+
+def _network(facts: Facts, thread: int, line: int, text: str) -> bool:
+    process = facts.processes[facts.threads[thread].process]
+    if text.startswith("Using network "):
+        process.network = text[14:].strip()
+        return True
+    if text.startswith("Initialized NET plugin "):
+        process.network = text[23:].strip()
+        return True
+    host = facts.nics.setdefault(process.host, {})
+    if text.startswith(("NET/IB : Using", "NET/Socket : Using")):
+        for _index, name, what in _NET_LIST.findall(text):
+            host.setdefault(name, what)
+        return True
+    if match := _NET_DEV.search(text):
+        host[match[2]] = f"{match[3]}/{match[4]} {int(match[5]) / 1000:g} Gb/s"
+        return True
+    return _VIRTUAL.search(text) is not None
+
+
+def _noted(facts: Facts, thread: int, line: int, text: str) -> bool:
+    facts.count(facts.notes, text, line)
+    return True
+
+
+def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
+    if match := _NVLS_DEV.match(text):
+        member = facts.members[facts.member_of(thread, line)]
+        member.nvls = match[1] is None
+        return True
+    if match := _NVLS_COMM.match(text):
+        member = facts.members[facts.member_at(thread, int(match[1], 16), line)]
+        member.n_heads = int(match[3])
+        return True
+    if match := _NVLS_HEAD.match(text.rstrip()):
+        member = facts.members[facts.member_of(thread, line)]
+        member.nvls_heads[int(match[1])] = [int(rank) for rank in match[2].split()]
+        return True
+    if text.startswith("NVLS Trees"):
+        trees = _NVLS_TREE.findall(text)
+        for channel, (d0, d1, d2, rank, up) in enumerate(trees):
+            member_number = facts.member_of(thread, line, int(rank))
+            facts.nvls_trees.add(
+                member_number, channel, int(up), int(rank), int(d0), int(d1), int(d2)
+            )
+        return bool(trees)
+    return False
+
+
+def _connected(facts: Facts, thread: int, line: int, text: str) -> bool:
+    what = text[10:].partition(",")[0].strip()
+    if what not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
+        return text.startswith("Connected ")
+    facts.members[facts.member_of(thread, line)].connected.add(what)
+    return True
+
+
+def _kernel(facts: Facts, thread: int, line: int, text: str) -> bool:
+    match = _KERNEL.match(text)
+    if match is None:
+        return False
+    if match[1] == "KL" and match[2] and len(facts.kernels) < 10_000:
+        facts.kernels[match[2]] += 1
+    return True
+
+
+HANDLERS: dict[str, Handler] = {
+    "comm": _comm, "ncclCommInitRank": _comm, "ncclCommInitRankConfig": _comm,
+    "ncclCommInitRankScalable": _comm, "ncclCommInitAll": _comm, "ncclCommSplit": _comm,
+    "ncclCommInitRankFunc": _comm, "ncclCommShrink": _comm, "ncclCommGrow": _comm,
+    "[Rank": _comm,
+    "NCCL": _version, "RCCL": _version,
+    "Init": _timings,
+    "NVLS": _nvls,
+    "Connected": _connected,
+    "Using": _network, "NET/IB": _network, "NET/Socket": _network, "NET/IB:": _network,
+    "Initialized": _network,
+    "##": _kernel,
+}  # fmt: skip
+"""By the first word of a message."""
+
+for _word in ("Bootstrap", "Setting", "P2P", "Launch", "DMA-BUF", "ncclTopoGetCpuAffinity:"):
+    HANDLERS[_word] = _noted

@@ -1,0 +1,261 @@
+"""Tables of nccl-tests as measurements, also where other lines were written into their rows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Device", "Run", "Tables"]
+
+_TYPES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16",
+    "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "float16", "char", "int", "fp8",
+)  # fmt: skip
+_NUMBER = r"(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|inf|-nan|N/A)"
+_ROW = re.compile(rf"\s*(\d+)\s+(\d+)\s+({'|'.join(_TYPES)})(?=\s|$|[a-z-])(.*)$")
+_VALUES = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER})*\s*$")
+_ROOT = re.compile(r"-?\d+")
+_OPS = ("sum", "prod", "max", "min", "avg", "mulsum", "none", "all")
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s+Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)"
+    r"\s+\[(?:0x)?([0-9a-fA-F:.]+)\]\s*(.*?)\s*$"
+)
+_CONFIG = re.compile(r"(\w+(?: iters)?):? (\d+)(?=[\s(]|$)")
+_STARTED = re.compile(r"#\s*Collective test starting:\s*(\w+)")
+_CONCLUDED = re.compile(r"#\s*Collective test concluded")
+_TESTS = re.compile(r"#\s*nccl-tests version (\S+)(?: nccl-headers=(\d+))?(?: nccl-library=(\d+))?")
+_AVERAGE = re.compile(rf"#\s*Avg bus bandwidth\s*:\s*({_NUMBER})\s*$")
+_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s*(\w*)")
+_COMMAND = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv|gather|scatter|"
+    r"hypercube)_perf\b"
+)
+_FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A rank of nccl-tests: where it ran, on which GPU; `bus` is the bus number, -1 if the tool printed none."""
+
+    rank: int
+    group: int
+    pid: int
+    host: str
+    device: int
+    bus: str
+    name: str
+
+
+@dataclass(slots=True)
+class Run:
+    """One start of an nccl-tests program and its rows; times in us, bandwidths in GB/s, nan where not printed."""
+
+    source: str
+    line: int
+    number: int = 0
+    config: dict[str, int] = field(default_factory=dict)
+    test: str = ""
+    version: str = ""
+    library: str = ""
+    devices: list[Device] = field(default_factory=list)
+    header: tuple[str, ...] = ()
+    halves: int = 0
+    sizes: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    ops: list[str] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    values: list[tuple[float, ...]] = field(default_factory=list)
+    row_lines: list[int] = field(default_factory=list)
+    average_busbw: float = float("nan")
+    wrong: int = -1
+    failures: list[str] = field(default_factory=list)
+    reduced: str = ""
+    broken: int = 0
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return one of time, algbw, busbw, error, and time_in_place, ... as an array."""
+        names = ("time", "algbw", "busbw", "error")
+        base = name.removesuffix("_in_place")
+        index = names.index(base) + (4 if base != name else 0)
+        return np.array([row[index] for row in self.values], np.float64)
+
+    @property
+    def n_ranks(self) -> int:
+        """Number of ranks, 0 if it was not printed."""
+        return len({device.rank for device in self.devices})
+
+    def collective(self) -> str:
+        """Return what was measured: as printed, else concluded from busbw/algbw; several names if it fits them all."""
+        if self.test:
+            return self.test.removesuffix("_perf")
+        n = self.n_ranks
+        algbw, busbw = self.column("algbw"), self.column("busbw")
+        big = algbw > 1 if (algbw > 1).any() else algbw > 0
+        if n < 2 or not big.any():
+            return ""
+        ratio = float(np.median(busbw[big] / algbw[big]))
+        near = {
+            2 * (n - 1) / n: "all_reduce",
+            (n - 1) / n: "all_gather, reduce_scatter or alltoall",
+            1.0: "broadcast, reduce or sendrecv" if n > 2 else "all_reduce, broadcast or sendrecv",
+        }
+        best = min(near, key=lambda value: abs(value - ratio))
+        return near[best] if abs(best - ratio) < 0.05 * best else ""
+
+
+def _float(word: str) -> float:
+    return float("nan") if word == "N/A" else float(word)
+
+
+class Tables:
+    """Reads the lines of nccl-tests of one file, in order; other programs' lines are refused."""
+
+    def __init__(self, source: str) -> None:
+        """Start with no run open."""
+        self.source = source
+        self.runs: list[Run] = []
+        self.command = ""
+        self._head: tuple[int, int, str, str, int] | None = None
+        self._values: list[float] = []
+        self._line = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a table was begun, so that lines of numbers may be its rows."""
+        return bool(self.runs) and bool(self.runs[-1].header)
+
+    def comment(self, text: str, line: int) -> bool:
+        """Read a line that starts with #."""
+        if match := _RANK.match(text):
+            rank, group, pid, host, device, bus, name = match.groups()
+            run = self._run(line)
+            run.devices.append(
+                Device(int(rank), int(group or 0), int(pid), host, int(device), bus, name)
+            )
+            return True
+        bare = text[1:].strip()
+        if bare.startswith("nThread ") or (bare.startswith("minBytes ") and "maxBytes" in bare):
+            run = self._begin(line)
+            run.config = {name: int(value) for name, value in _CONFIG.findall(bare)}
+            return True
+        if bare.startswith("size ") and "time" in bare.split():
+            self._header(bare.split(), line)
+            return True
+        if match := _STARTED.match(text):
+            self._begin(line).test = match[1]
+        elif match := _TESTS.match(text):
+            run = self._begin(line)
+            run.version, run.library = match[1], match[3] or ""
+        elif match := _AVERAGE.match(text):
+            self._finish()
+            self._run(line).average_busbw = _float(match[1])
+        elif match := _BOUNDS.match(text):
+            self._finish()
+            self._run(line).wrong = int(match[1])
+        elif _CONCLUDED.match(text):
+            self._finish()
+        elif bare.startswith("Reducing maxBytes"):
+            self._run(line).reduced = bare
+        else:
+            return bare in ("", "Using devices") or bare.startswith(("(B)", "out-of-place"))
+        return True
+
+    def text(self, text: str, line: int) -> bool:
+        """Read a line, or a piece of one, that may be a row or a part of it."""
+        if match := _ROW.match(text):
+            return self._row(match, line)
+        if self._head is not None and _VALUES.match(text):
+            return self._take(text)
+        if _FAILURE.search(text):
+            self._run(line).failures.append(text.strip()[:200])
+            return True
+        if not self.command and (command := _COMMAND.search(text)):
+            self.command = f"{command[1]}_perf"
+        return False
+
+    def close(self) -> None:
+        """Finish a row that is still open at the end of the file."""
+        self._finish()
+
+    def _run(self, line: int) -> Run:
+        return self.runs[-1] if self.runs else self._begin(line)
+
+    def _begin(self, line: int) -> Run:
+        """Open a run, unless the one that is open has only its first lines."""
+        self._finish()
+        last = self.runs[-1] if self.runs else None
+        if last is None or last.config or last.header or last.devices:
+            self.runs.append(Run(self.source, line, test=self.command))
+            self.command = ""
+        return self.runs[-1]
+
+    def _header(self, names: list[str], line: int) -> None:
+        run = self._run(line)
+        if run.header:
+            self._finish()
+        end = names.index("time")
+        run.header = tuple(names[:end])
+        run.halves = names.count("time")
+
+    def _row(self, match: re.Match[str], line: int) -> bool:
+        rest = match[4]
+        run = self.runs[-1] if self.runs else None
+        header = run.header if run is not None and run.header else None
+        op, root = "", -1
+        words = rest.split()
+        if words and (header is None or "redop" in header):
+            named = next((name for name in _OPS if words[0] == name), "")
+            if named or header is not None:
+                op = named or words[0]
+                words = words[1:]
+        # Without a header, a whole number before the times is the root: -1, or a rank.
+        numbers = [word for word in words if _VALUES.match(word) or _ROOT.fullmatch(word)]
+        if len(numbers) != len(words):
+            return False
+        if words and (
+            (header is not None and "root" in header)
+            or (header is None and len(words) in (5, 9) and _ROOT.fullmatch(words[0]))
+        ):
+            if not _ROOT.fullmatch(words[0]):
+                return False
+            root, words = int(words[0]), words[1:]
+        if header is None and len(words) not in (4, 8):
+            return False
+        self._finish()
+        run = self._run(line)
+        self._head = (int(match[1]), int(match[2]), match[3], op, root)
+        self._line = line
+        if header is None:
+            run.halves = max(run.halves, len(words) // 4)
+        return self._take(" ".join(words)) if words else True
+
+    def _take(self, text: str) -> bool:
+        values = [_float(word) for word in text.split()]
+        if len(self._values) + len(values) > 8:
+            return False
+        self._values += values
+        if len(self._values) >= 4 * max(1, self.runs[-1].halves):
+            self._finish()
+        return True
+
+    def _finish(self) -> None:
+        """Keep the row that is open if it has its numbers."""
+        if self._head is None:
+            return
+        run = self._run(self._line)
+        if len(self._values) in (4, 8):
+            size, count, kind, op, root = self._head
+            run.sizes.append(size)
+            run.counts.append(count)
+            run.types.append(kind)
+            run.ops.append(op)
+            run.roots.append(root)
+            run.values.append(tuple((*self._values, *[float("nan")] * 4)[:8]))
+            run.row_lines.append(self._line)
+        else:
+            run.broken += 1
+        self._head, self._values = None, []
