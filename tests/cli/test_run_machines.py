@@ -73,7 +73,7 @@ def test_sharp_moves_half_of_what_a_ring_moves_over_the_nics(clusim: Clusim) -> 
     assert found["sharp"][0] > found["ring"][0]
 
 
-def test_a_trace_of_several_machines_has_the_schedules_programs_only(
+def test_a_trace_of_several_machines_has_tasks_of_the_schedule_and_slices_of_proxies(
     clusim: Clusim, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.h5"
@@ -84,7 +84,9 @@ def test_a_trace_of_several_machines_has_the_schedules_programs_only(
     assert f"{result.fingerprint:016x}" == json.loads(done.out)["fingerprint"]
     assert len(result.tasks.names) == 16
     assert (result.tasks.end_ps > 0).all()
-    assert set(read_records(path)["instance"].tolist()) <= set(range(16 * 8))
+    programs = read_records(path)["instance"]
+    assert set(programs[programs < 16 * 8].tolist()) == set(range(16 * 8))
+    assert set(programs[programs >= 16 * 8].tolist()) == set(range(16 * 8, 16 * 8 + 2 * 8))
 
 
 def test_faults_slow_a_run_and_change_its_plan(clusim: Clusim) -> None:

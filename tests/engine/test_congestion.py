@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from clusim.engine import Simulation
 from clusim.outcome import Stop
-
 from support.images import ImageBuilder
 
 KB = 1000
@@ -36,7 +36,9 @@ def _incast(
     form = b.format(header=HEADER)
     switch = b.switch(latency_ps=SWITCH_PS)
     hosts = [b.endpoint(latency_ps=1) for _ in range(senders + 1)]
-    links = [b.link(host, switch, RATE, latency_ps=LATENCY_PS, format=form, **wire) for host in hosts]
+    links = [
+        b.link(host, switch, RATE, latency_ps=LATENCY_PS, format=form, **wire) for host in hosts
+    ]
     row = b.control(line_rate=LINE_RATE, min_rate=LINE_RATE // 1000, **control) if control else None
     for number, host in enumerate(hosts[1:]):
         first = start_ps[number] if start_ps else 0
@@ -56,7 +58,12 @@ def test_pauses_with_headroom_lose_nothing(senders: int) -> None:
     xoff = 100 * KB
     buffer = xoff + ROUND_TRIP_BYTES + 2 * (MTU + HEADER)
     sim, _ = _incast(
-        senders, messages=16, size=1 << 20, buffer_bytes=buffer, xoff_bytes=xoff, xon_bytes=xoff // 2
+        senders,
+        messages=16,
+        size=1 << 20,
+        buffer_bytes=buffer,
+        xoff_bytes=xoff,
+        xon_bytes=xoff // 2,
     )
     wires = sim.wires()
     assert wires["overflows"].sum() == 0
@@ -79,7 +86,12 @@ def test_pauses_keep_the_bottleneck_busy() -> None:
     """With a resume threshold of more than a round trip the receiver's link never idles."""
     xoff = 200 * KB
     sim, wire = _incast(
-        4, messages=16, size=1 << 20, buffer_bytes=400 * KB, xoff_bytes=xoff, xon_bytes=xoff - 2 * MTU
+        4,
+        messages=16,
+        size=1 << 20,
+        buffer_bytes=400 * KB,
+        xoff_bytes=xoff,
+        xon_bytes=xoff - 2 * MTU,
     )
     row = sim.wires()[wire]
     assert row["busy_ps"] / sim.now_ps > 0.98

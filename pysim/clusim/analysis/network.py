@@ -313,10 +313,10 @@ class Network:
         data = self._way_ps(stages, _HEADER_READ_RESP)
         asked = self._way_ps([self.group(int(conn["first_group"])), stages[0]], _HEADER_READ_REQ)
         members = self.image["mgroup_members"]
-        read = int(ends["read_latency_ps"][members].max(initial=0))
+        fetch = int(ends["read_latency_ps"][members].max(initial=0))
         units = self.units_of(connection)
         unit = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
-        return asked + read + data + unit + own
+        return asked + fetch + data + unit + own
 
     def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
         """Return the latency of a packet up to the root of its tree and of the result down to memory [ps]."""
