@@ -36,7 +36,13 @@ BACK = [
     {"analysis"},
     {"report", "export"},
 ]
-JOIN = [{"session"}, {"job", "rerun"}, {"simulate"}, {"__init__", "__main__", "_engine"}]
+JOIN = [
+    {"session"},
+    {"job", "rerun"},
+    {"simulate"},
+    {"training"},
+    {"__init__", "__main__", "_engine"},
+]
 
 # What a front module may take from the back: the plain columns of a result.
 FRONT_MAY_USE = {"result"}

@@ -58,7 +58,8 @@ def congestion(trace: Path, over_time: bool, **form: Any) -> None:
     from clusim.analysis import congestion as analysis
 
     table = analysis.wire_history(trace) if over_time else analysis.congestion(trace)
-    _show(table, form, ("bytes",))
+    never = tuple(name for name in ("pauses", "marks") if not table.facts.get(name))
+    _show(table, form, ("bytes", *never))
 
 
 @command.command("overlap")
@@ -75,7 +76,7 @@ def overlap(trace: Path, **form: Any) -> None:
 @click.option(
     "--confirm",
     is_flag=True,
-    help="Simulate again with the first stalled link at the rate of its like.",
+    help="Simulate again with the first stalled link as fast as its like, or all of them twice as fast.",
 )
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
     """Charge the run's time, along its critical path, to what it was lost on."""
@@ -92,8 +93,8 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 @command.command("critical-path")
 @_form
 @click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
-              help="What the run would take if WHAT were faster: a class of wires (nvlink), a wire ('gpu0->*'), hbm, "
-              "cta, step, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
+              help="What the run would take if WHAT were faster: a class of wires (nvlink), a tier (nic-leaf), a wire "
+              "('gpu0->*'), hbm, cta, step, post, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
 @click.option("--confirm", is_flag=True, help="Check the estimate by simulating the changed run.")
 def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
     """List the steps that the run's time is made of, in the order of time."""

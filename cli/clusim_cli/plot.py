@@ -29,7 +29,7 @@ def command(
     trace: Path, figure: str, output: Path | None, width: float, measure: str, dpi: int
 ) -> None:
     """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
-    or topology with links coloured by load. Needs matplotlib."""
+    or topology with links coloured by load."""
     from clusim.report.feed import Feed
     from clusim.report.plots import save_figure
 

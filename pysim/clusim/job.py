@@ -165,6 +165,8 @@ def _inputs(
     found: dict[str, Array | list[str]] = {
         "/fabric/node": [node.name for node in nodes],
         "/fabric/node_kind": [node.kind for node in nodes],
+        "/fabric/node_tier": [node.tier or node.kind for node in nodes],
+        "/fabric/node_zone": np.array([node.zone for node in nodes], np.int64),
         "/fabric/rank_endpoint": np.asarray(arrays.rank_endpoint, np.int64),
         "/image/scalars": np.array([image.nvc, image.seed], np.uint64),
     }

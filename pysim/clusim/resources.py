@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["find_topology", "shipped_topologies", "topology_dirs"]
+__all__ = [
+    "find_topology",
+    "find_workload",
+    "shipped_topologies",
+    "shipped_workloads",
+    "topology_dirs",
+]
 
 
 def topology_dirs() -> Iterator[Path]:
@@ -14,17 +20,30 @@ def topology_dirs() -> Iterator[Path]:
 
     In a checkout they lie beside ``pysim/``; a wheel installs them inside the package.
     """
+    yield from _dirs("topologies")
+
+
+def _dirs(kind: str) -> Iterator[Path]:
     package = Path(__file__).resolve().parent
     checkout = package.parents[1]
     if (checkout / "pysim" / "clusim") == package:
-        yield checkout / "topologies"
-    yield package / "topologies"
+        yield checkout / kind
+    yield package / kind
 
 
 def shipped_topologies() -> dict[str, Path]:
     """Return the shipped topology files by name."""
+    return _shipped("topologies")
+
+
+def shipped_workloads() -> dict[str, Path]:
+    """Return the shipped workload files by name."""
+    return _shipped("traces")
+
+
+def _shipped(kind: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for directory in topology_dirs():
+    for directory in _dirs(kind):
         if directory.is_dir():
             for path in sorted(directory.glob("*.yaml")):
                 found.setdefault(path.stem, path)
@@ -33,9 +52,18 @@ def shipped_topologies() -> dict[str, Path]:
 
 def find_topology(name: str) -> Path | None:
     """Return the path of the shipped topology called `name`, or None."""
+    return _find("topologies", name)
+
+
+def find_workload(name: str) -> Path | None:
+    """Return the path of the shipped workload called `name`, or None."""
+    return _find("traces", name)
+
+
+def _find(kind: str, name: str) -> Path | None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         return None
-    for directory in topology_dirs():
+    for directory in _dirs(kind):
         path = directory / f"{name}.yaml"
         if path.is_file():
             return path

@@ -47,7 +47,6 @@ def test_export_names_its_file_after_the_trace(clusim: Clusim, trace: Path, form
 def test_plot_writes_a_figure(
     clusim: Clusim, trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     assert clusim("plot", trace, "overlap").out == "overlap.png\n"
     assert (tmp_path / "overlap.png").stat().st_size > 5000

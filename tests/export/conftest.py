@@ -13,6 +13,11 @@ def collective(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traces.write_cluster(tmp_path_factory.mktemp("traces") / "cluster.h5")
+
+
+@pytest.fixture(scope="session")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return traces.write_training(tmp_path_factory.mktemp("traces") / "training.h5")
 

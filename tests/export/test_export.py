@@ -88,25 +88,47 @@ def perfetto(training: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return path, write_perfetto(training, path)
 
 
-def test_tracks_form_a_tree_of_fabric_nodes_streams_and_channels(
-    perfetto: tuple[Path, Any],
-) -> None:
+def track_paths(file: Path) -> set[str]:
+    """Return the names of all tracks, behind those of the tracks they are below."""
     tracks = {}
-    for packet in packets(perfetto[0]):
+    for packet in packets(file):
         for track in map(decode, packet.get(60, [])):
             tracks[track[1][0]] = (track[2][0].decode(), track.get(5, [0])[0])
-    assert len(tracks) == perfetto[1].tracks
 
     def path(uuid: int) -> str:
         name, parent = tracks[uuid]
         return f"{path(parent)}/{name}" if parent else name
 
-    paths = {path(uuid) for uuid in tracks}
+    return {path(uuid) for uuid in tracks}
+
+
+def test_tracks_form_a_tree_of_fabric_nodes_streams_and_channels(
+    perfetto: tuple[Path, Any],
+) -> None:
+    paths = track_paths(perfetto[0])
+    assert len(paths) == perfetto[1].tracks
     assert "dgx-h100/gpu3/stream compute" in paths
     assert "dgx-h100/gpu3/stream dp" in paths
     assert "dgx-h100/gpu7/dp channel 3" in paths
     assert "dgx-h100/gpu0/memory traffic of communication" in paths
-    assert "dgx-h100/nvswitch0/wires/to gpu0.0: load" in paths
+    below = "dgx-h100/wires/nvlink switch -> gpu"
+    assert f"{below}/nvswitch0->gpu0.0: load" in paths
+    assert f"{below}/mean load of 144 wires" in paths
+    assert not any("/wires/pcie" in path for path in paths), "nothing crossed PCIe"
+
+
+def test_machines_of_a_cluster_have_their_ranks_adapters_and_wires(
+    cluster: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.pftrace"
+    counts = write_perfetto(cluster, path)
+    paths = track_paths(path)
+    assert len(paths) == counts.tracks, "no two tracks are at one place"
+    top = "dgx-a100:nodes=2"
+    assert f"{top}/n1/gpu3/stream comm0" in paths
+    assert f"{top}/n0/wires/infiniband nic -> leaf/nic0->leaf0.0.0: load" in paths
+    assert f"{top}/n1/wires/infiniband leaf -> nic/leaf0.0->nic0.0: load" in paths
+    assert {path.split("/")[1] for path in paths if "/" in path} == {"n0", "n1"}
 
 
 def test_every_task_and_slice_begins_and_ends(perfetto: tuple[Path, Any], training: Path) -> None:

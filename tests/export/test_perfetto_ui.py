@@ -63,7 +63,7 @@ def ui() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("name", ["training", "traffic"])
+@pytest.mark.parametrize("name", ["training", "traffic", "cluster"])
 def test_the_ui_finds_every_track_slice_arrow_and_sample(
     name: str, browser: Any, ui: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -55,7 +55,7 @@ def frame(page: Any) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
-@pytest.mark.parametrize("name", ["collective", "training", "traffic"])
+@pytest.mark.parametrize("name", ["collective", "training", "traffic", "cluster"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_kind_of_run_is_drawn_without_errors(
     name: str, scheme: str, browser: Any, request: pytest.FixtureRequest, tmp_path: Path
@@ -119,6 +119,34 @@ def test_a_click_on_a_line_of_the_machine_shows_its_wires(opened: Any) -> None:
     frame(opened)
     label = opened.evaluate("clusim.overview.lines.labels[3]")
     assert opened.locator("#wire-name").inner_text() == label.replace("->", " → ")
+
+
+def test_a_bar_of_a_machine_shows_the_links_inside_it(
+    browser: Any, cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusim.report.picture.MOST_PANELS", 1)
+    path = tmp_path / "report.html"
+    path.write_text(report(Feed.open(cluster)), encoding="utf-8")
+    page, troubles = watched(browser, viewport={"width": 1280, "height": 900})
+    page.goto(path.as_uri())
+    page.wait_for_function(READY)
+    assert page.locator("#machine .seen.bar").count() == 4
+    page.locator("#machine").scroll_into_view_if_needed()
+    place = page.evaluate(
+        "(({ x, y, width }) => [x + width / 2, y])"
+        "([...document.querySelectorAll('#machine .hit')].at(-2).getBoundingClientRect())"
+    )
+    page.mouse.click(*place)
+    frame(page)
+    assert page.locator("#wire-name").inner_text() == "n1: nvlink"
+    assert "192 wires" in page.locator("#wire-class").inner_text()
+    assert page.locator("#machine .bar.chosen").count() == 1
+    page.locator("#class").select_option("pcie")
+    shown = page.evaluate("clusim.heat.order.map((row) => clusim.overview.rows.classes[row])")
+    assert len(set(shown)) > 2
+    assert all(name.startswith("pcie ") for name in shown)
+    assert troubles == []
+    page.close()
 
 
 def test_hovering_names_wire_and_time(opened: Any) -> None:

@@ -50,7 +50,7 @@ def embedded(text: str, name: str) -> bytes:
     return gzip.decompress(base64.b64decode(match[1]))
 
 
-@pytest.mark.parametrize("name", ["collective", "training", "traffic"])
+@pytest.mark.parametrize("name", ["collective", "training", "traffic", "cluster"])
 def test_a_page_is_one_well_formed_small_file(name: str, request: pytest.FixtureRequest) -> None:
     text = page(Feed.open(request.getfixturevalue(name)))
     checker = Checker()
@@ -134,6 +134,15 @@ def test_names_cannot_break_out_of_the_page(feed: Feed) -> None:
     assert "<script>alert" not in text
     assert text.count("</script>") == 5
     Checker().feed(text)
+
+
+def test_a_page_says_what_it_does_not_show(cluster: Path) -> None:
+    text = page(Feed.open(cluster))
+    # In the hint of the picture and in that of the heatmap.
+    assert text.count("ot shown, as nothing crossed them: ") == 2
+    assert "links between CPUs and host memory" in text
+    assert '<option value="nvlink">all NVLink</option>' in text
+    assert "Nothing crossed links between CPUs or host memory." in text
 
 
 @pytest.mark.parametrize("name", ["fat-tree:k=8", "gb200-nvl72", "torus:8x8"])

@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import clusim
 from clusim.bins import Bins
+from clusim.report.boxes import Picture
 from clusim.report.calls import call_rows
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, history
 from clusim.report.lanes import Lanes, lanes_of, shares_of, window
+from clusim.report.links import described
 from clusim.report.machine import Groups, group_wires, machine_of, natural_key, span
 from clusim.report.message import pack, unpack
 from clusim.report.picture import draw
+from clusim.report.svg import bent
+from clusim.report.used import used_part
+from clusim.report.words import sentences
 from clusim.result import Wires
+from clusim.trace.reader import read_result
+from clusim.units import format_size
 
-FABRICS = (
-    "dgx-a100", "dgx-1v", "dgx-2", "gb200-nvl72", "fat-tree:k=8", "torus:4x4", "torus:3x3x3", "mesh:8x8",
-    "dragonfly:h=2", "ring:8", "star:5", "fully-connected:6",
+FABRICS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
+    ("dgx-a100", ("nvlink",), None), ("dgx-1v", ("nvlink",), None), ("dgx-2", ("nvlink", "trunk"), None),
+    ("gb200-nvl72", ("nvlink",), None), ("mi300x", ("xgmi",), None), ("dgx-a100", (), None), ("dgx-1v", (), None),
+    ("dgx-2", (), None), ("gb200-nvl72", (), None), ("a100-pcie-x8", (), None), ("mi300x", (), None),
+    ("aws-p5", (), 2), ("aws-p3dn", (), 3), ("gb200-nvl72", (), 2), ("dgx-h100", (), 4), ("alps-gh200", (), 4),
+    ("dgx-a100", (), 12), ("superpod-h100:nodes=32", (), None), ("polaris", (), 40),
+    *((name, (), None) for name in ("fat-tree:k=8", "torus:4x4", "torus:3x3x3", "mesh:8x8", "dragonfly:h=2",
+                                    "ring:8", "star:5", "fully-connected:6")),
 )  # fmt: skip
 
 
-def wires_of(name: str) -> Wires:
-    """Return the wires of a fabric as a result names them, of a machine with NVLink only those.
+def wires_of(name: str, kinds: tuple[str, ...] = (), nodes: int | None = None) -> Wires:
+    """Return the wires of a fabric as a result names them, all or those of some kinds of links.
 
     Nothing has been run; a report shows the classes of wires that were used.
     """
-    fabric = clusim.load(name)
+    fabric = clusim.load(name) if nodes is None else clusim.load(name, nodes=nodes)
     arrays = fabric.lower()
-    kinds = [node.kind for node in fabric.nodes]
+    tiers = [node.tier or node.kind for node in fabric.nodes]
     ends = zip(arrays.wire_class, arrays.wires["src"], arrays.wires["dst"], strict=True)
     leaves = np.array([fabric.nodes[src].endpoint is not None for src in arrays.wires["src"]])
-    classes = [f"{cls} {kinds[src]}->{kinds[dst]}" for cls, src, dst in ends]
-    names, nvlink = (
-        list(arrays.wire_names),
-        [cls.startswith(("nvlink", "trunk")) for cls in classes],
-    )
-    kept = np.flatnonzero(nvlink if any(nvlink) else np.ones(len(classes), bool))
+    classes = [f"{cls} {tiers[src]}->{tiers[dst]}" for cls, src, dst in ends]
+    names = list(arrays.wire_names)
+    kept = [w for w, cls in enumerate(classes) if not kinds or cls.startswith(kinds)]
     return Wires(
         [names[wire] for wire in kept],
         [classes[wire] for wire in kept],
@@ -83,10 +94,10 @@ def test_several_names_become_one(names: list[str], one: str) -> None:
     assert span(names) == one
 
 
-@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("limit", [1, 40, 300, 10_000])
-def test_every_wire_is_in_one_group_and_groups_are_of_one_class(name: str, limit: int) -> None:
-    wires = wires_of(name)
+def test_every_wire_is_in_one_group_and_groups_are_of_one_class(fabric: Any, limit: int) -> None:
+    wires = wires_of(*fabric)
     groups = group_wires(machine_of(wires), wires, limit)
     assert sorted(groups.wires.tolist()) == list(range(len(wires.names)))
     for i, wire_class in enumerate(groups.classes):
@@ -98,9 +109,9 @@ def test_every_wire_is_in_one_group_and_groups_are_of_one_class(name: str, limit
     assert runs == len(set(groups.classes))
 
 
-@pytest.mark.parametrize("name", FABRICS)
-def test_a_picture_has_every_wire_and_no_box_lies_on_another(name: str) -> None:
-    wires = wires_of(name)
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_a_picture_has_every_wire_and_no_box_lies_on_another(fabric: Any) -> None:
+    wires = wires_of(*fabric)
     picture = draw(machine_of(wires), wires)
     assert len(picture.lines.wires) + picture.hidden == len(wires.names)
     for box in picture.boxes:
@@ -122,9 +133,120 @@ def test_switches_lie_above_what_hangs_on_them() -> None:
 
 
 def test_two_boards_are_drawn_with_their_switches_facing() -> None:
-    wires = wires_of("dgx-2")
+    wires = wires_of("dgx-2", ("nvlink", "trunk"))
     picture = draw(machine_of(wires), wires)
     assert [title for title, _ in picture.titles] == ["gpu", "nvswitch", "nvswitch", "gpu"]
+
+
+def tiers_of(picture: Picture) -> list[str]:
+    """Return the titles of the rows from the bottom to the top."""
+    return [title for title, _ in sorted(picture.titles, key=lambda row: -row[1])]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "tiers"),
+    [
+        ("a100-pcie-x8", None, ["gpu", "pcie", "cpu", "mem", "nic"]),
+        ("aws-p5", 2, ["nvswitch", "gpu", "pcie", "cpu", "mem", "nic", "leaf"]),
+        ("superpod-h100:nodes=32", None, ["machine", "leaf", "spine"]),
+    ],
+)
+def test_tiers_lie_one_above_another(name: str, nodes: int | None, tiers: list[str]) -> None:
+    wires = wires_of(name, (), nodes)
+    assert tiers_of(draw(machine_of(wires), wires)) == tiers
+
+
+def test_two_machines_are_drawn_side_by_side_in_their_frames() -> None:
+    wires = wires_of("aws-p5", (), 2)
+    picture = draw(machine_of(wires), wires)
+    assert [frame.label for frame in picture.frames] == ["n0", "n1"]
+    for box in picture.boxes:
+        zone = box.name.rpartition("/")[0]
+        for frame in picture.frames:
+            within = frame.x <= box.x <= frame.x + frame.width
+            below = frame.y <= box.y <= frame.y + frame.height
+            assert (within and below) == (frame.label in zone.split("/")[0] and bool(zone))
+    labels = [box.label for box in picture.boxes if box.name == "n1/nic0..3"]
+    assert labels == ["0..3"], "adapters of one PCIe switch are one box"
+
+
+def test_many_machines_are_boxes_with_bars_for_the_links_in_them() -> None:
+    wires = wires_of("superpod-h100:nodes=32", ("nvlink", "pcie", "infiniband"))
+    machine = machine_of(wires)
+    picture = draw(machine, wires)
+    assert [box.name for box in picture.boxes if box.kind == "endpoint"] == [
+        f"n{i}" for i in range(32)
+    ]
+    assert picture.bars == ("nvlink", "pcie")
+    assert picture.hidden == 0
+    last = len(picture.lines) - 1
+    assert picture.lines.labels[last] == "n31: pcie"
+    mine = picture.lines.wires[picture.lines.offset[last] :]
+    assert {wires.names[w].count("n31/") for w in mine} == {2}
+    assert {wires.classes[w].split(" ")[0] for w in mine} == {"pcie"}
+    left, right, y = picture.bar_span(last)
+    box = picture.boxes[picture.source[last]]
+    assert abs(left + right - 2 * box.x) < 1e-6
+    assert abs(y - box.y) < box.height / 2
+
+
+def test_lines_of_a_row_hang_down_only_past_other_boxes() -> None:
+    wires = wires_of("dgx-1v")
+    picture = draw(machine_of(wires), wires)
+    names = [box.name for box in picture.boxes]
+    hanging = {
+        (names[picture.source[i]], names[picture.target[i]])
+        for i in range(picture.num_ways)
+        if bent(picture, i)
+    }
+    assert ("gpu0", "gpu2") in hanging
+    assert ("gpu0", "gpu1") not in hanging
+    assert ("gpu0", "pcie0") not in hanging
+
+
+@pytest.mark.parametrize(
+    ("wire_class", "words"),
+    [
+        ("nvlink switch->gpu", "NVLink from NVSwitch to GPU"),
+        ("infiniband nic->leaf", "InfiniBand from NIC to leaf switch"),
+        ("pcie pcie->root", "PCIe from PCIe switch to CPU"),
+        ("host edge->host", "host edge->host"),
+    ],
+)
+def test_classes_of_wires_have_words(wire_class: str, words: str) -> None:
+    assert described(wire_class) == words
+
+
+def test_what_crossed_nothing_is_left_out_but_the_network_stays(cluster: Path) -> None:
+    whole = read_result(cluster)
+    feed = Feed.open(cluster)
+    assert set(feed.idle_classes) < set(whole.wires.classes)
+    assert not set(feed.idle_classes) & set(feed.result.wires.classes)
+    assert "numa root->root" in feed.idle_classes
+    assert "infiniband leaf->spine" in feed.result.wires.classes
+    moved = whole.wires.counters["packets"].sum()
+    assert feed.result.wires.counters["packets"].sum() == moved
+    assert feed.result.bins.wires["busy"].shape[0] == len(feed.result.wires.names)
+
+
+def test_the_summary_says_what_left_the_machines(cluster: Path) -> None:
+    feed = Feed.open(cluster)
+    wires = feed.result.wires
+    out = [w for w, cls in enumerate(wires.classes) if cls == "infiniband nic->leaf"]
+    payload = int(wires.counters["payload"][out].sum())
+    said = " ".join(sentences(feed.result, feed.shares, feed.idle_classes))
+    assert f"{format_size(payload)} of payload left the machines through {len(out)} NICs" in said
+    assert "Nothing crossed links between CPUs or host memory." in said
+    assert "By kind of link, wires were busy on average: NVLink " in said
+
+
+def test_the_summary_names_the_links_of_a_machine_without_nvlink(tmp_path: Path) -> None:
+    fabric = clusim.load("a100-pcie-x8")
+    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20)
+    result, idle = used_part(clusim.simulate(fabric, schedule))
+    said = " ".join(sentences(result, Feed.of(result).shares, idle))
+    assert re.search(r"fullest wire, \S+ \(PCIe from \w+( switch)? to ", said)
+    assert "left the machines" not in said
 
 
 def test_endpoints_come_in_the_order_of_the_nodes() -> None:

@@ -12,8 +12,6 @@ from clusim.errors import InputError
 from clusim.report.feed import Feed
 from clusim.report.plots import FIGURES, save_figure
 
-pytest.importorskip("matplotlib")
-
 
 def png_size(path: Path) -> tuple[int, int]:
     data = path.read_bytes()

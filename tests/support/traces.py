@@ -35,6 +35,14 @@ def write_collective(path: Path) -> Path:
     return path
 
 
+def write_cluster(path: Path) -> Path:
+    """Write the trace of an all-reduce over two machines with its slices."""
+    fabric = clusim.load("dgx-a100", nodes=2)
+    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20, channels=4)
+    clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True)
+    return path
+
+
 def write_training(path: Path) -> Path:
     """Write the trace of a training step with its slices."""
     fabric = clusim.load("dgx-h100")

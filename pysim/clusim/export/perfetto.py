@@ -1,8 +1,9 @@
 """A trace for the Perfetto UI (https://ui.perfetto.dev) and trace_processor, as protobuf.
 
-Tracks: the fabric, below it every node; below the node of a rank its streams and, if the trace holds slices, its
-channels, with an arrow from a send to the receive that waited for it; below every node the wires that leave it, with
-counters of load, credit stalls and queue; at ranks the memory traffic that communication causes. Perfetto's clock has
+Tracks: the fabric, below it the machines if there are several, below these their nodes; below the node of a rank its
+streams and, if the trace holds slices, its channels, with an arrow from a send to the receive that waited for it, and
+the memory traffic that communication causes. Below each machine (and, for wires between switches, below the fabric)
+the wires that carried anything, by class, with counters of load, credit stalls and queue. Perfetto's clock has
 nanoseconds: times are rounded down to them.
 """
 
@@ -157,12 +158,16 @@ class _Nodes:
     def __getitem__(self, name: str) -> int:
         if name not in self._tracks:
             machine, _, own = name.rpartition("/")
-            parent = self._machine(machine, self._order[name]) if machine else self._root
+            parent = self.machine(machine)
             self._tracks[name] = self._writer.track(parent, own, self._order[name])
         return self._tracks[name]
 
-    def _machine(self, name: str, order: int) -> int:
+    def machine(self, name: str) -> int:
+        """Return the track of a machine of a cluster, or of the fabric if it has no name."""
+        if not name:
+            return self._root
         if name not in self._tracks:
+            order = min(place for node, place in self._order.items() if node.startswith(f"{name}/"))
             self._tracks[name] = self._writer.track(self._root, name, order)
         return self._tracks[name]
 
@@ -255,18 +260,34 @@ def _write_memory(writer: _Writer, run: Run, nodes: _Nodes) -> None:
 
 
 def _write_wires(writer: _Writer, run: Run, nodes: _Nodes) -> None:
-    bins, names = run.result.bins, run.result.wires.names
-    groups: dict[str, int] = {}
-    for wire, name in enumerate(names):
-        source, _, target = name.partition("->")
-        rows = list(_counters(bins.wires, wire, bins.edge_ps))
-        if rows and source not in groups:
-            groups[source] = writer.track(nodes[source], "wires", 10000)
-        for order, (title, unit, values) in enumerate(rows):
-            track = writer.track(
-                groups[source], f"to {target}: {title}", 4 * wire + order, _unit(unit)
-            )
-            writer.samples(track, bins.edge_ps, values)
+    """Write the wires that carried anything: below their machine, or the network, by class, after its mean."""
+    bins, wires = run.result.bins, run.result.wires
+    width = np.maximum(np.diff(bins.edge_ps), 1)
+    places: dict[tuple[str, str], list[int]] = {}
+    for wire, name in enumerate(wires.names):
+        if any(bins.wires[column][wire].any() for column in ("busy", "stall_credit", "queue")):
+            ends = name.rpartition(".")[0].split("->")
+            # A wire between a machine and the network belongs to the machine.
+            machine = next(filter(None, (end.rpartition("/")[0] for end in ends)), "")
+            places.setdefault((machine, wires.classes[wire]), []).append(wire)
+    several = any(machine for machine, _ in places)
+    parents: dict[str, int] = {}
+    for order, ((machine, wire_class), mine) in enumerate(places.items()):
+        if machine not in parents:
+            title = "network" if several and not machine else "wires"
+            parents[machine] = writer.track(nodes.machine(machine), title, 10000)
+        group = writer.track(parents[machine], wire_class.replace("->", " -> "), order)
+        if len(mine) > 1:
+            values = bins.wires["busy"][mine].mean(axis=0)
+            track = writer.track(group, f"mean load of {len(mine)} wires", 0, _unit("%"))
+            writer.samples(track, bins.edge_ps, np.round(100 * values / width, 1))
+        for place, wire in enumerate(mine):
+            name = wires.names[wire].replace(f"{machine}/", "") if machine else wires.names[wire]
+            for number, (title, unit, values) in enumerate(
+                _counters(bins.wires, wire, bins.edge_ps)
+            ):
+                track = writer.track(group, f"{name}: {title}", 4 * place + number + 1, _unit(unit))
+                writer.samples(track, bins.edge_ps, values)
 
 
 def _counters(

@@ -1,11 +1,11 @@
 """What kernels reach of a chip's peak, and how much memory it has: figures for roofline times.
 
 **Hardware** A matrix product is cut into tiles, one per SM at a time; the last wave of tiles leaves SMs idle, narrow
-products use smaller and less efficient tiles, and short inner dimensions do not hide the start of a tile.
-**Model** peak x best fraction x tile and wave quantisation x k / (k + ramp); memory-bound kernels move their bytes at the
-chip's memory rate; no kernel is shorter than the time between two launches.
-**Not modelled** Choice of cuBLAS algorithms, power and clock limits, L2 reuse across kernels.
-**Parameters** The figures below.
+products use smaller and less efficient tiles, and short inner dimensions do not hide the start of a tile. **Model**
+peak x best fraction x tile and wave quantisation x k / (k + ramp); memory-bound kernels move their bytes at the
+chip's memory rate; no kernel is shorter than the time between two launches. All of it times what a long run sustains.
+**Not modelled** Choice of cuBLAS algorithms, clocks by load, L2 reuse across kernels. **Parameters** The figures
+below.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "GEMM_TILES",
     "KERNEL_FLOOR",
     "MEMORY_CAPACITY",
+    "SUSTAINED",
     "gemm_fraction",
     "memory_capacity",
 ]
@@ -27,7 +28,9 @@ _MAMF = "largest matrix product rate found by search, ml-engineering accelerator
 
 GEMM_FRACTION: dict[str, Figure] = {
     "p100-sxm2": assumed(0.85, "plain FMA units, no tensor cores to feed"),
-    "v100-sxm2": assumed(0.80, "cuBLAS on V100 tensor cores is usually quoted at 95 to 105 of 125 TFLOP/s"),
+    "v100-sxm2": assumed(
+        0.80, "cuBLAS on V100 tensor cores is usually quoted at 95 to 105 of 125 TFLOP/s"
+    ),
     "a100-sxm4-40gb": measured(0.87, f"271 of 312 TFLOP/s bf16 on the 80 GB variant, {_MAMF}"),
     "a100-sxm4-80gb": measured(0.87, f"271 of 312 TFLOP/s bf16, {_MAMF}"),
     "h100-sxm5": measured(0.80, f"794.5 of 989 TFLOP/s bf16, {_MAMF}"),
@@ -59,12 +62,21 @@ GEMM_TILES: Figure = calibrated(
 """Tile shapes and what they reach of the best."""
 
 GEMM_RAMP: Figure = calibrated(
-    64, "filling and draining the pipeline of a tile costs as much as 64 steps of the inner dimension"
+    64,
+    "filling and draining the pipeline of a tile costs as much as 64 steps of the inner dimension",
 )
 """Inner dimension at which a matrix product runs at half its rate."""
 
+SUSTAINED: Figure = calibrated(
+    0.835,
+    "one factor fitted to four iteration times of Megatron-LM on A100 (22 and 175 billion parameters, full and"
+    " selective recomputation, arXiv 2205.05198): clocks under the power limit, gaps between kernels, others left out",
+)
+"""What the kernels of a training run reach of what the same kernels reach alone in short benchmarks."""
+
 KERNEL_FLOOR: Figure = measured(
-    "1.81us", "pipelined launches on A100 and x86; 1.30 us on GH200: shorter kernels wait for the next launch"
+    "1.81us",
+    "pipelined launches on A100 and x86; 1.30 us on GH200: shorter kernels wait for the next launch",
 )
 """Least time of a kernel in a stream of kernels."""
 

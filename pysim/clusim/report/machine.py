@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from clusim.result import Wires
 
-__all__ = ["Groups", "Machine", "group_wires", "machine_of", "natural_key", "span"]
+__all__ = [
+    "Groups",
+    "Machine",
+    "group_wires",
+    "machine_of",
+    "natural_key",
+    "own_name",
+    "span",
+    "zone_of",
+]
 
 Array = NDArray[Any]
 
@@ -40,6 +49,30 @@ class Machine:
     def kind_of_endpoints(self) -> str:
         """Return what endpoints are called: ``gpu``, ``host``."""
         return self.kinds[0] if self.num_endpoints else "rank"
+
+    def zones(self) -> list[str]:
+        """Return the names of the machines of a cluster; none if the fabric is not one."""
+        found = {zone_of(name) for name in self.nodes} - {""}
+        return sorted(found, key=natural_key)
+
+    def part(self, kept: Array) -> Machine:
+        """Return the same nodes with some of the wires."""
+        return replace(self, source=self.source[kept], target=self.target[kept])
+
+    def folded(self) -> Machine:
+        """Return the machines of a cluster as endpoints, and the switches between them."""
+        zones = self.zones()
+        others = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
+        place = {zone: number for number, zone in enumerate(zones)}
+        into = np.array([place.get(zone_of(name), -1) for name in self.nodes], np.int64)
+        into[others] = len(zones) + np.arange(len(others))
+        return Machine(
+            [*zones, *(self.nodes[i] for i in others)],
+            [*["machine"] * len(zones), *(self.kinds[i] for i in others)],
+            len(zones),
+            into[self.source],
+            into[self.target],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +127,16 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a key that sorts ``gpu10`` behind ``gpu9``."""
     parts = re.split(r"(\d+)", name)
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+
+
+def zone_of(name: str) -> str:
+    """Return the machine of a cluster to which a node belongs: ``n3`` of ``n3/gpu5``; empty for others."""
+    return name.rpartition("/")[0]
+
+
+def own_name(name: str) -> str:
+    """Return the name of a node within its machine: ``gpu5`` of ``n3/gpu5``."""
+    return name.rpartition("/")[2]
 
 
 def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> Machine:

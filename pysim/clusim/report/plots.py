@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
+from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
-from clusim.report.picture import WIDTH, Box
-from clusim.report.svg import bend
+from clusim.report.svg import bend, bent
 from clusim.units import format_size
 
 __all__ = ["FIGURES", "FORMATS", "save_figure"]
@@ -42,10 +42,16 @@ SHARES = {
 SCALE = ("#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a")
 """Colours of loads, those of the report in light colours."""
 
+PALEST = 30
+"""Least shade of a thin line that carried something, of `FULL`: else it would be paler than an idle one."""
+
 SHOWN_RANKS = 32
 """Bars of overlap; of more ranks those with most exposed communication are drawn."""
 
 SHOWN_LANES = 48
+
+LEAST_SECTION = 0.1
+"""Height of a heatmap for each class of wires, in widths of the figure: two lines of letters."""
 
 _TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps"))
 
@@ -77,11 +83,9 @@ def save_figure(
         )
     if measure not in MEASURES:
         raise InputError(f"measure {measure!r}: unknown; use one of {', '.join(MEASURES)}")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("plot: needs matplotlib; pip install matplotlib") from None
+    import matplotlib
+    from matplotlib.figure import Figure
+
     big = (width_in / COLUMN_IN) ** 0.75
     style: Any = {
         "font.size": 7 * big,
@@ -136,12 +140,14 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
         raise InputError("heatmap: the trace has no history; the run was too short")
     axes = figure.add_subplot()
     scale = _time_axis(axes, feed.result.time_ps)
-    rows = len(feed.rows)
-    edges = found.edge_ps / scale
-    # The last column is narrower than the others, which an image cannot show.
+    rows, classes = len(feed.rows), feed.rows.classes
+    bounds = [0, *(i for i in range(1, rows) if classes[i] != classes[i - 1]), rows]
+    places = _places(bounds)
+    figure.set_size_inches(width_in, width_in * max(0.66, 0.2 + LEAST_SECTION * len(bounds)))
+    # Columns and rows differ in size, which an image cannot show.
     image = axes.pcolormesh(
-        edges,
-        np.arange(rows + 1),
+        found.edge_ps / scale,
+        places,
         found.values.get(measure, found.values["load"]),
         cmap=_colours(),
         vmin=0,
@@ -149,16 +155,21 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
         rasterized=True,
         linewidth=0,
     )
-    axes.invert_yaxis()
-    classes = feed.rows.classes
-    bounds = [0, *(i for i in range(1, rows) if classes[i] != classes[i - 1]), rows]
+    axes.set_ylim(places[-1], 0)
     for bound in bounds[1:-1]:
-        axes.axhline(bound, color="#5a6270", linewidth=0.4)
-    middles = [(a + b) / 2 for a, b in pairwise(bounds)]
+        axes.axhline(places[bound], color="#5a6270", linewidth=0.4)
+    middles = [(places[a] + places[b]) / 2 for a, b in pairwise(bounds)]
     labels = [_two_lines(classes[bound]) for bound in bounds[:-1]]
-    axes.set_yticks(middles, labels=labels)
+    axes.set_yticks(middles, labels=labels, fontsize="small", linespacing=1.05)
     axes.tick_params(axis="y", length=0)
     _scale(figure, image, axes, measure, found.queue_max_bytes)
+
+
+def _places(bounds: list[int]) -> Array:
+    """Return the edges of rows, such that a class of few rows has room for its name."""
+    counts = np.diff(bounds)
+    least = counts.sum() / max(8, 2 * len(counts))
+    return np.append(0, np.cumsum(np.repeat(np.maximum(counts, least) / counts, counts)))
 
 
 def _two_lines(wire_class: str) -> str:
@@ -265,15 +276,34 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     axes.set_xlim(0, picture.width)
     axes.set_ylim(picture.height, 0)
     values, most = _line_values(feed, measure)
-    points = [
-        _way(picture.boxes[s], picture.boxes[t], picture.bow)
-        for s, t in zip(picture.source, picture.target, strict=True)
-    ]
-    wide = width_in / COLUMN_IN * (0.5 + 0.5 * values / FULL)
-    lines = LineCollection(points, cmap=_colours(), linewidths=wide, zorder=1)
-    lines.set_array(values)
-    lines.set_clim(0, FULL)
-    axes.add_collection(lines)
+    scale, ways = width_in / COLUMN_IN, picture.num_ways
+    points = [_way(picture, line) for line in range(ways)]
+    bars = [picture.bar_span(line) for line in range(ways, len(picture.lines))]
+    strokes = [np.array([[left, y], [right, y]]) for left, right, y in bars]
+    wide = scale * picture.fineness**1.8 * (0.5 + 0.5 * values[:ways] / FULL)
+    colours = _colours().with_extremes(under="#d9dde4")
+    for part, part_values, widths, height in (
+        (points, values[:ways], wide, 1),
+        (strokes, values[ways:], np.full(len(bars), 1.8 * scale), 4),
+    ):
+        lines = LineCollection(part, cmap=colours, linewidths=widths, zorder=height)
+        lines.set_capstyle("butt")
+        lines.set_array(np.where(part_values > 0, np.maximum(part_values, PALEST), -1))
+        lines.set_clim(0, FULL)
+        axes.add_collection(lines)
+    for frame in picture.frames:
+        axes.add_patch(
+            FancyBboxPatch((frame.x, frame.y), frame.width, frame.height, boxstyle="round,pad=0,rounding_size=8",
+                           facecolor="none", edgecolor="#c3c8d0", linewidth=0.5 * scale, zorder=0)
+        )  # fmt: skip
+        axes.text(
+            frame.x + 9,
+            frame.y + frame.height - 12,
+            frame.label,
+            va="center",
+            color="#5a6270",
+            fontsize=5 * scale,
+        )
     sizes = _label_sizes(picture.boxes, width_in)
     for box in picture.boxes:
         corner = (box.x - box.width / 2, box.y - box.height / 2)
@@ -285,12 +315,12 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
         )  # fmt: skip
         size = sizes[box.width]
         axes.text(
-            box.x, box.y, box.label, ha="center", va="center_baseline", fontsize=size, zorder=3
+            box.x, box.text_y, box.label, ha="center", va="center_baseline", fontsize=size, zorder=3
         )
     for text, y in picture.titles:
-        axes.text(
-            4, y, text, ha="left", va="center", color="#5a6270", fontsize=5.6 * width_in / COLUMN_IN
-        )
+        axes.text(4, y, text, ha="left", va="center", color="#5a6270", fontsize=4.3 * scale)
+    for text, y in picture.bar_titles():
+        axes.text(4, y, text, ha="left", va="center", color="#5a6270", fontsize=3.6 * scale)
     _scale(figure, lines, axes, measure, most)
 
 
@@ -300,8 +330,9 @@ def _label_sizes(boxes: list[Box], width_in: float) -> dict[float, float]:
     for box in boxes:
         room = box.width / WIDTH * width_in * 0.8 * 72
         fitting = 1.5 * room / max(1, len(box.label))
-        sizes[box.width] = min(5.6 * width_in / COLUMN_IN, fitting, sizes.get(box.width, fitting))
-    return sizes
+        sizes[box.width] = min(4.8 * width_in / COLUMN_IN, fitting, sizes.get(box.width, fitting))
+    most = 1.4 * min(sizes.values())
+    return {width: min(size, most) for width, size in sizes.items()}
 
 
 def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
@@ -318,10 +349,10 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
     return FULL * np.asarray(merge(counters[name] / time_ps)), 0
 
 
-def _way(a: Any, b: Any, bow: float) -> Array:
+def _way(picture: Picture, line: int) -> Array:
     """Return the points of a line between two boxes, as `clusim.report.svg` draws it."""
-    (x1, y1), (cx, cy), (x2, y2) = bend(a, b, bow)
-    t = np.linspace(0, 1, 2 if not bow else 17)[:, None]
+    (x1, y1), (cx, cy), (x2, y2) = bend(picture, line)
+    t = np.linspace(0, 1, 17 if bent(picture, line) else 2)[:, None]
     start, control, end = (np.array(p) for p in ((x1, y1), (cx, cy), (x2, y2)))
     return np.asarray((1 - t) ** 2 * start + 2 * t * (1 - t) * control + t**2 * end)
 

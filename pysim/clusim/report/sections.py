@@ -13,6 +13,7 @@ from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
 from clusim.report.frames import fill
 from clusim.report.lanes import Shares
+from clusim.report.links import kind_of, named, several
 from clusim.report.svg import latency_svg, machine_svg
 from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
@@ -63,7 +64,7 @@ def _summary(feed: Feed) -> str:
         f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><span>{escape(remark)}</span></li>"
         for name, value, remark in key_numbers(result, feed.shares)
     )
-    told = [*sentences(result, feed.shares), *_blamed(feed.blame)]
+    told = [*sentences(result, feed.shares, feed.idle_classes), *_blamed(feed.blame)]
     said = "".join(f"<p>{escape(line)}</p>" for line in told)
     return f'<ul class="numbers">{cards}</ul>\n<div class="summary">{said}</div>'
 
@@ -132,7 +133,10 @@ def _machine(feed: Feed) -> str:
     if any(size > 1 for size in picture.lines.sizes):
         hint += " Parallel links are one line, coloured by their mean."
     if picture.hidden:
-        hint += f" {picture.hidden:,} links inside boxes are not drawn."
+        hint += f" {picture.hidden:,} wires inside boxes are not drawn."
+    if picture.bar:
+        hint += " Bars inside a machine are its own links, by kind."
+    hint += _not_shown(feed)
     return fill(
         "machine.html",
         hint=escape(hint),
@@ -140,6 +144,17 @@ def _machine(feed: Feed) -> str:
         legend=_legend(),
         picture=machine_svg(picture),
     )
+
+
+def _not_shown(feed: Feed) -> str:
+    """Say which classes of wires pictures leave out."""
+    if not feed.idle_classes:
+        return ""
+    used = set(feed.result.wires.classes)
+    kinds = dict.fromkeys(map(kind_of, feed.idle_classes))
+    kept = {kind_of(name) for name in used}
+    names = [f"the rest of {named(kind)}" if kind in kept else named(kind) for kind in kinds]
+    return f" Not shown, as nothing crossed them: {several(names)}."
 
 
 def _options(pairs: Iterable[tuple[str, str]]) -> str:
@@ -157,15 +172,26 @@ def _heatmap(feed: Feed) -> str:
     bins = feed.result.bins.edge_ps
     if len(bins) > 1:
         what += f", bins of {format_time(int(bins[1] - bins[0]))}"
-    if feed.idle_classes:
-        kinds = dict.fromkeys(name.split(" ")[0] for name in feed.idle_classes)
-        what += f"; not shown, as they carried nothing: {', '.join(kinds)}"
+    what += _not_shown(feed).rstrip(".").replace(" Not", "; not")
     return fill(
         "heatmap.html",
         what=what,
-        classes=_options((name, name.replace("->", " → ")) for name in classes),
+        classes=_class_options(classes),
         legend=_legend(),
     )
+
+
+def _class_options(classes: Iterable[str]) -> str:
+    """Return the classes of wires to choose from; kinds of links with several can be chosen, too."""
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        groups.setdefault(kind_of(name), []).append(name)
+    parts = []
+    for kind, names in groups.items():
+        options = _options((name, name.replace("->", " → ")) for name in names)
+        whole = _options([(kind, f"all {named(kind)}")]) if len(names) > 1 < len(groups) else ""
+        parts.append(whole + options)
+    return "".join(parts)
 
 
 def _overlap(shares: Shares, time_ps: int) -> str:

@@ -7,11 +7,11 @@ from html import escape
 
 import numpy as np
 
-from clusim.report.picture import Box, Picture
+from clusim.report.boxes import Box, Picture
 from clusim.result import Messages
 from clusim.units import format_time
 
-__all__ = ["bend", "latency_svg", "machine_svg"]
+__all__ = ["bend", "bent", "latency_svg", "machine_svg"]
 
 APART = 2.6
 """Distance of the two directions of a link from its middle."""
@@ -21,44 +21,75 @@ def machine_svg(picture: Picture) -> str:
     """Return the machine; its script colours ``path.seen``, in the order of ``picture.lines``."""
     parts = [
         f'<svg id="machine" viewBox="0 0 {picture.width:.0f} {picture.height:.0f}" role="img"'
+        f' data-fineness="{picture.fineness:.2f}"'
         f' aria-label="The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load">'
     ]
-    ways = [
-        _way(picture.boxes[s], picture.boxes[t], picture.bow)
-        for s, t in zip(picture.source, picture.target, strict=True)
-    ]
+    for frame in picture.frames:
+        parts.append(
+            f'<rect class="frame" x="{frame.x:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}"'
+            f' height="{frame.height:.1f}" rx="8"/><text class="frame" x="{frame.x + 9:.1f}"'
+            f' y="{frame.y + frame.height - 12:.1f}">{escape(frame.label)}</text>'
+        )
+    ways = [_way(picture, line) for line in range(picture.num_ways)]
     parts += [f'<path class="seen" d="{way}"/>' for way in ways]
     parts += [f'<path class="hit" d="{way}"/>' for way in ways]
     parts += [
         f'<text class="title" x="6" y="{y:.0f}">{escape(text)}</text>' for text, y in picture.titles
+    ]
+    parts += [
+        f'<text class="title small" x="6" y="{y:.0f}">{escape(text)}</text>'
+        for text, y in picture.bar_titles()
     ]
     sizes: dict[float, float] = {}
     for box in picture.boxes:
         fitting = 1.75 * (box.width - 4) / max(1, len(box.label))
         sizes[box.width] = min(13.0, fitting, sizes.get(box.width, 13.0))
     parts += [_box(box, sizes[box.width]) for box in picture.boxes]
+    bars = [picture.bar_span(line) for line in range(picture.num_ways, len(picture.lines))]
+    ways = [f"M{left:.1f} {y:.1f}H{right:.1f}" for left, right, y in bars]
+    parts += [f'<path class="seen bar" d="{way}"/>' for way in ways]
+    parts += [f'<path class="hit" d="{way}"/>' for way in ways]
     return "\n".join([*parts, "</svg>"])
 
 
-def bend(a: Box, b: Box, bow: float) -> tuple[tuple[float, float], ...]:
-    """Return start, control point and end of the way from `a` to `b`, to the right of the middle in its direction.
+def bend(picture: Picture, line: int) -> tuple[tuple[float, float], ...]:
+    """Return start, control point and end of a line, to the right of the middle in its direction.
 
-    With `bow`, ways along a row or a column that pass other boxes are bent; all others are straight.
+    With `bow`, ways along a row or a column that pass other boxes are bent; with `arc`, ways along a row that pass
+    others hang down. All others are straight.
     """
+    a, b = picture.boxes[picture.source[line]], picture.boxes[picture.target[line]]
+    bow = picture.bow
     dx, dy = b.x - a.x, b.y - a.y
     far = math.hypot(dx, dy) or 1.0
     nx, ny = -dy / far, dx / far
-    out = APART
+    out = apart = APART * picture.fineness**0.5
     if bow and min(abs(dx), abs(dy)) < 1 and far > 5 * bow:
         # Both directions bend to the same side; the control point of a parabola is twice as far out as its top.
         out += 2 * bow * (1 if (dx, dy) > (0, 0) else -1)
+    if _hangs(picture, a, b):
+        out += 2 * min(picture.arc, 12 + 0.1 * far) * (1 if dx > 0 else -1)
     middle = ((a.x + b.x) / 2 + nx * out, (a.y + b.y) / 2 + ny * out)
-    return (a.x + nx * APART, a.y + ny * APART), middle, (b.x + nx * APART, b.y + ny * APART)
+    return (a.x + nx * apart, a.y + ny * apart), middle, (b.x + nx * apart, b.y + ny * apart)
 
 
-def _way(a: Box, b: Box, bow: float) -> str:
-    (x1, y1), (cx, cy), (x2, y2) = bend(a, b, bow)
-    if not bow:
+def bent(picture: Picture, line: int) -> bool:
+    """Return whether a line is drawn as a curve."""
+    a, b = picture.boxes[picture.source[line]], picture.boxes[picture.target[line]]
+    return bool(picture.bow) or _hangs(picture, a, b)
+
+
+def _hangs(picture: Picture, a: Box, b: Box) -> bool:
+    """Return whether the way between two boxes of a row is drawn below those between them."""
+    if not picture.arc or abs(a.y - b.y) > 1:
+        return False
+    low, high = sorted((a.x, b.x))
+    return any(abs(box.y - a.y) < 1 and low + 1 < box.x < high - 1 for box in picture.boxes)
+
+
+def _way(picture: Picture, line: int) -> str:
+    (x1, y1), (cx, cy), (x2, y2) = bend(picture, line)
+    if not bent(picture, line):
         return f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
     return f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}"
 
@@ -69,7 +100,7 @@ def _box(box: Box, size: float) -> str:
     return (
         f'<g><title>{escape(box.name)}</title><rect class="{box.kind}" x="{left:.1f}" y="{top:.1f}"'
         f' width="{box.width:.1f}" height="{box.height:.1f}" rx="{min(5.0, box.height / 4):.1f}"/>'
-        f'<text x="{box.x:.1f}" y="{box.y:.1f}" style="font-size:{size:.1f}px">{text}</text></g>'
+        f'<text x="{box.x:.1f}" y="{box.text_y:.1f}" style="font-size:{size:.1f}px">{text}</text></g>'
     )
 
 

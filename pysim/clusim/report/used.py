@@ -1,4 +1,4 @@
-"""The part of a machine that a report shows: classes of wires that carried anything."""
+"""The part of a machine that a report shows: classes of wires that carried anything, and the network."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
     """Return a result without the classes of wires over which nothing went, and the names of these classes.
 
     A machine has PCIe, host memory and NICs that a collective over NVLink leaves alone; they would only crowd the
-    picture. Within a class that was used idle wires stay: that they were idle says something. If nothing was sent
-    at all, everything stays.
+    picture. Within a class that was used idle wires stay: that they were idle says something; and so do wires between
+    the switches of a network over which anything went. If nothing was sent at all, everything stays.
     """
     wires = result.wires
     busy = {
@@ -25,6 +25,9 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
         for name, count in zip(wires.classes, wires.counters["packets"].tolist(), strict=True)
         if count
     }
+    ends = list(zip((name.count("/") for name in wires.names), wires.classes, strict=True))
+    if any(count == 1 and name in busy for count, name in ends):
+        busy |= {name for count, name in ends if not count}
     idle = [name for name in dict.fromkeys(wires.classes) if name not in busy]
     if not busy or not idle:
         return result, []

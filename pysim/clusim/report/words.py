@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from clusim.analysis.latency import summarise
-from clusim.analysis.limits import class_traffic, limit, wire_use
+from clusim.analysis.limits import Limit, class_traffic, limit, machines_of, tier_of, wire_use
 from clusim.report.lanes import Shares
+from clusim.report.links import described, is_network, kind_of, named, several
 from clusim.result import Result
 from clusim.units import format_rate, format_size, format_time
 
@@ -58,13 +61,14 @@ def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
     return numbers
 
 
-def sentences(result: Result, shares: Shares) -> list[str]:
-    """Return the summary, one statement each."""
+def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[str]:
+    """Return the summary, one statement each; nothing went over the classes of wires in `idle`."""
     said = [_what(result)]
     if not result.complete:
         said.append("The run did not finish; everything here is what it had done until then.")
     said += _limit(result, alone=not _computes(shares))
     said += _balance(result)
+    said += _crossed(result, idle)
     said += _stalls(result)
     if _computes(shares):
         said.append(_overlap(result, shares))
@@ -110,8 +114,9 @@ def _limit(result: Result, *, alone: bool) -> list[str]:
     top = limit(result)
     if top is None:
         return ["Nothing crossed any wire."]
+    what = described(top.wire_class)
     text = (
-        f"The fullest wire, {top.name} ({top.wire_class}), was busy for {top.reached:.1%} of the time;"
+        f"The fullest wire, {top.name} ({what}), was busy for {top.reached:.1%} of the time;"
         f" {top.payload_share:.1%} of what it carried is payload"
     )
     if top.busbw_bound_GBps is not None and top.reached < 0.999:
@@ -119,13 +124,70 @@ def _limit(result: Result, *, alone: bool) -> list[str]:
     said = [f"{text}."]
     if top.reached > 0.9:
         said.append(
-            "Bandwidth limits the run: it cannot be much faster without moving less over that wire."
+            f"{_whose(top)} limits the run: it cannot be much faster without moving less over that wire."
         )
     elif top.reached < 0.5 and alone:
         said.append(
             "No wire is busy for half of the time: latency, computation or waiting for one another limits the run,"
             " not bandwidth."
         )
+    if machines_of(result) > 1 and top.tier_wires > 1:
+        said.append(
+            f"Each machine has {top.tier_wires} wires of that class, {top.tier_GBps:.1f} GB/s together, busy for"
+            f" {top.tier_busy:.1%} of the time on average."
+        )
+    return said
+
+
+def _whose(top: Limit) -> str:
+    """Return whose bandwidth is the limit."""
+    kind = kind_of(top.wire_class)
+    if described(top.wire_class) == top.wire_class:
+        return "Bandwidth"
+    if kind == "pcie" and "nic" in top.wire_class:
+        return "Bandwidth of PCIe at the NICs"
+    return (
+        f"Bandwidth of the network ({named(kind)})"
+        if is_network(kind)
+        else f"Bandwidth of {named(kind)}"
+    )
+
+
+def _crossed(result: Result, idle: Sequence[str]) -> list[str]:
+    """Say what left the machines, how busy the kinds of links were, and which carried nothing."""
+    said = []
+    rows = class_traffic(result)
+    if machines_of(result) > 1:
+        out = [
+            row
+            for row in rows
+            if is_network(kind_of(row.wire_class)) and " nic->" in row.wire_class
+        ]
+        if out:
+            payload, links = sum(row.payload_bytes for row in out), sum(row.wires for row in out)
+            busy = sum(row.mean_busy * row.wires for row in out) / links
+            said.append(
+                f"{format_size(payload)} of payload left the machines through {links} NICs, whose links were busy for"
+                f" {busy:.1%} of the time on average."
+            )
+        else:
+            said.append("Nothing crossed the network between the machines.")
+    kinds: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        known = described(row.wire_class) != row.wire_class
+        key = kind_of(row.wire_class) if known else tier_of(row.wire_class)
+        busy, wires = kinds.get(key, (0.0, 0))
+        kinds[key] = (busy + row.mean_busy * row.wires, wires + row.wires)
+    if len(kinds) > 1:
+        parts = [f"{named(kind)} {busy / wires:.1%}" for kind, (busy, wires) in kinds.items()]
+        said.append(f"By kind of link, wires were busy on average: {', '.join(parts)}.")
+    unused = [
+        named(kind)
+        for kind in dict.fromkeys(map(kind_of, idle))
+        if kind not in kinds and not (is_network(kind) and machines_of(result) > 1)
+    ]
+    if unused:
+        said.append(f"Nothing crossed {several(unused, 'or')}.")
     return said
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ class Inputs:
         Columns such as ``tasks/stream``; texts as lists of str. Empty for synthetic traffic.
     nodes, node_kinds : list of str
         Name and kind of every node.
+    node_tiers : list of str
+        Tier of every node, as in classes of wires (``gpu switch pcie root memory nic leaf spine``); its kind in traces
+        without tiers.
     rank_endpoint : ndarray, shape (ranks,)
         Endpoint of every rank.
     """
@@ -44,6 +47,7 @@ class Inputs:
     nodes: list[str]
     node_kinds: list[str]
     rank_endpoint: Array
+    node_tiers: list[str] = field(default_factory=list)
 
     def texts(self, name: str) -> list[str]:
         """Return a text column of the schedule, empty if the trace has none of that name."""
@@ -82,6 +86,7 @@ def read_inputs(path: str | Path) -> Inputs:
 
         if "/schedule" in file:
             file["/schedule"].visititems(visit)
+        tier = "node_tier" if "/fabric/node_tier" in file else "node_kind"
         return Inputs(
             image=image,
             nvc=int(scalars[0]),
@@ -90,4 +95,5 @@ def read_inputs(path: str | Path) -> Inputs:
             nodes=_text_list(file["/fabric/node"][...]),
             node_kinds=_text_list(file["/fabric/node_kind"][...]),
             rank_endpoint=file["/fabric/rank_endpoint"][...],
+            node_tiers=_text_list(file[f"/fabric/{tier}"][...]),
         )

@@ -58,7 +58,12 @@ UNITS: dict[str, tuple[str, str]] = {
         "1 where the wire leaves an endpoint, 0 where it leaves a switch",
     ),
     "/fabric/node": ("", "node"),
-    "/fabric/node_kind": ("", "kind of node: gpu, switch, host"),
+    "/fabric/node_kind": ("", "kind of node: gpu, host, memory, switch, nic"),
+    "/fabric/node_tier": (
+        "",
+        "tier of node, as in classes of wires: gpu, switch, pcie, root, memory, nic, leaf",
+    ),
+    "/fabric/node_zone": ("1", "machine of node, -1 for the network between machines"),
     "/fabric/rank_endpoint": ("1", "endpoint of each rank"),
     "/tasks/name": ("", "task"),
     "/tasks/start": ("ps", "start of the task, -1 if it did not start"),

@@ -15,6 +15,8 @@ class Tip {
   hide() { this.element.style.visibility = "hidden"; }
 }
 
+const PALEST = 30;
+
 class Page {
   constructor(source, overview) {
     Object.assign(this, {
@@ -30,6 +32,7 @@ class Page {
     this.timeline = timeline && new Timeline(timeline, this, tip, overview);
     this.detail = document.getElementById("curve") && new Detail(this);
     this.slider = document.getElementById("slider");
+    this.fineness = Number(document.getElementById("machine")?.dataset.fineness || 1);
     this.svgLines = [...document.querySelectorAll("#machine .seen")];
     this.controls(tip);
   }
@@ -115,11 +118,14 @@ class Page {
     const { row, line } = this.chosen;
     const chosen = row >= 0 ? this.overview.rows.line[row] : line;
     const column = cursor !== null && lines ? columnAt(lines.edges, cursor) : 0;
+    const idle = cssColour("rule");
     this.svgLines.forEach((element, i) => {
       let value = cursor !== null && values && columns ? values[i * columns + column] : 255 * stats[whole][i];
       if (cursor === null && this.measure === "queue") value /= Math.max(1, this.queue_max);
-      element.style.stroke = colours.text[Math.min(255, Math.max(0, Math.round(value)))];
-      element.style.strokeWidth = 1.4 + (2.4 * Math.min(255, value)) / 255;
+      const shade = Math.min(255, Math.max(0, Math.round(value)));
+      // On paper a thin line of little load would be paler than an idle one.
+      element.style.stroke = value > 0 ? colours.text[Math.max(PALEST, shade)] : idle;
+      if (!element.classList.contains("bar")) element.style.strokeWidth = this.fineness * (1.4 + (2.4 * Math.min(255, value)) / 255);
       element.classList.toggle("chosen", i === chosen);
     });
     const moment = document.getElementById("moment");

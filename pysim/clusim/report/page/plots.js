@@ -100,18 +100,26 @@ class Heatmap extends TimePlot {
     this.image = document.createElement("canvas");
   }
 
-  // Rows in the order chosen, of the class chosen.
+  // Rows in the order chosen, of the class or the kind of links chosen.
   arrange(wanted, byLoad) {
-    const all = this.rows.labels.map((_, i) => i).filter((i) => !wanted || this.rows.classes[i] === wanted);
+    const all = this.rows.labels.map((_, i) => i)
+      .filter((i) => !wanted || this.rows.classes[i] === wanted || this.rows.classes[i].startsWith(`${wanted} `));
     if (byLoad) all.sort((a, b) => this.rows.busiest[b] - this.rows.busiest[a] || a - b);
     this.order = all;
     this.byLoad = byLoad;
     this.tall = Math.min(18, Math.max(1.5, 560 / Math.max(1, all.length)));
+    // Classes of few wires, such as those of adapters, get rows tall enough to be seen.
+    const counts = new Map();
+    const kind = (row) => (byLoad ? "" : this.rows.classes[row]);
+    for (const row of all) counts.set(kind(row), (counts.get(kind(row)) || 0) + 1);
+    const tall = (row) => Math.max(this.tall, Math.min(18, 32 / counts.get(kind(row))));
+    this.edges = [0];
+    for (const row of all) this.edges.push(this.edges.at(-1) + tall(row));
   }
 
   draw() {
     const { data, measure, colours, from, until } = this.state;
-    const bottom = Math.ceil(this.tall * this.order.length);
+    const bottom = Math.ceil(this.edges.at(-1));
     const { draw } = context(this.canvas, bottom + AXIS);
     const values = data && (data[measure] || data.load);
     if (values) this.cells(draw, data, values, colours, bottom);
@@ -121,7 +129,8 @@ class Heatmap extends TimePlot {
     if (place >= 0) {
       draw.strokeStyle = cssColour("mark");
       draw.lineWidth = 1.5;
-      draw.strokeRect(LEFT - 1, place * this.tall - 0.75, this.right - LEFT + 2, Math.max(3, this.tall) + 1.5);
+      const [top, next] = this.edges.slice(place, place + 2);
+      draw.strokeRect(LEFT - 1, top - 0.75, this.right - LEFT + 2, Math.max(3, next - top) + 1.5);
       draw.lineWidth = 1;
     }
     this.overlay(draw, bottom);
@@ -150,7 +159,15 @@ class Heatmap extends TimePlot {
     draw.rect(LEFT, 0, Math.min(this.right, this.xOf(this.state.time)) - LEFT, bottom);
     draw.clip();
     draw.imageSmoothingEnabled = false;
-    draw.drawImage(image, first, 0, last - first, bottom);
+    // Runs of rows of one height at once.
+    const { edges } = this;
+    for (let low = 0; low < order.length;) {
+      const tall = edges[low + 1] - edges[low];
+      let high = low + 1;
+      while (high < order.length && Math.abs(edges[high + 1] - edges[high] - tall) < 1e-6) high += 1;
+      draw.drawImage(image, 0, low, columns, high - low, first, edges[low], last - first, edges[high] - edges[low]);
+      low = high;
+    }
     draw.restore();
   }
 
@@ -161,7 +178,7 @@ class Heatmap extends TimePlot {
     draw.fillStyle = cssColour("soft");
     const classes = this.rows.classes;
     if (this.tall >= 11) {
-      this.order.forEach((row, i) => draw.fillText(fitText(draw, this.rows.labels[row], LEFT - 16), LEFT - 8, (i + 0.5) * this.tall));
+      this.order.forEach((row, i) => draw.fillText(fitText(draw, this.rows.labels[row], LEFT - 16), LEFT - 8, (this.edges[i] + this.edges[i + 1]) / 2));
       return;
     }
     if (this.byLoad) {
@@ -169,24 +186,37 @@ class Heatmap extends TimePlot {
       draw.fillText("emptiest", LEFT - 8, bottom - 8);
       return;
     }
+    const sections = [];
     let start = 0;
     for (let i = 1; i <= this.order.length; i += 1) {
       if (i < this.order.length && classes[this.order[i]] === classes[this.order[start]]) continue;
-      const middle = ((start + i) / 2) * this.tall;
       const words = classes[this.order[start]].split(" ");
-      const ends = words.pop();
-      draw.fillText(fitText(draw, words.join(" "), LEFT - 16), LEFT - 8, middle - 7);
-      draw.fillText(fitText(draw, ends.replace("->", " → "), LEFT - 16), LEFT - 8, middle + 8);
+      const ends = words.pop().replace("->", " → ");
+      const lines = this.edges[i] - this.edges[start] > 30 ? [words.join(" "), ends] : [`${words.join(" ")} ${ends}`];
+      sections.push({ lines, room: 15 * lines.length, y: (this.edges[start] + this.edges[i]) / 2 });
       draw.fillStyle = cssColour("faint");
-      if (i < this.order.length) draw.fillRect(8, i * this.tall - 0.5, this.right - 8, 1);
-      draw.fillStyle = cssColour("soft");
+      if (i < this.order.length) draw.fillRect(8, this.edges[i] - 0.5, this.right - 8, 1);
       start = i;
+    }
+    // Names of flat sections move apart: down from the top, and back up where there is no more room.
+    const low = this.canvas.clientHeight || bottom;
+    sections.forEach((own, i) => {
+      const before = sections[i - 1];
+      own.y = Math.max(own.y, before ? before.y + (before.room + own.room) / 2 : own.room / 2);
+    });
+    for (let i = sections.length - 1; i >= 0; i -= 1) {
+      const after = sections[i + 1];
+      sections[i].y = Math.min(sections[i].y, after ? after.y - (after.room + sections[i].room) / 2 : low - sections[i].room / 2);
+    }
+    draw.fillStyle = cssColour("soft");
+    for (const { lines, y } of sections) {
+      lines.forEach((text, i) => draw.fillText(fitText(draw, text, LEFT - 12), LEFT - 8, y + (i - (lines.length - 1) / 2) * 15));
     }
   }
 
   at(event) {
-    const place = Math.floor(event.offsetY / this.tall);
-    return place >= 0 && place < this.order.length ? this.order[place] : -1;
+    const place = event.offsetY < 0 ? -1 : this.edges.findIndex((edge) => edge > event.offsetY) - 1;
+    return place >= 0 ? this.order[place] : -1;
   }
 
   hover(event) {

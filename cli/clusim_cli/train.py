@@ -1,0 +1,107 @@
+"""``clusim train``: training steps of a workload on a fabric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusim_cli.params import GRANULARITY, NODES, RANKS, command_line
+from clusim_cli.progress import shown_progress
+
+__all__ = ["command"]
+
+
+@click.command("train", short_help="Simulate training steps of a model.")
+@click.argument("workload")
+@click.option(
+    "--topology", default=None, help="Preset or topology file.  [default: the workload's]"
+)
+@NODES
+@click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
+              help="Steps; the last one is reported.")  # fmt: skip
+@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
+              help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
+@click.option("--no-fold", is_flag=True, help="Simulate equal blocks of work one by one, too.")
+@click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
+@click.option("--scaling", type=click.Choice(["strong", "weak"]), default=None,
+              help="Run with several numbers of replicas and print a table.")  # fmt: skip
+@click.option("--replicas", type=RANKS, default=None, metavar="LIST",
+              help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
+@click.option("--fault", "faults", multiple=True, metavar="TEXT",
+              help="What breaks, e.g. 'rank 3 slow x1.3'; may be repeated.")  # fmt: skip
+@click.option(
+    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> int:
+    """Simulate training steps of WORKLOAD, a YAML file or the name of a shipped one.
+
+    Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
+    moved, whether it fits into memory, and the busiest wires.
+    """
+    from clusim import fabric
+    from clusim.lowering import parse_faults
+    from clusim.training import scaling, train, training_report
+    from clusim.workload import load_workload
+
+    spec = load_workload(workload)
+    topology = options["topology"] or spec.topology
+    if topology is None:
+        raise click.UsageError("the workload names no topology; give --topology")
+    nodes = options["nodes"] if options["nodes"] or options["topology"] else spec.nodes
+    machine = fabric.load(topology, nodes=nodes)
+    if (options["scaling"] is None) != (options["replicas"] is None):
+        raise click.UsageError("--scaling and --replicas go together")
+    arguments = {
+        "steps": options["steps"],
+        "granularity": options["granularity"],
+        "fold": False if options["no_fold"] else None,
+        "strict_memory": options["strict_memory"],
+        "seed": options["seed"],
+        "faults": parse_faults(machine, [*machine.faults, *options["faults"]]),
+    }
+    if options["scaling"]:
+        table = scaling(spec, machine, options["replicas"], options["scaling"], **arguments)
+        rows = [
+            {
+                "replicas": count,
+                "gpus": item.plan.mesh.size,
+                "step_time_s": item.step_time_s,
+                f"{item.plan.model.unit}_per_s": item.samples_per_s,
+                "efficiency": efficiency,
+            }
+            for count, item, efficiency in table
+        ]
+        click.echo(json.dumps(rows) if as_json else _table(rows))
+        return 0
+    with shown_progress(not no_progress, options["trace_out"]) as progress:
+        result = train(
+            spec,
+            machine,
+            **arguments,
+            trace_out=options["trace_out"],
+            progress=progress,
+            command=command_line(),
+        )
+    for note in result.notes if as_json else ():
+        click.echo(f"clusim: warning: {note}", err=True)
+    click.echo(json.dumps(result.to_json()) if as_json else training_report(result))
+    return 0
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    unit = next(name for name in rows[0] if name.endswith("_per_s"))
+    lines = [
+        f"  {'replicas':>8} {'GPUs':>6} {'step':>12} {unit.replace('_per_s', '/s'):>14} {'efficiency':>10}"
+    ]
+    for row in rows:
+        lines.append(
+            f"  {row['replicas']:>8} {row['gpus']:>6} {row['step_time_s'] * 1e3:>9.3f} ms {row[unit]:>14,.1f}"
+            f" {row['efficiency']:>10.1%}"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,224 @@
+"""What a picture of a machine is made of: boxes for nodes, lines for wires, bars for wires inside a box."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.report.machine import Groups, Machine, own_name, span
+from clusim.result import Wires
+
+__all__ = [
+    "BAR_PITCH",
+    "BAR_TOP",
+    "LINES",
+    "ROW_MOST",
+    "WIDTH",
+    "Box",
+    "Frame",
+    "Picture",
+    "Placed",
+    "common_prefix",
+    "count_lines",
+    "finish",
+    "link_kinds",
+]
+
+Array = NDArray[Any]
+
+WIDTH = 1000.0
+"""Width of a picture; heights follow from the layout. Units are arbitrary."""
+
+LINES = 340
+"""Directed lines above which nodes are drawn together: more of them only make a tangle."""
+
+ROW_MOST = 32
+"""Boxes in a row."""
+
+BAR_TOP, BAR_PITCH = 29.0, 14.0
+"""Where the first bar of a box is below the box's upper edge, and from one bar to the next."""
+
+
+class Placed(NamedTuple):
+    """Nodes that make one box, the part of their names that is left out, and where the box is."""
+
+    nodes: list[int]
+    prefix: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Frame(NamedTuple):
+    """A machine drawn around its boxes; (x, y) is the upper left corner."""
+
+    label: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One node, or several that are drawn as one, centred at (x, y)."""
+
+    label: str
+    name: str
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def text_y(self) -> float:
+        """Where the label is: in the middle, or above the bars."""
+        return self.y if self.height < BAR_TOP + BAR_PITCH else self.y - self.height / 2 + 13
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Boxes, titles of rows, and lines.
+
+    Attributes
+    ----------
+    titles : list of (str, float)
+        Title of a row of boxes and its y; empty where there are no rows.
+    source, target : list of int
+        Boxes at the ends of every line; the same box for a bar inside it. Bars come last.
+    lines : Groups
+        The wires of every line; one line for each direction.
+    bow : float
+        How far to bend a line that would run through other boxes, as those around a torus.
+    hidden : int
+        Wires between nodes that are drawn as one box.
+    arc : float
+        How far lines between boxes of one row hang down at most; 0 leaves them straight.
+    bars : list of str
+        Kinds of links that a bar inside a box stands for, from the top.
+    bar : list of int
+        Place among `bars` of the lines that are bars, in their order.
+    frames : list of Frame
+        Machines drawn around their boxes.
+    """
+
+    width: float
+    height: float
+    boxes: list[Box]
+    titles: list[tuple[str, float]]
+    source: list[int]
+    target: list[int]
+    lines: Groups
+    bow: float = 0.0
+    hidden: int = 0
+    arc: float = 0.0
+    bars: tuple[str, ...] = ()
+    bar: tuple[int, ...] = ()
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def fineness(self) -> float:
+        """Factor of the width of lines: many are drawn thinner, so that they can be told apart."""
+        return min(1.0, max(0.4, math.sqrt(160 / max(1, self.num_ways))))
+
+    @property
+    def num_ways(self) -> int:
+        """Number of lines that are no bars."""
+        return len(self.lines) - len(self.bar)
+
+    def bar_span(self, line: int) -> tuple[float, float, float]:
+        """Return left and right end and height of a line that is a bar."""
+        box = self.boxes[self.source[line]]
+        y = box.y - box.height / 2 + BAR_TOP + BAR_PITCH * self.bar[line - self.num_ways]
+        return box.x - box.width / 2 + 3, box.x + box.width / 2 - 3, y
+
+    def bar_titles(self) -> list[tuple[str, float]]:
+        """Return the kinds of links of bars, and where they are."""
+        at = {self.bars[p]: self.bar_span(self.num_ways + i)[2] for i, p in enumerate(self.bar)}
+        return list(at.items())
+
+
+def count_lines(machine: Machine, cells: list[list[list[int]]]) -> int:
+    """Return how many directed lines there are if nodes of one cell are one box."""
+    cell_of = np.zeros(len(machine.nodes), np.int64)
+    for number, cell in enumerate(cell for row in cells for cell in row):
+        cell_of[cell] = number
+    pairs = np.stack([cell_of[machine.source], cell_of[machine.target]], axis=1)
+    return len(np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0))
+
+
+def common_prefix(names: list[str]) -> str:
+    """Return what all names start with, if numbers follow: ``gpu`` of ``gpu0``, ``gpu1``."""
+    matches = [re.fullmatch(r"(.*?)([\d.]+)", name) for name in names]
+    prefixes = {match[1] for match in matches if match}
+    return prefixes.pop() if all(matches) and len(prefixes) == 1 else ""
+
+
+def finish(
+    machine: Machine,
+    wires: Wires,
+    height: float,
+    placed: list[Placed],
+    titles: list[tuple[str, float]],
+    *,
+    bow: float = 0.0,
+    arc: float = 0.0,
+    bars: tuple[str, ...] = (),
+    frames: tuple[Frame, ...] = (),
+) -> Picture:
+    """Make boxes, lines between them, and bars for the wires inside a box of the kinds in `bars`."""
+    box_of = np.zeros(len(machine.nodes), np.int64)
+    boxes = []
+    for number, cell in enumerate(placed):
+        box_of[cell.nodes] = number
+        name = span([machine.nodes[n] for n in cell.nodes])
+        label = span([own_name(machine.nodes[n]) for n in cell.nodes]) if frames else name
+        prefix = cell.prefix
+        label = label.removeprefix(prefix).replace(f" ... {prefix}", "...") if prefix else label
+        kind = "endpoint" if cell.nodes[0] < machine.num_endpoints else "switch"
+        boxes.append(Box(label, name, kind, *cell[2:]))
+    a, b = box_of[machine.source], box_of[machine.target]
+    members = _runs(np.flatnonzero(a != b), np.stack([a, b], axis=1))
+    source = [int(a[group[0]]) for group in members]
+    target = [int(b[group[0]]) for group in members]
+    labels = [f"{boxes[s].name}->{boxes[t].name}" for s, t in zip(source, target, strict=True)]
+    classes = [wires.classes[int(group[0])] for group in members]
+    bar: list[int] = []
+    if bars:
+        kind_of = np.array([bars.index(k) if k in bars else -1 for k in link_kinds(wires)])
+        for group in _runs(
+            np.flatnonzero((a == b) & (kind_of >= 0)), np.stack([a, kind_of], axis=1)
+        ):
+            box, place = int(a[group[0]]), int(kind_of[group[0]])
+            bar.append(place)
+            source.append(box)
+            target.append(box)
+            members.append(group)
+            labels.append(f"{boxes[box].name}: {bars[place]}")
+            classes.append(f"{bars[place]} inside the machine")
+    lines = Groups.of(labels, classes, members)
+    return Picture(
+        WIDTH, height, boxes, titles, source, target, lines, bow,
+        len(machine.source) - len(lines.wires), arc, bars, tuple(bar), frames,
+    )  # fmt: skip
+
+
+def link_kinds(wires: Wires) -> list[str]:
+    """Return the kind of link of every wire: ``nvlink`` of the class ``nvlink gpu->switch``."""
+    return [name.rpartition(" ")[0] or name for name in wires.classes]
+
+
+def _runs(shown: Array, keys: Array) -> list[Array]:
+    """Return sets of the wires in `shown` with one key each, in the order of keys."""
+    order = shown[np.lexsort((keys[shown, 1], keys[shown, 0]))]
+    changes = np.flatnonzero((np.diff(keys[order], axis=0) != 0).any(axis=1)) + 1
+    bounds = [0, *changes.tolist(), len(order)]
+    return [order[low:high] for low, high in pairwise(bounds) if high > low]

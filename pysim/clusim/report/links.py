@@ -1,0 +1,71 @@
+"""Kinds of links and tiers of nodes as people call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["described", "is_network", "kind_of", "named", "several"]
+
+_KINDS = {
+    "c2c": "NVLink-C2C",
+    "dram": "host memory",
+    "efa": "EFA",
+    "ethernet": "Ethernet",
+    "infiniband": "InfiniBand",
+    "numa": "links between CPUs",
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "roce": "RoCE",
+    "slingshot": "Slingshot",
+    "trunk": "trunks of NVSwitches",
+    "xgmi": "xGMI",
+}
+
+_NODES = {
+    "gpu": "GPU",
+    "memory": "memory",
+    "nic": "NIC",
+    "nvswitch": "NVSwitch",
+    "pcie": "PCIe switch",
+    "root": "CPU",
+    "host": "host",
+    "router": "router",
+}
+
+_MACHINE_KINDS = frozenset(("c2c", "dram", "numa", "nvlink", "pcie", "trunk", "xgmi"))
+"""Kinds of links inside a machine."""
+
+
+def kind_of(wire_class: str) -> str:
+    """Return the kind of link of a class of wires: ``nvlink`` of ``nvlink gpu->switch``."""
+    return wire_class.rpartition(" ")[0] or wire_class
+
+
+def named(kind: str) -> str:
+    """Return what a kind of link is called in a sentence."""
+    return _KINDS.get(kind, kind)
+
+
+def is_network(kind: str) -> bool:
+    """Return whether a kind of link joins machines."""
+    return kind not in _MACHINE_KINDS
+
+
+def described(wire_class: str) -> str:
+    """Return a class of wires in words: ``InfiniBand from NIC to leaf switch``."""
+    kind, (source, _, target) = kind_of(wire_class), wire_class.rpartition(" ")[2].partition("->")
+    if not target or kind not in _KINDS:
+        return wire_class
+    return f"{named(kind)} from {_node(kind, source)} to {_node(kind, target)}"
+
+
+def _node(kind: str, tier: str) -> str:
+    if tier == "switch" and kind in ("nvlink", "trunk"):
+        return "NVSwitch"
+    return _NODES.get(tier, tier if tier == "switch" else f"{tier} switch")
+
+
+def several(words: Iterable[str], last: str = "and") -> str:
+    """Join words as a sentence does: ``a, b and c``."""
+    *first, end = words
+    return f"{', '.join(first)} {last} {end}" if first else end

@@ -1,0 +1,228 @@
+"""A few machines with what is in them: each a panel of rows, below the switches of their network."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clusim.report.boxes import (
+    ROW_MOST,
+    WIDTH,
+    Frame,
+    Picture,
+    Placed,
+    common_prefix,
+    count_lines,
+    finish,
+)
+from clusim.report.machine import Machine, natural_key, own_name, zone_of
+from clusim.result import Wires
+
+__all__ = ["HOST_TIERS", "MOST_PANELS", "panels"]
+
+HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
+"""Tiers of the part of a machine around its CPUs."""
+
+MOST_PANELS = 4
+"""Machines above which each is drawn as one box."""
+
+LINES = 520
+"""Directed lines above which nodes are drawn together: machines side by side do not cross each other's."""
+
+LEFT = 104.0
+GAP = 104.0
+BOX = 30.0
+PAD = 12.0
+FOOT = 26.0
+"""Room for titles, from row to row, height of a box, above the boxes of a panel, and below them for its name."""
+
+ARC = 46.0
+"""How far lines between boxes of one row hang down at most."""
+
+_SWITCH, _ENDPOINT, _PCIE, _UPPER_PCIE, _ROOT, _MEMORY, _NIC, _NETWORK = range(8)
+_LEVELS = {"gpu": _ENDPOINT, "host": _ENDPOINT, "root": _ROOT, "memory": _MEMORY, "nic": _NIC}
+
+
+class _Row(NamedTuple):
+    """Nodes of one level and machine, in cells that are drawn as one box each."""
+
+    level: int
+    zone: str
+    cells: list[list[int]]
+
+
+def panels(machine: Machine, wires: Wires) -> Picture | None:
+    """Return a picture with every machine as a panel, or None if the network has no tiers one above another."""
+    near = _neighbours(machine)
+    levels = _levels(machine, near)
+    top = max(levels)
+    network = [n for n, level in enumerate(levels) if level >= _NETWORK]
+    if any(levels[n] == levels[m] for n in network for m in near[n]):
+        return None
+    zones = machine.zones() or [""]
+    rows = [
+        _Row(level, zone, _cells(near, nodes, ROW_MOST // (1 if level >= _NETWORK else len(zones))))
+        for level in range(top + 1)
+        for zone in ([""] if level >= _NETWORK else zones)
+        if (nodes := _members(machine, levels, level, zone))
+    ]
+    rows = _fewer(machine, rows)
+    return _drawn(machine, wires, near, rows, zones)
+
+
+def _neighbours(machine: Machine) -> list[set[int]]:
+    near: list[set[int]] = [set() for _ in machine.nodes]
+    for a, b in zip(machine.source.tolist(), machine.target.tolist(), strict=True):
+        near[a].add(b)
+        near[b].add(a)
+    return near
+
+
+def _levels(machine: Machine, near: list[set[int]]) -> list[int]:
+    """Return the row of every node, from the bottom; rows may be empty."""
+    clustered = bool(machine.zones())
+    levels = []
+    for node, (name, kind) in enumerate(zip(machine.nodes, machine.kinds, strict=True)):
+        if clustered and not zone_of(name):
+            levels.append(-1)
+        elif kind == "pcie":
+            ends = {machine.kinds[other] for other in near[node]}
+            levels.append(_PCIE if ends & {"gpu", "nic", "host"} else _UPPER_PCIE)
+        else:
+            levels.append(_LEVELS.get(kind, _SWITCH))
+    # Switches of the network by their distance from the machines.
+    edge, level = {n for n, own in enumerate(levels) if own >= 0}, _NETWORK
+    while edge:
+        edge = {other for n in edge for other in near[n] if levels[other] < 0}
+        for node in edge:
+            levels[node] = level
+        level += 1
+    return [_NETWORK if own < 0 else own for own in levels]
+
+
+def _members(machine: Machine, levels: list[int], level: int, zone: str) -> list[int]:
+    mine = [
+        n
+        for n, own in enumerate(levels)
+        if own == level and (level >= _NETWORK or zone_of(machine.nodes[n]) == zone)
+    ]
+    return sorted(mine, key=lambda node: natural_key(machine.nodes[node]))
+
+
+def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]:
+    """Return at most `most` cells: nodes alone, or those that hang on the same nodes, or neighbours."""
+    if len(nodes) <= most:
+        return [[node] for node in nodes]
+    mine = set(nodes)
+    alike: dict[int, list[int]] = {}
+    for node in nodes:
+        # What a node hangs on within its machine has few neighbours; the network has many.
+        hooks = near[node] - mine
+        alike.setdefault(
+            min(hooks, key=lambda hook: (len(near[hook]), hook), default=-1), []
+        ).append(node)
+    cells = list(alike.values())
+    if not 1 < len(cells) <= most:
+        least = -(-len(nodes) // most)
+        even = [size for size in range(least, 2 * least + 1) if len(nodes) % size == 0]
+        size = even[0] if even else least
+        cells = [nodes[i : i + size] for i in range(0, len(nodes), size)]
+    return cells
+
+
+def _fewer(machine: Machine, rows: list[_Row]) -> list[_Row]:
+    """Draw nodes together until there are few enough lines, all machines alike."""
+    while count_lines(machine, [row.cells for row in rows]) > LINES:
+        longest = max(rows, key=lambda row: len(row.cells))
+        if len(longest.cells) <= 4:
+            break
+        rows = [
+            row._replace(cells=_joined(row.cells)) if row.level == longest.level else row
+            for row in rows
+        ]
+    return rows
+
+
+def _joined(cells: list[list[int]]) -> list[list[int]]:
+    """Join every two neighbours."""
+    return [[n for cell in cells[i : i + 2] for n in cell] for i in range(0, len(cells), 2)]
+
+
+def _drawn(
+    machine: Machine, wires: Wires, near: list[set[int]], rows: list[_Row], zones: list[str]
+) -> Picture:
+    used = sorted({row.level for row in rows})
+    clustered = zones != [""]
+    hanging = _hanging(machine, rows)
+    floor = (FOOT if clustered else 12.0) + (ARC if used[0] in hanging else 0.0)
+    height = floor + BOX + GAP * (len(used) - 1) + PAD + 6
+    y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(used)}
+    share = (WIDTH - LEFT - 6) / len(zones)
+    placed: list[Placed] = []
+    x_of: dict[int, float] = {}
+    for row in sorted(rows, key=lambda row: (row.level == _SWITCH, row.level)):
+        low, wide = LEFT, WIDTH - LEFT - 6
+        if row.level < _NETWORK and clustered:
+            low, wide = LEFT + share * zones.index(row.zone) + 8, share - 16
+        width = min(74.0, wide / len(row.cells) * 0.84)
+        wanted = [_wanted(near, cell, x_of, low + wide / 2) for cell in row.cells]
+        if row.level in (_SWITCH, _ENDPOINT) or row.level >= _NETWORK:
+            wanted = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
+        if row.level == _MEMORY and _NIC in used:
+            # What goes on to the adapters passes beside it.
+            wanted = [x + 0.7 * width + 8 for x in wanted]
+        order = sorted(range(len(row.cells)), key=lambda i: (wanted[i], i))
+        spots = _apart([wanted[i] for i in order], width / 0.84, low, low + wide)
+        prefix = common_prefix([own_name(machine.nodes[n]) for cell in row.cells for n in cell])
+        for i, x in zip(order, spots, strict=True):
+            x_of |= dict.fromkeys(row.cells[i], x)
+            placed.append(Placed(row.cells[i], prefix, x, y_of[row.level], width, BOX))
+    inside = [y_of[level] for level in used if level < _NETWORK]
+    frames = tuple(
+        Frame(zone, LEFT + share * i + 3, min(inside) - BOX / 2 - PAD, share - 6,
+              max(inside) - min(inside) + BOX + PAD + floor - 2)
+        for i, zone in enumerate(zones)
+    ) if clustered else ()  # fmt: skip
+    return finish(
+        machine, wires, height, placed, _titles(machine, rows, y_of), arc=ARC, frames=frames
+    )
+
+
+def _hanging(machine: Machine, rows: list[_Row]) -> set[int]:
+    """Return the levels with lines between their own boxes."""
+    level_of = np.zeros(len(machine.nodes), np.int64)
+    for row in rows:
+        for cell in row.cells:
+            level_of[cell] = row.level
+    a, b = level_of[machine.source], level_of[machine.target]
+    return set(a[a == b].tolist())
+
+
+def _wanted(near: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float) -> float:
+    """Return where a box would be best: above the middle of what it hangs on."""
+    found = [x_of[other] for node in cell for other in near[node] if other in x_of]
+    return sum(found) / len(found) if found else middle
+
+
+def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[float]:
+    """Return places at least `pitch` from each other, as near to those wanted (in rising order) as can be."""
+    blocks: list[tuple[float, int]] = []
+    for i, want in enumerate(wanted):
+        mean, count = want - i * pitch, 1
+        while blocks and blocks[-1][0] > mean:
+            other, size = blocks.pop()
+            mean, count = (mean * count + other * size) / (count + size), count + size
+        blocks.append((mean, count))
+    most = high - pitch / 2 - (len(wanted) - 1) * pitch
+    starts = [min(max(mean, low + pitch / 2), most) for mean, count in blocks for _ in range(count)]
+    return [start + i * pitch for i, start in enumerate(starts)]
+
+
+def _titles(machine: Machine, rows: list[_Row], y_of: dict[int, float]) -> list[tuple[str, float]]:
+    titles = []
+    for level, y in y_of.items():
+        nodes = [n for row in rows if row.level == level for cell in row.cells for n in cell]
+        prefix = common_prefix([own_name(machine.nodes[n]) for n in nodes])
+        titles.append((prefix or machine.kinds[nodes[0]], y))
+    return titles

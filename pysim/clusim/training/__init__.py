@@ -1,0 +1,10 @@
+"""Training steps, simulated: a workload and a fabric in, a `TrainingResult` out."""
+
+from __future__ import annotations
+
+from clusim.training.breakdown import Breakdown, breakdown
+from clusim.training.run import TrainingResult, train
+from clusim.training.sweep import scaling
+from clusim.training.text import training_report
+
+__all__ = ["Breakdown", "TrainingResult", "breakdown", "scaling", "train", "training_report"]

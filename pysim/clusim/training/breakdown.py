@@ -1,0 +1,141 @@
+"""What every rank did in a window of time: compute, exposed communication, bubble, idle.
+
+A rank *computes* while a kernel of its runs. Communication is *exposed* while data of the rank move, that is from the
+moment at which all ranks of a collective or message are there, and no kernel of the rank runs. What is left is the
+*bubble* of the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.schedule.ir import ABSENT, Schedule
+from clusim.workload.parallel.fold import Folded
+
+__all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """How a rank spent a step [ps]; `communication_ps` also counts what kernels hide."""
+
+    rank: int
+    compute_ps: int
+    exposed_ps: int
+    bubble_ps: int
+    idle_ps: int
+    communication_ps: int
+
+    @property
+    def total_ps(self) -> int:
+        """The whole step [ps]."""
+        return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Intervals of a rank [ps], each an array of (start, end)."""
+
+    compute: Array
+    moving: Array
+    active: Array
+    folded: list[tuple[int, int, Folded]]
+
+
+def merge(spans: Array) -> Array:
+    """Return the union of intervals as disjoint ones in order."""
+    if not len(spans):
+        return np.zeros((0, 2), np.int64)
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    first = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
+    starts = spans[first, 0]
+    ends = reach[np.concatenate((np.flatnonzero(first)[1:] - 1, [len(spans) - 1]))]
+    return np.stack([starts, ends], axis=1)
+
+
+def length(spans: Array) -> int:
+    """Return the length of disjoint intervals."""
+    return int((spans[:, 1] - spans[:, 0]).sum()) if len(spans) else 0
+
+
+def clip(spans: Array, low: int, high: int) -> Array:
+    """Return the parts of intervals inside a window."""
+    cut = np.clip(spans, low, high)
+    return cut[cut[:, 1] > cut[:, 0]]
+
+
+def covered(spans: Array, others: Array) -> int:
+    """Return how much of the union of `spans` is also in `others`."""
+    both = length(merge(np.concatenate((spans, others)))) if len(spans) or len(others) else 0
+    return length(merge(spans)) + length(merge(others)) - both
+
+
+def spans_of(
+    schedule: Schedule, start_ps: Array, end_ps: Array, folded: Mapping[int, Folded] | None = None
+) -> dict[int, Spans]:
+    """Return the intervals of every rank; `folded` are the blocks that tasks stand for."""
+    tasks, known = schedule.tasks, folded or {}
+    ready: dict[int, int] = {}
+    for index, task in enumerate(tasks):
+        if task.kind == "program" and task.call != ABSENT:
+            ready[task.call] = max(ready.get(task.call, 0), int(start_ps[index]))
+    rows: dict[int, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
+    for index, task in enumerate(tasks):
+        own = rows.setdefault(task.rank, ([], [], [], []))
+        low, high = int(start_ps[index]), int(end_ps[index])
+        if task.kind == "kernel":
+            own[0].append((low, high))
+        elif task.kind == "program":
+            moves = max(low, ready.get(task.call, low))
+            own[1].append((min(moves, high), high))
+            own[2].append((low, high))
+        elif index in known:
+            own[3].append((low, high, known[index]))
+    return {
+        rank: Spans(_pairs(own[0]), _pairs(own[1]), _pairs(own[2]), own[3])
+        for rank, own in rows.items()
+    }
+
+
+def _pairs(rows: list[Any]) -> Array:
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def breakdown(
+    spans: Mapping[int, Spans], ranks: Sequence[int], low: int, high: int, pipeline_end: int = 0
+) -> list[Breakdown]:
+    """Return how ranks spent the window; what is left over before `pipeline_end` is the bubble."""
+    found = []
+    empty = Spans(_pairs([]), _pairs([]), _pairs([]), [])
+    for rank in ranks:
+        own = spans.get(rank, empty)
+        compute, moving = merge(clip(own.compute, low, high)), merge(clip(own.moving, low, high))
+        blocks = [(a, b, f) for a, b, f in own.folded if a < high and b > low]
+        compute_ps = length(compute) + sum(f.compute_ps[rank] for _, _, f in blocks)
+        exposed_ps = length(moving) - covered(moving, compute)
+        communication_ps = length(moving)
+        for _, _, block in blocks:
+            exposed_ps += block.exposed_ps[rank]
+            communication_ps += block.communication_ps[rank]
+        if blocks:
+            pauses = np.array([(a, b) for a, b, _ in blocks], np.int64)
+            exposed_ps -= covered(moving, merge(clip(pauses, low, high)))
+        left = max(0, high - low - compute_ps - exposed_ps)
+        tail = max(0, high - max(low, pipeline_end)) if pipeline_end else left
+        if pipeline_end:
+            after = [
+                length(merge(clip(part, max(low, pipeline_end), high)))
+                for part in (own.compute, own.moving)
+            ]
+            tail = max(0, tail - sum(after))
+        idle = min(left, tail)
+        found.append(Breakdown(rank, compute_ps, exposed_ps, left - idle, idle, communication_ps))
+    return found

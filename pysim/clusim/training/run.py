@@ -1,0 +1,358 @@
+"""Simulates training steps: plan, schedule, run, and what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clusim.collectives import ScheduleBuilder
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.result import Result
+from clusim.schedule.ir import Schedule
+from clusim.session import Progress
+from clusim.simulate import simulate
+from clusim.training.breakdown import Breakdown, Spans, breakdown, covered, merge, spans_of
+from clusim.workload.memory import Memory
+from clusim.workload.parallel.emitter import Emitter, Traffic
+from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.pipeline import StepWriter
+from clusim.workload.plan import Plan, make_plan
+from clusim.workload.spec import Workload
+
+__all__ = ["FoldReport", "TrainingResult", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldReport:
+    """Blocks that were not simulated one by one.
+
+    Attributes
+    ----------
+    simulated, folded : int
+        Blocks that were, and that stand for themselves as pauses.
+    alone : int
+        Folded blocks at whose ranks nothing else was under way.
+    proved : int
+        Those of them whose ranks were ready at the same picosecond: identical to the simulated one.
+    disturbed_share : float
+        Part of the folded time in which something else was under way at the same ranks.
+    skew_ps : int
+        Greatest difference between the times at which ranks of a folded block were ready; folding lets all wait for
+        the last one [ps].
+    """
+
+    simulated: int = 0
+    folded: int = 0
+    alone: int = 0
+    proved: int = 0
+    disturbed_share: float = 0.0
+    skew_ps: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A simulated training run.
+
+    Attributes
+    ----------
+    step_ps : list of int
+        Time of every step [ps].
+    ranks : list of Breakdown
+        How every rank spent the last step.
+    traffic : dict
+        What every dimension moved in a step.
+    wires : list of (name, busy)
+        Busiest wires and the part of the run in which they were busy.
+    """
+
+    plan: Plan
+    step_ps: list[int]
+    ranks: list[Breakdown]
+    memory: list[Memory]
+    traffic: dict[str, Traffic]
+    wires: list[tuple[str, float]]
+    fold: FoldReport
+    result: Result
+    executed_flops: int
+    wall_s: float
+    tasks: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of the last step [s]."""
+        return self.step_ps[-1] / 1e12
+
+    @property
+    def samples_per_s(self) -> float:
+        """Tokens, or samples, per second."""
+        return self.plan.samples / self.step_time_s
+
+    @property
+    def mfu(self) -> float:
+        """Model operations, without recomputation, against the peak of all ranks."""
+        peak = self.plan.chip.peak_flops * self.plan.mesh.size
+        return self.plan.model_flops / (self.step_time_s * peak)
+
+    @property
+    def hfu(self) -> float:
+        """Executed operations against the peak of all ranks."""
+        return self.executed_flops / (
+            self.step_time_s * self.plan.chip.peak_flops * self.plan.mesh.size
+        )
+
+    def mean(self, name: str) -> float:
+        """Return the mean over ranks of a part of the last step [s]."""
+        return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Mean part of the step that is pipeline bubble."""
+        return self.mean("bubble") / self.step_time_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants."""
+        plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
+        steps = len(self.step_ps)
+        return {
+            "workload": plan.workload.name,
+            "model": plan.model.name,
+            "parameters": plan.model.parameters,
+            "fabric": plan.fabric.name,
+            "gpus": plan.mesh.size,
+            "mesh": {
+                n: getattr(plan.mesh, n)
+                for n in ("tensor", "context", "expert", "data", "pipeline")
+            },
+            "placement": plan.placement(),
+            "microbatches": plan.microbatches,
+            "step_time_s": round(self.step_time_s, 9),
+            "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
+            f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
+            "tflops_per_gpu": round(plan.model_flops / self.step_time_s / plan.mesh.size / 1e12, 3),
+            "mfu": round(self.mfu, 6),
+            "hfu": round(self.hfu, 6),
+            "compute_s": round(self.mean("compute"), 9),
+            "exposed_comm_s": round(self.mean("exposed"), 9),
+            "communication_s": round(self.mean("communication"), 9),
+            "bubble_s": round(self.mean("bubble"), 9),
+            "idle_s": round(self.mean("idle"), 9),
+            "bubble_fraction": round(self.bubble_fraction, 6),
+            "ranks": [
+                {
+                    "rank": row.rank,
+                    "compute_s": row.compute_ps / 1e12,
+                    "exposed_comm_s": row.exposed_ps / 1e12,
+                    "bubble_s": row.bubble_ps / 1e12,
+                    "idle_s": row.idle_ps / 1e12,
+                }
+                for row in self.ranks
+            ],
+            "memory_GiB": worst.to_json(),
+            "memory_by_stage_GiB": [item.to_json() for item in self.memory],
+            "volume_bytes_per_gpu": {
+                dim: round(moved.sent_bytes / steps / plan.mesh.size)
+                for dim, moved in self.traffic.items()
+            },
+            "collectives_per_step": {
+                dim: moved.calls // steps for dim, moved in self.traffic.items()
+            },
+            "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],
+            "folded": {
+                "simulated": self.fold.simulated,
+                "folded": self.fold.folded,
+                "alone": self.fold.alone,
+                "proved_identical": self.fold.proved,
+                "disturbed_share": round(self.fold.disturbed_share, 6),
+                "skew_ps": self.fold.skew_ps,
+            },
+            "granularity": self.result.provenance.granularity_note,
+            "tasks": self.tasks,
+            "wall_s": round(self.wall_s, 3),
+            "fingerprint": f"{self.result.fingerprint:016x}",
+        }
+
+
+@dataclass
+class _Runs:
+    """Runs schedules of blocks, all in the same way."""
+
+    fabric: Fabric
+    granularity: str | int
+    faults: Sequence[Any]
+
+    def __call__(self, schedule: Schedule) -> Measured:
+        """Run the schedule of a block, alone."""
+        result = simulate(
+            self.fabric, schedule, granularity=self.granularity, bins=2, faults=self.faults
+        )
+        spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
+        rows = breakdown(spans, list(spans), 0, result.time_ps)
+        counters = result.wires.counters
+        used = np.flatnonzero(counters["busy_ps"])
+        wires = {
+            result.wires.names[w]: (int(counters["busy_ps"][w]), int(counters["payload"][w]))
+            for w in used
+        }
+        return Measured(
+            result.tasks.start_ps,
+            result.tasks.end_ps,
+            {row.rank: row.compute_ps for row in rows},
+            {row.rank: row.exposed_ps for row in rows},
+            {row.rank: row.communication_ps for row in rows},
+            wires,
+            result.wall_s,
+        )
+
+
+def train(
+    workload: Workload,
+    fabric: Fabric,
+    *,
+    steps: int = 2,
+    granularity: str | int = "auto",
+    fold: bool | None = None,
+    strict_memory: bool = False,
+    seed: int = 0,
+    faults: Sequence[Any] = (),
+    trace_out: str | Path | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> TrainingResult:
+    """Simulate `steps` training steps; the last one is reported, those before it warm up.
+
+    Parameters
+    ----------
+    fold : bool, optional
+        Simulate equal blocks once, instead of what the workload says.
+    strict_memory : bool
+        Memory that does not suffice is an error rather than a note.
+
+    Other parameters are those of `clusim.simulate`.
+    """
+    began = time.perf_counter()
+    if steps < 1:
+        raise InputError(f"steps {steps}: must be at least 1")
+    plan = make_plan(workload, fabric)
+    memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
+    notes = _memory_notes(plan, memory, strict_memory)
+    folder = Folder(fabric, _Runs(fabric, granularity, faults))
+    wanted = workload.fold if fold is None else fold
+    builder = ScheduleBuilder(fabric, f"{workload.name}: {plan.model.name}")
+    emitter = Emitter(plan, builder, folder if wanted and not faults else None)
+    writer = StepWriter(emitter)
+    writer.write(steps)
+    schedule = builder.build()
+    result = simulate(
+        fabric,
+        schedule,
+        granularity=granularity,
+        seed=seed,
+        faults=faults,
+        trace_out=trace_out,
+        progress=progress,
+        command=command,
+    )
+    return _evaluate(plan, writer, schedule, result, memory, notes, time.perf_counter() - began)
+
+
+def _memory_notes(plan: Plan, memory: list[Memory], strict: bool) -> list[str]:
+    worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
+    item = memory[worst]
+    if not item.missing:
+        return []
+    text = (
+        f"memory: stage {worst} needs {item.total / 2**30:.1f} GiB, {plan.chip.name} has"
+        f" {item.capacity / 2**30:.1f} GiB: {item.missing / 2**30:.1f} GiB too little"
+    )
+    if strict:
+        raise InputError(f"{text}; cut the model further, or compute activations again")
+    return [text]
+
+
+def _evaluate(
+    plan: Plan,
+    writer: StepWriter,
+    schedule: Schedule,
+    result: Result,
+    memory: list[Memory],
+    notes: list[str],
+    wall_s: float,
+) -> TrainingResult:
+    start, end = result.tasks.start_ps, result.tasks.end_ps
+    emitter = writer.emitter
+    blocks = emitter.folder.blocks if emitter.folder is not None else []
+    folded = {task: block.found for block in blocks for task in block.tasks.values()}
+    spans = spans_of(schedule, start, end, folded)
+    ends = [max(int(end[t]) for tasks in step.values() for t in tasks) for step in writer.steps]
+    ends[-1] = max(ends[-1], result.time_ps) if len(ends) == 1 else ends[-1]
+    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
+    passes = 0
+    if plan.mesh.pipeline > 1:
+        passes = max(
+            (
+                int(end[i])
+                for i, task in enumerate(schedule.tasks)
+                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
+            ),
+            default=high,
+        )
+    rows = breakdown(spans, plan.mesh.ranks, low, high, passes)
+    return TrainingResult(
+        plan=plan,
+        step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
+        ranks=rows,
+        memory=memory,
+        traffic=emitter.traffic,
+        wires=_wires(result, [block.found.wires for block in blocks]),
+        fold=_fold_report(emitter.folder, spans, start, end),
+        result=result,
+        executed_flops=emitter.flops // len(ends),
+        wall_s=wall_s,
+        tasks=len(schedule.tasks),
+        notes=notes,
+    )
+
+
+def _wires(
+    result: Result, folded: list[dict[str, tuple[int, int]]], count: int = 5
+) -> list[tuple[str, float]]:
+    busy = dict(zip(result.wires.names, result.wires.counters["busy_ps"].tolist(), strict=True))
+    for wires in folded:
+        for name, (busy_ps, _) in wires.items():
+            busy[name] = busy.get(name, 0) + busy_ps
+    top = sorted(busy.items(), key=lambda item: -item[1])[:count]
+    return [(name, value / max(1, result.time_ps)) for name, value in top if value]
+
+
+def _fold_report(
+    folder: Folder | None, spans: dict[int, Spans], start: Any, end: Any
+) -> FoldReport:
+    if folder is None or not folder.blocks:
+        return FoldReport()
+    alone, proved, disturbed, total, skew = 0, 0, 0, 0, 0
+    active = {rank: merge(own.active) for rank, own in spans.items()}
+    for block in folder.blocks:
+        ready = [max((int(end[t]) for t in tasks), default=0) for tasks in block.waits.values()]
+        late = max(ready) - min(ready)
+        skew = max(skew, late)
+        here = 0
+        for rank, task in block.tasks.items():
+            low, high = int(start[task]), int(start[task]) + block.found.end_ps[rank]
+            own = active[rank]
+            first = np.searchsorted(own[:, 1], low, side="right")
+            last = np.searchsorted(own[:, 0], high, side="left")
+            here += covered(own[first:last], np.array([[low, high]], np.int64))
+            total += high - low
+        disturbed += here
+        alone += int(here == 0)
+        proved += int(here == 0 and late == 0)
+    return FoldReport(
+        folder.measured, len(folder.blocks), alone, proved, float(disturbed / max(1, total)), skew
+    )

@@ -1,0 +1,57 @@
+"""Scaling: the same workload on more and more data-parallel replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.training.run import TrainingResult, train
+from clusim.workload.spec import Workload
+
+__all__ = ["scaled", "scaling"]
+
+
+def scaled(
+    workload: Workload, replicas: int, kind: Literal["strong", "weak"], micro_total: int
+) -> Workload:
+    """Return a workload on so many replicas: the batch of all is kept (strong) or grows with them (weak)."""
+    batch = workload.batch.all if kind == "strong" else micro_total * replicas
+    parallel = workload.parallel.model_copy(update={"data": replicas})
+    return workload.model_copy(
+        update={"parallel": parallel, "batch": workload.batch.model_copy(update={"all": batch})}
+    )
+
+
+def scaling(
+    workload: Workload,
+    fabric: Fabric,
+    replicas: Sequence[int],
+    kind: Literal["strong", "weak"] = "weak",
+    **options: Any,
+) -> list[tuple[int, TrainingResult, float]]:
+    """Return (replicas, result, efficiency) for every number of replicas.
+
+    Efficiency is throughput per GPU against that of the first entry. In weak scaling every replica has as many
+    samples as in the workload; `options` are those of `train`.
+    """
+    if kind not in ("strong", "weak"):
+        raise InputError(f"scaling {kind!r}: use strong or weak")
+    base = workload.parallel.data or max(
+        1,
+        fabric.num_ranks
+        // (workload.parallel.tensor * workload.parallel.context * workload.parallel.pipeline),
+    )
+    if workload.batch.all % base:
+        raise InputError(
+            f"batch {workload.batch.all}: not divisible by the {base} replicas it is for"
+        )
+    found: list[tuple[int, TrainingResult, float]] = []
+    for count in replicas:
+        result = train(scaled(workload, count, kind, workload.batch.all // base), fabric, **options)
+        first = found[0] if found else (count, result, 1.0)
+        per_gpu = result.samples_per_s / result.plan.mesh.size
+        efficiency = per_gpu / (first[1].samples_per_s / first[1].plan.mesh.size)
+        found.append((count, result, efficiency))
+    return found

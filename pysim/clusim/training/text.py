@@ -1,0 +1,137 @@
+"""A training result as text."""
+
+from __future__ import annotations
+
+from clusim.training.run import TrainingResult
+from clusim.units import format_size, format_time
+
+__all__ = ["training_report"]
+
+SHOWN_RANKS = 16
+
+
+def training_report(result: TrainingResult) -> str:
+    """Return what `clusim train` prints."""
+    parts = [
+        _head(result),
+        _numbers(result),
+        _ranks(result),
+        _volumes(result),
+        _memory(result),
+        _wires(result),
+    ]
+    parts.append(_foot(result))
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _head(result: TrainingResult) -> list[str]:
+    plan = result.plan
+    mesh = plan.mesh
+    sizes = {
+        name: getattr(mesh, name) for name in ("tensor", "context", "expert", "data", "pipeline")
+    }
+    where = plan.placement()
+    cut = ", ".join(
+        f"{name} {size}" + (f" ({where[name]})" if where.get(name, "none") != "none" else "")
+        for name, size in sizes.items()
+        if size > 1
+    )
+    what = "sequences" if plan.model.unit == "tokens" else "samples"
+    billions = plan.model.parameters / 1e9
+    lines = [
+        f"{plan.workload.name}: {plan.model.name}, {billions:.4g} billion parameters, on {mesh.size} GPUs of"
+        f" {plan.fabric.name}",
+        f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {what},"
+        f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}",
+    ]
+    return lines + [f"  warning: {note}" for note in result.notes]
+
+
+def _numbers(result: TrainingResult) -> list[str]:
+    plan, step = result.plan, result.step_time_s
+    rows = [
+        ("step", format_time(result.step_ps[-1])),
+        ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
+        ("per GPU", f"{plan.model_flops / step / plan.mesh.size / 1e12:.1f} TFLOP/s"),
+        (
+            "MFU",
+            f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
+        ),
+    ]
+    for name in ("compute", "exposed", "bubble", "idle"):
+        shown = "exposed communication" if name == "exposed" else name
+        rows.append(
+            (
+                shown,
+                f"{format_time(round(result.mean(name) * 1e12))}, {result.mean(name) / step:.1%} of the step",
+            )
+        )
+    hidden = result.mean("communication") - result.mean("exposed")
+    rows.append(("hidden communication", format_time(max(0, round(hidden * 1e12)))))
+    return _table(rows)
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {value}" for name, value in rows]
+
+
+def _ranks(result: TrainingResult) -> list[str]:
+    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'bubble':>9} {'idle':>9}"]
+    step = max(1, result.step_ps[-1])
+    for row in result.ranks[:SHOWN_RANKS]:
+        parts = (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps)
+        lines.append(f"  {row.rank:>6} " + " ".join(f"{part / step:>9.1%}" for part in parts))
+    more = len(result.ranks) - SHOWN_RANKS
+    return [*lines, f"  and {more} more ranks"] if more > 0 else lines
+
+
+def _volumes(result: TrainingResult) -> list[str]:
+    if not result.traffic:
+        return []
+    steps, size = len(result.step_ps), result.plan.mesh.size
+    lines = [f"  {'dimension':<10} {'collectives':>11} {'sent per GPU':>13}   per step"]
+    for dim, moved in result.traffic.items():
+        sent = format_size(round(moved.sent_bytes / steps / size))
+        lines.append(f"  {dim:<10} {moved.calls // steps:>11,} {sent:>13}")
+    return lines
+
+
+def _memory(result: TrainingResult) -> list[str]:
+    names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers", "total")
+    lines = [f"  {'memory GiB':<10} " + " ".join(f"{name:>11}" for name in names)]
+    shown = {0, len(result.memory) - 1}
+    for stage in sorted(shown):
+        item = result.memory[stage]
+        values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
+        room = f" of {item.capacity / 2**30:.0f}" if item.capacity else ""
+        lines.append(f"  {f'stage {stage}':<10} {values}{room}")
+    return lines
+
+
+def _wires(result: TrainingResult) -> list[str]:
+    if not result.wires:
+        return []
+    width = max(13, *(len(name) for name, _ in result.wires))
+    head = f"  {'busiest wires':<{width}} {'busy':>7}"
+    return [head, *(f"  {name:<{width}} {busy:>7.1%}" for name, busy in result.wires)]
+
+
+def _foot(result: TrainingResult) -> list[str]:
+    rows = [
+        ("granularity", result.result.provenance.granularity_note),
+        ("tasks", f"{result.tasks:,}"),
+    ]
+    fold = result.fold
+    if fold.folded:
+        text = (
+            f"{fold.folded:,} blocks stand for {fold.simulated} simulated ones: {fold.proved:,} proved identical,"
+            f" {fold.alone - fold.proved:,} alone but with ranks ready up to {format_time(fold.skew_ps)} apart"
+        )
+        if fold.alone < fold.folded:
+            rest = fold.folded - fold.alone
+            text += f", {rest:,} beside other traffic ({fold.disturbed_share:.2%} of the time)"
+        rows.append(("folded", text))
+    rows.append(("wall time", f"{result.wall_s:.2f} s"))
+    rows.append(("fingerprint", f"{result.result.fingerprint:016x}"))
+    return _table(rows)

@@ -1,0 +1,41 @@
+"""Training runs: models, memory and parallelism, written as schedules.
+
+A `Workload` (from YAML) and a fabric give a `Plan`; a `StepWriter` writes its steps with a `ScheduleBuilder`.
+"""
+
+from __future__ import annotations
+
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_of
+from clusim.workload.layers import Layer, Shard
+from clusim.workload.memory import Memory
+from clusim.workload.mesh import Mesh
+from clusim.workload.models import MODELS, find_model, read_config
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.pipeline import StepWriter
+from clusim.workload.plan import Plan, make_plan
+from clusim.workload.spec import Workload, load_workload, loads_workload
+
+__all__ = [
+    "MODELS",
+    "PRECISIONS",
+    "Chip",
+    "Emitter",
+    "Folder",
+    "Gemm",
+    "Kernel",
+    "Layer",
+    "Measured",
+    "Memory",
+    "Mesh",
+    "Plan",
+    "Shard",
+    "StepWriter",
+    "Workload",
+    "chip_of",
+    "find_model",
+    "load_workload",
+    "loads_workload",
+    "make_plan",
+    "read_config",
+]

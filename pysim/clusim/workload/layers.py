@@ -1,0 +1,262 @@
+"""Layers: what one rank computes and communicates for one microbatch, and what it has to keep.
+
+A `Layer` is already cut for its rank: a `Shard` says into how many parts tensors, sequences and experts are cut. With
+everything 1 it is the whole layer. Steps come in the order in which a framework issues them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from clusim.errors import InputError
+from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
+
+__all__ = [
+    "Activations",
+    "Comm",
+    "Dim",
+    "Kernel",
+    "Layer",
+    "Recompute",
+    "Shard",
+    "Step",
+    "Tensor",
+    "Wait",
+    "backward_steps",
+    "linear",
+    "memory_kernel",
+    "total",
+]
+
+Dim = Literal["tensor", "context", "expert"]
+Recompute = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """A collective over a dimension of the mesh.
+
+    Attributes
+    ----------
+    bytes : int
+        Size as `clusim.schedule.CollectiveCall` has it [bytes].
+    key : str
+        Not empty: later steps do not wait for it until a `Wait` with this key.
+    """
+
+    dim: Dim
+    operation: str
+    bytes: int
+    name: str = ""
+    key: str = ""
+    part: Part = "forward"
+    core: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Later steps wait for the communication with this key."""
+
+    key: str
+    part: Part = "forward"
+    core: bool = False
+
+
+Step = Kernel | Comm | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A parameter tensor of a rank.
+
+    Attributes
+    ----------
+    expert : bool
+        It is not replicated over the expert dimension.
+    touched : int
+        Elements that a step of the optimiser touches, for sparse gradients; -1 is all.
+    """
+
+    name: str
+    elements: int
+    expert: bool = False
+    touched: int = -1
+
+    @property
+    def stepped(self) -> int:
+        """Elements that a step of the optimiser touches."""
+        return self.elements if self.touched < 0 else min(self.touched, self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What the backward pass of a layer needs of its forward pass, per microbatch [bytes].
+
+    Attributes
+    ----------
+    none, selective, full : int
+        Without recomputation, without the attention core, and the layer's input only.
+    """
+
+    none: int = 0
+    selective: int = 0
+    full: int = 0
+
+    def of(self, recompute: Recompute) -> int:
+        """Return the bytes that a kind of recomputation keeps."""
+        return {"none": self.none, "selective": self.selective, "full": self.full}[recompute]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of a rank.
+
+    Attributes
+    ----------
+    tensors : tuple of Tensor
+        Parameters in the order in which a framework registers them.
+    forward, backward : tuple of Step
+        What a microbatch makes it do; kernels of `backward` say whether they are for inputs or weights.
+    output_bytes : int
+        What it hands to the next layer [bytes].
+    activations : Activations
+        What it keeps until its backward pass.
+    """
+
+    name: str
+    kind: str
+    tensors: tuple[Tensor, ...] = ()
+    forward: tuple[Step, ...] = ()
+    backward: tuple[Step, ...] = ()
+    output_bytes: int = 0
+    activations: Activations = field(default_factory=Activations)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of this rank."""
+        return sum(tensor.elements for tensor in self.tensors)
+
+    def flops(self, part: Part) -> int:
+        """Return the operations that utilisation counts in a part."""
+        return sum(k.counted_flops for k in self.kernels(part))
+
+    def traffic_bytes(self, part: Part) -> int:
+        """Return the memory traffic of a part [bytes]."""
+        return sum(k.bytes for k in self.kernels(part))
+
+    def kernels(self, part: Part) -> list[Kernel]:
+        """Return the kernels of a part."""
+        steps = self.forward if part == "forward" else self.backward
+        return [step for step in steps if isinstance(step, Kernel) and step.part == part]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """How a microbatch and the model are cut, and in which numbers it computes.
+
+    Attributes
+    ----------
+    batch, sequence : int
+        Samples of a microbatch and tokens of a sample, of the whole microbatch.
+    tensor, context, expert : int
+        Parts that matrices, sequences and the set of experts are cut into.
+    sequence_parallel : bool
+        What tensor parallelism leaves whole is cut along the sequence.
+    style : str
+        ``paired``: column-parallel then row-parallel, one synchronisation for both. ``column``, ``row``: every linear
+        layer synchronises.
+    flash : bool
+        Fused attention, which keeps no scores.
+    capacity : float
+        Most tokens of an expert, against an even spread; 0 is no limit.
+    """
+
+    batch: int = 1
+    sequence: int = 1
+    precision: Precision = PRECISIONS["bf16"]
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    sequence_parallel: bool = False
+    style: Literal["paired", "column", "row"] = "paired"
+    flash: bool = True
+    capacity: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a rank where tensors are cut."""
+        return self.batch * self.sequence // self.context
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a rank between them: fewer with sequence parallelism."""
+        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
+
+    def cut(self, amount: int, parts: int, what: str) -> int:
+        """Return `amount` / `parts`; raises `InputError` if that is no whole number."""
+        if amount % parts:
+            raise InputError(f"{what} {amount}: cannot be cut into {parts} equal parts")
+        return amount // parts
+
+
+def memory_kernel(
+    name: str,
+    read: float,
+    written: float,
+    element_bytes: int,
+    *,
+    core: bool = False,
+    expert: bool = False,
+) -> Kernel:
+    """Return a kernel that only moves elements."""
+    return Kernel(name, bytes=round((read + written) * element_bytes), core=core, expert=expert)
+
+
+def linear(
+    name: str,
+    shard: Shard,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    core: bool = False,
+    expert: bool = False,
+) -> tuple[Kernel, Kernel, Kernel]:
+    """Return forward, input gradient and weight gradient of a matrix product of m x k with k x n."""
+
+    def kernel(part: Part, gemm: Gemm) -> Kernel:
+        size = gemm.elements * shard.precision.gemm_bytes
+        return Kernel(f"{name} {part}", gemm.flops, size, gemm, part=part, core=core, expert=expert)
+
+    return (
+        kernel("forward", Gemm(batch, m, n, k)),
+        kernel("input", Gemm(batch, m, k, n)),
+        kernel("weight", Gemm(batch, k, n, m)),
+    )
+
+
+def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
+    """Return what the backward pass of a microbatch does, with what it computes again first."""
+    again: list[Step] = []
+    if recompute == "full":
+        again = list(layer.forward)
+    elif recompute == "selective":
+        again = [step for step in layer.forward if step.core]
+    useless = [replace(s, useful=0) if isinstance(s, Kernel) else s for s in again]
+    return [*(_again(step) for step in useless), *layer.backward]
+
+
+def _again(step: Step) -> Step:
+    if isinstance(step, Wait):
+        return replace(step, key=f"{step.key}/again", part="input")
+    if isinstance(step, Comm):
+        return replace(step, key=f"{step.key}/again" if step.key else "", part="input")
+    return step.as_part("input")
+
+
+def total(layers: Iterable[Layer], part: Part) -> int:
+    """Return the operations that utilisation counts in a part of all layers."""
+    return sum(layer.flops(part) for layer in layers)

@@ -1,0 +1,174 @@
+"""What a rank has to hold: weights, gradients, optimiser states, activations, buffers of communicators.
+
+**Model** ZeRO cuts optimiser states (1), gradients too (2), weights too (3) over the data dimension (arXiv
+1910.02054). Activations are those of the layers, times the microbatches that a stage has under way: the stages left
+to go with 1F1B, all of them with GPipe. **Not modelled** Fragmentation and workspaces of libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusim.workload.layers import Layer, Recompute
+from clusim.workload.optimizers import Optimizer
+
+__all__ = ["Memory", "communicator_bytes", "in_flight", "megatron_activation_bytes", "stage_memory"]
+
+NCCL_BUFFER_BYTES = 4 << 20
+"""Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one rank [bytes].
+
+    Attributes
+    ----------
+    transient : int
+        Whole layers that sharded weights are gathered into, and the widest layer that is computed again.
+    capacity : int
+        What the chip has; 0 is unknown.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transient: int
+    buffers: int
+    in_flight: int
+    capacity: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it [bytes]."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.transient
+            + self.buffers
+        )
+
+    @property
+    def missing(self) -> int:
+        """How much too small the chip's memory is [bytes]; 0 if it fits or is not known."""
+        return max(0, self.total - self.capacity) if self.capacity else 0
+
+    def to_json(self) -> dict[str, float | int | bool]:
+        """Return the numbers a script wants [GiB]."""
+        names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers")
+        table: dict[str, float | int | bool] = {
+            name: round(getattr(self, name) / 2**30, 3) for name in names
+        }
+        table |= {
+            "total": round(self.total / 2**30, 3),
+            "capacity": round(self.capacity / 2**30, 3),
+        }
+        return table | {"microbatches_in_flight": self.in_flight, "fits": not self.missing}
+
+
+def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
+    """Return how many (microbatch, chunk) pairs a stage holds activations of, at most.
+
+    Interleaved schedules (arXiv 2104.04473) start with ``2 (p - stage - 1) + (v - 1) p`` forward passes before the
+    first backward pass.
+    """
+    if schedule == "naive":
+        return chunks
+    if schedule == "gpipe":
+        return microbatches * chunks
+    if schedule == "interleaved":
+        return min(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, microbatches * chunks)
+    return min(stages - stage, microbatches)
+
+
+def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
+    """Return the buffers of communicators, given as (channels, peers, whether only one direction per peer) [bytes]."""
+    return sum(
+        channels * peers * (1 if single else 2) * NCCL_BUFFER_BYTES
+        for channels, peers, single in groups
+    )
+
+
+def stage_memory(
+    chunks: Sequence[Sequence[Layer]],
+    optimizer: Optimizer,
+    *,
+    recompute: Recompute = "none",
+    zero: int = 0,
+    data: int = 1,
+    expert_data: int = 1,
+    held: int = 1,
+    weight_versions: int = 1,
+    buffers: int = 0,
+    capacity: int = 0,
+) -> Memory:
+    """Return the memory of a rank of a pipeline stage.
+
+    Parameters
+    ----------
+    chunks : sequence of sequence of Layer
+        Layers of the stage, one sequence per chunk of an interleaved schedule.
+    zero : int
+        Stage of ZeRO, 0 to 3.
+    data, expert_data : int
+        Ranks over which parameters, and those of experts, are replicated.
+    held : int
+        (Microbatch, chunk) pairs under way.
+    weight_versions : int
+        Copies of the weights that PipeDream keeps.
+    """
+    layers = [layer for chunk in chunks for layer in chunk]
+    common = sum(t.elements for layer in layers for t in layer.tensors if not t.expert)
+    experts = sum(t.elements for layer in layers for t in layer.tensors if t.expert)
+
+    dense = [
+        sum(t.stepped for layer in layers for t in layer.tensors if t.expert == e)
+        for e in (False, True)
+    ]
+
+    def spread(cut: bool, sizes: Sequence[int] = (common, experts)) -> float:
+        return sizes[0] / data + sizes[1] / expert_data if cut else sizes[0] + sizes[1]
+
+    per_chunk = [sum(layer.activations.of(recompute) for layer in chunk) for chunk in chunks]
+    widest = max((layer.parameters for layer in layers), default=0)
+    transient = 2 * widest * (optimizer.weight + optimizer.gradient) if zero == 3 else 0
+    if recompute == "full":
+        transient += max((layer.activations.none for layer in layers), default=0)
+    elif recompute == "selective":
+        transient += max((a.none - a.selective for a in (x.activations for x in layers)), default=0)
+    return Memory(
+        weights=round(spread(zero >= 3) * optimizer.weight * weight_versions),
+        gradients=round(spread(zero >= 2, dense) * (optimizer.gradient + optimizer.main_gradient)),
+        optimizer=round(spread(zero >= 1) * optimizer.state),
+        activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
+        transient=transient,
+        buffers=buffers,
+        in_flight=held,
+        capacity=capacity,
+    )
+
+
+def megatron_activation_bytes(
+    sequence: int,
+    batch: int,
+    hidden: int,
+    heads: int,
+    tensor: int = 1,
+    *,
+    sequence_parallel: bool = False,
+    recompute: Recompute = "none",
+) -> float:
+    """Return the published bytes per layer of a GPT with plain attention (arXiv 2205.05198, table 2)."""
+    sbh = sequence * batch * hidden
+    scores = 5 * heads * sequence / hidden
+    if recompute == "full":
+        return 2 * sbh
+    if recompute == "selective":
+        scores = 0
+    if sequence_parallel:
+        return sbh * (34 + scores) / tensor
+    return sbh * (10 + 24 / tensor + scores / tensor)

@@ -1,0 +1,146 @@
+"""The device mesh: which ranks form the groups of every dimension of parallelism, and where they are on the fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+
+__all__ = ["DIMS", "Mesh", "placement"]
+
+DIMS = ("tensor", "context", "data", "pipeline")
+"""Dimensions, the fastest first, as Megatron-LM has them. Experts are spread over neighbours in context and data."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks in four dimensions.
+
+    Attributes
+    ----------
+    order : tuple of str
+        Dimensions, the fastest first.
+    ranks : tuple of int
+        Rank of the fabric at each place of the mesh.
+    """
+
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    order: tuple[str, ...] = DIMS
+    ranks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that dimensions and ranks agree."""
+        if sorted(self.order) != sorted(DIMS):
+            raise InputError(f"order {list(self.order)}: must name each of {', '.join(DIMS)} once")
+        for name in (*DIMS, "expert"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name)}: must be at least 1")
+        if (self.context * self.data) % self.expert:
+            raise InputError(
+                f"expert {self.expert}: must divide context x data = {self.context * self.data}; experts are spread"
+                " over the ranks of these dimensions"
+            )
+        if not self.ranks:
+            object.__setattr__(self, "ranks", tuple(range(self.size)))
+        if len(self.ranks) != self.size or len(set(self.ranks)) != self.size:
+            sizes = " x ".join(f"{name} {getattr(self, name)}" for name in DIMS)
+            raise InputError(
+                f"mesh {sizes} = {self.size} ranks; {len(set(self.ranks))} ranks are given"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return prod(getattr(self, name) for name in DIMS)
+
+    def at(self, **place: int) -> int:
+        """Return the rank at a place of the mesh."""
+        index, step = 0, 1
+        for name in self.order:
+            index += place.get(name, 0) * step
+            step *= getattr(self, name)
+        return self.ranks[index]
+
+    def stage(self, pipeline: int) -> list[int]:
+        """Return the ranks of a pipeline stage."""
+        return [
+            self.at(tensor=t, context=c, data=d, pipeline=pipeline)
+            for d, c, t in product(range(self.data), range(self.context), range(self.tensor))
+        ]
+
+    def groups(self, dim: str, pipeline: int) -> list[tuple[int, ...]]:
+        """Return the groups of a dimension in a stage.
+
+        ``replica``: ranks with the same weights (data x context); ``expert_replica``: with the same experts.
+        """
+        t, c, d, e = range(self.tensor), range(self.context), range(self.data), self.expert
+        at = self.at
+        if dim == "tensor":
+            return [
+                tuple(at(tensor=i, context=j, data=k, pipeline=pipeline) for i in t)
+                for k in d
+                for j in c
+            ]
+        if dim == "context":
+            return [
+                tuple(at(tensor=i, context=j, data=k, pipeline=pipeline) for j in c)
+                for k in d
+                for i in t
+            ]
+        replicas = [
+            [at(tensor=i, context=j, data=k, pipeline=pipeline) for k in d for j in c] for i in t
+        ]
+        if dim == "replica":
+            return [tuple(own) for own in replicas]
+        if dim == "expert":
+            return [tuple(own[low : low + e]) for own in replicas for low in range(0, len(own), e)]
+        if dim == "expert_replica":
+            return [tuple(own[low::e]) for own in replicas for low in range(e)]
+        raise InputError(f"dimension {dim!r}: unknown")
+
+    def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
+        """Return the sets of ranks of a stage that communicate within a microbatch, in the order of `stage`."""
+        parent = {rank: rank for rank in self.stage(pipeline)}
+
+        def root(rank: int) -> int:
+            while parent[rank] != rank:
+                rank = parent[rank]
+            return rank
+
+        for dim in ("tensor", "context", "expert"):
+            for group in self.groups(dim, pipeline):
+                for rank in group[1:]:
+                    parent[root(rank)] = root(group[0])
+        found: dict[int, list[int]] = {}
+        for rank in self.stage(pipeline):
+            found.setdefault(root(rank), []).append(rank)
+        return [tuple(own) for own in found.values()]
+
+
+def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
+    """Say for each dimension whether its groups stay inside machines: ``inside``, ``across`` or ``mixed``."""
+    arrays = fabric.lower()
+    zone = [arrays.zone_of(rank) if fabric.num_zones > 1 else 0 for rank in range(fabric.num_ranks)]
+    found = {}
+    for dim in ("tensor", "context", "expert", "replica"):
+        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups(dim, stage)]
+        found["data" if dim == "replica" else dim] = _where(groups, zone)
+    columns = [mesh.stage(stage) for stage in range(mesh.pipeline)]
+    found["pipeline"] = _where([*zip(*columns, strict=True)], zone)
+    return found
+
+
+def _where(groups: Sequence[Sequence[int]], zone: Sequence[int]) -> str:
+    real = [group for group in groups if len(group) > 1]
+    if not real:
+        return "none"
+    inside = [len({zone[rank] for rank in group}) == 1 for group in real]
+    return "inside" if all(inside) else "mixed" if any(inside) else "across"

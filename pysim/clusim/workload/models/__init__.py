@@ -1,0 +1,22 @@
+"""Models: their layers, parameters, operations, memory traffic and activations."""
+
+from __future__ import annotations
+
+from clusim.workload.models.dlrm import Dlrm
+from clusim.workload.models.huggingface import from_config, read_config
+from clusim.workload.models.presets import MODELS, Model, find_model
+from clusim.workload.models.transformer import Latent, Transformer
+from clusim.workload.models.vision import Perceptron, ResNet
+
+__all__ = [
+    "MODELS",
+    "Dlrm",
+    "Latent",
+    "Model",
+    "Perceptron",
+    "ResNet",
+    "Transformer",
+    "find_model",
+    "from_config",
+    "read_config",
+]

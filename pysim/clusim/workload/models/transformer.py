@@ -1,0 +1,320 @@
+"""Transformers: GPT, BERT, Llama, and mixtures of experts such as Mixtral and DeepSeek-V3.
+
+**Hardware** The kernels a framework launches: matrix products, fused or plain attention, normalisation, activation,
+dropout and residual additions, each with its memory traffic. **Model** Tensor parallelism as in Megatron-LM: matrices
+are cut by columns, then by rows, with one all-reduce behind the second (arXiv 1909.08053); with sequence parallelism
+an all-gather before and a reduce-scatter behind (arXiv 2205.05198). The input gradient is reduced while the weight
+gradient is computed. Context parallelism passes keys and values around a ring under the attention kernels. Experts
+get their tokens by all-to-all. **Not modelled** Fused kernels of particular libraries; the loss of work when experts
+drop tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.errors import InputError
+from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
+from clusim.workload.models.parts import Recorder
+
+__all__ = ["Latent", "Transformer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, V3): ranks of the projections and dimensions of a head."""
+
+    q_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A transformer by its dimensions.
+
+    Attributes
+    ----------
+    kv_heads : int
+        Heads of keys and values.
+    intermediate : int
+        Inner size of the dense feed-forward block; `gated` ones have three matrices.
+    positions : int
+        Learned positions; 0 is rotary.
+    experts, top_k, expert_size, shared_experts : int
+        Mixture of experts: how many, how many a token visits, their inner size, and how many every token visits.
+    dense_layers : int
+        First layers that are dense all the same.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocab: int
+    gated: bool = True
+    bias: bool = False
+    tied: bool = False
+    causal: bool = True
+    positions: int = 0
+    segments: int = 0
+    pooler: bool = False
+    dropout: bool = False
+    qkv_bias: bool = False
+    experts: int = 0
+    top_k: int = 0
+    expert_size: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    latent: Latent | None = None
+
+    unit = "tokens"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(layer.parameters for layer in self.build(Shard()))
+
+    def samples(self, shard: Shard) -> int:
+        """Return the tokens of a microbatch."""
+        return shard.batch * shard.sequence
+
+    def check(self, shard: Shard) -> None:
+        """Raise `InputError` unless the model can be cut like this."""
+        shard.cut(self.heads, shard.tensor, "tensor parallelism: attention heads")
+        shard.cut(self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary")
+        shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
+        if shard.expert > 1 and not self.experts:
+            raise InputError(f"expert parallelism {shard.expert}: {self.name} has no experts")
+        if self.experts:
+            shard.cut(self.experts, shard.expert, "expert parallelism: experts")
+            shard.cut(self.expert_size, shard.tensor, "tensor parallelism: inner size of an expert")
+        if self.intermediate:
+            shard.cut(self.intermediate, shard.tensor, "tensor parallelism: inner size")
+        if self.positions and shard.sequence > self.positions:
+            raise InputError(
+                f"sequence {shard.sequence}: {self.name} has {self.positions} positions"
+            )
+
+    def build(self, shard: Shard) -> list[Layer]:
+        """Return the layers of a rank: embedding, blocks, head; like blocks are one object."""
+        self.check(shard)
+        dense = self._block(shard, moe=False) if self.dense_layers or not self.experts else None
+        moe = self._block(shard, moe=True) if self.experts else None
+        found = [self._embedding(shard)]
+        for index in range(self.layers):
+            block = moe if moe is not None and index >= self.dense_layers else dense
+            assert block is not None
+            found.append(block)
+        return [*found, self._head(shard)]
+
+    def _norm(self, name: str) -> list[Tensor]:
+        return [Tensor(f"{name}.weight", self.hidden)] + [
+            Tensor(f"{name}.bias", self.hidden)
+        ] * self.bias
+
+    def _embedding(self, shard: Shard) -> Layer:
+        rec = Recorder(shard)
+        rows = -(-self.vocab // shard.tensor)
+        size = shard.tokens * self.hidden
+        tensors = [Tensor("embedding", rows * self.hidden)]
+        tensors += [Tensor("positions", self.positions * self.hidden)] * bool(self.positions)
+        tensors += [Tensor("segments", self.segments * self.hidden)] * bool(self.segments)
+        if self.segments:
+            tensors += self._norm("embedding norm")
+        rec.memory("embedding", size, size, 2 * size)
+        rec.leave(size)
+        kept = shard.local_tokens * self.hidden * self.dropout
+        acts = Activations(kept, kept, kept)
+        return rec.layer("embedding", "embedding", tensors, self._handed(shard), acts)
+
+    def _handed(self, shard: Shard) -> int:
+        return shard.local_tokens * self.hidden * shard.precision.bytes
+
+    def _head(self, shard: Shard) -> Layer:
+        rec = Recorder(shard)
+        local, rows = shard.local_tokens * self.hidden, -(-self.vocab // shard.tensor)
+        e = shard.precision.bytes
+        rec.memory("final norm", local, local, 3 * local)
+        tensors = [] if self.segments else self._norm("final norm")
+        if self.pooler:
+            tensors += [
+                Tensor("pooler", self.hidden * self.hidden),
+                Tensor("pooler bias", self.hidden),
+            ]
+        if not self.tied:
+            tensors.append(Tensor("head", rows * self.hidden))
+        rec.column("head", shard.tokens, rows, self.hidden)
+        logits = shard.tokens * rows
+        rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
+        if shard.tensor > 1:
+            rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
+        kept = 2 * local * e + logits * 4
+        acts = Activations(kept, kept, kept)
+        return rec.layer("head", "head", tensors, 0, acts)
+
+    def _block(self, shard: Shard, *, moe: bool) -> Layer:
+        rec = Recorder(shard)
+        e, local = shard.precision.bytes, shard.local_tokens * self.hidden
+        rec.memory("norm 1", local, local, 3 * local)
+        tensors = self._norm("norm 1") + self._attention(rec, shard)
+        kept_attention = self._residual(rec, shard)
+        rec.memory("norm 2", local, local, 3 * local)
+        tensors += self._norm("norm 2")
+        feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
+        tensors += feed[0]
+        kept = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
+        selective = kept + self._attention_kept(shard)
+        acts = Activations(selective + self._scores(shard), selective, local * e)
+        return rec.layer("block", "moe" if moe else "block", tensors, self._handed(shard), acts)
+
+    def _residual(self, rec: Recorder, shard: Shard) -> int:
+        """Write bias, dropout and the residual addition; return the bytes of the mask that is kept."""
+        local = shard.local_tokens * self.hidden
+        mask = local * self.dropout / shard.precision.bytes
+        rec.memory("residual", 2 * local, local + mask, 2 * local + mask)
+        return local * self.dropout
+
+    def _attention_kept(self, shard: Shard) -> int:
+        """Return what attention keeps besides its scores: its input, queries, keys, values and output [bytes]."""
+        e, n = shard.precision.bytes, shard.tokens
+        heads, kv = self._local_heads(shard)
+        query, value = self._head_sizes()
+        own = heads * (query + value) + kv * (query + value)
+        if self.latent is not None:
+            own = heads * (2 * query + 2 * value) + self.latent.q_rank + self.latent.kv_rank
+        return (n * own + shard.local_tokens * self.hidden) * e
+
+    def _scores(self, shard: Shard) -> int:
+        """Return what plain attention keeps of its scores: softmax, dropout and its mask [bytes]."""
+        heads, _ = self._local_heads(shard)
+        scores = shard.batch * heads * (shard.sequence // shard.context) * shard.sequence
+        if shard.flash:
+            return shard.tokens * heads * 4
+        return scores * (2 * shard.precision.bytes + 1 if self.dropout else shard.precision.bytes)
+
+    def _local_heads(self, shard: Shard) -> tuple[int, int]:
+        return self.heads // shard.tensor, max(1, self.kv_heads // shard.tensor)
+
+    def _head_sizes(self) -> tuple[int, int]:
+        """Return the size of a head of queries and keys, and of values."""
+        if self.latent is None:
+            return self.head_size, self.head_size
+        return self.latent.nope + self.latent.rope, self.latent.value
+
+    def _attention(self, rec: Recorder, shard: Shard) -> list[Tensor]:
+        """Write the projections and the attention core; return its parameters."""
+        n, h = shard.tokens, self.hidden
+        heads, kv = self._local_heads(shard)
+        query, value = self._head_sizes()
+        if self.latent is not None:
+            tensors = self._latent_projections(rec, shard)
+        else:
+            width = heads * query + kv * 2 * query
+            rec.column("qkv", n, width, h)
+            tensors = [Tensor("qkv", width * h)] + [Tensor("qkv bias", width)] * (
+                self.bias or self.qkv_bias
+            )
+        if not self.positions:
+            turned = n * (heads + kv) * query
+            rec.memory("rotary", turned, turned, 2 * turned)
+        self._core(rec, shard, heads, kv)
+        rec.row("projection", n, h, heads * value)
+        return [*tensors, Tensor("projection", heads * value * h)] + [
+            Tensor("projection bias", h)
+        ] * self.bias
+
+    def _latent_projections(self, rec: Recorder, shard: Shard) -> list[Tensor]:
+        own, n, h = self.latent, shard.tokens, self.hidden
+        assert own is not None
+        heads, _ = self._local_heads(shard)
+        up = heads * (own.nope + own.rope), heads * (own.nope + own.value)
+        rec.plain("q down", n, own.q_rank, h)
+        rec.plain("kv down", n, own.kv_rank + own.rope, h)
+        rec.column("q up", n, up[0], own.q_rank)
+        rec.plain("kv up", n, up[1], own.kv_rank)
+        shapes = [
+            ("q down", own.q_rank * h),
+            ("q norm", own.q_rank),
+            ("q up", up[0] * own.q_rank),
+            ("kv down", (own.kv_rank + own.rope) * h),
+            ("kv norm", own.kv_rank),
+            ("kv up", up[1] * own.kv_rank),
+        ]
+        return [Tensor(name, size) for name, size in shapes]
+
+    def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
+        """Write scores, softmax and values, fused or not, around the ring of context parallelism."""
+        query, value = self._head_sizes()
+        kept = shard.batch * (shard.sequence // shard.context) * kv * (query + value)
+        ring = kept * shard.precision.bytes
+        for step in range(shard.context):
+            if step < shard.context - 1:
+                rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
+            part = shard.sequence // shard.context
+            if shard.flash:
+                rec.flash(heads, kv, part, part, query, value, causal=self.causal)
+            else:
+                rec.plain_attention(heads, part, part, query, value, dropout=self.dropout)
+            if step < shard.context - 1:
+                rec.finish(f"ring {step}")
+
+    def _feed_forward(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
+        """Write the dense block; return its parameters and what it keeps [bytes]."""
+        own = self.intermediate // shard.tensor
+        wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
+        rec.column("fc1", n, wide, h)
+        rec.memory("activation", n * wide, n * own, n * (2 * wide + own) - n * own)
+        rec.row("fc2", n, h, own)
+        tensors = [Tensor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
+        tensors += [Tensor("fc2", own * h)] + [Tensor("fc2 bias", h)] * self.bias
+        kept = (n * (wide + own) + shard.local_tokens * h) * shard.precision.bytes
+        return tensors, kept
+
+    def _experts(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
+        """Write router, dispatch, experts and combine; return parameters and what is kept [bytes]."""
+        h, e, t = self.hidden, shard.precision.bytes, shard.tensor
+        cut = shard.sequence_parallel
+        tokens, own = shard.local_tokens, self.expert_size // t
+        routed = tokens * self.top_k
+        count = self.experts // shard.expert
+        tensors = [Tensor("router", h * self.experts)]
+        rec.plain("router", tokens, self.experts, h)
+        if self.shared_experts:
+            inner = self.shared_experts * own
+            rec.column("shared fc1", shard.tokens, 2 * inner, h)
+            rec.memory(
+                "shared activation",
+                2 * inner * shard.tokens,
+                inner * shard.tokens,
+                4 * inner * shard.tokens,
+            )
+            rec.row("shared fc2", shard.tokens, h, inner)
+            tensors += [Tensor("shared fc1", 2 * inner * h), Tensor("shared fc2", inner * h)]
+        moved = routed * h
+        rec.memory("permute", moved, moved, 2 * moved)
+        rec.exchange("dispatch", moved * e)
+        if t > 1 and cut:
+            rec.gather(moved * t * e)
+            routed *= t
+        wide = (2 if self.gated else 1) * own
+        each = max(1, routed // count)
+        rec.linear("expert fc1", each, wide, h, batch=count, expert=True)
+        rec.memory("expert activation", routed * wide, routed * own, routed * 2 * wide, expert=True)
+        rec.linear("expert fc2", each, h, own, batch=count, expert=True)
+        rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
+        rec.exchange("combine", moved * e)
+        rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
+        tensors += [
+            Tensor("expert fc1", count * wide * h, True),
+            Tensor("expert fc2", count * own * h, True),
+        ]
+        kept = (routed * (wide + own + h) + 2 * tokens * h) * e
+        if self.shared_experts:
+            kept += shard.tokens * 3 * self.shared_experts * own * e
+        return tensors, kept

@@ -1,0 +1,164 @@
+"""A perceptron and ResNet-50.
+
+**Model** Convolutions are matrix products over the output pixels; normalisation and activation move memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from clusim.errors import InputError
+from clusim.workload.layers import Activations, Layer, Shard, Tensor
+from clusim.workload.models.parts import Recorder
+
+__all__ = ["Perceptron", "ResNet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Perceptron:
+    """Linear layers with activations in between; with tensor parallelism they alternate between columns and rows."""
+
+    name: str
+    sizes: tuple[int, ...] = (784, 512, 256, 10)
+    bias: bool = True
+
+    unit = "samples"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(layer.parameters for layer in self.build(Shard()))
+
+    @property
+    def layers(self) -> int:
+        """Layers that a pipeline can divide."""
+        return len(self.sizes) - 1
+
+    def samples(self, shard: Shard) -> int:
+        """Return the samples of a microbatch."""
+        return shard.batch
+
+    def build(self, shard: Shard) -> list[Layer]:
+        """Return the layers of a rank."""
+        found = []
+        for index, (inner, outer) in enumerate(pairwise(self.sizes)):
+            rec, m, t, e = Recorder(shard), shard.batch, shard.tensor, shard.precision.bytes
+            rows = t > 1 and index % 2 == 1 and shard.style == "paired"
+            if rows:
+                rec.row(
+                    f"fc{index}", m, outer, shard.cut(inner, t, "tensor parallelism: inner size")
+                )
+            else:
+                rec.column(
+                    f"fc{index}", m, shard.cut(outer, t, "tensor parallelism: layer size"), inner
+                )
+            wide = outer if rows else outer // t
+            rec.memory("activation", m * wide, m * wide, 3 * m * wide)
+            weights = inner * outer // t
+            tensors = [Tensor(f"fc{index}", weights)] + [Tensor(f"bias{index}", wide)] * self.bias
+            kept = m * (inner // t if rows else inner) * e
+            acts = Activations(kept + m * wide * e, kept + m * wide * e, kept)
+            found.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ResNet:
+    """ResNet with bottleneck blocks; `image` is the side of a square image [pixels]."""
+
+    name: str = "resnet-50"
+    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    image: int = 224
+    classes: int = 1000
+
+    unit = "samples"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole model."""
+        return sum(layer.parameters for layer in self.build(Shard()))
+
+    @property
+    def layers(self) -> int:
+        """Layers that a pipeline can divide."""
+        return sum(self.blocks)
+
+    def samples(self, shard: Shard) -> int:
+        """Return the images of a microbatch."""
+        return shard.batch
+
+    def build(self, shard: Shard) -> list[Layer]:
+        """Return the layers of a rank: stem, bottleneck blocks, classifier."""
+        if shard.tensor > 1 or shard.expert > 1 or shard.context > 1:
+            raise InputError(f"{self.name}: only data and pipeline parallelism")
+        side = self.image // 4
+        found = [self._stem(shard)]
+        channels = 64
+        for stage, count in enumerate(self.blocks):
+            width = 64 << stage
+            for index in range(count):
+                stride = 2 if stage and not index else 1
+                found.append(self._bottleneck(shard, channels, width, side, stride))
+                side, channels = side // stride, 4 * width
+        rec = Recorder(shard)
+        rec.memory(
+            "pool",
+            shard.batch * channels * side * side,
+            shard.batch * channels,
+            shard.batch * channels * side * side,
+        )
+        rec.linear("classifier", shard.batch, self.classes, channels)
+        tensors = [
+            Tensor("classifier", channels * self.classes),
+            Tensor("classifier bias", self.classes),
+        ]
+        kept = shard.batch * channels * shard.precision.bytes
+        found.append(rec.layer("classifier", "head", tensors, 0, Activations(kept, kept, kept)))
+        return found
+
+    def _stem(self, shard: Shard) -> Layer:
+        rec, half = Recorder(shard), self.image // 2
+        tensors: list[Tensor] = []
+        kept = self._conv(rec, shard, tensors, "conv1", 3, 64, 7, half)
+        pixels = shard.batch * 64 * half * half
+        rec.memory("pool", pixels, pixels / 4, 2 * pixels)
+        e = shard.precision.bytes
+        return rec.layer(
+            "stem",
+            "stem",
+            tensors,
+            pixels // 4 * e,
+            Activations(kept, kept, shard.batch * 3 * self.image**2 * e),
+        )
+
+    def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
+        rec, out = Recorder(shard), side // stride
+        tensors: list[Tensor] = []
+        kept = self._conv(rec, shard, tensors, "conv1", channels, width, 1, side)
+        kept += self._conv(rec, shard, tensors, "conv2", width, width, 3, out)
+        kept += self._conv(rec, shard, tensors, "conv3", width, 4 * width, 1, out)
+        if channels != 4 * width or stride > 1:
+            kept += self._conv(rec, shard, tensors, "shortcut", channels, 4 * width, 1, out)
+        pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
+        rec.memory("add", 2 * pixels, pixels, 2 * pixels)
+        acts = Activations(kept, kept, shard.batch * channels * side * side * e)
+        return rec.layer(f"bottleneck {width}", "block", tensors, pixels * e, acts)
+
+    @staticmethod
+    def _conv(
+        rec: Recorder,
+        shard: Shard,
+        tensors: list[Tensor],
+        name: str,
+        into: int,
+        out: int,
+        kernel: int,
+        side: int,
+    ) -> int:
+        """Add convolution, normalisation and activation; return what they keep [bytes]."""
+        pixels = shard.batch * side * side
+        rec.linear(name, pixels, out, into * kernel * kernel)
+        rec.memory(f"{name} norm", 2 * pixels * out, pixels * out, 4 * pixels * out)
+        tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
+        return 2 * pixels * out * shard.precision.bytes

@@ -1,0 +1,73 @@
+"""Optimisers: what they keep per parameter, and the memory traffic of a step.
+
+**Hardware** A fused kernel that reads gradients and states and writes states and weights once: memory-bound.
+**Model** The same. In mixed precision weights and gradients have 16 bits and the optimiser keeps 32-bit copies.
+
+Two accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
+gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit copy of the gradients
+into which microbatches are accumulated (Megatron-LM, DeepSpeed with ``fp32`` accumulation); `gradient_bits` 32
+chooses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.errors import InputError
+from clusim.workload.kernels import Kernel, Precision
+
+__all__ = ["OPTIMIZERS", "Optimizer", "find_optimizer"]
+
+_MOMENTS = {"sgd": 0, "momentum": 1, "adam": 2}
+OPTIMIZERS = tuple(_MOMENTS)
+"""Names of the optimisers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """What one parameter costs [bytes].
+
+    Attributes
+    ----------
+    weight, gradient : int
+        As the model computes with them.
+    main_gradient : int
+        Further 32-bit copy of the gradient; 0 is none.
+    state : int
+        32-bit weights and moments.
+    """
+
+    name: str
+    weight: int
+    gradient: int
+    main_gradient: int
+    state: int
+
+    @property
+    def total(self) -> int:
+        """All of them together [bytes]."""
+        return self.weight + self.gradient + self.main_gradient + self.state
+
+    @property
+    def reduced(self) -> int:
+        """Element of the gradients that ranks reduce [bytes]."""
+        return self.main_gradient or self.gradient
+
+    def kernel(self, parameters: int) -> Kernel:
+        """Return the kernel of a step over so many parameters."""
+        touched = self.reduced + 2 * self.state + self.weight
+        if not self.state:
+            touched = self.reduced + 2 * self.weight
+        return Kernel(self.name, bytes=parameters * touched)
+
+
+def find_optimizer(name: str, precision: Precision, gradient_bits: int = 16) -> Optimizer:
+    """Return the optimiser called `name` for a run in `precision`."""
+    if name not in _MOMENTS:
+        raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")
+    if gradient_bits not in (16, 32):
+        raise InputError(f"gradient_bits {gradient_bits}: must be 16 or 32")
+    mixed = precision.bytes < 4
+    state = 4 * _MOMENTS[name] + (4 if mixed else 0)
+    main = 4 if mixed and gradient_bits == 32 else 0
+    return Optimizer(name, precision.bytes, precision.bytes, main, state)

@@ -1,0 +1,194 @@
+"""Data parallelism with whole weights on every rank: buckets of gradients as in PyTorch's DDP, and ZeRO 1 and 2.
+
+**Hardware** DDP (VLDB 2020) fills buckets with parameters in the reverse of their order, 25 MiB each and the first 1
+MiB; when the gradients of a bucket are there, its all-reduce starts beside the rest of the backward pass. ZeRO 1 and
+the distributed optimiser of Megatron-LM replace it by a reduce-scatter, and gather the weights after the step; ZeRO 2
+keeps only its part of the gradients and so reduces every microbatch. **Model** The same; gradients of a layer are
+there when its backward pass is done. **Not modelled** Copies into buckets; buffers of unused parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from clusim.workload.layers import Layer
+from clusim.workload.parallel.emitter import Emitter, Tails
+
+__all__ = ["Bucket", "DataParallel", "Replicated", "fill_buckets"]
+
+
+class Bucket(NamedTuple):
+    """Gradients that are reduced together: their layers, number of elements, and whether they are of experts."""
+
+    layers: frozenset[tuple[int, int]]
+    elements: int
+    expert: bool = False
+
+
+def fill_buckets(
+    chunks: Sequence[Sequence[Layer]],
+    element_bytes: int,
+    first_bytes: int,
+    bucket_bytes: int,
+    *,
+    expert: bool = False,
+) -> list[Bucket]:
+    """Return the buckets of a stage in the order in which they are filled; layers are (chunk, index)."""
+    found: list[Bucket] = []
+    layers: set[tuple[int, int]] = set()
+    elements, limit = 0, first_bytes
+    for chunk in range(len(chunks) - 1, -1, -1):
+        for index in range(len(chunks[chunk]) - 1, -1, -1):
+            for tensor in reversed(chunks[chunk][index].tensors):
+                if tensor.expert != expert:
+                    continue
+                layers.add((chunk, index))
+                elements += tensor.elements
+                if elements * element_bytes >= limit:
+                    found.append(Bucket(frozenset(layers), elements, expert))
+                    layers, elements, limit = set(), 0, bucket_bytes
+    if elements:
+        found.append(Bucket(frozenset(layers), elements, expert))
+    return found
+
+
+class DataParallel:
+    """What data parallelism adds to a stage; this one adds only the optimiser."""
+
+    def __init__(self, emitter: Emitter, stage: int) -> None:
+        self.emitter, self.stage = emitter, stage
+        self.plan = emitter.plan
+        self.chunks = emitter.plan.stages[stage]
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """Return whether passes of this kind have to be written layer by layer."""
+        return False
+
+    def begin(self) -> None:
+        """Start a step."""
+
+    def before(self, kind: str, chunk: int, index: int) -> None:
+        """Be called before a pass of a layer."""
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Be called after a pass of a layer; `last` is the last microbatch."""
+
+    def finish(self) -> None:
+        """End a step: what is left to reduce, the optimiser, new weights."""
+        self.optimize()
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Parameters of a rank that the optimiser touches: common ones, and those of experts."""
+        tensors = [t for chunk in self.chunks for layer in chunk for t in layer.tensors]
+        return (
+            sum(t.stepped for t in tensors if not t.expert),
+            sum(t.stepped for t in tensors if t.expert),
+        )
+
+    def optimize(self, *, sharded: bool = False) -> None:
+        """Add the optimiser's kernel."""
+        common, experts = self.elements
+        if sharded:
+            replicas = self.plan.mesh.data * self.plan.mesh.context
+            common, experts = (
+                -(-common // replicas),
+                -(-experts // (replicas // self.plan.mesh.expert)),
+            )
+        self.emitter.optimizer(self.emitter.ranks(self.stage), common + experts)
+
+
+@dataclass
+class _Pending:
+    """Buckets of a step: which layers each still waits for, and what has been started."""
+
+    missing: list[set[tuple[int, int]]]
+    done: list[Tails] = field(default_factory=list)
+
+
+class Replicated(DataParallel):
+    """DDP, its unoverlapped and naive forms, reduction at a driver, ZeRO 1 and 2."""
+
+    def __init__(self, emitter: Emitter, stage: int) -> None:
+        super().__init__(emitter, stage)
+        own = self.plan.workload.data
+        self.own = own
+        size = self.plan.element_bytes_reduced
+        single = own.kind in ("naive", "driver")
+        limits = (1 << 60, 1 << 60) if single else (own.first_bucket, own.bucket)
+        self.buckets = [
+            bucket
+            for expert in (False, True)
+            for bucket in fill_buckets(self.chunks, size, *limits, expert=expert)
+            if emitter.groups("expert_replica" if expert else "replica", stage)
+        ]
+        self.overlap = own.overlap and not single
+        self.every = own.kind == "zero2" or not own.accumulate
+        self.scatter = self.plan.zero in (1, 2)
+        self.pending = self._fresh()
+
+    def _fresh(self) -> _Pending:
+        return _Pending([set(bucket.layers) for bucket in self.buckets])
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """Hook into the passes that make gradients complete."""
+        if not self.buckets or not self.overlap:
+            return False
+        zero_bubble = self.plan.workload.pipeline.schedule == "zero-bubble"
+        return kind == ("W" if zero_bubble and self.plan.mesh.pipeline > 1 else "B") and (
+            last or self.every
+        )
+
+    def begin(self) -> None:
+        """Start a step."""
+        self.pending = self._fresh()
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Reduce the buckets that are complete with this layer."""
+        for number, missing in enumerate(self.pending.missing):
+            if (chunk, index) in missing:
+                missing.discard((chunk, index))
+                if not missing:
+                    self.pending.done.append(self.reduce(self.buckets[number]))
+        if self.every and not any(self.pending.missing):
+            done = self.pending.done
+            self.pending = self._fresh()
+            self.pending.done = done
+
+    def reduce(self, bucket: Bucket) -> Tails:
+        """Add the reduction of a bucket, behind what the ranks have done so far."""
+        operation = "reduce_scatter" if self.scatter else "allreduce"
+        algorithm = "driver" if self.own.kind == "driver" else None
+        dim = "expert_replica" if bucket.expert else "replica"
+        dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+        size = bucket.elements * self.plan.element_bytes_reduced
+        found: Tails = {}
+        for group in self.emitter.groups(dim, self.stage):
+            found |= self.emitter.collective(
+                dim, operation, size, group, "gradients", algorithm=algorithm, dtype=dtype
+            )
+        return found
+
+    def finish(self) -> None:
+        """Reduce what is left, wait, step, and gather the weights if every rank has stepped only a part."""
+        complete = [number for number, missing in enumerate(self.pending.missing) if missing]
+        if not (self.every and self.overlap):
+            for number in complete:
+                self.pending.done.append(self.reduce(self.buckets[number]))
+        for done in self.pending.done:
+            self.emitter.join(done)
+        self.optimize(sharded=self.scatter)
+        if self.scatter:
+            gathered = [self._gather(bucket) for bucket in self.buckets]
+            for done in gathered:
+                self.emitter.join(done)
+
+    def _gather(self, bucket: Bucket) -> Tails:
+        dim = "expert_replica" if bucket.expert else "replica"
+        size = bucket.elements * self.plan.precision.bytes
+        found: Tails = {}
+        for group in self.emitter.groups(dim, self.stage):
+            found |= self.emitter.collective(dim, "all_gather", size, group, "weights")
+        return found

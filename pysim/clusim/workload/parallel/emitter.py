@@ -1,0 +1,300 @@
+"""Writes steps of layers as tasks: kernels on the compute stream, collectives on one stream per dimension.
+
+All ranks of a pipeline stage do the same steps side by side. Consecutive kernels become one task, whose time is the
+sum of theirs; the engine lengthens it when communication takes SMs or memory bandwidth away.
+
+A *block* is what a stage does between two messages for one microbatch. Where nothing else is issued meanwhile, it can
+be simulated once and stand as a pause of the same length at every rank: `Folder` does that, and counts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusim.collectives import ScheduleBuilder
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Comm, Layer, Step, backward_steps
+from clusim.workload.parallel.fold import FoldedBlock, Folder
+from clusim.workload.parallel.skew import expert_loads, write_uneven
+from clusim.workload.plan import Plan
+
+__all__ = ["Emitter", "Traffic"]
+
+Tails = dict[int, tuple[int, ...]]
+
+STREAM = {"replica": "data", "expert_replica": "data"}
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the collectives of a dimension move: calls, and bytes that all ranks send together [bytes]."""
+
+    calls: int = 0
+    sent_bytes: int = 0
+
+    def add(self, other: Traffic, times: int = 1) -> None:
+        """Add what another one counted."""
+        self.calls += other.calls * times
+        self.sent_bytes += other.sent_bytes * times
+
+
+@dataclass
+class Emitter:
+    """Adds the steps of a plan to a schedule.
+
+    Attributes
+    ----------
+    tail : dict
+        Tasks that the next kernel of a rank waits for.
+    traffic : dict
+        What each dimension moves.
+    flops : int
+        Operations of all kernels, recomputation included.
+    only : frozenset of int or None
+        Ranks to write; the groups of others are left out. None is all.
+    """
+
+    plan: Plan
+    builder: ScheduleBuilder
+    folder: Folder | None = None
+    only: frozenset[int] | None = None
+    tail: Tails = field(default_factory=dict)
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    flops: int = 0
+    _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
+    _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
+    _backward: dict[int, list[Step]] = field(default_factory=dict)
+    _times: dict[Kernel, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read the stragglers and the load of experts."""
+        own = self.plan.workload
+        self._random = random.Random(own.stragglers.seed)
+        self._slow = {int(rank): factor for rank, factor in own.stragglers.ranks.items()}
+        self._jitter = own.stragglers.jitter
+        self.loads = expert_loads(
+            self.plan.mesh.expert, own.experts.skew, own.experts.capacity, own.experts.seed
+        )
+        self._settings = {dim: spec for dim, spec in own.communicators.items()}
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all ranks take the same time for the same kernels, every time."""
+        return not self._slow and not self._jitter and len(set(self.loads)) <= 1
+
+    def groups(self, dim: str, stage: int) -> list[tuple[int, ...]]:
+        """Return the groups of a dimension in a stage, without groups of one."""
+        key = (dim, stage)
+        if key not in self._groups:
+            found = [group for group in self.plan.mesh.groups(dim, stage) if len(group) > 1]
+            if self.only is not None:
+                found = [group for group in found if set(group) <= self.only]
+            self._groups[key] = found
+        return self._groups[key]
+
+    def ranks(self, stage: int) -> list[int]:
+        """Return the ranks of a stage that are written."""
+        return [r for r in self.plan.mesh.stage(stage) if self.only is None or r in self.only]
+
+    def backward(self, layer: Layer) -> list[Step]:
+        """Return the backward steps of a layer, with what is computed again."""
+        if id(layer) not in self._backward:
+            self._backward[id(layer)] = backward_steps(layer, self.plan.workload.recompute)
+        return self._backward[id(layer)]
+
+    def run(self, stage: int, steps: Iterable[Step], name: str) -> None:
+        """Let all ranks of a stage do `steps`; what is left open afterwards is waited for."""
+        ranks, pending = self.ranks(stage), []
+        for step in steps:
+            if isinstance(step, Kernel):
+                pending.append(step)
+                continue
+            self.kernels(ranks, pending, name)
+            pending = []
+            if isinstance(step, Comm):
+                self._communicate(stage, step)
+            else:
+                self._join(self._open.pop((stage, step.key), {}))
+        self.kernels(ranks, pending, name)
+
+    def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
+        """Add one task with these kernels to every rank."""
+        if not kernels:
+            return
+        flops = sum(kernel.flops for kernel in kernels)
+        plain, loaded = (
+            sum(self._time(k) for k in kernels if k.expert == expert) for expert in (False, True)
+        )
+        hbm = sum(kernel.bytes for kernel in kernels)
+        for rank in ranks:
+            load = self._load(rank) if loaded else 1.0
+            time_ps = (plain + loaded * load) * self._slow.get(rank, 1.0)
+            if self._jitter:
+                time_ps *= max(0.1, self._random.gauss(1.0, self._jitter))
+            task = self.builder.kernel(
+                rank,
+                compute_ps=max(1, round(time_ps)),
+                hbm_bytes=hbm,
+                name=name,
+                after=self.tail.get(rank, ()),
+            )
+            self.tail[rank] = (task,)
+            self.flops += flops
+
+    def _time(self, kernel: Kernel) -> int:
+        if kernel not in self._times:
+            self._times[kernel] = self.plan.chip.time_ps(kernel)
+        return self._times[kernel]
+
+    def _load(self, rank: int) -> float:
+        mesh = self.plan.mesh
+        for stage in range(mesh.pipeline):
+            for group in mesh.groups("expert", stage):
+                if rank in group:
+                    return self.loads[group.index(rank)]
+        return 1.0
+
+    def _communicate(self, stage: int, step: Comm) -> None:
+        done: Tails = {}
+        for group in self.groups(step.dim, stage):
+            done |= self.collective(step.dim, step.operation, step.bytes, group, step.name)
+        if step.key:
+            self._open[stage, step.key] = done
+        else:
+            self._join(done)
+
+    def _join(self, done: Tails) -> None:
+        for rank, tasks in done.items():
+            self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
+
+    def join(self, done: Tails) -> None:
+        """Let the next kernels of ranks wait for these tasks too."""
+        self._join(done)
+
+    def collective(
+        self,
+        dim: str,
+        operation: str,
+        size_bytes: int,
+        group: Sequence[int],
+        name: str = "",
+        *,
+        stream: str = "",
+        after: Tails | None = None,
+        root: int | None = None,
+        algorithm: str | None = None,
+        dtype: str | None = None,
+    ) -> Tails:
+        """Add a collective of a group, behind what its ranks have done so far; return its tasks by rank."""
+        own = dim_of(dim)
+        spec = self._settings.get(own)  # type: ignore[call-overload]
+        options: dict[str, Any] = {
+            "ranks": tuple(group),
+            "dtype": dtype or self.plan.precision.dtype,
+        }
+        if spec is not None:
+            if spec.channels is not None:
+                options["channels"] = spec.channels
+            if spec.protocol is not None:
+                options["protocol"] = spec.protocol
+            if spec.algorithm is not None and algorithm is None:
+                algorithm = spec.algorithm.get(operation)
+        if operation == "send":
+            options.setdefault("channels", self._message_channels(size_bytes))
+            options["dtype"] = "uint8"
+        if root is not None:
+            options["root"] = root
+        size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
+        waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
+        tally = self.traffic.setdefault(own, Traffic())
+        tally.calls += 1
+        if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
+            tasks, sent = write_uneven(self, group, size, stream or own, waits)
+            tally.sent_bytes += sent
+        else:
+            tasks = self.builder.collective(
+                operation, size, algorithm=algorithm, stream=stream or own, after=waits, **options
+            )
+            tally.sent_bytes += sent_bytes(operation, algorithm, size, len(group))
+        return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
+
+    @staticmethod
+    def _message_channels(size_bytes: int) -> int:
+        """Return the channels of a message: NCCL gives a peer up to 2 to 4 with one adapter, fewer for small ones."""
+        return max(1, min(4, size_bytes >> 18))
+
+    def message(
+        self,
+        dim: str,
+        src: int,
+        dst: int,
+        size_bytes: int,
+        name: str,
+        after: Tails | None = None,
+        stream: str = "",
+    ) -> tuple[int, int]:
+        """Add a message; returns the tasks of sender and receiver."""
+        stream = stream or f"{dim} {src}>{dst}"
+        done = self.collective(
+            dim, "send", size_bytes, (src, dst), name, stream=stream, after=after
+        )
+        return done[src][0], done[dst][0]
+
+    def folds(self, steps: Iterable[Step]) -> bool:
+        """Return whether blocks of such steps are folded: only those that communicate are worth it."""
+        return (
+            self.folder is not None
+            and self.uniform
+            and any(isinstance(step, Comm) for step in steps)
+        )
+
+    def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
+        """Do the steps of a block, folded if that is possible and worth it."""
+        if self.folder is None or not self.folds(steps):
+            self.run(stage, steps, name)
+            return
+        for ranks in self.plan.mesh.coupled(stage):
+            found = self.folder.find(self, stage, ranks, steps, key)
+            everyone = tuple(sorted({task for rank in ranks for task in self.tail.get(rank, ())}))
+            tasks = {
+                rank: self.builder.delay(
+                    rank, found.end_ps[rank], name=f"{name} [folded]", after=everyone
+                )
+                for rank in ranks
+            }
+            waits = {rank: self.tail.get(rank, ()) for rank in ranks}
+            self.folder.blocks.append(FoldedBlock(tasks, waits, found))
+            self.tail |= {rank: (task,) for rank, task in tasks.items()}
+            for dim, moved in found.traffic.items():
+                self.traffic.setdefault(dim, Traffic()).add(moved)
+            self.flops += found.flops
+
+    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+        """Add a step of the optimiser over so many parameters."""
+        if elements > 0:
+            kernel = self.plan.optimizer.kernel(elements)
+            self.kernels(list(ranks), [kernel], name)
+
+
+def dim_of(dim: str) -> str:
+    """Return the dimension in reports and settings that groups of `dim` belong to."""
+    return STREAM.get(dim, dim)
+
+
+def sent_bytes(operation: str, algorithm: str | None, size: int, ranks: int) -> int:
+    """Return what all ranks of a group send together [bytes]."""
+    if operation == "allreduce":
+        return 2 * (ranks - 1) * size
+    if operation in ("all_gather", "reduce_scatter", "alltoall"):
+        return (ranks - 1) * size
+    if operation in ("broadcast", "reduce"):
+        return (ranks - 1) * size
+    return size * (ranks if operation == "sendrecv" else 1)
+
+
+def _whole(size: int, unit: int) -> int:
+    """Return a size of at least one `unit`, rounded up to whole ones."""
+    return max(unit, -(-size // unit) * unit)

@@ -1,0 +1,186 @@
+"""Folding: a block that is done alone and over and over is simulated once, on the machine it runs on.
+
+Two blocks are the same if they have the same steps and their ranks are at the same places of machines that are wired
+alike. Then the engine, which is deterministic and knows no absolute time, gives the same times for both as long as the
+ranks start together and nothing else uses their wires and memory. Whether that was so is looked up after the run, for
+every block: `clusim.training` says how many were proved identical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusim.collectives import ScheduleBuilder
+from clusim.fabric.model import Fabric
+from clusim.schedule.ir import Schedule
+
+if TYPE_CHECKING:
+    from clusim.workload.layers import Step
+    from clusim.workload.parallel.emitter import Emitter, Traffic
+
+__all__ = ["Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run of a block alone gives: times of its tasks [ps], compute, exposed and all communication by rank
+    [ps], and busy time and bytes by name of wire.
+    """
+
+    start_ps: Any
+    end_ps: Any
+    compute_ps: dict[int, int]
+    exposed_ps: dict[int, int]
+    communication_ps: dict[int, int]
+    wires: dict[str, tuple[int, int]]
+    wall_s: float = 0.0
+
+
+Measure = Callable[[Schedule], Measured]
+"""Runs the schedule of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps]."""
+
+    end_ps: dict[int, int]
+    compute_ps: dict[int, int]
+    exposed_ps: dict[int, int]
+    communication_ps: dict[int, int]
+    traffic: dict[str, Traffic]
+    flops: int
+    wires: dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedBlock:
+    """A block in a schedule: its task by rank, what each rank waited for, and what the block does."""
+
+    tasks: dict[int, int]
+    waits: dict[int, tuple[int, ...]]
+    found: Folded
+
+
+@dataclass
+class Folder:
+    """Simulates blocks once.
+
+    Attributes
+    ----------
+    blocks : list of FoldedBlock
+        What stands for a simulated block, in the order of the schedule.
+    measured : int
+        Blocks that were simulated.
+    """
+
+    fabric: Fabric
+    measure: Measure
+    blocks: list[FoldedBlock] = field(default_factory=list)
+    measured: int = 0
+    wall_s: float = 0.0
+    _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
+    _alias: dict[Any, Folded] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find which machines are alike."""
+        arrays = self.fabric.lower()
+        many = self.fabric.num_zones > 1
+        self.zone = [arrays.zone_of(r) if many else 0 for r in range(self.fabric.num_ranks)]
+        self.local: list[int] = []
+        seen: dict[int, int] = {}
+        for zone in self.zone:
+            self.local.append(seen.get(zone, 0))
+            seen[zone] = self.local[-1] + 1
+        self.kind = machine_kinds(self.fabric)
+
+    def find(
+        self, emitter: Emitter, stage: int, ranks: tuple[int, ...], steps: Sequence[Step], key: Any
+    ) -> Folded:
+        """Return what a block takes on these ranks; simulate it if no equal one was."""
+        zones = {self.zone[rank] for rank in ranks}
+        place: Any = ranks
+        if len(zones) == 1:
+            place = (
+                self.kind.get(next(iter(zones)), -1),
+                tuple(self.local[rank] for rank in ranks),
+            )
+        exact = (key, ranks)
+        if exact in self._alias:
+            return self._alias[exact]
+        if (key, place) not in self._found:
+            self._found[key, place] = (ranks, self._simulate(emitter, stage, ranks, steps))
+        origin, found = self._found[key, place]
+        if origin != ranks:
+            found = self._moved(found, origin, ranks)
+        self._alias[exact] = found
+        return found
+
+    def _simulate(
+        self, emitter: Emitter, stage: int, ranks: tuple[int, ...], steps: Sequence[Step]
+    ) -> Folded:
+        from clusim.workload.parallel.emitter import Emitter as Writer
+
+        builder = ScheduleBuilder(self.fabric, "block")
+        writer = Writer(emitter.plan, builder, only=frozenset(ranks))
+        writer.run(stage, steps, "block")
+        result = self.measure(builder.build())
+        self.measured += 1
+        self.wall_s += result.wall_s
+        end = {rank: max(int(result.end_ps[task]) for task in writer.tail[rank]) for rank in ranks}
+        return Folded(
+            end,
+            result.compute_ps,
+            result.exposed_ps,
+            result.communication_ps,
+            writer.traffic,
+            writer.flops,
+            result.wires,
+        )
+
+    def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
+        """Return a block as it is at other ranks, on a machine that is alike."""
+        there = dict(zip(origin, ranks, strict=True))
+        old, new = f"n{self.zone[origin[0]]}/", f"n{self.zone[ranks[0]]}/"
+
+        def move(times: dict[int, int]) -> dict[int, int]:
+            return {there[rank]: value for rank, value in times.items() if rank in there}
+
+        return Folded(
+            move(found.end_ps),
+            move(found.compute_ps),
+            move(found.exposed_ps),
+            move(found.communication_ps),
+            found.traffic,
+            found.flops,
+            {name.replace(old, new): value for name, value in found.wires.items()},
+        )
+
+
+def machine_kinds(fabric: Fabric) -> dict[int, int]:
+    """Return a number for every machine; machines with equal nodes and links in equal order have the same one."""
+    if fabric.num_zones < 2:
+        return {0: 0}
+    zone_of = {node.name: node.zone for node in fabric.nodes}
+    shapes: dict[int, list[Any]] = {}
+    for node in fabric.nodes:
+        if node.zone >= 0:
+            rest = (
+                node.name.partition("/")[2],
+                node.kind,
+                node.latency_ps,
+                node.endpoint is None,
+                node.model,
+            )
+            shapes.setdefault(node.zone, []).append((*rest, repr(node.endpoint)))
+    for link in fabric.links:
+        zone = zone_of[link.a]
+        if zone >= 0 and zone == zone_of[link.b]:
+            ends = (link.a.partition("/")[2], link.b.partition("/")[2])
+            shapes[zone].append(
+                (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+            )
+    known: dict[Any, int] = {}
+    return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}

@@ -1,0 +1,289 @@
+"""Writes whole steps: the passes of every pipeline stage in their order, messages between stages, the optimiser.
+
+**Hardware** Megatron-LM ``schedules.py`` and ``p2p_communication.py``. Between two passes a stage sends what the last
+one made and receives what the next one needs. *Blocking*: the next pass starts when all of this is done, and a
+message moves when both sides are there. *Overlapped*: a message moves as soon as it is made, and only the pass that
+needs it waits. **Model** The same. With tensor parallelism every rank sends its part, and the receivers gather
+(``scatter_gather``), unless sequence parallelism leaves parts anyway. **Not modelled** SMs held by receives that only
+wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from clusim.errors import InputError
+from clusim.workload.layers import Comm, Kernel, Layer, Step, Wait
+from clusim.workload.parallel.data import DataParallel, Replicated
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.orders import Action, before, order
+from clusim.workload.parallel.servers import Served
+from clusim.workload.parallel.sharded import Sharded
+
+__all__ = ["StepWriter"]
+
+BLOCK_LAYERS = 8
+"""Most layers of a block that can be folded."""
+
+Message = tuple[int, int, Action]
+"""Sending stage, receiving stage, and the action at the receiver that needs it."""
+
+
+@dataclass
+class StepWriter:
+    """Writes steps, one after the other.
+
+    Attributes
+    ----------
+    steps : list of dict
+        For every step and rank the last tasks.
+    """
+
+    emitter: Emitter
+    steps: list[dict[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Look at the pipeline."""
+        plan = self.emitter.plan
+        self.plan, self.mesh = plan, plan.mesh
+        own = plan.workload.pipeline
+        self.stages, self.chunks = plan.mesh.pipeline, own.chunks
+        asynchronous = own.schedule in ("interleaved", "zero-bubble", "pipedream")
+        self.blocking = (
+            own.messages or ("overlapped" if asynchronous else "blocking")
+        ) == "blocking"
+        self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
+        self._posted: set[Message] = set()
+        self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
+        self._done: dict[tuple[int, Action], dict[int, tuple[int, ...]]] = {}
+
+    def write(self, steps: int) -> None:
+        """Write so many steps."""
+        schedule = self.plan.workload.pipeline.schedule
+        if schedule == "pipedream" and self.stages > 1:
+            self._write(self.plan.microbatches * steps, steps)
+            return
+        for _ in range(steps):
+            self._write(self.plan.microbatches, 1)
+
+    def _write(self, microbatches: int, steps: int) -> None:
+        """Write one step, or several without a flush in between (PipeDream)."""
+        schedule = self.plan.workload.pipeline.schedule if self.stages > 1 else "1f1b"
+        orders = [
+            order(schedule, stage, self.stages, microbatches, self.chunks)
+            for stage in range(self.stages)
+        ]
+        self._posted, self._sent, self._done = set(), {}, {}
+        for data in self.data:
+            data.begin()
+        running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
+        alive = set(range(self.stages))
+        ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
+        while alive:
+            moved, known = False, (len(self._posted), len(self._sent))
+            for stage in sorted(alive):
+                for made in running[stage]:
+                    if made is None:
+                        break
+                    moved = True
+                    if made >= 0:
+                        ends[made] |= {
+                            r: self.emitter.tail.get(r, ()) for r in self.emitter.ranks(stage)
+                        }
+                else:
+                    alive.discard(stage)
+                    moved = True
+            if not moved and known == (len(self._posted), len(self._sent)):
+                raise InputError(
+                    f"pipeline schedule {schedule}: stages {sorted(alive)} wait for each other"
+                )
+        self.steps += ends
+
+    def _stage(self, stage: int, actions: list[Action], steps: int) -> Iterator[int | None]:
+        """Write the passes of a stage; gives None when it has to wait for others, the number of a step at its end."""
+        per_step = len(actions) // steps
+        done_backward = 0
+        sends: list[Message] = []
+        last: dict[tuple[str, int], int] = {}
+        for action in actions:
+            if action.kind != "F":
+                last[action.kind, action.chunk] = action.microbatch if steps == 1 else -1
+        pipedream = steps > 1
+        for action in actions:
+            receives = self._needs(stage, action)
+            yield from self._exchange(sends, receives)
+            is_last = pipedream or last.get((action.kind, action.chunk)) == action.microbatch
+            self._pass(stage, action, is_last)
+            sends = self._makes(stage, action)
+            if not self.blocking:
+                for message in sends:
+                    self._send(message)
+                sends = []
+            yield -1
+            if pipedream and action.kind == "B":
+                # Every backward pass is followed by a step of the optimiser, on the newest weights.
+                self.data[stage].finish()
+                self.data[stage].begin()
+                done_backward += 1
+                if done_backward % (per_step // 2) == 0:
+                    yield done_backward // (per_step // 2) - 1
+        yield from self._exchange(sends, [])
+        if not pipedream:
+            self.data[stage].finish()
+            yield 0
+
+    def _needs(self, stage: int, action: Action) -> list[Message]:
+        source = before(action, stage, self.stages, self.chunks)
+        if source is None or source[0] == stage:
+            return []
+        return [(source[0], stage, action)]
+
+    def _makes(self, stage: int, action: Action) -> list[Message]:
+        """Return the messages that a pass makes for others."""
+        kind, microbatch, chunk = action
+        last = self.stages - 1
+        if kind == "F" and stage < last:
+            return [(stage, stage + 1, action)]
+        if kind == "F" and chunk < self.chunks - 1 and self.stages > 1:
+            return [(stage, 0, Action("F", microbatch, chunk + 1))]
+        if kind == "B" and stage > 0:
+            return [(stage, stage - 1, action)]
+        if kind == "B" and chunk > 0 and self.stages > 1:
+            return [(stage, last, Action("B", microbatch, chunk - 1))]
+        return []
+
+    def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
+        """Send and receive between two passes; waits until the other sides are there."""
+        if self.blocking:
+            for message in (*sends, *receives):
+                if message in self._posted:
+                    self._send(message)
+                else:
+                    self._posted.add(message)
+        for message in (*sends, *receives) if self.blocking else receives:
+            while message not in self._sent:
+                yield None
+            done = self._sent[message]
+            side = message[0] if message in sends else message[1]
+            self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(side)})
+
+    def _send(self, message: Message) -> None:
+        """Write a message between all ranks of two stages."""
+        source, target, action = message
+        plan, emitter = self.plan, self.emitter
+        size = self._size(source, target, action)
+        if (
+            self.mesh.tensor > 1
+            and not plan.shard.sequence_parallel
+            and plan.workload.pipeline.scatter_gather
+        ):
+            size = -(-size // self.mesh.tensor)
+        done: dict[int, tuple[int, ...]] = {}
+        for src, dst in zip(self.mesh.stage(source), self.mesh.stage(target), strict=True):
+            tails = {src: emitter.tail.get(src, ())}
+            tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
+            one, two = emitter.message(
+                "pipeline",
+                src,
+                dst,
+                size,
+                str(action),
+                tails,
+                f"pipeline {source}>{target} {action.kind}",
+            )
+            done[src], done[dst] = (one,), (two,)
+        self._sent[message] = done
+
+    def _size(self, source: int, target: int, action: Action) -> int:
+        """Return the bytes of a message of one rank before it is cut."""
+        if action.kind == "F":
+            chunk = action.chunk if target > source else action.chunk - 1
+            return max(16, self.plan.stages[source][chunk][-1].output_bytes)
+        return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
+
+    def _pass(self, stage: int, action: Action, last: bool) -> None:
+        """Write one pass over a microbatch, layer by layer where data parallelism takes part in it."""
+        emitter, data = self.emitter, self.data[stage]
+        kind, microbatch, chunk = action
+        layers = self.plan.stages[stage][chunk]
+        prefix = self._gather(stage, action)
+        split = self.plan.workload.pipeline.schedule == "zero-bubble" and self.stages > 1
+        indices = range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1)
+        name = f"{kind}{microbatch}"
+        name = f"{name}.{chunk}" if self.chunks > 1 else name
+
+        def steps_of(index: int) -> list[Step]:
+            layer = layers[index]
+            if kind == "F":
+                return list(layer.forward)
+            steps = emitter.backward(layer)
+            return _part(steps, kind) if split else steps
+
+        if not data.hooked(kind, microbatch, last):
+            if not emitter.folds(step for layer in layers for step in layer.forward):
+                whole = (step for index in indices for step in _tagged(steps_of(index), index))
+                emitter.run(stage, [*prefix, *whole], name)
+                return
+            for own in _pieces(layers, indices):
+                steps = [step for index in own for step in _tagged(steps_of(index), index)]
+                pass_kind = kind if split or kind == "F" else "FB"
+                key = (pass_kind, len(prefix), tuple(id(layers[index]) for index in own))
+                emitter.block(stage, [*prefix, *steps], key, name)
+                prefix = []
+            return
+        if prefix:
+            emitter.run(stage, prefix, name)
+        for index in indices:
+            data.before(kind, chunk, index)
+            emitter.run(stage, steps_of(index), name)
+            data.after(kind, chunk, index, last)
+
+    def _gather(self, stage: int, action: Action) -> list[Step]:
+        """Return the gather of what came in parts from another stage."""
+        needed = self._needs(stage, action)
+        plan = self.plan
+        if not needed or plan.shard.tensor == 1 or plan.shard.sequence_parallel:
+            return []
+        if not plan.workload.pipeline.scatter_gather:
+            return []
+        return [Comm("tensor", "all_gather", self._size(*needed[0]), "stage input")]
+
+
+def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
+    """Cut a pass into blocks of at most `BLOCK_LAYERS` like layers, so that long stages have equal blocks."""
+    found: list[list[int]] = []
+    for index in indices:
+        last = found[-1] if found else []
+        if last and layers[last[-1]] is layers[index] and len(last) < BLOCK_LAYERS:
+            last.append(index)
+        else:
+            found.append([index])
+    return found
+
+
+def _tagged(steps: list[Step], index: int) -> list[Step]:
+    """Return steps whose keys of open communication are those of one layer."""
+    return [
+        replace(step, key=f"{index}/{step.key}")
+        if isinstance(step, Comm | Wait) and step.key
+        else step
+        for step in steps
+    ]
+
+
+def _part(steps: list[Step], kind: str) -> list[Step]:
+    """Return the steps for inputs (B) or for weights (W)."""
+    wanted = "weight" if kind == "W" else "input"
+    if kind == "W":
+        return [step for step in steps if isinstance(step, Kernel) and step.part == wanted]
+    return [step for step in steps if not (isinstance(step, Kernel) and step.part == "weight")]
+
+
+def _data_parallel(emitter: Emitter, stage: int) -> DataParallel:
+    kind = emitter.plan.workload.data.kind
+    if kind in ("zero3", "fsdp"):
+        return Sharded(emitter, stage)
+    if kind == "parameter-server":
+        return Served(emitter, stage)
+    return Replicated(emitter, stage)

@@ -1,0 +1,82 @@
+"""Fully sharded data parallelism (ZeRO 3, FSDP): weights are gathered layer by layer, gradients scattered.
+
+**Hardware** PyTorch FSDP: a unit per layer; its weights are gathered before its forward and again before its backward
+pass, `prefetch` units ahead, and freed afterwards; gradients are reduce-scattered when they are there. **Model** The
+same. The gather of a unit ahead starts when the unit before the present one is done, which is FSDP's limit on memory.
+**Not modelled** Copies in and out of flat buffers.
+"""
+
+from __future__ import annotations
+
+from clusim.workload.parallel.data import DataParallel
+from clusim.workload.parallel.emitter import Emitter, Tails
+
+__all__ = ["Sharded"]
+
+
+class Sharded(DataParallel):
+    """FSDP on a stage."""
+
+    def __init__(self, emitter: Emitter, stage: int) -> None:
+        super().__init__(emitter, stage)
+        own = self.plan.workload.data
+        self.prefetch, self.reshard, self.accumulate = own.prefetch, own.reshard, own.accumulate
+        self._gathered: dict[tuple[int, int], Tails] = {}
+        self._reduced: list[Tails] = []
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """Hook into every pass."""
+        return kind in ("F", "B") and self._sharded
+
+    @property
+    def _sharded(self) -> bool:
+        return any(self.emitter.groups(dim, self.stage) for dim in ("replica", "expert_replica"))
+
+    def before(self, kind: str, chunk: int, index: int) -> None:
+        """Have the weights of a layer, and start to gather those of the next ones."""
+        step = 1 if kind == "F" else -1
+        for ahead in range(self.prefetch + 1):
+            wanted = index + step * ahead
+            if 0 <= wanted < len(self.chunks[chunk]) and (chunk, wanted) not in self._gathered:
+                self._gathered[chunk, wanted] = self._collect(chunk, wanted, "all_gather")
+        self.emitter.join(self._gathered[chunk, index])
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Free the weights of a layer; scatter its gradients."""
+        if self.reshard or kind == "B":
+            self._gathered.pop((chunk, index), None)
+        else:
+            self._gathered[chunk, index] = {}
+        if kind == "B":
+            self._reduced.append(self._collect(chunk, index, "reduce_scatter"))
+
+    def _collect(self, chunk: int, index: int, operation: str) -> Tails:
+        found: Tails = {}
+        scatter = operation == "reduce_scatter"
+        element = self.plan.element_bytes_reduced if scatter else self.plan.precision.bytes
+        dtype = "float32" if element == 4 else None
+        for expert, dim in ((False, "replica"), (True, "expert_replica")):
+            tensors = self.chunks[chunk][index].tensors
+            elements = sum(t.elements for t in tensors if t.expert == expert)
+            for group in self.emitter.groups(dim, self.stage) if elements else ():
+                # Gathers and scatters have a communicator each, so that they can run at the same time.
+                tasks = self.emitter.collective(
+                    dim,
+                    operation,
+                    elements * element,
+                    group,
+                    "gradients" if scatter else "weights",
+                    stream="data scatter" if scatter else "data",
+                    dtype=dtype,
+                )
+                for rank, own in tasks.items():
+                    found[rank] = (*found.get(rank, ()), *own)
+        return found
+
+    def finish(self) -> None:
+        """Wait for all gradients, and step."""
+        for done in self._reduced:
+            self.emitter.join(done)
+        self._reduced = []
+        self._gathered = {}
+        self.optimize(sharded=True)

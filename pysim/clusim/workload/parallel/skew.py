@@ -1,0 +1,63 @@
+"""Uneven experts: how many tokens each rank's experts get, and the all-to-all with uneven parts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import CollectiveCall, Prim
+from clusim.schedule.shapes import shape_of
+
+if TYPE_CHECKING:
+    from clusim.workload.parallel.emitter import Emitter
+
+__all__ = ["expert_loads", "write_uneven"]
+
+
+def expert_loads(ranks: int, skew: float, capacity: float = 0.0, seed: int = 0) -> list[float]:
+    """Return the load of each rank's experts against the mean: the busiest has 1 + `skew`, at most `capacity`.
+
+    The others follow a falling line, shuffled with `seed`, so that the mean is 1 before the limit is applied.
+    """
+    if ranks < 2 or skew <= 0:
+        load = min(1.0, capacity) if capacity else 1.0
+        return [load] * max(1, ranks)
+    top = min(1 + skew, ranks)
+    weights = [(ranks - 1 - i) / (ranks - 1) for i in range(ranks)]
+    mean = sum(weights[1:]) / (ranks - 1)
+    rest = (ranks - top) / (ranks - 1)
+    others = [rest if mean == 0 else min(top, rest * w / mean) for w in weights[1:]]
+    loads = [top, *others]
+    scale = ranks / sum(loads)
+    loads = [load * scale for load in loads]
+    random.Random(seed).shuffle(loads)
+    return [min(load, capacity) if capacity else load for load in loads]
+
+
+def write_uneven(
+    emitter: Emitter,
+    group: Sequence[int],
+    size_bytes: int,
+    stream: str,
+    after: Mapping[int, Sequence[int]],
+) -> tuple[tuple[int, ...], int]:
+    """Add an all-to-all in which a rank gets as much as the load of its experts says; return tasks and bytes sent."""
+    builder, loads = emitter.builder, emitter.loads
+    count = len(group)
+    parts = [max(16, round(size_bytes / count * load) // 16 * 16) for load in loads]
+    call = CollectiveCall("alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct")
+    shape = shape_of("simple", fabric=emitter.plan.fabric)
+    plan = Plan.add(
+        builder, call, shape, stream=stream, after=[after.get(rank, ()) for rank in group]
+    )
+    offsets = [sum(parts[:index]) for index in range(count)]
+    for src in range(count):
+        for hop in range(1, count):
+            dst = (src + hop) % count
+            part = Part(hop % 8, offsets[dst], parts[dst])
+            pipe = plan.connect(src, dst, part.channel)
+            plan.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")
+            plan.program(dst, part, [Prim("recv", recv=0)], [pipe], name="alltoallv recv", sm=0)
+    return plan.tasks, (count - 1) * sum(parts)

@@ -1,0 +1,311 @@
+"""A workload on a fabric, checked and filled in: chip, mesh, microbatches, layers of every pipeline stage, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from clusim.errors import ClusimError, InputError
+from clusim.fabric.model import Fabric
+from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
+from clusim.workload.layers import Layer, Shard
+from clusim.workload.memory import Memory, communicator_bytes, in_flight, stage_memory
+from clusim.workload.mesh import DIMS, Mesh, placement
+from clusim.workload.models import (
+    Model,
+    Transformer,
+    find_model,
+    read_config,
+)
+from clusim.workload.optimizers import Optimizer, find_optimizer
+from clusim.workload.spec import ModelSpec, Workload, complain
+
+__all__ = ["Plan", "divide", "make_plan", "model_of"]
+
+ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+"""Stages of ZeRO by kind of data parallelism."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is decided before anything is written into a schedule.
+
+    Attributes
+    ----------
+    stages : list of list of list of Layer
+        Layers by stage and chunk, as a rank of the stage has them.
+    microbatches : int
+        Microbatches of a model replica per step.
+    servers : tuple of int
+        Ranks of parameter servers.
+    """
+
+    workload: Workload
+    fabric: Fabric
+    model: Model
+    precision: Precision
+    chip: Chip
+    optimizer: Optimizer
+    mesh: Mesh
+    shard: Shard
+    microbatches: int
+    stages: list[list[list[Layer]]]
+    servers: tuple[int, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """Tokens (or samples) of a step over all ranks."""
+        return self.model.samples(self.shard) * self.microbatches * self.mesh.data
+
+    @property
+    def model_flops(self) -> int:
+        """Operations that utilisation counts, per step over all ranks: no recomputation, no padding to experts."""
+        total = 0
+        for chunks in self.stages:
+            for layer in (layer for chunk in chunks for layer in chunk):
+                total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
+        return total * self.microbatches * self.mesh.size // self.mesh.pipeline
+
+    @property
+    def zero(self) -> int:
+        """Stage of ZeRO."""
+        return ZERO.get(self.workload.data.kind, 0)
+
+    @property
+    def element_bytes_reduced(self) -> int:
+        """Element of the gradients that ranks reduce [bytes]."""
+        return self.optimizer.reduced
+
+    def placement(self) -> dict[str, str]:
+        """Say for each dimension whether its groups stay inside machines."""
+        return placement(self.mesh, self.fabric)
+
+    def memory(self, stage: int) -> Memory:
+        """Return the memory of a rank of a stage."""
+        own, mesh = self.workload, self.mesh
+        schedule = own.pipeline.schedule if mesh.pipeline > 1 else "1f1b"
+        count = own.pipeline.chunks
+        held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
+        replicas = mesh.data * mesh.context
+        versions = mesh.pipeline - stage if schedule == "pipedream" else 1
+        return stage_memory(
+            self.stages[stage],
+            self.optimizer,
+            recompute=own.recompute,
+            zero=self.zero,
+            data=replicas,
+            expert_data=replicas // mesh.expert,
+            held=held,
+            weight_versions=versions,
+            buffers=communicator_bytes(self._communicators()),
+            capacity=self.chip.memory_bytes,
+        )
+
+    def _communicators(self) -> list[tuple[int, int, bool]]:
+        """Return (channels, peers, one direction per peer) of the communicators of a rank."""
+        mesh, found = self.mesh, []
+        sizes = {"tensor": mesh.tensor, "context": mesh.context, "data": mesh.data * mesh.context}
+        for dim, size in sizes.items():
+            if size > 1:
+                found.append((self.channels(dim) or self.fabric.num_channels("ring"), 2, True))
+        if mesh.expert > 1:
+            found.append(
+                (self.channels("expert") or self.fabric.num_channels("p2p"), mesh.expert - 1, False)
+            )
+        if mesh.pipeline > 1:
+            found.append((self.channels("pipeline") or 2, 2, False))
+        return found
+
+    def channels(self, dim: str) -> int | None:
+        """Return the channels that the workload asks for in a dimension."""
+        spec = self.workload.communicators.get(dim)  # type: ignore[call-overload]
+        return spec.channels if spec is not None else None
+
+
+def model_of(spec: ModelSpec) -> Model:
+    """Return the model a workload names, with the dimensions it changes."""
+    if (spec.base is None) == (spec.huggingface is None):
+        raise InputError(
+            "give either 'base', the name of a model, or 'huggingface', the path of a config.json"
+        )
+    if spec.huggingface is not None:
+        return read_config(spec.huggingface)
+    assert spec.base is not None
+    model = find_model(spec.base)
+    changes: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in spec.model_dump(exclude={"base", "huggingface"}).items()
+        if value is not None
+    }
+    known = {item.name for item in fields(model)}
+    for name in changes:
+        if name not in known:
+            raise InputError(f"{name!r} is no dimension of {model.name}")
+    if (
+        isinstance(model, Transformer)
+        and not {"head_size"} & changes.keys()
+        and {"hidden", "heads"} & changes.keys()
+    ):
+        changes["head_size"] = changes.get("hidden", model.hidden) // changes.get(
+            "heads", model.heads
+        )
+        if model.kv_heads == model.heads:
+            changes.setdefault("kv_heads", changes.get("heads", model.heads))
+    return replace(model, **changes)
+
+
+def divide(layers: Sequence[Layer], stages: int, chunks: int) -> list[list[list[Layer]]]:
+    """Return the layers by stage and chunk: chunk `c` of stage `s` is part ``c * stages + s`` of the model."""
+    first = [layer for layer in layers if layer.kind in ("embedding", "stem")]
+    last = [layer for layer in layers if layer.kind == "head"]
+    blocks = [layer for layer in layers if layer not in first and layer not in last]
+    parts = stages * chunks
+    if len(blocks) < parts:
+        cut = f"{stages} stages x {chunks} chunks" if chunks > 1 else f"{stages} stages"
+        raise InputError(f"{len(blocks)} layers cannot be divided into {cut}")
+    base, more = divmod(len(blocks), parts)
+    cuts, at = [], 0
+    for part in range(parts):
+        size = base + (part < more)
+        cuts.append(blocks[at : at + size])
+        at += size
+    cuts[0] = first + cuts[0]
+    cuts[-1] = cuts[-1] + last
+    return [[cuts[chunk * stages + stage] for chunk in range(chunks)] for stage in range(stages)]
+
+
+def make_plan(workload: Workload, fabric: Fabric) -> Plan:
+    """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
+    try:
+        precision = PRECISIONS[workload.precision]
+        hardware = workload.hardware
+        chip = chip_of(
+            fabric,
+            precision,
+            gemm_fraction=hardware.gemm_fraction,
+            attention_fraction=hardware.attention_fraction,
+            memory_bytes=hardware.memory,
+            sustained=hardware.sustained,
+        )
+    except InputError as error:
+        raise complain(workload, ("precision",), str(error)) from None
+    try:
+        model = model_of(workload.model)
+    except InputError as error:
+        raise complain(workload, ("model",), str(error)) from None
+    mesh, servers = _mesh(workload, fabric)
+    microbatches = _microbatches(workload, mesh)
+    shard = _shard(workload, mesh, precision)
+    try:
+        layers = model.build(shard)
+        stages = divide(layers, mesh.pipeline, workload.pipeline.chunks)
+    except InputError as error:
+        raise complain(workload, ("parallel",), str(error)) from None
+    if (
+        workload.pipeline.schedule == "interleaved"
+        and workload.pipeline.chunks > 1
+        and microbatches % mesh.pipeline
+    ):
+        message = f"interleaved needs microbatches ({microbatches}) in multiples of the {mesh.pipeline} stages"
+        raise complain(workload, ("pipeline", "schedule"), message)
+    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
+    return Plan(
+        workload,
+        fabric,
+        model,
+        precision,
+        chip,
+        optimizer,
+        mesh,
+        shard,
+        microbatches,
+        stages,
+        servers,
+    )
+
+
+def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
+    own, data = workload.parallel, workload.data
+    server_kind = data.kind == "parameter-server"
+    extra = data.servers if server_kind and not data.colocated else 0
+    model_size = own.tensor * own.context * own.pipeline
+    if server_kind and model_size > 1:
+        raise complain(
+            workload, ("data", "kind"), "parameter servers go with data parallelism only"
+        )
+    have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
+    replicas = own.data if own.data is not None else have // model_size
+    wanted = model_size * replicas
+    sizes = f"tensor {own.tensor} x context {own.context} x pipeline {own.pipeline}"
+    if own.data is None and (replicas < 1 or wanted != have):
+        raise complain(
+            workload,
+            ("parallel",),
+            f"{sizes} = {model_size} does not divide the {have} GPUs that are left for it",
+        )
+    if wanted + extra > fabric.num_ranks:
+        more = f" and {extra} servers" if extra else ""
+        message = (
+            f"{sizes} x data {replicas} = {wanted} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
+        )
+        raise complain(workload, ("parallel",), message)
+    if own.pipeline == 1 and workload.pipeline.chunks > 1:
+        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
+    if (
+        own.pipeline > 1
+        and workload.pipeline.chunks > 1
+        and workload.pipeline.schedule != "interleaved"
+    ):
+        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+    if own.ranks and max(own.ranks) >= fabric.num_ranks:
+        raise complain(
+            workload,
+            ("parallel", "ranks"),
+            f"rank {max(own.ranks)}: {fabric.name} has 0..{fabric.num_ranks - 1}",
+        )
+    try:
+        mesh = Mesh(
+            own.tensor,
+            own.context,
+            replicas,
+            own.pipeline,
+            own.expert,
+            tuple(own.order) if own.order else DIMS,
+            tuple(own.ranks or ()),
+        )
+    except ClusimError as error:
+        raise complain(workload, ("parallel",), str(error)) from None
+    if not server_kind:
+        return mesh, ()
+    if data.colocated:
+        return mesh, mesh.ranks[: data.servers]
+    return mesh, tuple(rank for rank in range(fabric.num_ranks) if rank not in mesh.ranks)[
+        : data.servers
+    ]
+
+
+def _microbatches(workload: Workload, mesh: Mesh) -> int:
+    batch = workload.batch
+    if batch.all % (batch.micro * mesh.data):
+        message = (
+            f"{batch.all} samples cannot be divided into microbatches of {batch.micro} on {mesh.data} replicas;"
+            f" use a multiple of {batch.micro * mesh.data}"
+        )
+        raise complain(workload, ("batch", "global"), message)
+    return batch.all // (batch.micro * mesh.data)
+
+
+def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
+    return Shard(
+        batch=workload.batch.micro,
+        sequence=workload.sequence,
+        precision=precision,
+        tensor=mesh.tensor,
+        context=mesh.context,
+        expert=mesh.expert,
+        sequence_parallel=workload.tensor.sequence_parallel and mesh.tensor > 1,
+        style=workload.tensor.style,
+        flash=workload.attention == "flash",
+        capacity=workload.experts.capacity,
+    )

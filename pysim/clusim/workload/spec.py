@@ -1,0 +1,287 @@
+"""Workload files: the schema, and reading them with errors that name file, line and column."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+
+from clusim import resources
+from clusim.errors import InputError, TopologyError
+from clusim.fabric.problems import Problems, did_you_mean
+from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
+from clusim.fabric.yamltext import parse
+
+__all__ = [
+    "BatchSpec",
+    "CommunicatorSpec",
+    "DataSpec",
+    "ExpertsSpec",
+    "HardwareSpec",
+    "ModelSpec",
+    "ParallelSpec",
+    "PipelineSpec",
+    "StragglerSpec",
+    "TensorSpec",
+    "Workload",
+    "complain",
+    "load_workload",
+    "loads_workload",
+]
+
+Positive = Annotated[int, Field(ge=1, le=2**40)]
+Small = Annotated[int, Field(ge=1, le=2**20)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+MAX_FILE_BYTES = 4 << 20
+
+
+class ModelSpec(Spec):
+    """A model by name, from a Hugging Face configuration, or a named one with other dimensions."""
+
+    base: str | None = None
+    huggingface: str | None = None
+    layers: Positive | None = None
+    hidden: Positive | None = None
+    heads: Positive | None = None
+    kv_heads: Positive | None = None
+    head_size: Positive | None = None
+    intermediate: Positive | None = None
+    vocab: Positive | None = None
+    experts: Annotated[int, Field(ge=0)] | None = None
+    top_k: Positive | None = None
+    expert_size: Positive | None = None
+    shared_experts: Annotated[int, Field(ge=0)] | None = None
+    dense_layers: Annotated[int, Field(ge=0)] | None = None
+    positions: Annotated[int, Field(ge=0)] | None = None
+    dropout: bool | None = None
+    sizes: list[Positive] | None = None
+    blocks: list[Positive] | None = None
+    image: Positive | None = None
+    embedding: Positive | None = None
+    pooling: Positive | None = None
+    rows: list[Positive] | None = None
+    bottom: list[Positive] | None = None
+    top: list[Positive] | None = None
+
+
+class BatchSpec(Spec):
+    """Samples of a step over all ranks, and of a microbatch of one model replica."""
+
+    all: Annotated[int, Field(ge=1, le=2**40, alias="global")]
+    micro: Positive = 1
+
+
+class ParallelSpec(Spec):
+    """Sizes of the mesh; `data` takes what is left of the GPUs if it is not given."""
+
+    tensor: Small = 1
+    context: Small = 1
+    expert: Small = 1
+    data: Small | None = None
+    pipeline: Small = 1
+    order: list[Literal["tensor", "context", "data", "pipeline"]] | None = None
+    ranks: list[Annotated[int, Field(ge=0)]] | None = None
+
+
+class TensorSpec(Spec):
+    """How matrices are cut."""
+
+    sequence_parallel: bool = False
+    style: Literal["paired", "column", "row"] = "paired"
+
+
+class PipelineSpec(Spec):
+    """The order of passes, and whether computing waits for the messages between stages."""
+
+    schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"] = "1f1b"
+    chunks: Small = 1
+    messages: Literal["blocking", "overlapped"] | None = None
+    scatter_gather: bool = True
+
+
+class DataSpec(Spec):
+    """How gradients are reduced and states are kept."""
+
+    kind: Literal[
+        "ddp",
+        "naive",
+        "driver",
+        "parameter-server",
+        "zero1",
+        "zero2",
+        "zero3",
+        "fsdp",
+        "distributed-optimizer",
+    ] = "ddp"
+    bucket: Size = 25 << 20
+    first_bucket: Size = 1 << 20
+    overlap: bool = True
+    accumulate: bool = True
+    prefetch: Annotated[int, Field(ge=0, le=64)] = 1
+    reshard: bool = True
+    servers: Small = 1
+    colocated: bool = False
+    mode: Literal["bsp", "async"] = "bsp"
+
+
+class ExpertsSpec(Spec):
+    """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit."""
+
+    capacity: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    skew: Annotated[float, Field(ge=0, le=1024)] = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class CommunicatorSpec(Spec):
+    """How the collectives of a dimension are done; by default as `clusim run` does them."""
+
+    algorithm: dict[str, str] | None = None
+    protocol: Literal["simple", "ll", "ll128"] | None = None
+    channels: Annotated[int, Field(ge=1, le=64)] | None = None
+
+
+class StragglerSpec(Spec):
+    """Slow ranks (factors by rank), and random differences of kernels (standard deviation, relative)."""
+
+    ranks: dict[str, Annotated[float, Field(ge=0.01, le=1000)]] = Field(default_factory=dict)
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class HardwareSpec(Spec):
+    """Figures that replace those of the presets."""
+
+    gemm_fraction: Fraction | None = None
+    attention_fraction: Fraction | None = None
+    sustained: Fraction | None = None
+    memory: Amount | None = None
+
+
+class Workload(Spec):
+    """A training run: model, machine, batch and parallelism."""
+
+    name: str = "workload"
+    description: str = ""
+    topology: str | None = None
+    nodes: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    model: Annotated[ModelSpec, base_or_mapping]
+    sequence: Positive = 2048
+    batch: BatchSpec
+    precision: Literal["bf16", "fp16", "fp8", "fp32"] = "bf16"
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam"
+    gradient_bits: Literal[16, 32] = 16
+    recompute: Literal["none", "selective", "full"] = "none"
+    attention: Literal["flash", "plain"] = "flash"
+    parallel: ParallelSpec = ParallelSpec()
+    tensor: TensorSpec = TensorSpec()
+    pipeline: PipelineSpec = PipelineSpec()
+    data: DataSpec = DataSpec()
+    experts: ExpertsSpec = ExpertsSpec()
+    communicators: dict[
+        Literal["tensor", "context", "expert", "data", "pipeline"], CommunicatorSpec
+    ] = Field(default_factory=dict)
+    stragglers: StragglerSpec = StragglerSpec()
+    hardware: HardwareSpec = HardwareSpec()
+    fold: bool = True
+    _document: Problems | None = PrivateAttr(None)
+
+
+def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
+    """Return the workload in a file, or the shipped one called so."""
+    shown = os.fspath(name_or_path)
+    path = Path(shown)
+    if not path.is_file():
+        shipped = resources.find_workload(shown)
+        if shipped is None and (path.suffix or path.parent != Path(".")):
+            raise InputError(f"{shown}: no such file")
+        if shipped is None:
+            known = resources.shipped_workloads()
+            raise InputError(f"workload {shown!r}: unknown{did_you_mean(shown, known)}")
+        path = shipped
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{shown}: larger than 4 MiB; this is no workload file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{shown}: not UTF-8 text") from None
+    except OSError as error:
+        raise InputError(f"{shown}: {error.strerror or error}") from None
+    return loads_workload(text, shown, base=path.parent, name=path.stem)
+
+
+def loads_workload(
+    text: str, where: str = "workload", *, base: Path | None = None, name: str = "workload"
+) -> Workload:
+    """Return the workload that a YAML text describes; `where` is its name in errors."""
+    document = parse(text, where)
+    problems = Problems(where, document)
+    for (line, column), message in document.problems:
+        problems.found.append(((line, column), message))
+    if not isinstance(document.data, dict):
+        problems.add((), "must be a mapping with 'model' and 'batch'")
+    problems.raise_if_any()
+    data = {"name": name, **document.data}
+    try:
+        found = Workload.model_validate(data)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            _explain(item, problems)
+        problems.raise_if_any()
+        raise
+    if found.model.huggingface and base is not None:
+        found.model.huggingface = os.fspath(base / found.model.huggingface)
+    found._document = problems
+    return found
+
+
+def _explain(item: Any, problems: Problems) -> None:
+    path = tuple(part for part in item["loc"] if part != "[key]")
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        problems.add(
+            path, f"unknown key{did_you_mean(str(path[-1]), _keys_at(path[:-1]))}", key=True
+        )
+    elif kind == "missing":
+        problems.add(path[:-1], f"{path[-1]!r} is missing")
+    elif kind == "literal_error":
+        words = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        problems.add(path, f"{item['input']!r} is not known{did_you_mean(str(item['input']), words)}",
+                     key="[key]" in item["loc"])  # fmt: skip
+    elif kind == "unit":
+        problems.add(path, item["msg"])
+    else:
+        message = item["msg"]
+        problems.add(path, f"{item['input']!r}: {message[:1].lower()}{message[1:]}")
+
+
+def _keys_at(path: tuple[Any, ...]) -> list[str]:
+    """Return the keys a mapping at `path` may have."""
+    model: type[BaseModel] = Workload
+    if len(path) == 2 and path[0] == "communicators":
+        model, path = CommunicatorSpec, ()
+    for part in path:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            return []
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            model = kind
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def complain(
+    workload: Workload, path: tuple[str | int, ...], message: str
+) -> TopologyError | InputError:
+    """Return the error that something at `path` of a workload does not go with the rest."""
+    problems = workload._document
+    if problems is None:
+        return InputError(f"{'.'.join(map(str, path))}: {message}")
+    problems.add(path, message)
+    try:
+        problems.raise_if_any()
+    except TopologyError as error:
+        return error
+    raise AssertionError

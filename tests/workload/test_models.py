@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.errors import InputError
+from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
+from clusim.workload.layers import Comm, Layer, Shard, backward_steps, total
+from clusim.workload.memory import megatron_activation_bytes
+from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
+from clusim.workload.optimizers import find_optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet-50", 25_557_032),
+        ("bert-large", 335_141_888),
+        ("gpt2", 124_439_808),
+        ("gpt2-xl", 1_557_611_200),
+        ("llama3-8b", 8_030_261_248),
+        ("llama3-70b", 70_553_706_496),
+        ("llama3-405b", 405_853_388_800),
+        ("mixtral-8x7b", 46_702_792_704),
+    ],
+)
+def test_parameters_are_those_of_the_published_checkpoints(name: str, parameters: int) -> None:
+    assert find_model(name).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "tolerance"),
+    [("gpt3-175b", 174.6, 1e-3), ("mixtral-8x22b", 140.6, 1e-3), ("deepseek-v3", 671, 1e-3)],
+)
+def test_parameters_are_those_of_the_papers(name: str, billions: float, tolerance: float) -> None:
+    assert find_model(name).parameters / 1e9 == pytest.approx(billions, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["megatron-22b", "megatron-175b", "megatron-1t"])
+def test_operations_are_those_of_the_published_formula(name: str) -> None:
+    model = find_model(name)
+    assert isinstance(model, Transformer)
+    s, h, v = 2048, model.hidden, model.vocab
+    layers = model.build(Shard(batch=3, sequence=s, flash=False))
+    found = sum(total(layers, part) for part in ("forward", "input", "weight"))
+    formula = 72 * 3 * s * model.layers * h * h * (1 + s / (6 * h) + v / (12 * model.layers * h))
+    assert found == pytest.approx(formula, rel=1e-9)
+
+
+@pytest.mark.parametrize("fields", [{"tensor": 8}, {"tensor": 8, "sequence_parallel": True}])
+def test_tensor_parallelism_divides_operations_evenly(fields: dict[str, Any]) -> None:
+    model = find_model("gpt3-13b")
+    whole = model.build(Shard(batch=2, sequence=2048))
+    parts = model.build(Shard(batch=2, sequence=2048, **fields))
+    for part in ("forward", "input", "weight"):
+        assert 8 * total(parts[1:-1], part) == total(whole[1:-1], part)
+    assert 8 * parts[1].parameters == pytest.approx(whole[1].parameters, rel=1e-3)
+
+
+def test_the_backward_pass_has_twice_the_operations_of_the_forward_pass() -> None:
+    for name in ("llama3-8b", "mixtral-8x7b", "resnet-50", "mlp"):
+        layers = find_model(name).build(Shard(batch=2, sequence=512))
+        back = total(layers, "input") + total(layers, "weight")
+        assert back == 2 * total(layers, "forward"), name
+
+
+@pytest.mark.parametrize("name", ["megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_activations_are_those_of_the_published_formulas(
+    name: str, sequence_parallel: bool, recompute: Any
+) -> None:
+    model = find_model(name)
+    assert isinstance(model, Transformer)
+    shard = Shard(
+        batch=1, sequence=2048, tensor=8, sequence_parallel=sequence_parallel, flash=False
+    )
+    kept = model.build(shard)[1].activations.of(recompute)
+    if recompute == "full" and sequence_parallel:
+        assert kept == 2 * 2048 * model.hidden // 8
+        return
+    formula = megatron_activation_bytes(
+        2048,
+        1,
+        model.hidden,
+        model.heads,
+        8,
+        sequence_parallel=sequence_parallel,
+        recompute=recompute,
+    )
+    assert kept == pytest.approx(formula, rel=1e-9)
+
+
+def comms(layer: Layer, recompute: Any = "none") -> list[list[str]]:
+    steps = (layer.forward, backward_steps(layer, recompute))
+    return [[step.operation for step in own if isinstance(step, Comm)] for own in steps]
+
+
+def test_a_transformer_layer_synchronises_twice_each_way() -> None:
+    block = find_model("gpt3-13b").build(Shard(batch=1, sequence=2048, tensor=4))[1]
+    assert comms(block) == [["allreduce"] * 2] * 2
+    assert comms(block, "full") == [["allreduce"] * 2, ["allreduce"] * 4]
+    sizes = {step.bytes for step in block.forward if isinstance(step, Comm)}
+    assert sizes == {2048 * 5120 * 2}
+
+
+def test_sequence_parallelism_gathers_and_scatters_instead() -> None:
+    block = find_model("gpt3-13b").build(
+        Shard(batch=1, sequence=2048, tensor=4, sequence_parallel=True)
+    )[1]
+    assert comms(block) == [["all_gather", "reduce_scatter"] * 2] * 2
+
+
+def test_alternating_columns_and_rows_halves_the_synchronisations() -> None:
+    model = find_model("gpt3-13b")
+    counts = {
+        style: len(comms(model.build(Shard(sequence=2048, tensor=4, style=style))[1])[0])
+        for style in ("paired", "column", "row")
+    }
+    assert counts == {"paired": 2, "column": 4, "row": 4}
+
+
+def test_context_parallelism_passes_keys_and_values_round() -> None:
+    model = find_model("llama3-8b")
+    block = model.build(Shard(batch=1, sequence=8192, context=4))[1]
+    forward, backward = comms(block)
+    assert forward == backward == ["sendrecv"] * 3
+    sizes = [step.bytes for step in block.forward if isinstance(step, Comm)]
+    assert sizes == [2 * 8 * 128 * 2048 * 2] * 3
+    whole = model.build(Shard(batch=1, sequence=8192))[1]
+    assert 4 * block.flops("forward") == whole.flops("forward")
+
+
+def test_experts_get_their_tokens_by_all_to_all() -> None:
+    block = find_model("mixtral-8x7b").build(Shard(batch=1, sequence=1024, expert=8))[1]
+    assert comms(block) == [["alltoall"] * 2] * 2
+    sizes = {step.bytes for step in block.forward if isinstance(step, Comm)}
+    assert sizes == {1024 * 2 * 4096 * 2}
+    assert sum(t.elements for t in block.tensors if t.expert) == 3 * 4096 * 14336
+
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_hugging_face_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    assert read_config(path).parameters == find_model("llama3-8b").parameters
+
+
+@pytest.mark.parametrize("key", [key for key in CONFIG if key != "model_type"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        from_config({name: value for name, value in CONFIG.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "name", ["n_routed_experts", "num_routed_experts", "num_experts", "num_local_experts"]
+)
+def test_experts_go_by_many_names(name: str) -> None:
+    model = from_config(CONFIG | {name: 8, "num_experts_per_tok": 2})
+    assert (model.experts, model.top_k, model.expert_size) == (8, 2, 14336)
+
+
+def test_deepseek_is_read_with_its_latent_attention() -> None:
+    config = CONFIG | {
+        "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256, "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048, "n_shared_experts": 1, "first_k_dense_replace": 3, "q_lora_rank": 1536,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    assert from_config(config).parameters == find_model("deepseek-v3").parameters
+    del config["v_head_dim"]
+    with pytest.raises(InputError, match="v_head_dim"):
+        from_config(config)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"hidden_size": "big"}'])
+def test_a_bad_configuration_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as found:
+        read_config(path)
+    assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tensor": 3}, "attention heads"),
+        ({"expert": 2}, "no experts"),
+        ({"tensor": 2, "sequence": 1023}, "sequence"),
+        ({"sequence": 4096}, "positions"),
+    ],
+)
+def test_impossible_cuts_are_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        find_model("gpt3-13b").build(Shard(**{"batch": 1, "sequence": 1024, **fields}))
+
+
+def test_every_model_is_listed_when_a_name_is_wrong() -> None:
+    with pytest.raises(InputError, match="did you mean 'gpt2-xl'"):
+        find_model("gpt2-xll")
+    assert len(MODELS) > 20
+
+
+class TestRoofline:
+    chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"], sustained=1.0)
+
+    def test_large_products_reach_the_measured_rate(self) -> None:
+        gemm = Gemm(1, 108 * 256, 128 * 64, 16384)
+        reached = gemm.flops / self.chip.time_ps(Kernel("g", gemm.flops, gemm=gemm)) * 1e12
+        assert reached / 312e12 == pytest.approx(0.87, abs=0.02)
+
+    def test_narrow_and_short_products_reach_less(self) -> None:
+        large = self.chip.gemm_efficiency(Gemm(1, 8192, 8192, 8192))
+        assert self.chip.gemm_efficiency(Gemm(1, 8192, 64, 8192)) < 0.8 * large
+        assert self.chip.gemm_efficiency(Gemm(1, 8192, 8192, 64)) < 0.6 * large
+        # 109 tiles take as long as 216.
+        assert self.chip.gemm_efficiency(Gemm(1, 256, 128 * 109, 4096)) < 0.65 * 0.87
+
+    def test_memory_bound_kernels_take_their_bytes(self) -> None:
+        kernel = Kernel("copy", bytes=10**9)
+        assert self.chip.time_ps(kernel) == pytest.approx(1e9 / (2039e9 * 0.85) * 1e12, rel=1e-6)
+
+    def test_no_kernel_is_shorter_than_a_launch(self) -> None:
+        assert self.chip.time_ps(Kernel("tiny", flops=1)) == 1_810_000
+
+    def test_a_chip_without_the_format_is_named(self) -> None:
+        with pytest.raises(InputError, match=r"bf16.*fp16"):
+            chip_of(clusim.load("dgx-1v"), PRECISIONS["bf16"])
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "bits", "total_bytes"),
+    [("adam", "bf16", 16, 16), ("adam", "bf16", 32, 20), ("momentum", "fp16", 16, 12), ("sgd", "fp32", 16, 8),
+     ("adam", "fp32", 16, 16)],
+)  # fmt: skip
+def test_bytes_per_parameter(name: str, precision: str, bits: int, total_bytes: int) -> None:
+    optimizer = find_optimizer(name, PRECISIONS[precision], bits)
+    assert optimizer.total == total_bytes
+    assert optimizer.kernel(1000).bytes >= 1000 * (optimizer.state + optimizer.reduced)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import clusim
+from clusim.errors import ClusimError
+from clusim.resources import shipped_workloads
+from clusim.workload import load_workload, loads_workload, make_plan
+
+GOOD = "model: gpt2-xl\nsequence: 1024\nbatch: {global: 16, micro: 1}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- 1\n", "w.yaml:1:1: must be a mapping"),
+        ("", "w.yaml:1:1: "),
+        (GOOD + "bathc: 3\n", "w.yaml:4:1: bathc: unknown key; did you mean 'batch'?"),
+        (
+            GOOD + "data: {kind: dpd}\n",
+            "w.yaml:4:14: data.kind: 'dpd' is not known; did you mean 'ddp'?",
+        ),
+        (
+            GOOD + "data: {buket: 1MiB}\n",
+            "w.yaml:4:8: data.buket: unknown key; did you mean 'bucket'?",
+        ),
+        (GOOD + "data: {bucket: 25M}\n", "w.yaml:4:16: data.bucket: '25M': ambiguous size"),
+        (GOOD + "parallel: {tensor: two}\n", "w.yaml:4:20: parallel.tensor: 'two'"),
+        (GOOD + "communicators: {dta: {channels: 4}}\n", "did you mean 'data'"),
+        (GOOD + "communicators: {data: {chanels: 4}}\n", "did you mean 'channels'"),
+        (GOOD + "precision: bf8\n", "w.yaml:4:12: precision"),
+        (GOOD + "sequence: 4\n", "w.yaml:4:1: sequence: duplicate key; first given in line 2"),
+        ("model: gpt2\n", "'batch' is missing"),
+        ("model: [\n", "not valid YAML"),
+    ],
+)
+def test_bad_files_are_told_where(text: str, message: str) -> None:
+    with pytest.raises(ClusimError) as found:
+        loads_workload(text, "w.yaml")
+    assert message in str(found.value).splitlines()[0]
+    assert found.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            GOOD + "parallel: {tensor: 3}\n",
+            "w.yaml:4:11: parallel: tensor 3 x context 1 x pipeline 1 = 3 does not divide",
+        ),
+        (GOOD + "parallel: {tensor: 4}\n", "attention heads 25: cannot"),
+        (GOOD + "parallel: {tensor: 2, data: 8}\n", "= 16 GPUs; dgx-a100 has 8"),
+        (
+            GOOD + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 7}\n",
+            "48 layers cannot be divided",
+        ),
+        (
+            GOOD + "parallel: {pipeline: 8}\npipeline: {chunks: 2}\n",
+            "w.yaml:5:20: pipeline.chunks: chunks need schedule",
+        ),
+        (GOOD.replace("16", "12"), "w.yaml:3:17: batch.global: 12 samples cannot be divided"),
+        (GOOD + "parallel: {expert: 4}\n", "no experts"),
+        (GOOD + "parallel: {expert: 3}\n", "expert 3: must divide"),
+        (GOOD + "parallel: {order: [data, tensor]}\n", "must name each of"),
+        (GOOD + "parallel: {ranks: [0, 1, 2, 99]}\n", "rank 99"),
+        (GOOD + "parallel: {data: 4, ranks: [0, 1, 2]}\n", "4 ranks"),
+        (GOOD.replace("1024", "4096"), "positions"),
+        (
+            GOOD.replace("gpt2-xl", "gpt2-xll"),
+            "w.yaml:1:8: model: model 'gpt2-xll': unknown; did you mean 'gpt2-xl'?",
+        ),
+        (
+            GOOD.replace("gpt2-xl", "{base: gpt2-xl, image: 4}"),
+            "'image' is no dimension of gpt2-xl",
+        ),
+        (GOOD + "parallel: {tensor: 2}\ndata: {kind: parameter-server}\n", "data parallelism only"),
+        (GOOD + "precision: fp8\n", "w.yaml:4:12: precision"),
+    ],
+)
+def test_impossible_plans_are_told_where(text: str, message: str) -> None:
+    with pytest.raises(ClusimError) as found:
+        make_plan(loads_workload(text, "w.yaml"), clusim.load("dgx-a100"))
+    line = str(found.value).splitlines()[0]
+    assert message in line
+    assert line.startswith("w.yaml:")
+
+
+def test_what_is_left_is_data_parallel() -> None:
+    plan = make_plan(loads_workload(GOOD + "parallel: {pipeline: 2}\n"), clusim.load("dgx-a100"))
+    assert (plan.mesh.data, plan.microbatches) == (4, 4)
+    assert plan.samples == 16 * 1024
+
+
+def test_ranks_and_order_place_the_mesh() -> None:
+    text = (
+        GOOD + "parallel: {pipeline: 2, data: 4, order: [pipeline, tensor, context, data],"
+        " ranks: [7, 6, 5, 4, 3, 2, 1, 0]}\n"
+    )
+    plan = make_plan(loads_workload(text), clusim.load("dgx-a100"))
+    assert plan.mesh.stage(0) == [7, 5, 3, 1]
+    assert plan.mesh.groups("replica", 1) == [(6, 4, 2, 0)]
+
+
+def test_placement_says_what_leaves_the_machine() -> None:
+    text = GOOD.replace("gpt2-xl", "gpt3-6.7b") + "parallel: {tensor: 8, pipeline: 2}\n"
+    fabric = clusim.load("dgx-a100", nodes=2)
+    plan = make_plan(loads_workload(text), fabric)
+    assert plan.placement()["tensor"] == "inside"
+    assert plan.placement()["pipeline"] == "across"
+    turned = text.replace("pipeline: 2", "pipeline: 2, order: [pipeline, tensor, context, data]")
+    plan = make_plan(loads_workload(turned), fabric)
+    assert plan.placement() == {
+        "tensor": "across", "context": "none", "expert": "none", "data": "none", "pipeline": "inside",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(shipped_workloads()))
+def test_shipped_workloads_have_a_plan_that_fits(name: str) -> None:
+    workload = load_workload(name)
+    assert workload.description
+    assert workload.topology is not None
+    plan = make_plan(workload, clusim.load(workload.topology, nodes=workload.nodes))
+    assert all(not plan.memory(stage).missing for stage in range(plan.mesh.pipeline))
+
+
+def test_a_configuration_is_found_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "run.yaml").write_text("model: {huggingface: config.json}\nbatch: {global: 8}\n")
+    with pytest.raises(ClusimError, match="hidden_size"):
+        make_plan(load_workload(tmp_path / "run.yaml"), clusim.load("dgx-a100"))
+    with pytest.raises(ClusimError, match="no such file"):
+        load_workload(tmp_path / "other.yaml")
+    with pytest.raises(ClusimError, match="did you mean 'dlrm-16'"):
+        load_workload("dlrm-61")

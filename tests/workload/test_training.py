@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusim
+from clusim.collectives import ScheduleBuilder
+from clusim.errors import InputError
+from clusim.resources import shipped_workloads
+from clusim.training import scaling, train, training_report
+from clusim.training.breakdown import Spans, breakdown, covered, merge
+from clusim.workload import Workload, load_workload
+from clusim_cli.main import run
+from support.workloads import tiny
+
+A100 = clusim.load("dgx-a100")
+H100 = clusim.load("dgx-h100")
+
+
+def spans(*pairs: tuple[int, int]) -> Any:
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+class TestBreakdown:
+    def test_unions_and_overlaps(self) -> None:
+        assert merge(spans((5, 9), (0, 3), (2, 4), (9, 10))).tolist() == [[0, 4], [5, 10]]
+        assert merge(spans((0, 10), (2, 3), (4, 12))).tolist() == [[0, 12]]
+        assert covered(spans((0, 10)), spans((2, 4), (8, 20))) == 4
+        assert covered(spans(), spans((2, 4))) == 0
+
+    def test_every_picosecond_is_one_thing(self) -> None:
+        own = Spans(spans((0, 40), (60, 80)), spans((30, 50)), spans((20, 50)), [])
+        row = breakdown({0: own}, [0], 0, 100, 90)[0]
+        assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (60, 10, 20, 10)
+        assert row.communication_ps == 20
+        assert row.total_ps == 100
+
+    def test_the_window_cuts(self) -> None:
+        own = Spans(spans((0, 40)), spans((30, 50)), spans((30, 50)), [])
+        row = breakdown({0: own}, [0], 35, 45)[0]
+        assert (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps) == (5, 5, 0, 0)
+
+
+def quick(work: Workload, fabric: Any, **options: Any) -> Any:
+    """Train in bursts of 32 KiB: fast, and good enough to compare."""
+    return train(work, fabric, **{"granularity": 32768, **options})
+
+
+def small(text: str = "", **replace: str) -> Workload:
+    model = (
+        "{base: gpt3-1.3b, layers: 4, hidden: 1024, heads: 16, head_size: 64, kv_heads: 16,"
+        " intermediate: 4096, vocab: 8192}"
+    )
+    return tiny(text, **{"model": model, "sequence": "512", **replace})
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    for text in ("", "parallel: {pipeline: 4}", "parallel: {tensor: 4}", "data: {kind: fsdp}"):
+        result = quick(small(text), A100)
+        assert len(result.step_ps) == 2
+        for row in result.ranks:
+            assert row.total_ps == result.step_ps[-1]
+        assert 0 < result.mfu < 1
+        assert result.samples_per_s == pytest.approx(8 * 512 / result.step_time_s)
+        assert all(0 < busy <= 1 for _, busy in result.wires)
+        assert training_report(result)
+
+
+def test_folded_blocks_take_what_they_take_alone() -> None:
+    work = small("parallel: {tensor: 2, pipeline: 2, data: 2}")
+    folded = train(work, A100, steps=1, granularity="packet")
+    plain = train(work, A100, steps=1, granularity="packet", fold=False)
+    assert (
+        folded.fold.folded == 2 * 2 * 2 * 4 - 2 * 2
+    )  # the last backward passes overlap with reductions
+    assert folded.fold.alone == folded.fold.folded
+    assert folded.fold.simulated < folded.fold.folded
+    assert plain.fold.folded == 0
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=2e-3)
+    for name in ("compute", "exposed"):
+        assert folded.mean(name) == pytest.approx(plain.mean(name), rel=1e-2)
+    assert folded.traffic == plain.traffic
+    assert folded.executed_flops == plain.executed_flops
+
+
+def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
+    work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
+    folded = train(work, A100, steps=1, granularity="packet")
+    plain = train(work, A100, steps=1, granularity="packet", fold=False)
+    # Embedding, two pairs of layers, head; two microbatches, forward and backward.
+    assert folded.fold.folded == 2 * 2 * 4
+    assert folded.fold.simulated == 2 * 3
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-3)
+
+
+def test_folded_blocks_that_follow_each_other() -> None:
+    work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
+    folded = train(work, A100, steps=1, granularity="packet")
+    plain = train(work, A100, steps=1, granularity="packet", fold=False)
+    assert folded.fold.folded == 2 * 3
+    assert folded.fold.proved >= 1
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)
+
+
+def test_folding_looks_through_machines_that_are_alike() -> None:
+    work = small("parallel: {tensor: 8, pipeline: 2, data: 1}", batch="{global: 4, micro: 1}")
+    fabric = clusim.load("dgx-a100", nodes=2)
+    result = quick(work, fabric, steps=1)
+    assert result.fold.folded == 2 * (2 * 2 * 4)
+    # Forward and backward of layers at the start and behind a message, of embedding and head.
+    assert result.fold.simulated <= 8
+    busy = dict(result.wires)
+    assert any(name.startswith("n1/") for name in busy) or any(
+        name.startswith("n0/") for name in busy
+    )
+
+
+def test_overlapped_reductions_are_hidden() -> None:
+    exposed = {}
+    for text in (
+        "{kind: ddp, first_bucket: 1MiB, bucket: 4MiB}",
+        "{kind: ddp, overlap: false}",
+        "{kind: naive}",
+    ):
+        result = train(small(f"data: {text}"), A100, steps=1)
+        exposed[text] = result.mean("exposed")
+    first, second, third = exposed.values()
+    assert first < 0.7 * second
+    assert second == pytest.approx(third, rel=0.3)
+
+
+def test_prefetching_hides_gathers() -> None:
+    times = [
+        quick(small(f"data: {{kind: fsdp, prefetch: {depth}}}", sequence="2048"), A100).mean(
+            "exposed"
+        )
+        for depth in (0, 1)
+    ]
+    assert times[1] < 0.8 * times[0]
+
+
+SCARCE = """
+name: scarce
+architecture: ampere
+chips: {slow-memory: {base: a100-sxm4-80gb, memory_rate: 600 GB/s}}
+nodes:
+  gpu0..3: {kind: gpu, chip: slow-memory}
+  nvswitch: {kind: switch, latency: 100ns}
+links:
+  - {from: gpu0..3, to: nvswitch, count: 12, type: nvlink3}
+"""
+
+
+def contend(
+    fabric: Any, algorithm: str, *, kernel: bool = True, collective: bool = True
+) -> tuple[int, int]:
+    """Return the times of a memory-bound kernel and of an all-reduce, beside each other or alone [ps]."""
+    builder = ScheduleBuilder(fabric)
+    ranks = range(fabric.num_ranks)
+    own: list[int] = []
+    others: tuple[int, ...] = ()
+    node = fabric.nodes[fabric.lower().node_of(0)].endpoint
+    if kernel:
+        hbm_bytes = int(400e-6 * node.mem_Bps * node.mem_efficiency * 0.98)
+        own = [builder.kernel(r, compute_ps=400_000_000, hbm_bytes=hbm_bytes) for r in ranks]
+    if collective:
+        others = builder.collective("allreduce", 64 << 20, algorithm=algorithm)
+    result = clusim.simulate(fabric, builder.build(), granularity=8192)
+    length = result.tasks.end_ps - result.tasks.start_ps
+    return max((int(length[t]) for t in own), default=0), max(
+        (int(length[t]) for t in others), default=0
+    )
+
+
+def slowdown(fabric: Any, algorithm: str) -> tuple[float, float]:
+    """Return by how much a kernel and an all-reduce are slower beside each other."""
+    kernel, _ = contend(fabric, algorithm, collective=False)
+    _, collective = contend(fabric, algorithm, kernel=False)
+    both = contend(fabric, algorithm)
+    return both[0] / kernel, both[1] / collective
+
+
+def test_overlap_slows_both_where_memory_is_scarce(tmp_path: Path) -> None:
+    (tmp_path / "scarce.yaml").write_text(SCARCE)
+    kernel, collective = slowdown(clusim.load(tmp_path / "scarce.yaml"), "ring")
+    assert kernel > 1.2
+    assert collective > 1.1
+
+
+def test_reductions_in_the_switches_leave_more_to_kernels() -> None:
+    ring, nvls = slowdown(H100, "ring"), slowdown(H100, "nvls")
+    assert ring[0] > 1.1
+    assert nvls[0] - 1 < 0.8 * (ring[0] - 1)
+
+
+def test_communication_takes_sms_from_kernels() -> None:
+    work = small("data: {kind: ddp, first_bucket: 1MiB, bucket: 4MiB}")
+    alone = quick(small("parallel: {data: 1}", batch="{global: 1, micro: 1}"), A100, steps=1)
+    beside = quick(work, A100, steps=1)
+    assert beside.mean("compute") > 1.005 * alone.mean("compute")
+
+
+def test_a_slow_rank_holds_all_up() -> None:
+    even = quick(small(), A100, steps=1)
+    slow = quick(small("stragglers: {ranks: {3: 1.5}}"), A100, steps=1)
+    assert slow.step_ps[-1] > 1.2 * even.step_ps[-1]
+    rows = {row.rank: row for row in slow.ranks}
+    assert rows[3].compute_ps > 1.3 * rows[0].compute_ps
+    assert rows[0].idle_ps > rows[3].idle_ps
+
+
+def test_jitter_follows_its_seed() -> None:
+    text = "stragglers: {jitter: 0.1, seed: %d}"
+    times = [quick(small(text % seed), A100, steps=1).step_ps[-1] for seed in (1, 1, 2)]
+    assert times[0] == times[1] != times[2]
+
+
+def test_scaling_loses_efficiency() -> None:
+    rows = scaling(
+        small("parallel: {data: 8}"), A100, (1, 2, 8), "weak", steps=1, granularity=32768
+    )
+    assert [count for count, _, _ in rows] == [1, 2, 8]
+    assert [item.plan.workload.batch.all for _, item, _ in rows] == [1, 2, 8]
+    efficiency = [value for _, _, value in rows]
+    assert efficiency[0] == 1.0 > efficiency[1] > efficiency[2] > 0.3
+    strong = scaling(
+        small("parallel: {data: 8}"), A100, (1, 8), "strong", steps=1, granularity=32768
+    )
+    assert [item.plan.microbatches for _, item, _ in strong] == [8, 1]
+    assert strong[1][1].step_ps[-1] < strong[0][1].step_ps[-1] / 4
+
+
+def test_memory_that_does_not_suffice_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    work = small("hardware: {memory: 1MiB}")
+    result = quick(work, A100, steps=1)
+    assert "too little" in result.notes[0]
+    with pytest.raises(InputError, match="GiB too little"):
+        train(work, A100, steps=1, strict_memory=True)
+
+
+REDUCED: dict[str, dict[str, Any]] = {
+    "gpt3-175b-megatron": {
+        "model": {"layers": 24, "hidden": 1536, "heads": 16}, "sequence": 256, "global": 8, "nodes": 8,
+    },
+    "megatron-22b": {
+        "model": {"layers": 2, "hidden": 1024, "heads": 16}, "sequence": 256, "global": 4, "nodes": None,
+    },
+    "llama3-70b-fsdp": {
+        "model": {"layers": 3, "hidden": 1024, "heads": 16, "kv_heads": 8, "intermediate": 2048},
+        "sequence": 512, "global": 16, "nodes": 2,
+    },
+    "mixtral-8x7b-ep8": {
+        "model": {"layers": 2, "hidden": 512, "heads": 8, "expert_size": 1024},
+        "sequence": 256, "global": 32, "nodes": 2,
+    },
+    "dlrm-16": {"model": {}, "sequence": 1, "global": 16384, "micro": 1024, "nodes": 2},
+    "resnet50-dgx1v": {"model": {"image": 64}, "sequence": 1, "global": 64, "micro": 8, "nodes": None},
+    "bert-parameter-server": {"model": {"layers": 4}, "sequence": 128, "global": 28, "nodes": None},
+    "bert-allreduce": {"model": {"layers": 4}, "sequence": 128, "global": 28, "nodes": None},
+}  # fmt: skip
+
+
+def test_every_sample_is_run() -> None:
+    assert set(REDUCED) == set(shipped_workloads())
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_samples_run_at_reduced_size(name: str) -> None:
+    own = REDUCED[name]
+    work = load_workload(name)
+    batch = {"all": own["global"], "micro": own.get("micro", work.batch.micro)}
+    work = work.model_copy(
+        update={
+            "model": work.model.model_copy(update=own["model"]),
+            "sequence": own["sequence"],
+            "batch": work.batch.model_copy(update=batch),
+        }
+    )
+    assert work.topology is not None
+    result = train(work, clusim.load(work.topology, nodes=own["nodes"]), steps=1, granularity=32768)
+    data = json.loads(json.dumps(result.to_json()))
+    assert data["step_time_s"] > 0
+    assert 0 < data["mfu"] < 1
+    for row in result.ranks:
+        assert row.total_ps == result.step_ps[-1]
+    for key in (
+        "exposed_comm_s",
+        "bubble_fraction",
+        "memory_GiB",
+        "volume_bytes_per_gpu",
+        "busiest_wires",
+    ):
+        assert key in data
+
+
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+SMALL_FILE = """
+topology: dgx-a100
+model: {base: gpt2, layers: 2}
+sequence: 128
+batch: {global: 8, micro: 1}
+"""
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    call = command(capsys)
+    path, trace = tmp_path / "w.yaml", tmp_path / "w.h5"
+    path.write_text(SMALL_FILE)
+    code, out, err = call("train", path, "--granularity", "32KiB", "--json", "--trace-out", trace)
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert data["gpus"] == 8
+    assert len(data["steps_s"]) == 2
+    assert trace.is_file()
+    code, out, err = call(
+        "train", path, "--granularity", "32KiB", "--topology", "dgx-h100", "--steps", "1"
+    )
+    assert code == 0
+    assert "8 GPUs of dgx-h100" in out
+    code, out, _ = call(
+        "train",
+        path,
+        "--granularity",
+        "32KiB",
+        "--scaling",
+        "weak",
+        "--replicas",
+        "1,4",
+        "--steps",
+        "1",
+    )
+    assert code == 0
+    assert "efficiency" in out
+
+
+def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    call = command(capsys)
+    path = tmp_path / "w.yaml"
+    path.write_text(SMALL_FILE + "parallel: {tensr: 2}\n")
+    code, out, err = call("train", path)
+    assert (code, out) == (2, "")
+    assert "w.yaml:6:12: parallel.tensr: unknown key; did you mean 'tensor'?" in err
+    assert len(err.splitlines()) == 1
+    path.write_text(SMALL_FILE + "hardware: {memory: 1MiB}\n")
+    code, out, err = call("train", path, "--granularity", "32KiB", "--strict-memory")
+    assert code == 2
+    assert "too little" in err
+    path.write_text(SMALL_FILE.replace("topology: dgx-a100\n", ""))
+    assert call("train", path)[0] == 2
+    assert call("train", "nothing-like-it")[0] == 2
+    assert (
+        call(
+            "train", path, "--granularity", "32KiB", "--topology", "dgx-a100", "--scaling", "weak"
+        )[0]
+        == 2
+    )
