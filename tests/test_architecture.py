@@ -23,6 +23,7 @@ FRONT = [
     {"schedule"},
     {"collectives"},
     {"nccl", "workload"},
+    {"recording"},
     {"lowering"},
     {"engine", "reference", "traffic", "deadlock"},
 ]
@@ -40,7 +41,8 @@ JOIN = [
     {"session"},
     {"job", "rerun"},
     {"simulate"},
-    {"training"},
+    {"training", "nccltests"},
+    {"replay"},
     {"__init__", "__main__", "_engine"},
 ]
 

@@ -132,6 +132,8 @@ def check_partial(clusim: Clusim, partial: Path) -> None:
         assert "unfinished" in done.out
     rows = json.loads(clusim("analyze", "blame", partial, "--json").out)
     assert 0 < sum(row["time_ps"] for row in rows["rows"]) == rows["time_ps"]
+    calls = json.loads(clusim("analyze", "collectives", partial, "--json").out)["rows"]
+    assert [row["busbw_GBps"] for row in calls] == [0.0]
 
 
 RUN = (

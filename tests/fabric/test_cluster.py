@@ -283,11 +283,13 @@ def test_formats_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
 
 def test_a_thousand_gpus_take_little_time_and_memory() -> None:
     code = (
-        "import resource, time; start = time.process_time(); from clusim import fabric;"
+        "import re, time; start = time.process_time(); from clusim import fabric;"
         "net = fabric.load('superpod-h100:nodes=128'); arrays = net.lower();"
         "assert net.num_ranks == 1024 and len(arrays.path(0, 1023)) == 8;"
-        "print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "took_s = time.process_time() - start; status = open('/proc/self/status').read();"
+        "print(took_s, re.search(r'VmHWM:\\s+(\\d+) kB', status)[1])"
     )
+    # Not `ru_maxrss`: it never falls below what the process that forked had, here the test runner.
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     took_s, peak_kib = map(float, done.stdout.split())
     assert took_s < 5

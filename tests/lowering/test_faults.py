@@ -241,3 +241,27 @@ def test_faults_of_a_file_and_of_the_caller_are_added() -> None:
         fabric, schedule, faults=[Fault(0, Fraction(1, 4), wire="gpu0->pcie0.0")]
     )
     assert direct.time_ps > own.time_ps
+
+
+def test_where_faults_overlap_the_worst_counts_until_it_ends() -> None:
+    fabric = clusim.load("dgx-a100")
+    texts = [
+        "lanes gpu0:nvl1 1/2 at 10us for 100us",
+        "link gpu0:nvl1 down at 20us for 20us",
+        "lanes gpu0:nvl1 1/2 at 30us for 20us",
+        "rank 3 slow x1.5 at 0 for 1ms",
+        "rank 3 slow x2 at 100us for 100us",
+    ]
+    found = parse_faults(fabric, texts)
+    wires = {fault.wire for fault in found if fault.wire is not None}
+    assert len(wires) == 2
+    for wire in wires:
+        own = [(fault.time_ps // 10**6, fault.factor) for fault in found if fault.wire == wire]
+        assert own == [(10, Fraction(1, 2)), (20, 0), (40, Fraction(1, 2)), (110, 1)]
+    slow = [(fault.time_ps // 10**6, fault.factor) for fault in found if fault.rank == 3]
+    assert slow == [(0, Fraction(3, 2)), (100, 2), (200, Fraction(3, 2)), (1000, 1)]
+
+
+def test_a_class_without_number_names_all_links_of_a_node() -> None:
+    fabric = clusim.load("dgx-a100")
+    assert len(parse_faults(fabric, ["link gpu0:nvl down at 0"])) == 2 * 12

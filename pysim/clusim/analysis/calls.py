@@ -30,7 +30,7 @@ def collectives(path: str | Path) -> Table:
     The time is from the first rank's start to the last one's end; `skew_ps` is how much later the last rank started.
     Bandwidths count from then on: ranks that come early only wait. `limit` is the wire that was busiest from then on
     (also with the traffic of others), `limit_busy` its utilisation, and `bound_GBps` the bus bandwidth if it were
-    never idle. `exposed_ps` is the mean over the ranks.
+    never idle; all bandwidths are 0 for a call that did not end. `exposed_ps` is the mean over the ranks.
     """
     traced = open_traced(path)
     tasks, inputs, result = task_columns(traced), traced.inputs, traced.result
@@ -43,6 +43,8 @@ def collectives(path: str | Path) -> Table:
     rows: list[tuple[Any, ...]] = []
     order = np.argsort(tasks.call, kind="stable")
     bounds = np.searchsorted(tasks.call[order], np.arange(len(texts["operation"]) + 1))
+    called = inputs.numbers("tasks/call")
+    in_call = np.bincount(called[called >= 0], minlength=len(texts["operation"]))
     for call in range(len(texts["operation"])):
         mine = order[bounds[call] : bounds[call + 1]]
         if not len(mine):
@@ -52,7 +54,8 @@ def collectives(path: str | Path) -> Table:
         ranks = int(numbers["ranks_off"][call + 1] - numbers["ranks_off"][call])
         skew = int(tasks.start_ps[mine].max()) - start
         together = time - skew
-        algbw = size * 1000 / together if together else 0.0
+        done = len(mine) == in_call[call] and bool(tasks.ended[mine].all())
+        algbw = size * 1000 / together if together and done else 0.0
         busbw = algbw * busbw_factor(texts["operation"][call], ranks)
         limit, busy = "", 0.0
         if len(used) and together:
@@ -87,6 +90,11 @@ def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
     if not rows:
         return ["the run has no collectives"]
     row = max(rows, key=lambda item: (item[11], -item[0]))
+    if not row[14]:
+        return [
+            f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])} so far; it did not end,"
+            " or moves no data"
+        ]
     return [
         f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])}, {row[14]:.2f} GB/s of bus"
         f" bandwidth, {row[16]:.1%} of what its busiest wire {row[15]} allows"

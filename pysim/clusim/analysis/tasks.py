@@ -28,6 +28,8 @@ class TaskColumns:
         ``program kernel delay marker``; stream; name.
     start_ps, end_ps : ndarray
         Times [ps]; the end of the run for what did not end.
+    ended : ndarray of bool
+        Which ended.
     """
 
     rank: Array
@@ -37,6 +39,7 @@ class TaskColumns:
     name: list[str]
     start_ps: Array
     end_ps: Array
+    ended: Array
 
     @property
     def computes(self) -> Array:
@@ -65,4 +68,5 @@ def task_columns(traced: Traced) -> TaskColumns:
         name=[tasks.names[i] for i in started],
         start_ps=tasks.start_ps[started],
         end_ps=end[started],
+        ended=tasks.end_ps[started] >= 0,
     )

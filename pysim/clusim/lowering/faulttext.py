@@ -12,14 +12,17 @@
 
 All but ``errors`` may end in ``at TIME`` (0 if left out) and ``for TIME`` (for ever if left out). A link is ``A-B.k``
 (number k of the parallel links, from 0; all of them without it), or ``NODE:nvl5``, the fifth NVLink of a node, from
-1; in the same way ``pcie``, ``c2c``, ``xgmi`` and ``net``.
+1 (all of them without a number); in the same way ``pcie``, ``c2c``, ``xgmi`` and ``net``.
+
+Where faults of a wire or rank overlap in time, the worst of them counts until it ends.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -50,13 +53,63 @@ _SHORT = {"nvl": "nvlink", "ib": "infiniband", "eth": "ethernet"}
 _LEAST_ERRORS = 1e-18
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A wire or rank that is not as it should be from `start_ps` until `end_ps` (None: for ever)."""
+
+    start_ps: int
+    end_ps: int | None
+    factor: Fraction
+    text: str
+    wire: int | None = None
+    rank: int | None = None
+    bit_errors: float = 0.0
+
+    def covers(self, time_ps: int) -> bool:
+        """Return whether it is so at a time."""
+        return self.start_ps <= time_ps and (self.end_ps is None or time_ps < self.end_ps)
+
+
 def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
-    """Return what several texts ask for."""
-    return [fault for text in texts for fault in parse_fault(fabric, text)]
+    """Return what several texts ask for; where they overlap, the worst counts."""
+    return _changes([span for text in texts for span in _spans(fabric, text)])
 
 
 def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
     """Return the faults that `text` asks for; raises `InputError` with one line that says what would be right."""
+    return parse_faults(fabric, [text])
+
+
+def _changes(spans: Sequence[_Span]) -> list[Fault]:
+    """Return at which times the wires and ranks change, and to what."""
+    found = [
+        Fault(0, span.factor, wire=span.wire, bit_errors=span.bit_errors, text=span.text)
+        for span in spans
+        if span.bit_errors
+    ]
+    subjects: dict[tuple[int | None, int | None], list[_Span]] = {}
+    for span in spans:
+        if not span.bit_errors:
+            subjects.setdefault((span.wire, span.rank), []).append(span)
+    for (wire, rank), own in subjects.items():
+        before: Fraction | None = None
+        worst = min if rank is None else max
+        ends = {span.end_ps for span in own if span.end_ps is not None}
+        for time_ps in sorted({span.start_ps for span in own} | ends):
+            active = [span for span in own if span.covers(time_ps)]
+            if active:
+                span = worst(active, key=lambda one: one.factor)
+                factor = span.factor
+            else:
+                span = next(span for span in own if span.end_ps == time_ps)
+                factor = Fraction(1)
+            if factor != before:
+                found.append(Fault(time_ps, factor, wire=wire, rank=rank, text=span.text))
+            before = factor
+    return found
+
+
+def _spans(fabric: Fabric, text: str) -> list[_Span]:
     words = " ".join(text.split())
     match = _TAIL.match(words)
     assert match is not None
@@ -78,7 +131,7 @@ def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
                 f"fault {words!r}: errors last for the whole run; leave out 'at' and 'for'"
             )
         return [
-            reader.fault(0, 1, wire, errors=reader.errors(parts[1]))
+            _Span(0, None, Fraction(1), words, wire, bit_errors=reader.errors(parts[1]))
             for wire in reader.link(parts[0])
         ]
     if kind == "nic" and word == "flap" and not length_ps:
@@ -87,19 +140,14 @@ def parse_fault(fabric: Fabric, text: str) -> list[Fault]:
         )
     if match["for"] and not length_ps:
         raise InputError(f"fault {words!r}: a duration must be longer than 0")
-    found = []
+    end_ps = start_ps + length_ps if length_ps else None
     if kind == "rank":
         rank, factor = reader.rank(parts[0]), reader.factor(parts[2])
-        found.append(reader.slow(start_ps, factor, rank))
-        if length_ps:
-            found.append(reader.slow(start_ps + length_ps, Fraction(1), rank))
-        return found
+        return [_Span(start_ps, end_ps, factor, words, rank=rank)]
     part = reader.part(parts[1]) if kind == "lanes" else Fraction(0)
-    for wire in reader.wires(kind, parts[0]):
-        found.append(reader.fault(start_ps, part, wire))
-        if length_ps:
-            found.append(reader.fault(start_ps + length_ps, 1, wire))
-    return found
+    return [
+        _Span(start_ps, end_ps, part, words, wire) for wire in reader.wires(kind, parts[0])
+    ]
 
 
 class _Reader:
@@ -112,14 +160,6 @@ class _Reader:
     def error(self, problem: str) -> InputError:
         """Return the error of this text."""
         return InputError(f"fault {self.text!r}: {problem}")
-
-    def fault(self, time_ps: int, factor: Fraction | int, wire: int, errors: float = 0.0) -> Fault:
-        """Return a fault of a wire."""
-        return Fault(time_ps, Fraction(factor), wire=wire, bit_errors=errors, text=self.text)
-
-    def slow(self, time_ps: int, factor: Fraction, rank: int) -> Fault:
-        """Return a fault of a rank."""
-        return Fault(time_ps, factor, rank=rank, text=self.text)
 
     def time(self, text: str | None) -> int:
         """Return a time [ps]; 0 if there is none."""
@@ -246,10 +286,12 @@ class _Reader:
             )
         return [parallel[number]]
 
-    def _port(self, name: str) -> tuple[str, str, int] | None:
-        """Return (node, class, number from 1) of ``gpu3:nvl5``."""
-        match = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})", name)
-        return None if match is None else (match[1], match[2], int(match[3]))
+    def _port(self, name: str) -> tuple[str, str, int | None] | None:
+        """Return (node, class, number from 1 or None for all) of ``gpu3:nvl5``."""
+        match = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})?", name)
+        if match is None:
+            return None
+        return match[1], match[2], None if match[3] is None else int(match[3])
 
     def _of_node(self, name: str) -> list[int]:
         port = self._port(name)
@@ -268,9 +310,12 @@ class _Reader:
         if not found:
             known = ", ".join(sorted(set(classes.values()))) or "no links"
             raise self.error(f"{node_name} has no {short} links; it has {known}")
-        if not 1 <= number <= len(found):
-            raise self.error(
-                f"{node_name} has {len(found)} {short} links, {short}1 to {short}{len(found)}"
-            )
-        wire = found[number - 1]
-        return sorted({wire, int(wires["reverse"][wire])})
+        if number is not None:
+            if not 1 <= number <= len(found):
+                last = f" to {short}{len(found)}" if len(found) > 1 else ""
+                plural = "s" if len(found) > 1 else ""
+                raise self.error(
+                    f"{node_name} has {len(found)} {short} link{plural}, {short}1{last}"
+                )
+            found = [found[number - 1]]
+        return sorted({*found, *(int(wires["reverse"][wire]) for wire in found)})

@@ -1,0 +1,1 @@
+"""One reader per format; `clusim.recording.readers.detect` says which one a file needs."""
