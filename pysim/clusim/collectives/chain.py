@@ -8,7 +8,7 @@ chunks of one step flow along it. **Model**: the same. **Parameters**: `Shape`, 
 from __future__ import annotations
 
 from clusim.collectives.common import connect_ring
-from clusim.collectives.orders import find_rings
+from clusim.collectives.orders import Ways, find_rings
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
@@ -16,12 +16,17 @@ from clusim.schedule.ir import Prim
 __all__ = ["write_broadcast", "write_reduce"]
 
 
-def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
+def _find(plan: Plan, fabric: Fabric | None) -> Ways:
+    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
+    return Ways(rings, parts=plan.parts())
+
+
+def write_broadcast(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the pipeline from the root along the ring to the root's predecessor."""
     root = plan.call.ranks.index(plan.call.root)
-    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
-    for part in plan.parts():
-        ring = rings[part.channel].rotated(root)
+    ways = ways or _find(plan, fabric)
+    for part in ways.parts:
+        ring = ways.rings[part.channel].rotated(root)
         pipes = connect_ring(plan, ring, part.channel)[:-1]
         plan.program(root, part, [Prim("copySend", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[1:-1], 1):
@@ -30,12 +35,12 @@ def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
         plan.program(ring.order[-1], part, [Prim("recv", recv=0)], pipes[-1:])
 
 
-def write_reduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the pipeline from the root's successor along the ring to the root."""
     root = plan.call.ranks.index(plan.call.root)
-    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
-    for part in plan.parts():
-        ring = rings[part.channel].rotated(root)
+    ways = ways or _find(plan, fabric)
+    for part in ways.parts:
+        ring = ways.rings[part.channel].rotated(root)
         pipes = connect_ring(plan, ring, part.channel)[1:]
         plan.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[2:]):

@@ -6,11 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusim.collectives.orders import Ring, Tree
+from clusim.collectives.orders import Hop, Ring, Tree
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
-__all__ = ["chunk_prims", "connect_all", "connect_flags", "connect_ring", "connect_tree"]
+__all__ = [
+    "chunk_prims",
+    "connect_all",
+    "connect_flags",
+    "connect_ring",
+    "connect_tree",
+    "hop_fields",
+]
 
 
 def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) -> list[Prim]:
@@ -44,7 +51,7 @@ def connect_ring(plan: Plan, ring: Ring, channel: int) -> list[int]:
     size = len(ring.order)
     pipes = []
     for hop, src in enumerate(ring.order):
-        fields = _pinned(-1 if ring.links is None else ring.links[hop], ring.rail)
+        fields = hop_fields(ring.hop(hop))
         pipes.append(plan.connect(src, ring.order[(hop + 1) % size], channel, **fields))
     return pipes
 
@@ -54,15 +61,20 @@ def connect_tree(plan: Plan, tree: Tree, channel: int, *, down: bool) -> dict[in
     pipes = {}
     for child, parent in enumerate(tree.parents):
         if parent >= 0:
-            fields = _pinned(-1 if tree.links is None else tree.links[child][down], tree.rail)
+            fields = hop_fields(tree.hop(child, down=down))
             ends = (parent, child) if down else (child, parent)
             pipes[child] = plan.connect(*ends, channel, **fields)
     return pipes
 
 
-def _pinned(link: int, rail: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {} if link < 0 else {"policy": "pinned", "key": link}
-    return fields if rail < 0 else {**fields, "rail": rail}
+def hop_fields(hop: Hop) -> dict[str, Any]:
+    """Return the fields of a `Connection` that takes a hop."""
+    fields: dict[str, Any] = {} if hop.link < 0 else {"policy": "pinned", "key": hop.link}
+    if hop.rail_in >= 0:
+        fields["rail"] = hop.rail_in
+        if hop.rail_out != hop.rail_in:
+            fields["rail_out"] = hop.rail_out
+    return fields
 
 
 def connect_all(

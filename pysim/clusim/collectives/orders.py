@@ -15,14 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from clusim.collectives.machines import Layout, Passage, find_layout
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part
 
 __all__ = [
+    "Hop",
     "Ring",
     "Tree",
+    "Ways",
     "direct_links",
     "double_binary_trees",
     "find_rings",
@@ -36,32 +40,58 @@ SEARCH_STEPS = 200_000
 Links = tuple[tuple[int, int, int], ...]
 
 
+class Hop(NamedTuple):
+    """The parallel link a connection is pinned to, and the NICs of its ends; -1 where it is free or there is none."""
+
+    link: int = -1
+    rail_out: int = -1
+    rail_in: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
     """A ring through all positions of a group; hop `i` goes from ``order[i]`` to ``order[i + 1]``.
 
     `links` numbers the parallel link each hop is pinned to; None, or -1 for one hop, stripes over all. `rail` is the
-    NIC that hops between machines use, in each of them; -1 if there is no such hop.
+    NIC that hops between machines use, in each of them; -1 if there is no such hop. `rails` has, per hop, the NICs of
+    sender and receiver instead, -1 for hops inside a machine.
     """
 
     order: tuple[int, ...]
     links: tuple[int, ...] | None = None
     rail: int = -1
+    rails: tuple[tuple[int, int], ...] | None = None
 
     def rotated(self, first: int) -> Ring:
         """Return the same ring, starting at position `first`."""
         at = self.order.index(first)
         links = None if self.links is None else self.links[at:] + self.links[:at]
-        return Ring(self.order[at:] + self.order[:at], links, self.rail)
+        rails = None if self.rails is None else self.rails[at:] + self.rails[:at]
+        return Ring(self.order[at:] + self.order[:at], links, self.rail, rails)
+
+    def hop(self, index: int) -> Hop:
+        """Return what the connection of a hop needs."""
+        link = -1 if self.links is None else self.links[index]
+        return Hop(link, *((self.rail, self.rail) if self.rails is None else self.rails[index]))
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A tree over positions: the parent of each (-1 for the root); `links` and `rail` as of a `Ring`, per edge."""
+    """A tree over positions: the parent of each (-1 for the root); `links` and `rail` as of a `Ring`, per edge.
+
+    `rails` has, per child, its own NIC and the one of its parent.
+    """
 
     parents: tuple[int, ...]
     links: tuple[tuple[int, int], ...] | None = None
     rail: int = -1
+    rails: tuple[tuple[int, int], ...] | None = None
+
+    def hop(self, child: int, *, down: bool) -> Hop:
+        """Return what the connection between a child and its parent needs."""
+        link = -1 if self.links is None else self.links[child][down]
+        below, above = (self.rail, self.rail) if self.rails is None else self.rails[child]
+        return Hop(link, *((above, below) if down else (below, above)))
 
     @property
     def root(self) -> int:
@@ -83,6 +113,15 @@ class Tree:
         while self.parents[position] != -1:
             position = self.parents[position]
             yield position
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Rings, trees and parts of the data that somebody else has chosen; `rings` and `trees` by channel."""
+
+    rings: Sequence[Ring] = ()
+    trees: Sequence[Tree] = ()
+    parts: Sequence[Part] = ()
 
 
 @lru_cache(maxsize=256)

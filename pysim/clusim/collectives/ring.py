@@ -12,7 +12,7 @@ one program; in one machine by position.
 from __future__ import annotations
 
 from clusim.collectives.common import chunk_prims, connect_ring
-from clusim.collectives.orders import Ring, find_rings
+from clusim.collectives.orders import Ring, Ways, find_rings
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
@@ -44,13 +44,20 @@ def _steps(ring: Ring, index: int, steps: list[tuple[Prim, int, int]]) -> list[P
 
 
 def _write(
-    plan: Plan, fabric: Fabric | None, steps: list[tuple[Prim, int, int]], *, blocked: bool
+    plan: Plan,
+    fabric: Fabric | None,
+    ways: Ways | None,
+    steps: list[tuple[Prim, int, int]],
+    *,
+    blocked: bool,
 ) -> None:
-    rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
-    for part in plan.parts(blocked=blocked):
-        ring = rings[part.channel]
+    if ways is None:
+        rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
+        ways = Ways(rings, parts=plan.parts(blocked=blocked))
+    for part in ways.parts:
+        ring = ways.rings[part.channel]
         pipes = connect_ring(plan, ring, part.channel)
-        by_index = not blocked and ring.rail >= 0
+        by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
         numbered = Ring(tuple(range(plan.size))) if by_index else ring
         if by_index:
             shared = _steps(numbered, 0, steps)
@@ -66,7 +73,7 @@ def _write(
             )
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write reduce-scatter and all-gather in one program per loop of n chunks: 2(n-1)/n of the data per hop."""
     n = plan.size
     steps = [
@@ -76,16 +83,24 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
         (FORWARD, 1, n - 2),
         (RECV, n - 1, 1),
     ]
-    _write(plan, fabric, steps, blocked=False)
+    _write(plan, fabric, ways, steps, blocked=False)
 
 
-def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+def write_reduce_scatter(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the ring in which block `p` ends reduced at position `p`."""
     n = plan.size
-    _write(plan, fabric, [(SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)], blocked=True)
+    _write(
+        plan,
+        fabric,
+        ways,
+        [(SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)],
+        blocked=True,
+    )
 
 
-def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+def write_all_gather(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write the ring that carries every rank's block once round."""
     n = plan.size
-    _write(plan, fabric, [(COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)], blocked=True)
+    _write(
+        plan, fabric, ways, [(COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)], blocked=True
+    )

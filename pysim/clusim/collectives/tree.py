@@ -10,7 +10,7 @@ between the halves. **Parameters**: `Shape`, `find_trees`.
 from __future__ import annotations
 
 from clusim.collectives.common import connect_tree
-from clusim.collectives.orders import Tree, find_trees
+from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
@@ -77,11 +77,13 @@ def _positions(tree: Tree) -> list[int]:
     return [position for position in range(len(tree.parents)) if position != tree.root]
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write reduction up and broadcast down each channel's tree, side by side in every rank but the root."""
-    trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
-    for part in plan.parts():
-        tree = trees[part.channel]
+    if ways is None:
+        trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
+        ways = Ways(trees=trees, parts=plan.parts())
+    for part in ways.parts:
+        tree = ways.trees[part.channel]
         up = connect_tree(plan, tree, part.channel, down=False)
         down = connect_tree(plan, tree, part.channel, down=True)
         _root(plan, part, tree, up, down)

@@ -145,9 +145,7 @@ def _spans(fabric: Fabric, text: str) -> list[_Span]:
         rank, factor = reader.rank(parts[0]), reader.factor(parts[2])
         return [_Span(start_ps, end_ps, factor, words, rank=rank)]
     part = reader.part(parts[1]) if kind == "lanes" else Fraction(0)
-    return [
-        _Span(start_ps, end_ps, part, words, wire) for wire in reader.wires(kind, parts[0])
-    ]
+    return [_Span(start_ps, end_ps, part, words, wire) for wire in reader.wires(kind, parts[0])]
 
 
 class _Reader:

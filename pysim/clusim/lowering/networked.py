@@ -12,7 +12,7 @@ from clusim.fabric.model import Nic, Protocol
 from clusim.fabric.rails import PathType, path_type
 from clusim.image import NONE
 from clusim.lowering.legs import FLAG, WRITE, Leg, Place
-from clusim.schedule.ir import Connection
+from clusim.schedule.ir import ABSENT, Connection
 
 if TYPE_CHECKING:
     from clusim.lowering.places import Places
@@ -53,7 +53,7 @@ class Networked:
                     f"{self.arrays.fabric.name}: {self.arrays.fabric.ranks[rank]} (rank {rank}) has no NIC on the"
                     " network between machines; add one, or use ranks of one machine"
                 )
-        own = rails.partner(self.src, rail, theirs[rail])
+        own = rails.partner(self.src, self._rail_out(rail), theirs[rail])
         if own >= 0:
             return own, rail
         for other in live:
@@ -64,6 +64,10 @@ class Networked:
             f"{self.arrays.fabric.name}: no network joins the NICs of rank {self.src} and rank {self.dst};"
             " use ranks that it joins"
         )
+
+    def _rail_out(self, rail: int) -> int:
+        asked = self.connection.rail_out
+        return rail if asked == ABSENT else asked
 
     def place(self) -> Place:
         """Return the legs of the connection."""

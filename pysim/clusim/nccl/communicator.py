@@ -88,6 +88,8 @@ class Communicator:
         Channels before they are doubled.
     num_channels, nvls_channels, collnet_channels, p2p_channels, p2p_per_peer : int
         The totals of the log line ``... coll channels``.
+    ranks : tuple of int
+        Per rank of the communicator, its rank on the fabric.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Communicator:
     collnet_channels: int
     p2p_channels: int
     p2p_per_peer: int
+    ranks: tuple[int, ...] = ()
 
     @cached_property
     def channels(self) -> list[Channel]:
@@ -232,7 +235,10 @@ def communicator(
         ranks_here = tuple(range(first, first + count))
         machines.append(Machine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
-    return _agree(fabric, version, settings, systems, machines, list(found.values()))
+    made = _agree(fabric, version, settings, systems, machines, list(found.values()))
+    number = {name: rank for rank, name in enumerate(fabric.ranks)}
+    on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
+    return replace(made, ranks=on_fabric)
 
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:

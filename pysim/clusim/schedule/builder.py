@@ -27,11 +27,15 @@ __all__ = ["Part", "Plan", "ProgramBuilder", "blocks", "split"]
 
 
 class Part(NamedTuple):
-    """The range of a buffer (or of every block of it) that one channel works on [bytes]."""
+    """The range of a buffer (or of every block of it) that one channel works on [bytes].
+
+    `chunk` is its chunk size [bytes]; 0 is that of the plan's shape.
+    """
 
     channel: int
     offset: int
     length: int
+    chunk: int = 0
 
 
 def split(length: int, channels: int, unit: int = 16) -> list[Part]:
@@ -343,7 +347,7 @@ class Plan:
         )
         shape = self.shape
         settings: dict[str, Any] = {
-            "chunk_bytes": shape.chunk_bytes,
+            "chunk_bytes": part.chunk or shape.chunk_bytes,
             "slices": shape.slices,
             "slots_per_slice": shape.slots_per_slice,
             "slice_min": shape.slice_min,

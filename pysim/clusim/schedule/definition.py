@@ -172,6 +172,7 @@ _DEFINITIONS = {
     "sendrecv": _sendrecv,
     "send": _send,
     "barrier": _barrier,
+    "messages": _barrier,
 }
 
 

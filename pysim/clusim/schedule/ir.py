@@ -136,6 +136,8 @@ class Connection:
         Names of the nodes on an explicit path from `src` to `dst`, both included; empty for routed.
     rail : int
         Which NIC of both machines it uses, counted in each; `ABSENT` leaves the choice to the lowering.
+    rail_out : int
+        Which NIC the sender uses, if it is not the one with the receiver's number.
     """
 
     src: int
@@ -149,6 +151,7 @@ class Connection:
     members: tuple[int, ...] = ()
     path: tuple[str, ...] = ()
     rail: int = ABSENT
+    rail_out: int = ABSENT
 
 
 @dataclass(frozen=True, slots=True)

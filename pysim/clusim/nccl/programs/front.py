@@ -1,0 +1,175 @@
+"""NCCL's plans as programs: any collective of a communicator, appended to a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from clusim.collectives import chain, nvls, ring, sharp, tree
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.nccl.communicator import Communicator
+from clusim.nccl.communicator import Plan as Choice
+from clusim.nccl.constants import Algorithm, Collective, Protocol
+from clusim.nccl.programs.context import Context
+from clusim.nccl.programs.messages import emit_pattern
+from clusim.schedule.builder import Plan, ProgramBuilder
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
+from clusim.schedule.shapes import Shape, shape_of
+
+__all__ = ["COLLECTIVE_OF", "build", "emit"]
+
+COLLECTIVE_OF = {
+    "allreduce": Collective.ALLREDUCE,
+    "all_gather": Collective.ALLGATHER,
+    "reduce_scatter": Collective.REDUCESCATTER,
+    "broadcast": Collective.BROADCAST,
+    "reduce": Collective.REDUCE,
+}
+"""Operations that NCCL's tuner decides about."""
+
+PATTERNS = ("alltoall", "gather", "scatter", "sendrecv")
+"""Operations that are groups of sends and receives."""
+
+After = Sequence[Iterable[int]] | None
+Writer = Callable[[Context], None]
+
+
+def _ring_writer(context: Context) -> None:
+    writers = {
+        Collective.ALLREDUCE: ring.write_allreduce,
+        Collective.ALLGATHER: ring.write_all_gather,
+        Collective.REDUCESCATTER: ring.write_reduce_scatter,
+        Collective.BROADCAST: chain.write_broadcast,
+        Collective.REDUCE: chain.write_reduce,
+    }
+    writers[context.collective](context.plan, context.fabric, context.ring_ways)
+
+
+def _tree_writer(context: Context) -> None:
+    tree.write_allreduce(context.plan, context.fabric, context.tree_ways)
+
+
+def _nvls_writer(context: Context) -> None:
+    nvls.write_allreduce(context.plan, context.fabric)
+
+
+def _sharp_writer(context: Context) -> None:
+    sharp.write_allreduce(context.plan, context.fabric)
+
+
+WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
+    **{(Algorithm.RING, collective): _ring_writer for collective in Collective},
+    (Algorithm.TREE, Collective.ALLREDUCE): _tree_writer,
+    (Algorithm.NVLS, Collective.ALLREDUCE): _nvls_writer,
+    (Algorithm.COLLNET_DIRECT, Collective.ALLREDUCE): _sharp_writer,
+}
+"""Who writes which algorithm of which collective."""
+
+
+def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f: Fabric) -> Shape:
+    """Return the FIFO of the connections; chunks are the parts' own."""
+    chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
+    if context_algorithm in (Algorithm.NVLS, Algorithm.COLLNET_DIRECT):
+        return Shape(chunk)
+    looping = call.operation in ("allreduce", "all_gather", "reduce_scatter")
+    base = shape_of(call.protocol, ring=looping and context_algorithm is Algorithm.RING, fabric=f)
+    return replace(base, chunk_bytes=chunk)
+
+
+def emit(
+    builder: ProgramBuilder,
+    fabric: Fabric,
+    comm: Communicator,
+    operation: str,
+    bytes: int,
+    *,
+    plan: Choice | None = None,
+    dtype: str = "float32",
+    redop: str = "sum",
+    root: int = ABSENT,
+    stream: str = "comm0",
+    after: After = None,
+) -> tuple[int, ...]:
+    """Append a collective as NCCL runs it to a schedule under construction.
+
+    Parameters
+    ----------
+    operation, bytes
+        As in `clusim.schedule.CollectiveCall`.
+    plan : clusim.nccl.Plan or None
+        What to run; by default what the communicator's tuner chooses.
+    root : int
+        Position of the root in the communicator, for operations that have one.
+    after : sequence of iterable of int, or None
+        Further dependencies, per position.
+
+    Returns
+    -------
+    tuple of int
+        The task of every position.
+
+    Raises
+    ------
+    InputError
+        The operation is not NCCL's, or its algorithm has no program for it.
+    """
+    if operation in PATTERNS:
+        return emit_pattern(
+            builder, fabric, comm, operation, bytes, dtype, root, stream=stream, after=after
+        )
+    if operation not in COLLECTIVE_OF:
+        known = ", ".join((*COLLECTIVE_OF, *PATTERNS))
+        raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {known}")
+    collective = COLLECTIVE_OF[operation]
+    if operation in ("broadcast", "reduce") and root == ABSENT:
+        root = 0
+    choice = plan or comm.plan(collective, bytes, element_bytes=element(dtype).size_bytes)
+    algorithm, protocol = choice.selection.algorithm, choice.selection.protocol
+    writer = WRITERS.get((algorithm, collective))
+    if writer is None:
+        raise InputError(f"{operation}: NCCL has no {algorithm.value} for it")
+    call = CollectiveCall(
+        operation,
+        bytes,
+        comm.ranks,
+        dtype,
+        redop,
+        ABSENT if root == ABSENT else comm.ranks[root],
+        algorithm.value.lower(),
+        protocol.value.lower(),
+        max(1, choice.num_channels),
+    )
+    shape = _shape(algorithm, choice, call, fabric)
+    written = Plan.add(builder, call, shape, stream=stream, after=after)
+    context = Context(written, fabric, comm, choice, collective)
+    if protocol is Protocol.SIMPLE and algorithm in (Algorithm.RING, Algorithm.TREE):
+        written.shape = replace(shape, slice_min=context.least_slice)
+    writer(context)
+    return written.tasks
+
+
+def build(
+    fabric: Fabric,
+    comm: Communicator,
+    operation: str,
+    bytes: int,
+    *,
+    plan: Choice | None = None,
+    dtype: str = "float32",
+    redop: str = "sum",
+    root: int = ABSENT,
+) -> Schedule:
+    """Return the schedule of one collective as NCCL runs it; parameters as of `emit`."""
+    builder = ProgramBuilder(
+        fabric.num_ranks, f"NCCL {operation} {bytes} B on {len(comm.ranks)} ranks"
+    )
+    emit(
+        *(builder, fabric, comm, operation, bytes),
+        plan=plan,
+        dtype=dtype,
+        redop=redop,
+        root=root,
+    )
+    return builder.build()

@@ -1,0 +1,338 @@
+"""Sends and receives as NCCL schedules them: rounds, parts and channels of every message of a grouped launch.
+
+**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one rank
+and receives from another. A message is cut into parts on channels of their own, more for larger messages; the round
+decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
+(``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
+works on up to eight messages at once, each a program of its own. **Not modelled** How warps share the CTA's throughput;
+registered buffers; the batches of the work queue. **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.nccl.communicator import Communicator
+from clusim.schedule.builder import Part, Plan, ProgramBuilder
+from clusim.schedule.ir import ABSENT, CollectiveCall, Prim
+from clusim.schedule.shapes import Shape, shape_of
+
+__all__ = ["emit_messages", "emit_pattern", "message_parts", "rounds"]
+
+KIB = 1024
+LANES = 8
+"""Messages that share a CTA (``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""
+
+STEP = 512 * KIB
+LL_THRESHOLD = 16 * KIB
+"""Bytes per channel up to which messages inside a machine use LL (``NCCL_P2P_LL_THRESHOLD``)."""
+
+After = Sequence[Iterable[int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message between positions.
+
+    `block` sizes it and is where it lies at the sender; at the receiver it lands in block `land`. With `blocked` False
+    it is the range from `offset` on instead.
+    """
+
+    src: int
+    dst: int
+    length: int
+    block: int = 0
+    land: int = 0
+    offset: int = 0
+    blocked: bool = True
+
+
+def rounds(comm: Communicator) -> list[list[int]]:
+    """Return, per round, to whom every position sends; each pair of positions meets in exactly one round.
+
+    Machines with the same number of ranks form groups of up to eight ranks that divide it; group distances come in the
+    order 0, 1, 3, 6, ... modulo the next power of two, and within one the distances inside a group.
+    """
+    sizes = {len(machine.ranks) for machine in comm.machines}
+    order = [rank for machine in comm.machines for rank in machine.ranks]
+    total = len(order)
+    local = sizes.pop() if len(sizes) == 1 else total
+    group = local
+    if comm.group.num_nodes > 1:
+        group = next(size for size in range(min(LANES, local), 0, -1) if local % size == 0)
+    groups = total // group
+    found = []
+    for far in _quadratic(groups):
+        for near in range(group):
+            peers = [0] * total
+            for place, rank in enumerate(order):
+                other = (place // group + far) % groups
+                peers[rank] = order[other * group + (place % group + near) % group]
+            found.append(peers)
+    return found
+
+
+def _quadratic(count: int) -> list[int]:
+    """Return 0 .. count - 1 in the order of growing jumps modulo a power of two: 0, 1, 3, 6, 2, 7, 5, 4."""
+    modulus = 1 << max(0, (count - 1).bit_length())
+    found, at = [], 0
+    for jump in range(modulus):
+        at = (at + jump) % modulus
+        if at < count:
+            found.append(at)
+    return found
+
+
+def _reversed_bits(value: int, bits: int) -> int:
+    return int(f"{value:0{bits}b}"[::-1], 2) if bits else 0
+
+
+def _first_channel(comm: Communicator, number: int) -> int:
+    """Return the channel of the first part of a message of a round."""
+    if comm.group.num_nodes > 1:
+        most = comm.group.max_local
+        far, near = divmod(number, most)
+        number = far * -(-most // LANES) + near // LANES
+    bits = (comm.p2p_channels - 1).bit_length()
+    return _reversed_bits(number % comm.p2p_channels, bits)
+
+
+def message_parts(comm: Communicator, num_bytes: int) -> tuple[int, int]:
+    """Return into how many parts a message is cut, and the size of one [bytes]."""
+    nodes = comm.group.num_nodes
+    least = STEP // 2 if nodes > 1 else STEP // 8
+    most = STEP if nodes > 1 else STEP * 32
+    count = comm.p2p_per_peer
+    while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
+        count //= 2
+    part = max(least, -(-num_bytes // count))
+    while part > most and count <= comm.p2p_per_peer // 2:
+        count *= 2
+        part = -(-num_bytes // count)
+    part = -(-part // 512) * 512
+    return max(1, -(-num_bytes // part)), part
+
+
+def _shape(comm: Communicator, fabric: Fabric, num_bytes: int, same: bool) -> tuple[str, Shape]:
+    """Return the protocol of a message and how it is cut."""
+    channels = message_parts(comm, num_bytes)[0]
+    if same and num_bytes <= channels * LL_THRESHOLD:
+        return "ll", shape_of("ll", fabric=fabric)
+    base = shape_of("simple", fabric=fabric)
+    nvlink = same and comm.group.num_nodes == 1 and comm.group.nvlink_only
+    settings = comm.settings
+    chunk = settings.p2p_nvl_chunksize if nvlink else settings.p2p_pci_chunksize
+    chunk = chunk or (STEP if nvlink else 128 * KIB)
+    if not same:
+        chunk = settings.p2p_net_chunksize or 128 * KIB
+        if num_bytes < STEP:
+            chunk //= 4
+        elif num_bytes < 8 * STEP:
+            chunk //= 2
+    chunk = max(512, min(chunk, base.chunk_bytes) // 16 * 16)
+    return "simple", Shape(chunk, 1, base.slots, 1, 16)
+
+
+class _Writer:
+    """Collects the programs of a launch: per rank and channel lanes of messages."""
+
+    def __init__(self, plan: Plan, fabric: Fabric, comm: Communicator) -> None:
+        self.plan, self.fabric, self.comm = plan, fabric, comm
+        self.round_of = {
+            (src, dst): number
+            for number, peers in enumerate(rounds(comm))
+            for src, dst in enumerate(peers)
+        }
+        self.machine = {
+            rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
+        }
+        self._lanes: dict[tuple[Any, ...], list[tuple[int, _Message, int]]] = {}
+        self._held: set[tuple[int, int]] = set()
+
+    def add(self, message: _Message) -> None:
+        """Add a message on its channels."""
+        number = self.round_of[message.src, message.dst]
+        count, size = message_parts(self.comm, message.length)
+        same = self.machine[message.src] == self.machine[message.dst]
+        protocol, shape = _shape(self.comm, self.fabric, message.length, same)
+        first = _first_channel(self.comm, number)
+        for index in range(count):
+            channel = (first + index) % self.comm.p2p_channels
+            low = index * size
+            length = min(size, message.length - low)
+            part = Part(channel, message.offset + low, length, shape.chunk_bytes)
+            pipe = ABSENT
+            if message.src != message.dst:
+                pipe = self.plan.connect(
+                    message.src,
+                    message.dst,
+                    channel,
+                    protocol=protocol,
+                    slots=shape.slots,
+                )
+            ends = [(message.src, "send")]
+            if message.src != message.dst:
+                ends.append((message.dst, "recv"))
+            for position, side in ends:
+                key = (position, side, part, protocol, message.blocked)
+                self._lanes.setdefault(key, []).append((number, message, pipe))
+
+    def write(self) -> None:
+        """Write all programs."""
+        for (position, side, part, protocol, blocked), works in self._lanes.items():
+            works.sort(key=lambda work: work[0])
+            for lane in range(min(LANES, len(works))):
+                self._lane(position, side, part, protocol, blocked, works[lane::LANES])
+
+    def _lane(
+        self,
+        position: int,
+        side: str,
+        part: Part,
+        protocol: str,
+        blocked: bool,
+        works: list[tuple[int, _Message, int]],
+    ) -> None:
+        prims: list[Prim] = []
+        pipes: list[int] = []
+        for _, message, pipe in works:
+            prims.append(self._prim(message, position, side, len(pipes)))
+            if pipe != ABSENT:
+                pipes.append(pipe)
+        sm = int((position, part.channel) not in self._held)
+        self._held.add((position, part.channel))
+        message = works[0][1]
+        same = self.machine[message.src] == self.machine[message.dst]
+        shape = _shape(self.comm, self.fabric, message.length, same)[1]
+        self.plan.program(
+            position,
+            part,
+            prims,
+            pipes,
+            rotation=position,
+            nchunks=self.plan.size if blocked else 1,
+            mode="blocked" if blocked else "interleaved",
+            name=side,
+            sm=sm,
+            protocol=protocol,
+            slices=shape.slices,
+            slots_per_slice=shape.slots_per_slice,
+            slice_min=shape.slice_min,
+        )
+
+    def _prim(self, message: _Message, position: int, side: str, slot: int) -> Prim:
+        size = self.plan.size
+        base = (message.block - position) % size if message.blocked else 0
+        coef = int(message.blocked)
+        if message.src == message.dst:
+            return Prim("copy", base=base, coef=coef)
+        if side == "send":
+            return Prim("send", send=slot, base=base, coef=coef)
+        if message.land == message.block:
+            return Prim("recv", recv=slot, base=base, coef=coef)
+        land = (message.land - position) % size
+        return Prim("recv", recv=slot, base=base, coef=coef, dst_base=land, dst_coef=coef)
+
+
+def _pattern(
+    operation: str, size: int, length: int, total: int, root: int, after: int
+) -> list[_Message]:
+    """Return the messages of an operation over `size` positions; blocks have `length` bytes."""
+    everybody = range(size)
+    if operation == "alltoall":
+        return [_Message(s, d, length, d, s) for s in everybody for d in everybody]
+    if operation == "gather":
+        return [_Message(s, root, length, s, s) for s in everybody]
+    if operation == "scatter":
+        return [_Message(root, d, length, d, d) for d in everybody]
+    return [_Message(s, (s + after) % size, total, blocked=False) for s in everybody]
+
+
+def emit_pattern(
+    builder: ProgramBuilder,
+    fabric: Fabric,
+    comm: Communicator,
+    operation: str,
+    num_bytes: int,
+    dtype: str = "float32",
+    root: int = ABSENT,
+    *,
+    stream: str = "comm0",
+    after: After = None,
+) -> tuple[int, ...]:
+    """Append ``alltoall``, ``gather``, ``scatter`` or ``sendrecv`` and return the task of every position."""
+    rooted = operation in ("gather", "scatter")
+    top = max(0, root) if rooted else ABSENT
+    call = CollectiveCall(
+        operation,
+        num_bytes,
+        comm.ranks,
+        dtype,
+        "sum",
+        comm.ranks[top] if rooted else ABSENT,
+        "p2p",
+        "simple",
+        min(64, comm.p2p_channels),
+    )
+    plan = Plan.add(builder, call, shape_of("simple", fabric=fabric), stream=stream, after=after)
+    writer = _Writer(plan, fabric, comm)
+    for message in _pattern(operation, plan.size, plan.stride, num_bytes, top, 1):
+        writer.add(message)
+    writer.write()
+    return plan.tasks
+
+
+def emit_messages(
+    builder: ProgramBuilder,
+    fabric: Fabric,
+    comm: Communicator,
+    messages: Sequence[tuple[int, int, int]],
+    *,
+    stream: str = "comm0",
+    after: After = None,
+) -> tuple[int, ...]:
+    """Append one grouped launch of sends and receives.
+
+    Parameters
+    ----------
+    messages : sequence of (source, destination, bytes)
+        Positions in the communicator; every message has its own range of a common buffer, so nothing is overwritten.
+
+    Returns
+    -------
+    tuple of int
+        The task of every position, also of those that have nothing to do.
+
+    Raises
+    ------
+    InputError
+        A position is not in the communicator, or a message is empty.
+    """
+    count = len(comm.ranks)
+    offset = 0
+    own = []
+    for src, dst, num_bytes in messages:
+        if not (0 <= src < count and 0 <= dst < count):
+            raise InputError(f"message {src} -> {dst}: the communicator has ranks 0..{count - 1}")
+        if num_bytes < 1:
+            raise InputError(f"message {src} -> {dst}: {num_bytes} bytes; must be at least 1")
+        own.append(_Message(src, dst, num_bytes, offset=offset, blocked=False))
+        offset += -(-num_bytes // 16) * 16
+    call = CollectiveCall(
+        "messages",
+        max(16, offset),
+        comm.ranks,
+        "uint8",
+        algorithm="p2p",
+        channels=min(64, comm.p2p_channels),
+    )
+    plan = Plan.add(builder, call, shape_of("simple", fabric=fabric), stream=stream, after=after)
+    writer = _Writer(plan, fabric, comm)
+    for message in own:
+        writer.add(message)
+    writer.write()
+    return plan.tasks
