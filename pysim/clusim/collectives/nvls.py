@@ -6,9 +6,9 @@ buffer; the head's reduce warps wait until all members have, read the sum throug
 (``multimem.ld_reduce``), and store it to all (``multimem.st``); gather warps copy it back. Flags of
 all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three programs per rank and
 channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
-all of the reducer's flags together. **Not modelled**: the flag accesses' own packets; the buffer is
-as large as the data, and only the flags keep it from being overrun. **Parameters**: `Shape`, 128
-KiB chunks.
+all of the reducer's flags together, and one per loop for the copies of all heads. **Not modelled**:
+the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
+being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 """
 
 from __future__ import annotations
@@ -81,7 +81,15 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     prims = [Prim("copySend", send=slot, base=slot, coef=1, dst="scratch") for slot in range(size)]
     pipes = [flags.ready[position, head] for head in heads]
     plan.program(
-        position, part, prims, pipes, rotation=position, nchunks=size, sm=1, name="nvls/scatter"
+        position,
+        part,
+        prims,
+        pipes,
+        rotation=position,
+        nchunks=size,
+        sm=1,
+        fixed_div=size,
+        name="nvls/scatter",
     )
 
 
@@ -115,5 +123,13 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     prims = [Prim("recvCopy", recv=slot, base=slot, coef=1, src="scratch") for slot in range(size)]
     pipes = [flags.done[head, position] for head in heads]
     plan.program(
-        position, part, prims, pipes, rotation=position, nchunks=size, sm=0, name="nvls/gather"
+        position,
+        part,
+        prims,
+        pipes,
+        rotation=position,
+        nchunks=size,
+        sm=0,
+        fixed_div=size,
+        name="nvls/gather",
     )

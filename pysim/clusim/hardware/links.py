@@ -30,9 +30,9 @@ def _control(write: float, response: float, mark: Figure) -> Figure:
     )
 
 
-def _service(factor: float, source: str) -> Figure:
+def _service(factor: float, source: str, **others: float) -> Figure:
     kinds = ("multicast", "reduce_request", "reduce_fetch", "reduce_data", "reduce_result")
-    return calibrated(dict.fromkeys(kinds, factor), source)
+    return calibrated({**dict.fromkeys(kinds, factor), **others}, source)
 
 
 def _nvlink(control: Figure, **more: Figure) -> dict[str, Figure]:
@@ -62,15 +62,20 @@ GPU_FORMATS: dict[str, Preset] = {
     ),
     "nvlink4": _nvlink(
         _control(
-            11.5,
+            2,
             6.8,
             calibrated(
                 0,
-                "writes: 8x H100 ring all-reduce 365-370 of 450 GB/s = 128/(128+16+11.5);"
+                "writes: 8x H100 ring all-reduce 365-370 of 450 GB/s = 128/(144 x 1.066 + 2);"
                 " reads 7% slower than writes (mscclpp put/get)",
             ),
         ),
-        service=_service(1.164, f"{_NVLS}: H100 273.6 of 320 GB/s (0.86, Azure ND H100 v5)"),
+        service=_service(
+            1.164,
+            f"{_NVLS}: H100 273.6 of 320 GB/s (0.86, Azure ND H100 v5);"
+            " writes in one direction: 125.1 of 150 GB/s = 128/(144 x 1.066), broadcast on 2 GH200 (simllm)",
+            write=1.066,
+        ),
     ),
     "nvlink5": _nvlink(
         _control(

@@ -14,17 +14,24 @@ from clusim.hardware.figures import Figure, Preset, calibrated, published
 __all__ = ["ARCHITECTURES", "CTA_SKEW", "P2P", "WINDOW"]
 
 _NPKIT = "GH200 npkit medians of 512 KiB and 1 MiB steps (spcl/atlahs): send and recv 48, recvReduceSend 37,"
-_NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s"
-_NPKIT += "; default like send: copySend is a send where input and output are the same buffer"
+_NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s, times 0.9 while all channels share the GPU's memory system"
+_NPKIT += " (all-gather and reduce-scatter of 64 to 512 MiB on 4 H100, waynehacking8); copySend has two stores per load"
 _HOPPER_OPS = {
-    "default": 48.0,
-    "recvReduce": 37.0,
-    "recvReduceSend": 37.0,
-    "recvReduceCopy": 37.0,
-    "reduce": 37.0,
-    "recvCopySend": 27.0,
-    "recvReduceCopySend": 23.0,
+    "default": 43.0,
+    "recvReduce": 33.0,
+    "recvReduceSend": 33.0,
+    "recvReduceCopy": 33.0,
+    "reduce": 33.0,
+    "copySend": 32.0,
+    "recvCopySend": 24.5,
+    "recvReduceCopySend": 21.0,
 }
+_LL_OPS = {"default": 20.0}
+_LL_SOURCE = (
+    "256 MiB LL all-reduce on 4 H100: 147 GB/s over 24 channels (waynehacking8); npkit LL send of 32 KiB"
+    " 10 GB/s (spcl/atlahs)"
+)
+"""Every thread loads, stores and polls 8 bytes of data at a time."""
 
 _SCALE = {
     "pascal": (
@@ -33,7 +40,11 @@ _SCALE = {
         "clock 1.48 against 1.98 GHz, 4 loads in flight instead of 8 (unroll), no async copies",
     ),
     "volta": (0.6, 1.4, "clock 1.53 against 1.98 GHz, 4 loads in flight instead of 8 (unroll)"),
-    "ampere": (0.75, 1.3, "clock 1.41 against 1.98 GHz"),
+    "ampere": (
+        0.7,
+        1.3,
+        "clock 1.41 against 1.98 GHz; all-gather of 1 GiB on 2 A100 (simllm)",
+    ),
     "ada": (1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies"),
     "hopper": (1.0, 1.0, ""),
     "blackwell": (
@@ -63,43 +74,69 @@ _BUFFERS = {
 
 _FIXED = {
     "simple": (
-        1.1,
-        "npkit steps of 4 to 32 KiB take 1.0-1.3 us (send, recvCopySend), flight not included",
+        2.4,
+        "npkit steps of 4 to 32 KiB take 1.0 (recv) to 2.4 us (recvReduceCopySend) without flight; all-gather and"
+        " reduce-scatter of 4 MiB on 4 GH200 and 4 H100 need 2.2 to 2.6 us a slice (simllm, waynehacking8)",
     ),
     "ll": (
         0.11,
         "npkit LL steps 92-174 ns; with 0.5 us of flight NCCL's 0.6 us per LL step (tuning.cc)",
     ),
-    "ll128": (1.35, "NCCL's 1.9 us per LL128 ring step (tuning.cc) less 0.5 us of flight"),
+    "ll128": (
+        0.8,
+        "a round of all warps; with flight and the flags' latency NCCL's 1.9 us per LL128 ring step (tuning.cc); LL128"
+        " all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8)",
+    ),
 }
 """Fixed cost of a slice step [us] on Hopper."""
+
+_OWN_FIXED = {
+    ("ampere", "simple"): (
+        3.9,
+        "all-gather, reduce-scatter of 4 MiB and all-reduce of 2 to 8 MiB on 4 A100 (simllm): 3.6 to 4.2 us a slice,"
+        " which is pulled",
+    ),
+    ("ampere", "ll128"): (1.8, "LL128 broadcast and all-reduce of 2 to 4 MiB on 4 A100 (simllm)"),
+    ("ampere", "ll"): (0.4, "8 B all-reduce on 4 A100 takes 3.9 us more than on 2 (simllm)"),
+}
+"""Where a measurement says more than the scale: (architecture, protocol) -> [us], source."""
 
 _FENCE = calibrated(
     "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
 )
 _NO_FENCE = published("0", "flags travel in the data")
+_LINES = calibrated(
+    "1100ns",
+    "until a warp has seen the flags of its 16 lines and put the data in order: NCCL's 1.9 us per LL128 ring step"
+    " (tuning.cc) less 0.5 us of flight and the fixed cost",
+)
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
+_TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
 
 
 def _protocol(arch: str, name: str) -> Preset:
     speed, slow, why = _SCALE[arch]
     buffer, grain, expand, explanation = _BUFFERS[name]
-    fixed_us, fixed_source = _FIXED[name]
-    scaled = f"; x {slow:g} on {arch}: {why}" if slow != 1 else ""
+    own = _OWN_FIXED.get((arch, name))
+    fixed_us, fixed_source = own or (_FIXED[name][0] * slow, _FIXED[name][1])
+    if slow != 1 and own is None:
+        fixed_source += f"; x {slow:g} on {arch}: {why}"
     nccl = f"NCCL: {explanation}"
-    ops = {op: f"{rate * speed:g} GB/s" for op, rate in _HOPPER_OPS.items()}
-    source = _NPKIT if arch == "hopper" else f"{_NPKIT}; x {speed:g} on {arch}: {why}"
-    rates = Figure(ops, "measured" if arch == "hopper" else "calibrated", source)
+    table, source = (_LL_OPS, _LL_SOURCE) if name == "ll" else (_HOPPER_OPS, _NPKIT)
+    ops = {op: f"{rate * speed:g} GB/s" for op, rate in table.items()}
+    if speed != 1:
+        source += f"; x {speed:g} on {arch}: {why}"
+    rates = calibrated(ops, source)
     steps = (4, 2) if name == "simple" else (1, 1)
     return {
-        "fixed": calibrated(f"{round(fixed_us * slow * 1000)}ns", fixed_source + scaled),
+        "fixed": calibrated(f"{round(fixed_us * 1000)}ns", fixed_source),
         "throughput": rates,
         "expand": published(
             round(expand * 120),
             "wire bytes per 120 bytes of data: "
             + ("no flags among the data" if expand == 1 else explanation),
         ),
-        "tail_fence": _FENCE if name == "simple" else _NO_FENCE,
+        "tail_fence": _TAIL[name],
         "head_fence": _NO_HEAD_FENCE if name == "simple" else _NO_FENCE,
         "buffer": published(buffer, nccl),
         "slots": published(8, "NCCL_STEPS"),

@@ -28,8 +28,14 @@ from clusim.schedule.iteration import chunk_totals, sum_chunks
 
 __all__ = ["LinkLowering", "Traffic", "least_buffer"]
 
-NVLS_WARPS, CTA_WARPS = 5, 16
-"""Warps that reduce in NVLS, of those of a CTA that the fabric's window is for (NCCL ``all_reduce.h``: 5 of 20)."""
+CTA_WARPS = 16
+"""Warps of a CTA that the fabric's window is for."""
+
+
+def nvls_warps(members: int) -> int:
+    """Return how many warps of a CTA reduce in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
+    return 7 if members <= 6 else 5
+
 
 WINDOW_BURSTS = 2
 """Least number of bursts per first wire that read windows hold; multimem windows hold one, as in exact packets they
@@ -301,7 +307,9 @@ class LinkLowering:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == READ) | (rows["stage"] != NONE)
             found[reads] = np.where(burst > 1, np.maximum(window, least), window)[reads]
-            found[kind == MULTIMEM] = window * NVLS_WARPS // CTA_WARPS
+            for members, group in self._mgroups.items():
+                own = (kind == MULTIMEM) & (rows["mgroup"] == group)
+                found[own] = window * nvls_warps(len(members)) // CTA_WARPS
         if self._vertex:
             found[kind == AGGREGATION] = (self.vertex_slots(bursts) * size)[kind == AGGREGATION]
         return found

@@ -135,7 +135,7 @@ class Networked:
         tail = adapter.completion_ps + self.protocol.tail_fence_ps + places.to_gpu(dst)
         tail += adapter.flush_ps if near else 0
         if near and self.connection.protocol != "simple":
-            tail = 0
+            tail = self.protocol.tail_fence_ps
         return Leg(
             src=proxy,
             dst=own,

@@ -164,7 +164,7 @@ class Places:
     ) -> Leg:
         """Return a leg whose flags fly for `there_ps` and `back_ps`; those of LL and LL128 travel in the data."""
         in_data = connection.kind == "data" and connection.protocol != "simple"
-        tail = 0 if in_data else there_ps + protocol.tail_fence_ps
+        tail = protocol.tail_fence_ps + (0 if in_data else there_ps)
         return replace(leg, tail_ps=tail, head_ps=back_ps + protocol.head_fence_ps)
 
     def is_read(self, connection: Connection) -> bool:

@@ -156,7 +156,11 @@ class Communicator:
 
     def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> Plan:
         """Return how NCCL runs a collective of `num_bytes` (as in `select`)."""
-        chosen = self.select(collective, num_bytes)
+        return self.plan_of(self.select(collective, num_bytes), element_bytes=element_bytes)
+
+    def plan_of(self, chosen: Selection, *, element_bytes: int = 4) -> Plan:
+        """Return how NCCL runs a collective with an algorithm, protocol and channels that are chosen already."""
+        collective, num_bytes = chosen.collective, chosen.num_bytes
         count = chosen.threads.num_channels
         algorithm, protocol = chosen.algorithm, chosen.protocol
         shape = self._shape_for(algorithm)

@@ -59,14 +59,17 @@ FEATURES: dict[str, tuple[int, int]] = {
 
 
 def parse_version(text: str | Version) -> Version:
-    """Return the release that `text` names: ``2.27``, ``2.27.3``, ``v2.30.7-1``, ``2.21.5+cuda12.1``."""
+    """Return the release that `text` names: ``2.27``, ``2.27.3``, ``v2.30.7-1``, ``2.21.5+cuda12.1``.
+
+    Later releases of NCCL 2 than `LATEST` are taken to do what it does.
+    """
     if isinstance(text, Version):
         return text
     match = _FORM.fullmatch(str(text).strip())
     if match is None:
         raise InputError(f"NCCL version {text!r}: not a version; write for example 2.27 or 2.27.3")
     version = Version(*(int(part or 0) for part in match.groups()))
-    if not OLDEST[:2] <= version[:2] <= LATEST[:2]:
+    if not OLDEST[:2] <= version[:2] < (LATEST.major + 1, 0):
         raise InputError(
             f"NCCL version {text!r}: not known; give {OLDEST} to {LATEST}, for example 2.27"
         )

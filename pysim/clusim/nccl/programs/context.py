@@ -1,11 +1,14 @@
-"""What every writer of a NCCL program needs: the call, the communicator, and its ways as positions, links and NICs."""
+"""What every writer of a NCCL program needs: the call, the communicator, and its ways as positions and NICs.
+
+Between two GPUs a channel uses all their parallel NVLinks, as memory addresses are spread over them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from clusim.collectives.orders import Ring, Tree, Ways, direct_links
+from clusim.collectives.orders import Ring, Tree, Ways
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
@@ -97,12 +100,6 @@ class Context:
         return Ways(trees=self._trees(), parts=self.parts)
 
     @cached_property
-    def _links(self) -> dict[tuple[int, int], int]:
-        """Return how many links join two positions without a switch, both ways."""
-        found = direct_links(self.fabric, self.comm.ranks)
-        return {pair: count for a, b, count in found for pair in ((a, b), (b, a))}
-
-    @cached_property
     def _rail_numbers(self) -> list[list[tuple[int, ...]]]:
         """Return, per machine and adapter of NCCL, the rails of the fabric it consists of."""
         if self.comm.group.num_nodes == 1:
@@ -128,7 +125,6 @@ class Context:
         return members[channel % len(members)]
 
     def _rings(self) -> list[Ring]:
-        used: dict[tuple[int, int], int] = {}
         searched = max(1, self.comm.num_searched)
         rings: list[Ring] = []
         for number, channel in enumerate(self.comm.channels):
@@ -136,25 +132,12 @@ class Context:
                 rings.append(rings[number % searched])
                 continue
             order = channel.ring
-            hops = list(zip(order, (*order[1:], order[0]), strict=True))
-            links = tuple(self._pin(used, a, b) for a, b in hops)
-            rails = tuple(self._ring_rails(channel, number, a, b) for a, b in hops)
-            rings.append(
-                Ring(
-                    order,
-                    links if max(links) >= 0 else None,
-                    rails=rails if self.comm.group.num_nodes > 1 else None,
-                )
-            )
+            rails = None
+            if self.comm.group.num_nodes > 1:
+                hops = zip(order, (*order[1:], order[0]), strict=True)
+                rails = tuple(self._ring_rails(channel, number, a, b) for a, b in hops)
+            rings.append(Ring(order, rails=rails))
         return rings
-
-    def _pin(self, used: dict[tuple[int, int], int], a: int, b: int) -> int:
-        """Return the next of the direct links from one position to another; -1 over switches."""
-        count = self._links.get((a, b), 0)
-        if not count:
-            return NONE
-        used[a, b] = used.get((a, b), NONE) + 1
-        return used[a, b] % count
 
     def _ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
         if self.machine_of[a] == self.machine_of[b] or not channel.ring_adapters:
@@ -164,33 +147,19 @@ class Context:
         return self.rail(a, leave, number), self.rail(b, enter, number)
 
     def _trees(self) -> list[Tree]:
-        used: dict[tuple[int, int], int] = {}
         found = []
         for number, channel in enumerate(self.comm.channels):
-            links = [(NONE, NONE)] * len(channel.parent)
+            if self.comm.group.num_nodes == 1:
+                found.append(Tree(channel.parent))
+                continue
             rails = [(NONE, NONE)] * len(channel.parent)
             for child, parent in enumerate(channel.parent):
-                if parent < 0:
-                    continue
-                if self.machine_of[child] == self.machine_of[parent]:
-                    links[child] = (
-                        self._pin(used, child, parent),
-                        self._pin(used, parent, child),
-                    )
-                else:
+                if parent >= 0 and self.machine_of[child] != self.machine_of[parent]:
                     rails[child] = (
                         self._tree_rail(channel, number, child),
                         self._tree_rail(channel, number, parent),
                     )
-            pinned = any(link != (NONE, NONE) for link in links)
-            multi = self.comm.group.num_nodes > 1
-            found.append(
-                Tree(
-                    channel.parent,
-                    tuple(links) if pinned else None,
-                    rails=tuple(rails) if multi else None,
-                )
-            )
+            found.append(Tree(channel.parent, rails=tuple(rails)))
         return found
 
     def _tree_rail(self, channel: Channel, number: int, position: int) -> int:
