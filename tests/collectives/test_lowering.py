@@ -51,7 +51,7 @@ def test_counters_fly_for_a_header_and_the_fence(h100: Fabric) -> None:
     assert simple["tail_ps"] == latency + fence
     assert simple["head_ps"] == latency + h100.protocols["simple"].head_fence_ps
     flags_in_data = lower(h100, ring(h100, protocol="ll128")).image.conns[0]
-    assert flags_in_data["tail_ps"] == 0
+    assert flags_in_data["tail_ps"] == h100.protocols["ll128"].tail_fence_ps
     assert flags_in_data["expand_120"] == 128
 
 

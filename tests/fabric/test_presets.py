@@ -215,7 +215,11 @@ def test_rings_follow_links(name: str) -> None:
 def limit_GBps(machine: Fabric, payload: int, kinds: tuple[int, ...]) -> float:
     """Payload rate of a GPU that sends and receives one packet of each of `kinds` per payload."""
     form = next(iter(machine.formats.values()))
-    wire = payload + sum(form.header_bytes[kind] + form.control_256[kind] / 256 for kind in kinds)
+    wire = 0.0
+    for kind in kinds:
+        data = payload if kind == kinds[-1] else 0
+        wire += (data + form.header_bytes[kind]) * form.service_1024[kind] / 1024
+        wire += form.control_256[kind] / 256
     return payload / wire * peer_links(machine, "gpu0") * machine.links[0].rate.bytes_per_s / 1e9
 
 
@@ -225,7 +229,7 @@ def limit_GBps(machine: Fabric, payload: int, kinds: tuple[int, ...]) -> float:
         ("dgx-1p", (0,), 67.4),  # 128/(128+16+8) x 80
         ("dgx-1v", (0,), 130.2),  # 6 x 21.7, TACCL's fit of one V100 link
         ("dgx-a100", (1, 2), 231.6),  # 8 GiB ring all-reduce, Azure ND A100 v4
-        ("dgx-h100", (0,), 370.4),  # 128/(128+16+11.5) x 450
+        ("dgx-h100", (0,), 370.4),  # 128/((128+16) x 1.066 + 2) x 450
         ("hgx-h800", (0,), 164.6),  # 160 of 200 GB/s (DeepSeek-V3)
         ("hgx-b200", (0,), 720.0),  # 128/(128+16+16) x 900
     ],

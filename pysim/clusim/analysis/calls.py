@@ -92,8 +92,8 @@ def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
     row = max(rows, key=lambda item: (item[11], -item[0]))
     if not row[14]:
         return [
-            f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])} so far; it did not end,"
-            " or moves no data"
+            f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])} so far; it did not"
+            " end, or moves no data"
         ]
     return [
         f"the longest is call {row[0]}, {row[1]} over {row[6]} ranks: {format_time(row[11])}, {row[14]:.2f} GB/s of bus"

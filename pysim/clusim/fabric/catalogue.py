@@ -311,6 +311,7 @@ _NIC_FIELDS = {
     "post": "post_ps",
     "completion": "completion_ps",
     "flush": "flush_ps",
+    "transit": "transit_ps",
     "adaptive": "adaptive",
 }
 

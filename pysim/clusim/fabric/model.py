@@ -223,6 +223,8 @@ class Nic:
         Reads and writes GPU memory itself; otherwise data are staged in host memory.
     post_ps : int
         A work request is posted by the host -> the adapter starts to fetch [ps].
+    transit_ps : int
+        Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
     completion_ps : int
         The last packet is in memory -> the receiving host has seen the completion [ps].
     flush_ps : int
@@ -238,6 +240,7 @@ class Nic:
     post_ps: int = 600_000
     completion_ps: int = 300_000
     flush_ps: int = 1_000_000
+    transit_ps: int = 0
     rate_control: RateControl | None = None
     adaptive: bool = False
 

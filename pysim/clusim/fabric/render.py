@@ -86,6 +86,8 @@ def _node(node: Node) -> str:
 def _nic(nic: Nic) -> str:
     text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
     text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
+    if nic.transit_ps:
+        text += f", transit {format_time(nic.transit_ps)}"
     if nic.flush_ps and nic.gpudirect:
         text += f", flush {format_time(nic.flush_ps)}"
     if nic.rate_control is not None:

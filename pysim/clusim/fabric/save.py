@@ -148,6 +148,7 @@ def _nic(nic: Nic, ports: int) -> dict[str, Any]:
         "post": _ps(nic.post_ps),
         "completion": _ps(nic.completion_ps),
         "flush": _ps(nic.flush_ps),
+        **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),
         "adaptive": nic.adaptive,
         **({"ports": ports} if ports else {}),
         **({"rate_control": _rate_control(control)} if control else {}),

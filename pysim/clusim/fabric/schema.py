@@ -120,6 +120,7 @@ class NicSpec(Spec):
     post: Time | None = None
     completion: Time | None = None
     flush: Time | None = None
+    transit: Time | None = None
     rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
     adaptive: bool | None = None
     ports: Count | None = None

@@ -74,7 +74,7 @@ class Networked:
         places = self.places
         if self.connection.kind == "flag":
             there = self._post_to_flag() + places.to_host(self.src)
-            head = places.to_host(self.dst) + self._network_ps() + places.to_gpu(self.src)
+            head = places.to_host(self.dst) + self._message_ps(1) + places.to_gpu(self.src)
             ends = places.endpoint(self.src), places.endpoint(self.dst)
             leg = Leg(*ends, FLAG, there + self.adapters[0].post_ps, head)
             return Place("network", (leg,))
@@ -83,7 +83,11 @@ class Networked:
 
     def _post_to_flag(self) -> int:
         """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
-        return self._network_ps() + self.adapters[1].completion_ps + self.places.to_gpu(self.dst)
+        return self._message_ps(0) + self.adapters[1].completion_ps + self.places.to_gpu(self.dst)
+
+    def _message_ps(self, sender: int) -> int:
+        """Return the time of a message without payload from NIC to NIC [ps]."""
+        return self._network_ps() + self.adapters[sender].transit_ps
 
     def _network_ps(self) -> int:
         arrays = self.arrays
@@ -136,12 +140,13 @@ class Networked:
         tail += adapter.flush_ps if near else 0
         if near and self.connection.protocol != "simple":
             tail = self.protocol.tail_fence_ps
+        tail += self.adapters[0].transit_ps
         return Leg(
             src=proxy,
             dst=own,
             kind=WRITE,
             tail_ps=tail,
-            head_ps=places.to_host(dst) + self._network_ps() + self.protocol.head_fence_ps,
+            head_ps=places.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),
             packet_bytes=self.adapters[0].mtu_bytes,
             width=len(places.group(start, self.nics[0])),

@@ -76,6 +76,8 @@ class Builder:
         self.order: list[int] = []
         self.ends: list[int] = []
         self.unbeatable = (0, 0)
+        self.to_try: dict[int, list[Device]] = {}
+        self.starts: dict[int, tuple[float, frozenset[int]]] = {}
         count, pattern = len(system.gpus), draft.pattern
         self.to_net = self.to_first = -1
         if system.adapters:
@@ -178,26 +180,33 @@ class Builder:
             if self.time.left == -1:
                 whole.left = -1
             self.time = whole
-        routes = [system.route(net, gpu) for gpu in system.gpus]
-        widest, fewest = 0.0, 1 << 30
-        for route in routes:
-            if route is None or not route.hops:
-                continue
-            if route.rate > widest:
-                widest, fewest = route.rate, route.hops
-            elif route.rate == widest:
-                fewest = min(fewest, route.hops)
+        widest, starts = self._starts(net)
         if widest < int(draft.inter):
             return
         count = len(system.gpus)
         for shift in range(count):
             index = (len(draft.orders) + shift) % count
-            route = routes[index]
-            if route is not None and (route.rate, route.hops) == (widest, fewest):
+            if index in starts:
                 self._enter(net, system.gpus[index], 0, None)
+
+    def _starts(self, net: Device) -> tuple[float, frozenset[int]]:
+        """Return the widest path from an adapter to a GPU, and to which it is of those the shortest."""
+        if net.index not in self.starts:
+            ways = [(self.system.route(net, gpu), gpu.index) for gpu in self.system.gpus]
+            keys = {i: (way.rate, -way.hops) for way, i in ways if way is not None and way.hops}
+            best = max(keys.values(), default=(0.0, 0))
+            alike = frozenset(index for index, key in keys.items() if key == best)
+            self.starts[net.index] = best[0], alike
+        return self.starts[net.index]
 
     def _adapters_to_try(self, gpu: Device | None) -> list[Device]:
         """Return adapters, first those the GPUs have as their own, then the others by distance."""
+        key = -1 if gpu is None else gpu.index
+        if key not in self.to_try:
+            self.to_try[key] = self._find_adapters(gpu)
+        return self.to_try[key]
+
+    def _find_adapters(self, gpu: Device | None) -> list[Device]:
         system = self.system
         gpus = system.gpus if gpu is None else [gpu]
         chosen: dict[int, Device] = {}
@@ -329,6 +338,8 @@ class Builder:
     def _next(self, gpu: Device, sort_by_net: int) -> list[int]:
         """Return the GPUs to try next, best first."""
         system, count = self.system, len(self.system.gpus)
+        if system.switch is not None:
+            return self._neighbours(gpu)
         net = system.adapters[self.ends[0]] if sort_by_net and self.ends else None
         scored = []
         for distance in range(1, count):
@@ -346,9 +357,11 @@ class Builder:
         following = [item[-1] for item in scored]
         if sort_by_net == -1 and len({item[3:5] for item in scored}) <= 1:
             following.reverse()
-        if system.switch is None:
-            return following
-        # Through a switch all are alike: stay with the neighbours.
+        return following
+
+    def _neighbours(self, gpu: Device) -> list[int]:
+        """Return the GPUs to try next on a switch, where all are alike: those before and after."""
+        count = len(self.system.gpus)
         after, before = (gpu.index + 1) % count, (gpu.index - 1) % count
         if self.draft.pattern is Pattern.RING:
             wanted = [before, after]
@@ -356,7 +369,11 @@ class Builder:
             wanted = [after, before]
         else:
             wanted = [after]
-        return [index for index in dict.fromkeys(wanted) if index in following]
+        return [index for index in dict.fromkeys(wanted) if self._reachable(gpu, index)]
+
+    def _reachable(self, gpu: Device, index: int) -> bool:
+        route = self.system.route(gpu, self.system.gpus[index])
+        return route is not None and route.hops > 0 and not self.used[index]
 
     def _pcie(self, gpu: Device) -> int:
         return int(min((link.rate for link in gpu.links if link.kind == "pci"), default=0.0))

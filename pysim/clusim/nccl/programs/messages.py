@@ -4,12 +4,14 @@
 and receives from another. A message is cut into parts on channels of their own, more for larger messages; the round
 decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
-works on up to eight messages at once, each a program of its own. **Not modelled** How warps share the CTA's throughput;
+works on up to eight messages at once, each a program of its own; on fewer where that would be more programs than an
+endpoint can run. **Not modelled** How warps share the CTA's throughput;
 registered buffers; the batches of the work queue. **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +32,9 @@ LANES = 8
 STEP = 512 * KIB
 LL_THRESHOLD = 16 * KIB
 """Bytes per channel up to which messages inside a machine use LL (``NCCL_P2P_LL_THRESHOLD``)."""
+
+PROGRAMS = 208
+"""Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
 
 After = Sequence[Iterable[int]] | None
 
@@ -160,9 +165,10 @@ class _Writer:
         same = self.machine[message.src] == self.machine[message.dst]
         protocol, shape = _shape(self.comm, self.fabric, message.length, same)
         first = _first_channel(self.comm, number)
-        for index in range(count):
-            channel = (first + index) % self.comm.p2p_channels
-            low = index * size
+        for index in range(first, first + count):
+            channel = index % self.comm.p2p_channels
+            # Which bytes a channel carries is free; those of all rounds are alike on a channel this way.
+            low = index % count * size
             length = min(size, message.length - low)
             part = Part(channel, message.offset + low, length, shape.chunk_bytes)
             pipe = ABSENT
@@ -183,10 +189,13 @@ class _Writer:
 
     def write(self) -> None:
         """Write all programs."""
+        groups = Counter(key[0] for key in self._lanes)
+        room = PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
         for (position, side, part, protocol, blocked), works in self._lanes.items():
             works.sort(key=lambda work: work[0])
-            for lane in range(min(LANES, len(works))):
-                self._lane(position, side, part, protocol, blocked, works[lane::LANES])
+            lanes = max(1, min(LANES, len(works), room // groups[position]))
+            for lane in range(lanes):
+                self._lane(position, side, part, protocol, blocked, works[lane::lanes])
 
     def _lane(
         self,
