@@ -155,7 +155,7 @@ def test_a_page_that_would_be_too_big_is_made_coarser(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = len(page(feed).encode())
-    limit = whole * 2 // 3
+    limit = whole * 5 // 6
     monkeypatch.setattr("clusim.report.html.LIMIT_BYTES", limit)
     smaller = page(feed)
     assert len(smaller.encode()) < limit
