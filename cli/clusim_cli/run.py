@@ -19,7 +19,9 @@ __all__ = ["command"]
 @NODES
 @click.option("--collective", default="allreduce", show_default=True, help="Operation.")
 @click.option(
-    "--algorithm", default=None, help="How it is done.  [default: ring, or what the operation has]"
+    "--algorithm",
+    default=None,
+    help="How it is done; nccl is what NCCL would run.  [default: ring, or what the operation has]",
 )
 @click.option(
     "--size",
@@ -40,9 +42,12 @@ __all__ = ["command"]
     default=None,
     help="Channels.  [default: the fabric's]",
 )
-@click.option(
-    "--protocol", type=click.Choice(["simple", "ll", "ll128"]), default="simple", show_default=True
-)
+@click.option("--protocol", type=click.Choice(["simple", "ll", "ll128"]), default=None,
+              help="How data and flags travel.  [default: simple]")  # fmt: skip
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE",
+              help="With --algorithm nccl: a variable of NCCL, e.g. NCCL_ALGO=Tree.")  # fmt: skip
+@click.option("--nccl-version", "version", default=None,
+              help="With --algorithm nccl: its release.  [default: the latest known]")  # fmt: skip
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--redop", default="sum", show_default=True, help="Reduction.")
 @click.option(
@@ -86,28 +91,16 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     "rank N slow x1.3", "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction)
     or gpu3:nvl5 (its fifth NVLink).
     """
-    from clusim import collectives, fabric
+    from clusim import fabric
     from clusim.analysis.limits import tables_json
     from clusim.lowering import known_at_start, parse_faults
     from clusim.report.text import collective_report
     from clusim.simulate import simulate
+    from clusim_cli.schedules import wanted_schedule
 
     machine = fabric.load(topology, nodes=options["nodes"])
     known = known_at_start(machine, parse_faults(machine, [*machine.faults, *options["faults"]]))
-    operation = collectives.operation_name(options["collective"])
-    size_bytes = 0 if operation == "barrier" else options["size"]
-    schedule = collectives.build(
-        known,
-        operation,
-        options["algorithm"],
-        size_bytes,
-        ranks=options["ranks"],
-        channels=options["channels"],
-        protocol=options["protocol"],
-        dtype=options["dtype"],
-        redop=options["redop"],
-        root=options["root"],
-    )
+    schedule = wanted_schedule(known, options)
     with shown_progress(not no_progress, options["trace_out"]) as progress:
         result = simulate(
             machine,

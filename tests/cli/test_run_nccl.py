@@ -1,0 +1,59 @@
+"""``clusim run --algorithm nccl``: what NCCL would run, with its environment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Clusim = Callable[..., Any]
+RUN = ("run", "dgx-h100", "--algorithm", "nccl", "--json")
+
+
+def ran(clusim: Clusim, *args: str) -> dict[str, Any]:
+    """Return the JSON of a run that must succeed."""
+    done = clusim(*RUN, *args)
+    assert done.code == 0, done.err
+    data: dict[str, Any] = json.loads(done.out)
+    return data
+
+
+def test_small_and_large_sizes_run_what_nccl_chooses(clusim: Clusim) -> None:
+    small, large = ran(clusim, "--size", "8KiB"), ran(clusim, "--size", "16MiB")
+    assert (small["algorithm"], small["protocol"], small["channels"]) == ("ring", "ll", 1)
+    assert (large["algorithm"], large["protocol"], large["channels"]) == ("nvls", "simple", 16)
+
+
+def test_the_environment_and_the_release_decide(clusim: Clusim) -> None:
+    data = ran(clusim, "--size", "1MiB", "--env", "NCCL_ALGO=Tree", "--env", "NCCL_PROTO=LL128")
+    assert (data["algorithm"], data["protocol"]) == ("tree", "ll128")
+    assert ran(clusim, "--size", "16MiB", "--nccl-version", "2.14")["algorithm"] != "nvls"
+
+
+def test_data_come_out_right_with_a_root_and_some_of_the_ranks(clusim: Clusim) -> None:
+    options = ("--size", "60KiB", "--collective", "broadcast", "--root", "3", "--ranks", "2-5")
+    assert ran(clusim, *options, "--verify")["verified"] is True
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--algorithm", "nccl", "--protocol", "ll"), "NCCL_PROTO"),
+        (("--algorithm", "nccl", "--channels", "2"), "NCCL_MAX_NCHANNELS"),
+        (("--env", "NCCL_PROTO=LL"), "--algorithm nccl"),
+        (("--nccl-version", "2.27"), "--algorithm nccl"),
+        (("--algorithm", "nccl", "--env", "NCCL_ALGOO=Ring"), "NCCL_ALGO"),
+        (("--algorithm", "nccl", "--collective", "barrier"), "barrier"),
+        (("--algorithm", "nccl", "--collective", "reduce", "--ranks", "0-3", "--root", "5"), "5"),
+        (("--algorithm", "nccl", "--ranks", "2"), "at least two"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(
+    clusim: Clusim, args: tuple[str, ...], says: str
+) -> None:
+    done = clusim("run", "dgx-h100", "--size", "64KiB", *args)
+    assert done.code == 2
+    assert says in done.err
+    assert done.err.count("\n") == 1
