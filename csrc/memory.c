@@ -23,7 +23,7 @@ void memory_start_kernel(clusim_sim *s, uint32_t task) {
     k->done = 0;
     k->speed = 0;
     k->since = s->now_ps;
-    k->end_at = NEVER;
+    k->end_at = k->event_at = NEVER;
     k->next_kernel = e->first_kernel;
     e->first_kernel = task;
     if (e->kernels++ == 0) {
@@ -34,9 +34,25 @@ void memory_start_kernel(clusim_sim *s, uint32_t task) {
     memory_mark_dirty(s, endpoint);
 }
 
+/* Have an event at a kernel's end. One at an earlier time is enough: it comes back here. A kernel
+ * whose speed is set anew in every epoch would otherwise leave thousands of events at nearly the
+ * same time. */
+static void expect_end(clusim_sim *s, uint32_t task) {
+    task_state *k = &s->tasks[task];
+    if (k->event_at <= k->end_at) return;
+    k->event_at = k->end_at;
+    sim_event(s, k->end_at, EV_KERNEL, 0, task);
+}
+
 void memory_kernel_event(clusim_sim *s, uint32_t task) {
     task_state *k = &s->tasks[task];
-    if (k->end_at != s->now_ps) return; /* its speed changed since */
+    if (k->end_at != s->now_ps) { /* its speed changed since */
+        if (k->event_at == s->now_ps) {
+            k->event_at = NEVER;
+            if (k->end_at != NEVER) expect_end(s, task);
+        }
+        return;
+    }
     endpoint_state *e = &s->endpoints[task_of(s, task)->endpoint];
     uint32_t *link = &e->first_kernel;
     while (*link != task) link = &s->tasks[*link].next_kernel;
@@ -107,7 +123,7 @@ static void set_speed(clusim_sim *s, uint32_t task) {
     base_u128 wait = (left + k->speed - 1) / k->speed;
     uint64_t ps = clamp128(wait, (uint64_t)1 << 61);
     k->end_at = s->now_ps + (int64_t)base_umax(1, ps);
-    sim_event(s, k->end_at, EV_KERNEL, 0, task);
+    expect_end(s, task);
 }
 
 /* What communication pays per byte while the running kernels want their part. */

@@ -220,7 +220,7 @@ typedef struct task_state {
     uint32_t next_kernel;
     /* kernels */
     uint64_t done, speed;
-    int64_t since, end_at;
+    int64_t since, end_at, event_at; /* event_at: of the earliest event that is under way */
 } task_state;
 
 typedef struct source_state {
