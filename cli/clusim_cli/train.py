@@ -24,7 +24,8 @@ __all__ = ["command"]
               help="Steps; the last one is reported.")  # fmt: skip
 @click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
-@click.option("--no-fold", is_flag=True, help="Simulate equal blocks of work one by one, too.")
+@click.option("--fold", type=click.Choice(["all", "proved", "none"]), default=None,
+              help="Equal blocks of work to simulate once: all, or only those proved identical.")  # fmt: skip
 @click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
@@ -60,7 +61,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     arguments = {
         "steps": options["steps"],
         "granularity": options["granularity"],
-        "fold": False if options["no_fold"] else None,
+        "fold": options["fold"],
         "strict_memory": options["strict_memory"],
         "seed": options["seed"],
         "faults": parse_faults(machine, [*machine.faults, *options["faults"]]),

@@ -77,6 +77,19 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (GOOD + "parallel: {tensor: 2}\ndata: {kind: parameter-server}\n", "data parallelism only"),
         (GOOD + "precision: fp8\n", "w.yaml:4:12: precision"),
+        (
+            GOOD + "stragglers: {ranks: {99: 2}}\n",
+            "w.yaml:4:26: stragglers.ranks.99: rank '99': dgx-a100 has 0..7",
+        ),
+        (GOOD + "stragglers: {ranks: {first: 2}}\n", "rank 'first'"),
+        (
+            GOOD + "communicators: {data: {algorithm: {allredduce: ring}}}\n",
+            "no operation; did you mean 'allreduce'?",
+        ),
+        (
+            GOOD + "communicators: {data: {algorithm: {allreduce: rings}}}\n",
+            "'rings': allreduce has ring, tree",
+        ),
     ],
 )
 def test_impossible_plans_are_told_where(text: str, message: str) -> None:

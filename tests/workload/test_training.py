@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 import clusim
 from clusim.collectives import ScheduleBuilder
-from clusim.errors import InputError
+from clusim.errors import ClusimError, InputError
 from clusim.resources import shipped_workloads
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown, covered, merge
-from clusim.workload import Workload, load_workload
+from clusim.training.contention import contention
+from clusim.training.quantum import relaxed
+from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
 from support.workloads import tiny
 
@@ -74,10 +77,10 @@ def test_the_parts_of_a_step_add_up() -> None:
 def test_folded_blocks_take_what_they_take_alone() -> None:
     work = small("parallel: {tensor: 2, pipeline: 2, data: 2}")
     folded = train(work, A100, steps=1, granularity="packet")
-    plain = train(work, A100, steps=1, granularity="packet", fold=False)
-    assert (
-        folded.fold.folded == 2 * 2 * 2 * 4 - 2 * 2
-    )  # the last backward passes overlap with reductions
+    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    # By stage, replica, microbatch and direction the blocks and embedding or head; the last backward passes overlap
+    # with reductions; and the optimiser of each stage.
+    assert folded.fold.folded == 2 * 2 * 4 * 2 * 2 - 2 * 2 * 2 + 2
     assert folded.fold.alone == folded.fold.folded
     assert folded.fold.simulated < folded.fold.folded
     assert plain.fold.folded == 0
@@ -92,18 +95,19 @@ def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
     folded = train(work, A100, steps=1, granularity="packet")
-    plain = train(work, A100, steps=1, granularity="packet", fold=False)
-    # Embedding, two pairs of layers, head; two microbatches, forward and backward.
-    assert folded.fold.folded == 2 * 2 * 4
-    assert folded.fold.simulated == 2 * 3
+    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    # Embedding, two pairs of layers, head; two microbatches, forward and backward; the optimiser.
+    assert folded.fold.folded == 2 * 2 * 4 + 1
+    # The embedding communicates nothing backwards: there is nothing to simulate.
+    assert folded.fold.simulated == 2 * 3 - 1
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=5e-3)
 
 
 def test_folded_blocks_that_follow_each_other() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
     folded = train(work, A100, steps=1, granularity="packet")
-    plain = train(work, A100, steps=1, granularity="packet", fold=False)
-    assert folded.fold.folded == 2 * 3
+    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    assert folded.fold.folded == 2 * 3 + 1
     assert folded.fold.proved >= 1
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)
 
@@ -112,13 +116,35 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
     work = small("parallel: {tensor: 8, pipeline: 2, data: 1}", batch="{global: 4, micro: 1}")
     fabric = clusim.load("dgx-a100", nodes=2)
     result = quick(work, fabric, steps=1)
-    assert result.fold.folded == 2 * (2 * 2 * 4)
+    assert result.fold.folded == 2 * (2 * 2 * 4) + 2
     # Forward and backward of layers at the start and behind a message, of embedding and head.
     assert result.fold.simulated <= 8
     busy = dict(result.wires)
     assert any(name.startswith("n1/") for name in busy) or any(
         name.startswith("n0/") for name in busy
     )
+
+
+def test_only_what_was_proved_identical_stays_folded() -> None:
+    work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
+    every = train(work, A100, steps=1, granularity="packet")
+    proved = train(work, A100, steps=1, granularity="packet", fold="proved")
+    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    assert 0 < proved.fold.folded < every.fold.folded
+    assert proved.fold.proved == proved.fold.folded
+    # What is left is the state of arbiters and wires, which no task sees.
+    assert proved.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-4)
+    assert proved.traffic == plain.traffic
+    assert proved.executed_flops == plain.executed_flops
+
+
+def test_kernels_alone_need_no_simulation_to_be_folded() -> None:
+    work = small("parallel: {data: 1}", batch="{global: 2, micro: 1}")
+    folded = train(work, A100, granularity="packet")
+    plain = train(work, A100, granularity="packet", fold="none")
+    assert folded.fold.simulated == 0
+    assert folded.fold.proved == folded.fold.folded > 0
+    assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-7)
 
 
 def test_overlapped_reductions_are_hidden() -> None:
@@ -128,11 +154,11 @@ def test_overlapped_reductions_are_hidden() -> None:
         "{kind: ddp, overlap: false}",
         "{kind: naive}",
     ):
-        result = train(small(f"data: {text}"), A100, steps=1)
+        result = quick(small(f"data: {text}", sequence="2048"), A100, steps=1)
         exposed[text] = result.mean("exposed")
     first, second, third = exposed.values()
     assert first < 0.7 * second
-    assert second == pytest.approx(third, rel=0.3)
+    assert third < second < 2 * third  # every bucket has a start and an end of its own
 
 
 def test_prefetching_hides_gathers() -> None:
@@ -233,7 +259,7 @@ def test_scaling_loses_efficiency() -> None:
         small("parallel: {data: 8}"), A100, (1, 8), "strong", steps=1, granularity=32768
     )
     assert [item.plan.microbatches for _, item, _ in strong] == [8, 1]
-    assert strong[1][1].step_ps[-1] < strong[0][1].step_ps[-1] / 4
+    assert strong[1][1].step_ps[-1] < strong[0][1].step_ps[-1] / 3
 
 
 def test_memory_that_does_not_suffice_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,6 +306,7 @@ def test_samples_run_at_reduced_size(name: str) -> None:
             "model": work.model.model_copy(update=own["model"]),
             "sequence": own["sequence"],
             "batch": work.batch.model_copy(update=batch),
+            "depth": None,
         }
     )
     assert work.topology is not None
@@ -368,3 +395,64 @@ def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
         )[0]
         == 2
     )
+
+
+def test_what_sharing_costs_is_said() -> None:
+    text = "data: {kind: ddp, first_bucket: 1MiB, bucket: 4MiB}\ncommunicators: {data: {algorithm: {allreduce: %s}}}"
+    ring, nvls = (quick(small(text % name), H100, steps=1) for name in ("ring", "nvls"))
+    assert ring.sharing.sms == 24.0
+    assert nvls.sharing.sms < ring.sharing.sms
+    assert 0 < nvls.kernel_slowdown_s < ring.kernel_slowdown_s
+    assert "lost to sharing" in training_report(ring)
+    alone = quick(small("data: {kind: naive}"), A100, steps=1)
+    assert alone.kernel_slowdown_s < 1e-9
+
+
+def test_collectives_wait_for_kernels_that_fill_the_gpu() -> None:
+    fabric = clusim.load("a100x4-mesh")
+    found = contention(fabric, "allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20,
+                       kernels=8, granularity=1 << 17)  # fmt: skip
+    assert found.collective_slowdown == pytest.approx(1.48, rel=0.1)
+    assert found.kernel_slowdown == pytest.approx(1.16, rel=0.1)
+    with pytest.raises(InputError, match="at least one"):
+        contention(fabric, "allreduce", 1 << 20, 1, kernels=0)
+
+
+def test_a_schedule_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(Path(__file__).parents[2] / "docs" / "examples" / "training_schedule.py"))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    named = {" ".join(row[4:]): (int(row[0]), int(row[2])) for row in rows}
+    reductions = [(int(row[0]), int(row[2])) for row in rows if row[4] == "allreduce"]
+    assert len(reductions) == 3
+    # Reduced beside the backward pass of the layer before, which that slows; the optimiser waits for the last one.
+    assert reductions[0][0] == named["backward 1"][0] == named["backward 2"][1]
+    assert named["backward 1"][1] - named["backward 1"][0] > 600
+    assert named["optimizer"][0] == reductions[-1][1]
+
+
+def test_long_runs_share_memory_out_less_often() -> None:
+    assert relaxed(A100, make_plan(small("parallel: {tensor: 8}"), A100), 1) is A100
+    long = relaxed(A100, make_plan(load_workload("megatron-22b"), A100), 1)
+    endpoint = long.nodes[long.lower().node_of(0)].endpoint
+    assert endpoint is not None
+    assert 2_000_000 < endpoint.mem_quantum_ps <= 50_000_000
+
+
+def test_deep_models_are_continued_on_a_line() -> None:
+    model = (
+        "{base: gpt3-1.3b, layers: 10, hidden: 1024, heads: 16, head_size: 64, kv_heads: 16,"
+        " intermediate: 4096, vocab: 8192}"
+    )
+    text = "data: {kind: fsdp}\n"
+    every = quick(small(text, model=model, sequence="1024"), A100)
+    some = quick(small(text + "depth: [4, 6]\n", model=model, sequence="1024"), A100)
+    assert some.step_ps[-1] == pytest.approx(every.step_ps[-1], rel=0.01)
+    assert some.traffic == every.traffic
+    assert some.memory == every.memory
+    assert some.executed_flops == every.executed_flops
+    assert "4 and with 6 of 10 layers" in some.notes[-1]
+    for row in some.ranks:
+        assert row.total_ps == some.step_ps[-1]
+    for depth, extra in (("[6, 4]", ""), ("[4, 10]", ""), ("[2, 3]", "parallel: {pipeline: 2}\n")):
+        with pytest.raises(ClusimError, match="depth"):
+            quick(small(f"depth: {depth}\n{extra}", model=model), A100)

@@ -119,12 +119,15 @@ def breakdown(
         own = spans.get(rank, empty)
         compute, moving = merge(clip(own.compute, low, high)), merge(clip(own.moving, low, high))
         blocks = [(a, b, f) for a, b, f in own.folded if a < high and b > low]
-        compute_ps = length(compute) + sum(f.compute_ps[rank] for _, _, f in blocks)
+        compute_ps = length(compute)
         exposed_ps = length(moving) - covered(moving, compute)
         communication_ps = length(moving)
-        for _, _, block in blocks:
-            exposed_ps += block.exposed_ps[rank]
-            communication_ps += block.communication_ps[rank]
+        for a, b, block in blocks:
+            # A block that the window cuts counts by its part inside.
+            part, whole = min(b, high) - max(a, low), max(1, b - a)
+            compute_ps += block.compute_ps[rank] * part // whole
+            exposed_ps += block.exposed_ps[rank] * part // whole
+            communication_ps += block.communication_ps[rank] * part // whole
         if blocks:
             pauses = np.array([(a, b) for a, b, _ in blocks], np.int64)
             exposed_ps -= covered(moving, merge(clip(pauses, low, high)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,23 @@ from clusim.schedule.ir import Schedule
 from clusim.session import Progress
 from clusim.simulate import simulate
 from clusim.training.breakdown import Breakdown, Spans, breakdown, covered, merge, spans_of
+from clusim.training.depth import by_depth
+from clusim.training.quantum import relaxed
+from clusim.training.sharing import Sharing, sharing
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.emitter import Emitter, Traffic
-from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.plan import Plan, make_plan
 from clusim.workload.spec import Workload
 
-__all__ = ["FoldReport", "TrainingResult", "train"]
+__all__ = ["FOLDS", "FoldReport", "TrainingResult", "train"]
+
+FOLDS = ("all", "proved", "none")
+"""What may be folded."""
+
+MOST_ROUNDS = 4
+"""Runs in which fewer and fewer blocks are folded, before everything is simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class TrainingResult:
         How every rank spent the last step.
     traffic : dict
         What every dimension moved in a step.
+    sharing : Sharing
+        What communication took from kernels, in the whole run.
     wires : list of (name, busy)
         Busiest wires and the part of the run in which they were busy.
     """
@@ -83,6 +94,7 @@ class TrainingResult:
     wall_s: float
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
+    sharing: Sharing = field(default_factory=Sharing)
 
     @property
     def step_time_s(self) -> float:
@@ -110,6 +122,11 @@ class TrainingResult:
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
         return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+
+    @property
+    def kernel_slowdown_s(self) -> float:
+        """Mean time per step and rank that kernels lose to communication, which takes their SMs and memory [s]."""
+        return self.sharing.lost_ps / len(self.step_ps) / self.plan.mesh.size / 1e12
 
     @property
     def bubble_fraction(self) -> float:
@@ -143,6 +160,8 @@ class TrainingResult:
             "communication_s": round(self.mean("communication"), 9),
             "bubble_s": round(self.mean("bubble"), 9),
             "idle_s": round(self.mean("idle"), 9),
+            "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
+            "communication_sms": round(self.sharing.sms, 3),
             "bubble_fraction": round(self.bubble_fraction, 6),
             "ranks": [
                 {
@@ -207,7 +226,7 @@ class _Runs:
             {row.rank: row.exposed_ps for row in rows},
             {row.rank: row.communication_ps for row in rows},
             wires,
-            result.wall_s,
+            astuple(sharing(schedule, result.tasks.start_ps, result.tasks.end_ps)),
         )
 
 
@@ -217,7 +236,7 @@ def train(
     *,
     steps: int = 2,
     granularity: str | int = "auto",
-    fold: bool | None = None,
+    fold: str | None = None,
     strict_memory: bool = False,
     seed: int = 0,
     faults: Sequence[Any] = (),
@@ -229,8 +248,9 @@ def train(
 
     Parameters
     ----------
-    fold : bool, optional
-        Simulate equal blocks once, instead of what the workload says.
+    fold : str, optional
+        Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
+        result says how many were proved identical; ``proved`` then writes the others in full and runs again.
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
 
@@ -239,27 +259,67 @@ def train(
     began = time.perf_counter()
     if steps < 1:
         raise InputError(f"steps {steps}: must be at least 1")
+    mode = fold or workload.fold
+    if mode not in FOLDS:
+        raise InputError(f"fold {mode!r}: use {', '.join(FOLDS)}")
     plan = make_plan(workload, fabric)
+    if granularity != "packet":
+        fabric = relaxed(fabric, plan, steps)
+        plan = replace(plan, fabric=fabric)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = _memory_notes(plan, memory, strict_memory)
+    options: dict[str, Any] = {"granularity": granularity, "seed": seed, "faults": faults}
+    shown: dict[str, Any] = {"progress": progress, "command": command}
+    if workload.depth is not None:
+        every = {**options, **shown, "steps": steps, "fold": mode, "trace_out": trace_out}
+        found = by_depth(workload, plan, lambda part: train(part, fabric, **every))
+        return replace(found, memory=memory, notes=[*notes, *found.notes])
     folder = Folder(fabric, _Runs(fabric, granularity, faults))
-    wanted = workload.fold if fold is None else fold
-    builder = ScheduleBuilder(fabric, f"{workload.name}: {plan.model.name}")
-    emitter = Emitter(plan, builder, folder if wanted and not faults else None)
-    writer = StepWriter(emitter)
+    if mode == "none" or faults:
+        run = _run(plan, None, steps, {**options, **shown, "trace_out": trace_out})
+    elif mode == "all":
+        run = _run(plan, folder, steps, {**options, **shown, "trace_out": trace_out})
+    else:
+        run = _run_proved(plan, folder, steps, options)
+        if trace_out is not None:
+            again = run.writer.emitter.folder
+            if again is not None:
+                again.restart(again.written)
+            run = _run(plan, again, steps, {**options, **shown, "trace_out": trace_out})
+    return _evaluate(run, memory, notes, time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A schedule that was written and simulated."""
+
+    plan: Plan
+    writer: StepWriter
+    schedule: Schedule
+    result: Result
+
+
+def _run(plan: Plan, folder: Folder | None, steps: int, options: dict[str, Any]) -> _Run:
+    builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
+    writer = StepWriter(Emitter(plan, builder, folder))
     writer.write(steps)
     schedule = builder.build()
-    result = simulate(
-        fabric,
-        schedule,
-        granularity=granularity,
-        seed=seed,
-        faults=faults,
-        trace_out=trace_out,
-        progress=progress,
-        command=command,
-    )
-    return _evaluate(plan, writer, schedule, result, memory, notes, time.perf_counter() - began)
+    return _Run(plan, writer, schedule, simulate(plan.fabric, schedule, **options))
+
+
+def _run_proved(plan: Plan, folder: Folder, steps: int, options: dict[str, Any]) -> _Run:
+    """Run again and again, writing in full what was not proved identical, until every folded block is."""
+    for _ in range(MOST_ROUNDS):
+        run = _run(plan, folder, steps, options)
+        start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
+        spans = spans_of(run.schedule, start, end)
+        different = {
+            b.number for b, state in _states(folder, spans, start, end) if not state.proved
+        }
+        if not different:
+            return run
+        folder.restart(folder.written | different)
+    return _run(plan, None, steps, options)
 
 
 def _memory_notes(plan: Plan, memory: list[Memory], strict: bool) -> list[str]:
@@ -276,15 +336,8 @@ def _memory_notes(plan: Plan, memory: list[Memory], strict: bool) -> list[str]:
     return [text]
 
 
-def _evaluate(
-    plan: Plan,
-    writer: StepWriter,
-    schedule: Schedule,
-    result: Result,
-    memory: list[Memory],
-    notes: list[str],
-    wall_s: float,
-) -> TrainingResult:
+def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:
+    plan, writer, schedule, result = run.plan, run.writer, run.schedule, run.result
     start, end = result.tasks.start_ps, result.tasks.end_ps
     emitter = writer.emitter
     blocks = emitter.folder.blocks if emitter.folder is not None else []
@@ -317,6 +370,7 @@ def _evaluate(
         wall_s=wall_s,
         tasks=len(schedule.tasks),
         notes=notes,
+        sharing=sharing(schedule, start, end, [block.found for block in blocks]),
     )
 
 
@@ -331,28 +385,51 @@ def _wires(
     return [(name, value / max(1, result.time_ps)) for name, value in top if value]
 
 
-def _fold_report(
-    folder: Folder | None, spans: dict[int, Spans], start: Any, end: Any
-) -> FoldReport:
-    if folder is None or not folder.blocks:
-        return FoldReport()
-    alone, proved, disturbed, total, skew = 0, 0, 0, 0, 0
-    active = {rank: merge(own.active) for rank, own in spans.items()}
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps]."""
+
+    late_ps: int
+    beside_ps: int
+    total_ps: int
+
+    @property
+    def proved(self) -> bool:
+        return not self.late_ps and not self.beside_ps
+
+
+def _states(
+    folder: Folder, spans: dict[int, Spans], start: Any, end: Any
+) -> Iterator[tuple[FoldedBlock, _State]]:
+    """Give every folded block and what was under way at its ranks meanwhile."""
+    active = {rank: merge(np.concatenate((own.active, own.compute))) for rank, own in spans.items()}
     for block in folder.blocks:
         ready = [max((int(end[t]) for t in tasks), default=0) for tasks in block.waits.values()]
-        late = max(ready) - min(ready)
-        skew = max(skew, late)
-        here = 0
+        late = max(ready) - min(ready) if block.coupled else 0
+        beside = total = 0
         for rank, task in block.tasks.items():
             low, high = int(start[task]), int(start[task]) + block.found.end_ps[rank]
             own = active[rank]
             first = np.searchsorted(own[:, 1], low, side="right")
             last = np.searchsorted(own[:, 0], high, side="left")
-            here += covered(own[first:last], np.array([[low, high]], np.int64))
+            if last > first:
+                beside += covered(own[first:last], np.array([[low, high]], np.int64))
             total += high - low
-        disturbed += here
-        alone += int(here == 0)
-        proved += int(here == 0 and late == 0)
+        yield block, _State(late, beside, total)
+
+
+def _fold_report(
+    folder: Folder | None, spans: dict[int, Spans], start: Any, end: Any
+) -> FoldReport:
+    if folder is None or not folder.blocks:
+        return FoldReport()
+    states = [state for _, state in _states(folder, spans, start, end)]
+    alone = [state for state in states if not state.beside_ps]
     return FoldReport(
-        folder.measured, len(folder.blocks), alone, proved, float(disturbed / max(1, total)), skew
+        folder.measured,
+        len(states),
+        len(alone),
+        sum(state.proved for state in states),
+        sum(state.beside_ps for state in states) / max(1, sum(s.total_ps for s in states)),
+        max(state.late_ps for state in states),
     )

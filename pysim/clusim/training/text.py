@@ -68,6 +68,14 @@ def _numbers(result: TrainingResult) -> list[str]:
         )
     hidden = result.mean("communication") - result.mean("exposed")
     rows.append(("hidden communication", format_time(max(0, round(hidden * 1e12)))))
+    if result.sharing.moving_ps:
+        lost = format_time(round(result.kernel_slowdown_s * 1e12))
+        rows.append(
+            (
+                "lost to sharing",
+                f"{lost} of compute: communication holds {result.sharing.sms:.1f} of {plan.chip.sms} SMs, and memory",
+            )
+        )
     return _table(rows)
 
 
@@ -124,10 +132,10 @@ def _foot(result: TrainingResult) -> list[str]:
     ]
     fold = result.fold
     if fold.folded:
-        text = (
-            f"{fold.folded:,} blocks stand for {fold.simulated} simulated ones: {fold.proved:,} proved identical,"
-            f" {fold.alone - fold.proved:,} alone but with ranks ready up to {format_time(fold.skew_ps)} apart"
-        )
+        text = f"{fold.folded:,} blocks, {fold.simulated} simulated for them: {fold.proved:,} proved identical"
+        if fold.alone > fold.proved:
+            apart = format_time(fold.skew_ps)
+            text += f", {fold.alone - fold.proved:,} with ranks ready up to {apart} apart"
         if fold.alone < fold.folded:
             rest = fold.folded - fold.alone
             text += f", {rest:,} beside other traffic ({fold.disturbed_share:.2%} of the time)"

@@ -1,7 +1,9 @@
 """Optimisers: what they keep per parameter, and the memory traffic of a step.
 
 **Hardware** A fused kernel that reads gradients and states and writes states and weights once: memory-bound.
-**Model** The same. In mixed precision weights and gradients have 16 bits and the optimiser keeps 32-bit copies.
+**Model** The same. Before it the gradients are swept for their norm, clipped and cleared (Adam), and unscaled and
+checked for overflow (fp16), each a pass of its own. In mixed precision weights and gradients have 16 bits and
+the optimiser keeps 32-bit copies.
 
 Two accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
 gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit copy of the gradients
@@ -35,6 +37,8 @@ class Optimizer:
         Further 32-bit copy of the gradient; 0 is none.
     state : int
         32-bit weights and moments.
+    sweeps : int
+        Times that a gradient is read or written besides: norm, clipping, clearing, unscaling.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Optimizer:
     gradient: int
     main_gradient: int
     state: int
+    sweeps: int = 0
 
     @property
     def total(self) -> int:
@@ -55,9 +60,9 @@ class Optimizer:
 
     def kernel(self, parameters: int) -> Kernel:
         """Return the kernel of a step over so many parameters."""
-        touched = self.reduced + 2 * self.state + self.weight
+        touched = self.reduced * (1 + self.sweeps) + 2 * self.state + self.weight
         if not self.state:
-            touched = self.reduced + 2 * self.weight
+            touched = self.reduced * (1 + self.sweeps) + 2 * self.weight
         return Kernel(self.name, bytes=parameters * touched)
 
 
@@ -70,4 +75,6 @@ def find_optimizer(name: str, precision: Precision, gradient_bits: int = 16) -> 
     mixed = precision.bytes < 4
     state = 4 * _MOMENTS[name] + (4 if mixed else 0)
     main = 4 if mixed and gradient_bits == 32 else 0
-    return Optimizer(name, precision.bytes, precision.bytes, main, state)
+    # Adam comes with a norm (read), clipping (read, write) and clearing (write); fp16 is unscaled (read, write).
+    sweeps = 4 * (name == "adam") + 2 * (precision.name == "fp16")
+    return Optimizer(name, precision.bytes, precision.bytes, main, state, sweeps)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from clusim.collectives import ALGORITHMS
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
+from clusim.fabric.problems import did_you_mean
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import Memory, communicator_bytes, in_flight, stage_memory
@@ -195,6 +197,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
     except InputError as error:
         raise complain(workload, ("model",), str(error)) from None
     mesh, servers = _mesh(workload, fabric)
+    _check_names(workload, fabric)
     microbatches = _microbatches(workload, mesh)
     shard = _shard(workload, mesh, precision)
     try:
@@ -223,6 +226,24 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
         stages,
         servers,
     )
+
+
+def _check_names(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for ranks, operations and algorithms that do not exist."""
+    for rank in workload.stragglers.ranks:
+        if not rank.isdecimal() or int(rank) >= fabric.num_ranks:
+            message = f"rank {rank!r}: {fabric.name} has 0..{fabric.num_ranks - 1}"
+            raise complain(workload, ("stragglers", "ranks", rank), message)
+    for dim, spec in workload.communicators.items():
+        for operation, algorithm in (spec.algorithm or {}).items():
+            place = ("communicators", dim, "algorithm", operation)
+            known = ALGORITHMS.get(operation)
+            if known is None:
+                message = f"no operation{did_you_mean(operation, ALGORITHMS)}"
+                raise complain(workload, place, message)
+            if algorithm not in known:
+                message = f"{algorithm!r}: {operation} has {', '.join(known)}"
+                raise complain(workload, place, message)
 
 
 def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:

@@ -185,7 +185,8 @@ class Workload(Spec):
     ] = Field(default_factory=dict)
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
-    fold: bool = True
+    fold: Literal["all", "proved", "none"] = "all"
+    depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
 
 

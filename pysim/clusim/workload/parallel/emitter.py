@@ -17,7 +17,7 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
-from clusim.workload.parallel.fold import FoldedBlock, Folder
+from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
 from clusim.workload.parallel.skew import expert_loads, write_uneven
 from clusim.workload.plan import Plan
 
@@ -243,40 +243,72 @@ class Emitter:
         )
         return done[src][0], done[dst][0]
 
-    def folds(self, steps: Iterable[Step]) -> bool:
-        """Return whether blocks of such steps are folded: only those that communicate are worth it."""
-        return (
-            self.folder is not None
-            and self.uniform
-            and any(isinstance(step, Comm) for step in steps)
-        )
+    def folds(self) -> bool:
+        """Return whether equal blocks are folded: all ranks must take the same time every time."""
+        return self.folder is not None and self.uniform
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
-        """Do the steps of a block, folded if that is possible and worth it."""
-        if self.folder is None or not self.folds(steps):
+        """Do the steps of a block, folded if that is possible."""
+        folder = self.folder
+        if folder is None or not self.uniform:
             self.run(stage, steps, name)
             return
+        talks = any(isinstance(step, Comm) for step in steps)
         for ranks in self.plan.mesh.coupled(stage):
-            found = self.folder.find(self, stage, ranks, steps, key)
-            everyone = tuple(sorted({task for rank in ranks for task in self.tail.get(rank, ())}))
-            tasks = {
-                rank: self.builder.delay(
-                    rank, found.end_ps[rank], name=f"{name} [folded]", after=everyone
-                )
-                for rank in ranks
-            }
-            waits = {rank: self.tail.get(rank, ()) for rank in ranks}
-            self.folder.blocks.append(FoldedBlock(tasks, waits, found))
-            self.tail |= {rank: (task,) for rank, task in tasks.items()}
-            for dim, moved in found.traffic.items():
-                self.traffic.setdefault(dim, Traffic()).add(moved)
-            self.flops += found.flops
+            if not folder.wanted():
+                self._run_on(stage, ranks, steps, name)
+            elif talks:
+                self._fold(ranks, folder.find(self, stage, ranks, steps, key), name)
+            else:
+                self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
+
+    def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
+        """Do steps on some ranks of a stage only."""
+        only, groups = self.only, self._groups
+        self.only, self._groups = frozenset(ranks), {}
+        self.run(stage, steps, name)
+        self.only, self._groups = only, groups
+
+    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str) -> None:
+        """Add a block that communicates: its ranks start together."""
+        assert self.folder is not None
+        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
+        everyone = tuple(sorted({task for own in waits.values() for task in own}))
+        tasks = {rank: self._pause(rank, found.end_ps[rank], name, everyone) for rank in ranks}
+        self.folder.blocks.append(FoldedBlock(tasks, waits, found, self.folder.last))
+        for dim, moved in found.traffic.items():
+            self.traffic.setdefault(dim, Traffic()).add(moved)
+        self.flops += found.flops
+
+    def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
+        """Add kernels only: every rank starts for itself, and takes what it takes alone."""
+        assert self.folder is not None
+        if not kernels:
+            return
+        time_ps = max(1, round(sum(self._time(kernel) for kernel in kernels)))
+        flops = sum(kernel.flops for kernel in kernels)
+        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
+        tasks = {rank: self._pause(rank, time_ps, name, waits[rank]) for rank in ranks}
+        times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
+        all_ps = time_ps * len(ranks)
+        found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
+        block = FoldedBlock(tasks, waits, found, self.folder.last, coupled=False)
+        self.folder.blocks.append(block)
+        self.flops += found.flops
+
+    def _pause(self, rank: int, time_ps: int, name: str, after: tuple[int, ...]) -> int:
+        task = self.builder.delay(rank, time_ps, name=f"{name} [folded]", after=after)
+        self.tail[rank] = (task,)
+        return task
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
         """Add a step of the optimiser over so many parameters."""
         if elements > 0:
-            kernel = self.plan.optimizer.kernel(elements)
-            self.kernels(list(ranks), [kernel], name)
+            kernel, own = self.plan.optimizer.kernel(elements), tuple(ranks)
+            if self.folds() and self.folder is not None and self.folder.wanted():
+                self._fold_kernels(own, [kernel], name)
+            else:
+                self.kernels(own, [kernel], name)
 
 
 def dim_of(dim: str) -> str:

@@ -2,8 +2,9 @@
 
 Two blocks are the same if they have the same steps and their ranks are at the same places of machines that are wired
 alike. Then the engine, which is deterministic and knows no absolute time, gives the same times for both as long as the
-ranks start together and nothing else uses their wires and memory. Whether that was so is looked up after the run, for
-every block: `clusim.training` says how many were proved identical.
+ranks start together and nothing else uses their wires and memory. A block of kernels only takes the sum of their times.
+Whether that was so is looked up after the run, for every block: `clusim.training` says how many were proved identical,
+and can write the others in full and run again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run of a block alone gives: times of its tasks [ps], compute, exposed and all communication by rank
-    [ps], and busy time and bytes by name of wire.
+    [ps], busy time and bytes by name of wire, and `clusim.training.sharing.Sharing` as numbers.
     """
 
     start_ps: Any
@@ -35,7 +36,7 @@ class Measured:
     exposed_ps: dict[int, int]
     communication_ps: dict[int, int]
     wires: dict[str, tuple[int, int]]
-    wall_s: float = 0.0
+    sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 Measure = Callable[[Schedule], Measured]
@@ -53,15 +54,26 @@ class Folded:
     traffic: dict[str, Traffic]
     flops: int
     wires: dict[str, tuple[int, int]]
+    sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedBlock:
-    """A block in a schedule: its task by rank, what each rank waited for, and what the block does."""
+    """A block in a schedule: its task by rank, what each rank waited for, and what the block does.
+
+    Attributes
+    ----------
+    number : int
+        Number of the block in the schedule, counting those that were not folded.
+    coupled : bool
+        Its ranks communicate, so that it matters whether they are ready at the same time.
+    """
 
     tasks: dict[int, int]
     waits: dict[int, tuple[int, ...]]
     found: Folded
+    number: int = 0
+    coupled: bool = True
 
 
 @dataclass
@@ -74,13 +86,18 @@ class Folder:
         What stands for a simulated block, in the order of the schedule.
     measured : int
         Blocks that were simulated.
+    written : frozenset of int
+        Numbers of blocks that are written in full, because they were found to differ when they were folded.
+    last : int
+        Number of the block asked for last.
     """
 
     fabric: Fabric
     measure: Measure
     blocks: list[FoldedBlock] = field(default_factory=list)
     measured: int = 0
-    wall_s: float = 0.0
+    written: frozenset[int] = frozenset()
+    last: int = -1
     _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
     _alias: dict[Any, Folded] = field(default_factory=dict)
 
@@ -95,6 +112,16 @@ class Folder:
             self.local.append(seen.get(zone, 0))
             seen[zone] = self.local[-1] + 1
         self.kind = machine_kinds(self.fabric)
+
+    def restart(self, written: frozenset[int]) -> None:
+        """Begin another schedule in which these blocks are written in full; keep what was simulated."""
+        self.blocks, self.last = [], -1
+        self.written = written
+
+    def wanted(self) -> bool:
+        """Count a block, and return whether it is to be folded."""
+        self.last += 1
+        return self.last not in self.written
 
     def find(
         self, emitter: Emitter, stage: int, ranks: tuple[int, ...], steps: Sequence[Step], key: Any
@@ -128,7 +155,6 @@ class Folder:
         writer.run(stage, steps, "block")
         result = self.measure(builder.build())
         self.measured += 1
-        self.wall_s += result.wall_s
         end = {rank: max(int(result.end_ps[task]) for task in writer.tail[rank]) for rank in ranks}
         return Folded(
             end,
@@ -138,6 +164,7 @@ class Folder:
             writer.traffic,
             writer.flops,
             result.wires,
+            result.sharing,
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
@@ -156,6 +183,7 @@ class Folder:
             found.traffic,
             found.flops,
             {name.replace(old, new): value for name, value in found.wires.items()},
+            found.sharing,
         )
 
 

@@ -221,7 +221,7 @@ class StepWriter:
             return _part(steps, kind) if split else steps
 
         if not data.hooked(kind, microbatch, last):
-            if not emitter.folds(step for layer in layers for step in layer.forward):
+            if not emitter.folds():
                 whole = (step for index in indices for step in _tagged(steps_of(index), index))
                 emitter.run(stage, [*prefix, *whole], name)
                 return

@@ -1,0 +1,324 @@
+"""Compare training steps with published measurements: ``docs/accuracy-training.md``.
+
+``python benchmarks/training.py docs/accuracy-training.md`` writes the page (a quarter of an hour); with
+``--only TEXT`` it prints the rows whose names contain TEXT.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import clusim
+from clusim.collectives import ScheduleBuilder
+from clusim.hardware import compute
+from clusim.training import train
+from clusim.training.contention import contention
+from clusim.workload import Workload
+
+SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
+COARSE = 64 << 10
+
+HEAD = """# How far to trust simulated training steps
+
+Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures, those of
+`clusim.hardware.compute`: the part of the peak that matrix products reach on an A100 ({gemm}), the cost of tiles
+and waves, and one factor, {sustained}, for what a long run sustains. That factor was fitted to the four rows of 22
+and 175 billion parameters in the first table, so their mean error is small by construction. The other rows were not
+fitted.
+"""
+
+CARRIED = """
+*How*: `full` is the step as it was measured. `m = A, B` is the machine and the pipeline of the measurement with A
+and B microbatches; a pipeline that is full takes equally long for every further microbatch, so the time is
+continued on that line (the row `175B, on the line` shows what this costs where both can be run).
+"""
+
+HEAD_SC21 = """
+## Megatron-LM, SC21 (arXiv 2104.04473, table 1)
+
+TFLOP/s per GPU by the formula of the paper, which counts full recomputation. Microbatches, chunks and the kind of
+data parallelism are those of the scripts published with it (`examples/sc21`). Sequences of 2,048 tokens, A100 80
+GB, DGX A100.
+
+| model | GPUs | tensor x pipeline x data | microbatch | measured | simulated | error | how |
+|---|---|---|---|---|---|---|---|
+"""
+
+CARRIED_SC21 = """
+*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two machines. `1 replica +
+all-reduce` is one model replica with all its stages, and the time of the un-overlapped all-reduce of gradients
+between two machines, times 2(d-1)/d for d replicas. Nothing else of a step depends on the number of replicas, so
+the others are not simulated; what contention between replicas in a real fat tree would add is missing.
+"""
+
+
+Shape = tuple[int, int, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on one replica of a mesh."""
+
+    model: str
+    layers: int
+    hidden: int
+    heads: int
+    tensor: int
+    pipeline: int
+    micro: int
+    microbatches: int
+    chunks: int = 1
+    full: bool = True
+    data: int = 1
+    kind: str = "naive"
+    bits: int = 32
+
+    def workload(self, microbatches: int) -> Workload:
+        """Return the workload with so many microbatches."""
+        interleaved = self.chunks > 1
+        return Workload.model_validate(
+            {
+                "name": self.model,
+                "model": {"base": "megatron-22b", "layers": self.layers, "hidden": self.hidden,
+                          "heads": self.heads, "intermediate": 4 * self.hidden},
+                "sequence": SEQUENCE,
+                "batch": {"global": self.micro * microbatches * self.data, "micro": self.micro},
+                "precision": "fp16",
+                "gradient_bits": self.bits,
+                "attention": "plain",
+                "recompute": "full" if self.full else "selective",
+                "parallel": {"tensor": self.tensor, "pipeline": self.pipeline, "data": self.data},
+                "tensor": {"sequence_parallel": not self.full},
+                "pipeline": {"schedule": "interleaved", "chunks": self.chunks} if interleaved
+                else {"schedule": "1f1b"},
+                "data": {"kind": self.kind},
+            }
+        )  # fmt: skip
+
+
+@cache
+def machine(nodes: int) -> Any:
+    """Return so many DGX A100."""
+    return clusim.load("dgx-a100", nodes=nodes)
+
+
+@cache
+def step_s(case: Case, microbatches: int) -> float:
+    """Return the simulated time of a step [s]."""
+    gpus = case.tensor * case.pipeline * case.data
+    nodes = -(-gpus // GPUS_PER_NODE)
+    result = train(
+        case.workload(microbatches),
+        machine(nodes),
+        steps=1,
+        granularity="auto" if nodes == 1 else COARSE,
+    )
+    say(f"  {case.model}: m = {microbatches}: {result.step_time_s:.3f} s in {result.wall_s:.0f} s")
+    return result.step_time_s
+
+
+def on_line(case: Case) -> tuple[float, str]:
+    """Return the time of a step continued from fewer microbatches [s], and how many they were."""
+    few = case.pipeline
+    more = 2 * few if case.chunks > 1 else few + few // 2
+    one, two = step_s(case, few), step_s(case, more)
+    slope = (two - one) / (more - few)
+    return one + slope * (case.microbatches - few), f"m = {few}, {more}"
+
+
+def all_reduce_s(size_bytes: int, replicas: int) -> float:
+    """Return the time of the all-reduce of gradients of all GPUs of a machine at once with other machines [s]."""
+    fabric = machine(2)
+    builder = ScheduleBuilder(fabric, "gradients")
+    for local in range(GPUS_PER_NODE):
+        pair = (local, local + GPUS_PER_NODE)
+        builder.collective("allreduce", size_bytes // 32 * 32, ranks=pair, stream="data")
+    result = clusim.simulate(fabric, builder.build(), granularity=COARSE)
+    return float(result.time_ps) / 1e12 * 2 * (replicas - 1) / replicas
+
+
+TABLE5 = (
+    ("22B", (48, 6144, 64, 8, 1, 4, 1, 1), 1.42, 1.10),
+    ("175B", (96, 12288, 96, 8, 8, 1, 64, 3), 18.13, 13.75),
+    ("530B", (105, 20480, 128, 8, 35, 1, 280, 3), 49.05, 37.83),
+    ("1T", (128, 25600, 160, 8, 64, 1, 512, 1), 94.42, 71.49),
+)
+"""Name, dimensions of `Case`, seconds with full and with selective recomputation."""
+
+SC21 = (
+    ("1.7B", (24, 2304, 24, 1, 1, 16, 1, 1), 32, 137),
+    ("3.6B", (30, 3072, 32, 2, 1, 16, 1, 1), 32, 138),
+    ("7.5B", (36, 4096, 32, 4, 1, 16, 1, 1), 32, 142),
+    ("18.4B", (40, 6144, 48, 8, 1, 8, 4, 1), 32, 135),
+    ("39.1B", (48, 8192, 64, 8, 2, 4, 12, 1), 32, 138),
+    ("76.1B", (60, 10240, 80, 8, 4, 2, 28, 3), 32, 140),
+    ("145.6B", (80, 12288, 96, 8, 8, 2, 48, 2), 24, 148),
+    ("310.1B", (96, 16384, 128, 8, 16, 1, 144, 2), 15, 155),
+    ("529.6B", (105, 20480, 128, 8, 35, 1, 280, 3), 9, 163),
+    ("1008B", (128, 25600, 160, 8, 64, 1, 512, 1), 6, 163),
+)
+"""Name, dimensions, replicas, TFLOP/s per GPU."""
+
+
+def say(text: str) -> None:
+    """Show progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table5(only: str) -> list[str]:
+    """Return the rows of the first table."""
+    lines = []
+    for name, shape, *measured in TABLE5:
+        for full, wanted in zip((True, False), measured, strict=True):
+            case = Case(name, *shape, full=full)
+            label = "full" if full else "selective, sequence parallel"
+            if only not in f"{name} {label}":
+                continue
+            long = case.pipeline > 8
+            found, how = on_line(case) if long else (step_s(case, case.microbatches), "full")
+            gpus = case.tensor * case.pipeline
+            lines.append(
+                f"| {name} | {gpus} | {label} | {wanted:.2f} s | {found:.2f} s |"
+                f" {found / wanted - 1:+.1%} | {how} |"
+            )
+            if name == "175B" and not full:
+                found, how = on_line(case)
+                lines.append(
+                    f"| 175B, on the line | {gpus} | {label} | {wanted:.2f} s | {found:.2f} s |"
+                    f" {found / wanted - 1:+.1%} | {how} |"
+                )
+    return lines
+
+
+def sc21(only: str) -> list[str]:
+    """Return the rows of the second table."""
+    lines = []
+    for name, shape, replicas, wanted in SC21:
+        if only not in f"SC21 {name}":
+            continue
+        case = Case(name, *shape, bits=16)
+        if case.pipeline == 1:
+            near = 2 * GPUS_PER_NODE // case.tensor
+            case = Case(name, *shape, bits=16, data=near)
+            seconds, how = step_s(case, case.microbatches), "2 nodes"
+        else:
+            seconds, how = one_replica(case, shape)
+            parameters = 12 * case.layers * case.hidden**2 / (case.tensor * case.pipeline)
+            seconds += all_reduce_s(2 * round(parameters), replicas)
+        batch = case.micro * case.microbatches * replicas
+        gpus = case.tensor * case.pipeline * replicas
+        size = case.layers * case.hidden
+        work = 96.0 * batch * SEQUENCE * size * case.hidden
+        work *= 1 + SEQUENCE / (6 * case.hidden) + VOCABULARY / (16 * size)
+        found = work / seconds / gpus / 1e12
+        lines.append(
+            f"| {name} | {gpus} | {case.tensor} x {case.pipeline} x {replicas} | {case.micro} |"
+            f" {wanted} | {found:.0f} | {found / wanted - 1:+.1%} | {how} |"
+        )
+    return lines
+
+
+def one_replica(case: Case, shape: Shape) -> tuple[float, str]:
+    """Return the time of a step of one replica without its reductions [s], and how it was found."""
+    same = [known for known, dimensions, *_ in TABLE5 if dimensions == shape]
+    if same:
+        case = Case(same[0], *shape)
+    if case.pipeline > 8:
+        seconds, how = on_line(case)
+        return seconds, f"1 replica + all-reduce, {how}"
+    return step_s(case, case.microbatches), "1 replica + all-reduce"
+
+
+def beside() -> list[str]:
+    """Return the rows of the third table."""
+    edge = 8192
+    found = contention(
+        clusim.load("a100x4-mesh"), "allreduce", 256 << 20, 3_716_000_000, 3 * 2 * edge**2,
+        granularity=COARSE,
+    )  # fmt: skip
+    rows = (
+        ("all-reduce alone", "1944 us", f"{found.collective_alone_ps / 1e6:.0f} us",
+         found.collective_alone_ps / 1944e6),
+        ("all-reduce beside", "x1.48", f"x{found.collective_slowdown:.2f}", found.collective_slowdown / 1.4815),
+        ("matrix product beside", "x1.16", f"x{found.kernel_slowdown:.2f}", found.kernel_slowdown / 1.1609),
+    )  # fmt: skip
+    return [f"| {name} | {was} | {now} | {ratio - 1:+.1%} |" for name, was, now, ratio in rows]
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [
+        HEAD.format(
+            gemm=compute.gemm_fraction("a100-sxm4-80gb").value, sustained=compute.SUSTAINED.value
+        )
+    ]
+    parts.append(HEAD_TABLE5 + "\n".join(table5("")) + "\n" + CARRIED)
+    parts.append(HEAD_SC21.lstrip("\n") + "\n".join(sc21("")) + "\n" + CARRIED_SC21)
+    parts.append(WRONG)
+    parts.append(HEAD_BESIDE + "\n".join(beside()) + "\n" + MECHANISM)
+    return "\n".join(part.strip("\n") + "\n" for part in parts)
+
+
+HEAD_TABLE5 = """
+## Megatron-LM (arXiv 2205.05198, table 5)
+
+Time of an iteration on A100 80 GB. Full recomputation has tensor parallelism alone; selective recomputation repeats
+the attention core and has sequence parallelism. Plain attention, as at that time; fp16, 32-bit gradients.
+
+| model | GPUs | recompute | measured | simulated | error | how |
+|---|---|---|---|---|---|---|
+"""
+
+HEAD_BESIDE = """## An all-reduce beside matrix products
+
+Four A100, four NVLinks between every two (`a100x4-mesh`), twenty all-reduces of 256 MiB on one stream and eight
+products of 8192 x 8192 in bf16 on another; measured in the published A100 envelope of openfabric-systems/simllm
+(`a100_hardware_envelope_v1`). The time of a product alone, 3716 us, is an input.
+
+| | measured | simulated | error |
+|---|---|---|---|
+"""
+
+WRONG = """## What is wrong, and why
+
+The aim is 5% in the first table and 7% in the second. Three rows miss it; the causes named are likely, not proved.
+
+- *1T, full recomputation* is too slow. In its table it is the only pipeline without interleaving and without sequence
+  parallelism: messages block, every stage gathers what it receives, and both are exposed for every microbatch.
+- *76.1B* and *18.4B* are too fast. Both measured less than the models before and after them in the table, for which
+  nothing in the model gives a reason.
+- All rows of the second table are too fast, and of the first most are too slow. The second was measured a year
+  earlier, with other releases of the software; one set of figures has to lie between them.
+
+In the second table gradients are reduced after the last backward pass, in the two-node rows too (those used DDP, which
+hides a part).
+"""
+
+MECHANISM = """
+Most of the slowdown of the all-reduce is waiting: blocks go to SMs in the order of launches, so an all-reduce that
+is issued while a large product has blocks waiting starts when the product ends, and each product lets one
+all-reduce pass. While it runs it holds 24 of 108 SMs, which slows the next product. `clusim.training.contention`
+does this; `clusim train` does not: there a collective starts when its data are there, because the many kernels
+between two collectives are one task. So a real collective may start up to one kernel later than a simulated one.
+"""
+
+
+def main(arguments: list[str]) -> None:
+    """Write the page, or print some rows."""
+    if arguments[:1] == ["--only"]:
+        only = arguments[1]
+        print("\n".join(table5(only) + sc21(only) + (beside() if only in "beside" else [])))
+        return
+    text = page()
+    if arguments:
+        Path(arguments[0]).write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,81 @@
+"""Deep models by their first layers: two runs with fewer like layers, continued on a line to all of them.
+
+In the middle of a model every layer meets the same: the gather of the next one, the reduction of the one before. So a
+layer more takes as much as the one before it, once there are enough to fill what overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING
+
+from clusim.errors import InputError
+from clusim.training.breakdown import Breakdown
+from clusim.training.sharing import Sharing
+from clusim.workload.models import Transformer
+from clusim.workload.parallel.emitter import Traffic
+from clusim.workload.plan import Plan
+from clusim.workload.spec import Workload, complain
+
+if TYPE_CHECKING:
+    from clusim.training.run import TrainingResult
+
+__all__ = ["by_depth"]
+
+
+def by_depth(
+    workload: Workload, plan: Plan, run: Callable[[Workload], TrainingResult]
+) -> TrainingResult:
+    """Return the result of a workload from two runs with as many layers as its `depth` says."""
+    assert workload.depth is not None
+    model = plan.model
+    layers = model.layers if isinstance(model, Transformer) else 0
+    few, more = workload.depth
+    if not few < more < layers:
+        message = f"[{few}, {more}]: must be two growing numbers below the {layers} layers of {model.name}"
+        raise complain(workload, ("depth",), message)
+    if plan.mesh.pipeline > 1 or (isinstance(model, Transformer) and model.dense_layers):
+        raise complain(workload, ("depth",), "needs like layers, and no pipeline")
+    one, two = (run(_cut(workload, count)) for count in (few, more))
+
+    def line(a: int, b: int) -> int:
+        return a + (b - a) * (layers - few) // (more - few)
+
+    step_ps = [line(a, b) for a, b in zip(one.step_ps, two.step_ps, strict=True)]
+    ranks = []
+    for a, b in zip(one.ranks, two.ranks, strict=True):
+        parts = [max(0, line(x, y)) for x, y in zip(astuple(a)[1:], astuple(b)[1:], strict=True)]
+        compute, exposed = min(parts[0], step_ps[-1]), parts[1]
+        exposed = min(exposed, step_ps[-1] - compute)
+        idle = step_ps[-1] - compute - exposed
+        ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4]))
+    traffic = {
+        dim: Traffic(
+            line(one.traffic[dim].calls, moved.calls),
+            line(one.traffic[dim].sent_bytes, moved.sent_bytes),
+        )
+        for dim, moved in two.traffic.items()
+    }
+    shared = zip(astuple(one.sharing), astuple(two.sharing), strict=True)
+    return replace(
+        two,
+        plan=plan,
+        step_ps=step_ps,
+        ranks=ranks,
+        traffic=traffic,
+        executed_flops=line(one.executed_flops, two.executed_flops),
+        sharing=Sharing(*(line(a, b) for a, b in shared)),
+        notes=[
+            f"simulated with {few} and with {more} of {layers} layers, and continued on a line; wires, tasks and"
+            f" fingerprint are those of {more} layers"
+        ],
+        wall_s=one.wall_s + two.wall_s,
+    )
+
+
+def _cut(workload: Workload, layers: int) -> Workload:
+    model = workload.model.model_copy(update={"layers": layers})
+    if workload.model.huggingface is not None:
+        raise InputError("depth: not with a Hugging Face configuration; give the model by name")
+    return workload.model_copy(update={"model": model, "depth": None})
