@@ -32,7 +32,7 @@ def wanted_schedule(machine: Fabric, options: Mapping[str, Any]) -> Schedule:
         size_bytes,
         ranks=options["ranks"],
         channels=options["channels"],
-        protocol=options["protocol"] or "simple",
+        protocol=options["protocol"] or "",
         dtype=options["dtype"],
         redop=options["redop"],
         root=options["root"],

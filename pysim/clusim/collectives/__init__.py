@@ -13,9 +13,11 @@ from clusim.collectives.functions import (
     driver_allreduce,
     gather,
     hierarchical_allreduce,
+    multimem_allreduce,
     naive_allreduce,
     nvls_allreduce,
     oneshot_allreduce,
+    oneshot_ll_allreduce,
     reduce,
     reduce_scatter,
     ring_allreduce,
@@ -24,6 +26,7 @@ from clusim.collectives.functions import (
     sharp_allreduce,
     tree_allreduce,
     twoshot_allreduce,
+    twoshot_ll_allreduce,
 )
 
 __all__ = [
@@ -40,9 +43,11 @@ __all__ = [
     "emit",
     "gather",
     "hierarchical_allreduce",
+    "multimem_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
+    "oneshot_ll_allreduce",
     "operation_name",
     "reduce",
     "reduce_scatter",
@@ -52,4 +57,5 @@ __all__ = [
     "sharp_allreduce",
     "tree_allreduce",
     "twoshot_allreduce",
+    "twoshot_ll_allreduce",
 ]

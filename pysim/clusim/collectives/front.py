@@ -105,7 +105,8 @@ def make_call(
         raise InputError(f"{operation}: size {bytes!r}; must be a whole number of bytes")
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
-    protocol = options.get("protocol") or "simple"
+    own = algorithm.protocols[0] if algorithm.protocols else "simple"
+    protocol = options.get("protocol") or own
     if protocol not in PROTOCOLS:
         raise InputError(f"protocol {protocol!r}: unknown; use one of {', '.join(PROTOCOLS)}")
     if algorithm.protocols and protocol not in algorithm.protocols:

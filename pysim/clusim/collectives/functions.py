@@ -21,9 +21,11 @@ __all__ = [
     "driver_allreduce",
     "gather",
     "hierarchical_allreduce",
+    "multimem_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
+    "oneshot_ll_allreduce",
     "reduce",
     "reduce_scatter",
     "ring_allreduce",
@@ -32,6 +34,7 @@ __all__ = [
     "sharp_allreduce",
     "tree_allreduce",
     "twoshot_allreduce",
+    "twoshot_ll_allreduce",
 ]
 
 Target = Fabric | int
@@ -55,6 +58,21 @@ def oneshot_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) ->
 def twoshot_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
     """All-reduce as a direct reduce-scatter and a direct all-gather."""
     return build(fabric, "allreduce", "twoshot", bytes, **options)
+
+
+def oneshot_ll_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in one step by packets that carry their flags, without handshake."""
+    return build(fabric, "allreduce", "oneshot-ll", bytes, **options)
+
+
+def twoshot_ll_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in two steps by packets that carry their flags, without handshake."""
+    return build(fabric, "allreduce", "twoshot-ll", bytes, **options)
+
+
+def multimem_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce of symmetric buffers by the switches, between two barriers."""
+    return build(fabric, "allreduce", "multimem", bytes, **options)
 
 
 def butterfly_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:

@@ -1,4 +1,4 @@
-"""NVLS: all-reduce by the reduction units of the switches of one node.
+"""NVLS: all-reduce, all-gather and reduce-scatter by the switches of one node.
 
 **Hardware**: NCCL's ``all_reduce.h`` (``RunWorkColl<..., NCCL_ALGO_NVLS, NCCL_PROTO_SIMPLE>``):
 every rank is the head of one chunk per loop. Scatter warps copy the user's data into the multicast
@@ -13,6 +13,7 @@ being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusim.collectives.common import connect_flags
@@ -22,7 +23,7 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape
 
-__all__ = ["nvls_shape", "write_allreduce"]
+__all__ = ["nvls_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
 
 KIB = 1024
 
@@ -39,17 +40,17 @@ def nvls_shape(size_bytes: int, channels: int, heads: int) -> Shape:
     return Shape(chunk)
 
 
-def check_units(fabric: Fabric, ranks: tuple[int, ...]) -> None:
+def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> None:
     """Raise `InputError` unless all ranks of a group hang on switches with a reduction unit, in one machine."""
     arrays = fabric.lower()
     if len({arrays.zone_of(rank) for rank in ranks}) > 1:
         raise InputError(
-            f"nvls: the ranks are in several machines of {fabric.name}, its switches in one; use sharp, ring or tree"
+            f"{name}: the ranks are in several machines of {fabric.name}, its switches in one; use sharp, ring or tree"
         )
     for rank in ranks:
         if not arrays.unit_wires(rank):
             raise InputError(
-                f"nvls: {fabric.name} has no reduction unit in its switches (rank {rank});"
+                f"{name}: {fabric.name} has no reduction unit in its switches (rank {rank});"
                 " use ring or tree, or a fabric with NVSwitch 3 or later, such as dgx-h100"
             )
 
@@ -132,4 +133,69 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
         sm=0,
         fixed_div=size,
         name="nvls/gather",
+    )
+
+
+def write_all_gather(
+    plan: Plan, fabric: Fabric | None, parts: Sequence[Part] | None = None
+) -> None:
+    """Write all-gather: each rank stores its block to all by multicast, and copies all blocks to its output."""
+    if fabric is not None:
+        check_units(fabric, plan.call.ranks)
+    size = plan.size
+    for part in plan.parts(blocked=True) if parts is None else parts:
+        done = connect_flags(plan, part.channel)
+        for position in range(size):
+            store = Prim("multicastStore", send=size, coef=1, dst="scratch")
+            tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
+            pipes = [done[position, member] for member in range(size)]
+            pipes.append(_multimem(plan, part, position))
+            _blocked(plan, part, position, [store, *tell], pipes, "nvls/store", 1)
+            heads = [(position + hop) % size for hop in range(size)]
+            take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
+            pipes = [done[head, position] for head in heads]
+            _blocked(plan, part, position, take, pipes, "nvls/gather", 0)
+
+
+def write_reduce_scatter(
+    plan: Plan, fabric: Fabric | None, parts: Sequence[Part] | None = None
+) -> None:
+    """Write reduce-scatter: everybody copies its data to the buffer, each rank loads the sum of its block."""
+    if fabric is not None:
+        check_units(fabric, plan.call.ranks)
+    size = plan.size
+    for part in plan.parts(blocked=True) if parts is None else parts:
+        ready = connect_flags(plan, part.channel)
+        for position in range(size):
+            heads = [(position + hop) % size for hop in range(size)]
+            copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
+            pipes = [ready[position, head] for head in heads]
+            _blocked(plan, part, position, copy, pipes, "nvls/scatter", 1)
+            wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
+            load = Prim("reduceLoad", send=size, coef=1, src="scratch")
+            pipes = [ready[member, position] for member in range(size)]
+            pipes.append(_multimem(plan, part, position))
+            _blocked(plan, part, position, [*wait, load], pipes, "nvls/reduce", 0)
+
+
+def _multimem(plan: Plan, part: Part, position: int) -> int:
+    members = plan.call.ranks
+    return plan.connect(position, position, part.channel, kind="multimem", members=members)
+
+
+def _blocked(
+    plan: Plan, part: Part, position: int, prims: list[Prim], pipes: list[int], name: str, sm: int
+) -> None:
+    """Write a program over blocks, whose flags of all ranks share one fixed cost."""
+    plan.program(
+        position,
+        part,
+        prims,
+        pipes,
+        rotation=position,
+        nchunks=plan.size,
+        mode="blocked",
+        sm=sm,
+        fixed_div=len(prims),
+        name=name,
     )

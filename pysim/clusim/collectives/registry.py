@@ -13,6 +13,8 @@ from clusim.collectives import (
     direct,
     gather,
     hierarchical,
+    lowlatency,
+    multimem,
     naive,
     nvls,
     p2p,
@@ -94,11 +96,36 @@ def _rooted(write: Writer, channels: str, shape: Shaper = _step) -> Algorithm:
     return Algorithm(write, shape, channels=channels, rooted=True)
 
 
+def _blocks_nvls(write: Writer) -> Algorithm:
+    return Algorithm(write, _nvls, channels="nvls", drop_channels=False, protocols=("simple",))
+
+
 REGISTRY: dict[tuple[str, str], Algorithm] = {
     ("allreduce", "ring"): Algorithm(ring.write_allreduce, _ring),
     ("allreduce", "tree"): Algorithm(tree.write_allreduce, _tree),
     ("allreduce", "oneshot"): Algorithm(direct.write_oneshot, _step),
     ("allreduce", "twoshot"): Algorithm(direct.write_twoshot, _step),
+    ("allreduce", "oneshot-ll"): Algorithm(
+        lowlatency.write_oneshot,
+        lowlatency.oneshot_shape,
+        channels="oneshot",
+        drop_channels=False,
+        protocols=("ll",),
+    ),
+    ("allreduce", "twoshot-ll"): Algorithm(
+        lowlatency.write_twoshot,
+        lowlatency.twoshot_shape,
+        channels="twoshot",
+        drop_channels=False,
+        protocols=("ll",),
+    ),
+    ("allreduce", "multimem"): Algorithm(
+        multimem.write_allreduce,
+        multimem.multimem_shape,
+        channels="nvls",
+        drop_channels=False,
+        protocols=("simple",),
+    ),
     ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step),
     ("allreduce", "nvls"): Algorithm(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
@@ -114,8 +141,10 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
     ("allreduce", "naive"): Algorithm(naive.write_naive, _whole),
     ("allreduce", "driver"): Algorithm(naive.write_driver, _whole),
     ("reduce_scatter", "ring"): Algorithm(ring.write_reduce_scatter, _ring),
+    ("reduce_scatter", "nvls"): _blocks_nvls(nvls.write_reduce_scatter),
     ("reduce_scatter", "direct"): Algorithm(direct.write_reduce_scatter, _step),
     ("all_gather", "ring"): Algorithm(ring.write_all_gather, _ring),
+    ("all_gather", "nvls"): _blocks_nvls(nvls.write_all_gather),
     ("all_gather", "direct"): Algorithm(direct.write_all_gather, _step),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
     ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),

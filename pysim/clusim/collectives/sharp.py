@@ -57,13 +57,13 @@ def _check(fabric: Fabric, layout: Layout) -> None:
         )
 
 
-def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
-    """Write the programs of every rank and channel."""
+def write_allreduce(plan: Plan, fabric: Fabric | None, *, switches: bool = True) -> None:
+    """Write the programs of every rank and channel; with `switches` those of the machines reduce, where they can."""
     layout = even_layout(fabric, plan.call.ranks)
     if fabric is not None:
         _check(fabric, layout)
     size = layout.even("sharp")
-    inside = size > 1 and uses_switches(fabric, plan.call.ranks)
+    inside = switches and size > 1 and uses_switches(fabric, plan.call.ranks)
     for part in plan.parts():
         groups = [_group(plan, layout, part, index) for index in range(size)]
         for machine, positions in enumerate(layout.machines):

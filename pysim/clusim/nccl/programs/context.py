@@ -58,12 +58,15 @@ class Context:
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.
         """
+        length = self.plan.stride if self.blocked else self.plan.call.bytes
         if self.choice.parts:
-            return [
+            found = [
                 Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
                 for part in self.choice.parts
             ]
-        length = self.plan.stride if self.blocked else self.plan.call.bytes
+            # A buffer that ranks do not divide evenly has blocks of whole elements, the last one a shorter one.
+            last = found.pop()
+            return [*found, last._replace(length=length - last.offset)]
         chunk = _chunk(self.choice.chunks.chunk_bytes)
         parts = split(length, self.choice.selection.threads.num_channels)
         return [part._replace(chunk=chunk) for part in parts]
@@ -135,11 +138,12 @@ class Context:
             rails = None
             if self.comm.group.num_nodes > 1:
                 hops = zip(order, (*order[1:], order[0]), strict=True)
-                rails = tuple(self._ring_rails(channel, number, a, b) for a, b in hops)
+                rails = tuple(self.ring_rails(channel, number, a, b) for a, b in hops)
             rings.append(Ring(order, rails=rails))
         return rings
 
-    def _ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
+    def ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
+        """Return the rails by which a channel leaves the machine of one position and enters that of another."""
         if self.machine_of[a] == self.machine_of[b] or not channel.ring_adapters:
             return NONE, NONE
         leave = channel.ring_adapters[self.machine_of[a]][1]

@@ -11,6 +11,7 @@ from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.communicator import Plan as Choice
 from clusim.nccl.constants import Algorithm, Collective, Protocol
+from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
 from clusim.schedule.builder import Plan, ProgramBuilder
@@ -32,6 +33,14 @@ COLLECTIVE_OF = {
 PATTERNS = ("alltoall", "gather", "scatter", "sendrecv")
 """Operations that are groups of sends and receives."""
 
+BY_HEADS = (
+    Algorithm.NVLS,
+    Algorithm.NVLS_TREE,
+    Algorithm.COLLNET_DIRECT,
+    Algorithm.COLLNET_CHAIN,
+)
+"""Algorithms that hand over by flags, in whole chunks."""
+
 After = Sequence[Iterable[int]] | None
 Writer = Callable[[Context], None]
 
@@ -52,18 +61,41 @@ def _tree_writer(context: Context) -> None:
 
 
 def _nvls_writer(context: Context) -> None:
-    nvls.write_allreduce(context.plan, context.fabric)
+    """Write NVLS; over machines its heads let the network's switches reduce (SHARP)."""
+    plan, fabric = context.plan, context.fabric
+    if context.collective is Collective.ALLGATHER:
+        nvls.write_all_gather(plan, fabric, context.parts)
+    elif context.collective is Collective.REDUCESCATTER:
+        nvls.write_reduce_scatter(plan, fabric, context.parts)
+    elif context.comm.group.num_nodes > 1:
+        sharp.write_allreduce(plan, fabric)
+    else:
+        nvls.write_allreduce(plan, fabric)
 
 
 def _sharp_writer(context: Context) -> None:
-    sharp.write_allreduce(context.plan, context.fabric)
+    """Write CollNetDirect: GPUs of a machine exchange with the heads directly, not by their switches."""
+    sharp.write_allreduce(context.plan, context.fabric, switches=False)
+
+
+def _pat_writer(context: Context) -> None:
+    if context.collective is Collective.ALLGATHER:
+        pat.write_all_gather(context)
+    else:
+        pat.write_reduce_scatter(context)
 
 
 WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
     **{(Algorithm.RING, collective): _ring_writer for collective in Collective},
     (Algorithm.TREE, Collective.ALLREDUCE): _tree_writer,
     (Algorithm.NVLS, Collective.ALLREDUCE): _nvls_writer,
+    (Algorithm.NVLS, Collective.ALLGATHER): _nvls_writer,
+    (Algorithm.NVLS, Collective.REDUCESCATTER): _nvls_writer,
+    (Algorithm.NVLS_TREE, Collective.ALLREDUCE): heads.write_nvls_tree,
     (Algorithm.COLLNET_DIRECT, Collective.ALLREDUCE): _sharp_writer,
+    (Algorithm.COLLNET_CHAIN, Collective.ALLREDUCE): heads.write_collnet_chain,
+    (Algorithm.PAT, Collective.ALLGATHER): _pat_writer,
+    (Algorithm.PAT, Collective.REDUCESCATTER): _pat_writer,
 }
 """Who writes which algorithm of which collective."""
 
@@ -71,7 +103,7 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
 def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f: Fabric) -> Shape:
     """Return the FIFO of the connections; chunks are the parts' own."""
     chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
-    if context_algorithm in (Algorithm.NVLS, Algorithm.COLLNET_DIRECT):
+    if context_algorithm in BY_HEADS:
         return Shape(chunk)
     looping = call.operation in ("allreduce", "all_gather", "reduce_scatter")
     base = shape_of(call.protocol, ring=looping and context_algorithm is Algorithm.RING, fabric=f)
@@ -129,7 +161,10 @@ def emit(
     algorithm, protocol = choice.selection.algorithm, choice.selection.protocol
     writer = WRITERS.get((algorithm, collective))
     if writer is None:
-        raise InputError(f"{operation}: NCCL has no {algorithm.value} for it")
+        others = [a.value for a, c in WRITERS if c is collective]
+        raise InputError(
+            f"{operation}: {algorithm.value} is not modelled for it; use {', '.join(others)} (NCCL_ALGO)"
+        )
     call = CollectiveCall(
         operation,
         bytes,

@@ -1,0 +1,62 @@
+"""Two-shot all-reduce with multimem instructions on symmetric memory: barrier, load-reduce-store, barrier.
+
+**Hardware**: PyTorch's ``multimem_all_reduce_``, vLLM's symmetric-memory all-reduce and NCCL's kernels for registered
+windows: the users' buffers are bound to a multicast address, so nothing is copied. After a barrier of all GPUs each
+reads its share of the sum through the switch (``multimem.ld_reduce``) and stores it to all (``multimem.st``); a
+second barrier tells that all shares have been stored. **Model**: one program per rank and channel; a barrier is a
+flag to and from every rank, with one fixed cost. **Not modelled**: packets of the flags. **Parameters**: channels
+(CTAs).
+"""
+
+from __future__ import annotations
+
+from clusim.collectives.common import connect_flags
+from clusim.collectives.nvls import check_units
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan
+from clusim.schedule.ir import CollectiveCall, Prim
+from clusim.schedule.shapes import Shape
+
+__all__ = ["multimem_shape", "write_allreduce"]
+
+
+def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return chunks so large that a channel needs one loop: its warps meet only at the barriers."""
+    part = -(-call.bytes // (16 * call.channels))
+    return Shape(-(-part // len(call.ranks)) * 16)
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the program of every rank and channel."""
+    if fabric is not None:
+        check_units(fabric, plan.call.ranks, "multimem")
+    size = plan.size
+    barriers = []
+    for first in (0, 2 * size):
+        barrier = [Prim("signal", send=first + slot, sync=True) for slot in range(size)]
+        barrier += [Prim("waitSignal", recv=first + size + slot, sync=True) for slot in range(size)]
+        barriers.append(barrier)
+    work = Prim("reduceLoadStore", send=4 * size, coef=1, src="input", dst="output")
+    prims = [*barriers[0], work, *barriers[1]]
+    for part in plan.parts():
+        flags = [connect_flags(plan, part.channel) for _ in barriers]
+        for position in range(size):
+            pipes = []
+            for flag in flags:
+                pipes += [flag[position, peer] for peer in range(size)]
+                pipes += [flag[peer, position] for peer in range(size)]
+            pipes.append(
+                plan.connect(
+                    position, position, part.channel, kind="multimem", members=plan.call.ranks
+                )
+            )
+            plan.program(
+                position,
+                part,
+                prims,
+                pipes,
+                rotation=position,
+                nchunks=size,
+                fixed_div=2 * size + 1,
+                name="multimem",
+            )

@@ -1,0 +1,237 @@
+"""NVLSTree and CollNetChain: reduction inside machines by switches or chains, between them by trees or aggregation.
+
+**Hardware** NVLSTree: every head reduces its chunk of its machine through the switch, adds what its children in the
+tree over machines send, hands the sum to its parent, and on the way back stores the result to its machine by
+multicast and sends it to its children; even channels follow the first of two binary trees, odd ones the second.
+CollNetChain: a chain in every machine up to the GPU at the channel's adapter, the network's aggregation, the chain down
+(``src/device/all_reduce.h``, ``src/graph/connect.cc``). **Model** The same, as programs that hand over by flags; the
+host's proxy of the adapter runs the aggregation. **Not modelled** How warps share the CTA's throughput;
+registered buffers. **Parameters** The heads, channels and chunks that were found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from clusim.collectives.common import hop_fields
+from clusim.collectives.nvls import check_units
+from clusim.collectives.orders import Hop
+from clusim.errors import InputError
+from clusim.nccl.connect import nvls_trees
+from clusim.nccl.programs.context import Context
+from clusim.schedule.builder import Part
+from clusim.schedule.ir import ABSENT, Prim
+
+__all__ = ["write_collnet_chain", "write_nvls_tree"]
+
+Pairs = dict[tuple[int, int], int]
+Relatives = dict[int, tuple[int, tuple[int, ...]]]
+
+
+# ---------------------------------------------------------------------------- NVLSTree
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """One machine on one channel: positions, heads (positions), flags of head number and position, ways of trees."""
+
+    context: Context
+    part: Part
+    own: tuple[int, ...]
+    heads: tuple[int, ...]
+    ready: Pairs
+    done: Pairs
+
+    def program(
+        self, position: int, prims: list[Prim], pipes: list[int], name: str, *, sm: int, turn: int
+    ) -> None:
+        """Write a program whose chunks are the heads' numbers, counted from `turn`."""
+        self.context.plan.program(
+            position,
+            self.part,
+            prims,
+            pipes,
+            rotation=turn,
+            nchunks=len(self.heads),
+            sm=sm,
+            fixed_div=len(prims),
+            name=f"nvlstree/{name}",
+        )
+
+
+def write_nvls_tree(context: Context) -> None:
+    """Write NVLSTree all-reduce on every channel."""
+    comm, plan = context.comm, context.plan
+    heads = comm.nvls_heads
+    if comm.group.num_nodes < 2 or not heads:
+        raise InputError(
+            f"nvlstree: {comm.name} has no heads in several machines; use ring or tree"
+        )
+    for machine in comm.machines:
+        check_units(context.fabric, tuple(comm.ranks[p] for p in machine.ranks), "nvlstree")
+    trees = nvls_trees(heads, comm.group.num_nodes)
+    for part in context.parts:
+        relatives = trees[part.channel % 2]
+        up, down = (_tree_pipes(context, part, relatives, down=d) for d in (False, True))
+        for number, machine in enumerate(comm.machines):
+            own, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
+            flags = [
+                {
+                    (h, p): plan.connect(
+                        *((p, top) if into else (top, p)), part.channel, kind="flag"
+                    )
+                    for h, top in enumerate(tops)
+                    for p in own
+                }
+                for into in (True, False)
+            ]
+            local = _Machine(context, part, own, tops, *flags)
+            for index, position in enumerate(own):
+                _copies(local, index % len(tops), position)
+            for head in range(len(tops)):
+                _head(local, head, relatives[head][tops[head]], up, down)
+
+
+def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: bool) -> Pairs:
+    """Return the connection between every (head number, position) and its parent."""
+    pipes = {}
+    for head, table in enumerate(trees):
+        for child, (parent, _) in table.items():
+            if parent < 0:
+                continue
+            ends = (parent, child) if down else (child, parent)
+            out, into = (_head_rail(context, head, p, part.channel) for p in ends)
+            fields = hop_fields(Hop(rail_out=out, rail_in=into))
+            pipes[head, child] = context.plan.connect(*ends, part.channel, **fields)
+    return pipes
+
+
+def _head_rail(context: Context, head: int, position: int, channel: int) -> int:
+    adapters = context.comm.machines[context.machine_of[position]].nvls.adapters
+    return context.rail(position, adapters[head][0], channel) if len(adapters) > head else ABSENT
+
+
+def _copies(local: _Machine, turn: int, position: int) -> None:
+    """Write scatter and gather of a rank: between the user's buffers and the multicast buffer."""
+    count = len(local.heads)
+    order = [(turn + hop) % count for hop in range(count)]
+    copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
+    pipes = [local.ready[head, position] for head in order]
+    local.program(position, copy, pipes, "scatter", sm=1, turn=turn)
+    take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
+    pipes = [local.done[head, position] for head in order]
+    local.program(position, take, pipes, "gather", sm=0, turn=turn)
+
+
+def _head(
+    local: _Machine, head: int, relatives: tuple[int, tuple[int, ...]], up: Pairs, down: Pairs
+) -> None:
+    """Write a head's two programs: switch and children into the sum for the parent; the result to all below."""
+    parent, children = relatives
+    plan, channel = local.context.plan, local.part.channel
+    position, count = local.heads[head], len(local.own)
+    members = tuple(plan.call.ranks[p] for p in local.own)
+    load, store = (
+        plan.connect(position, position, channel, kind="multimem", members=members)
+        for _ in range(2)
+    )
+    turn = plan.connect(position, position, channel, kind="flag") if parent < 0 else ABSENT
+    pipes = [local.ready[head, p] for p in local.own]
+    pipes += [load, *(up[head, child] for child in children)]
+    pipes.append(turn if parent < 0 else up[head, position])
+    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(count)]
+    sums = [Prim("reduceLoad", send=count, coef=1, src="scratch", dst="scratch")]
+    sums += _add_children(len(children), count + 1, parent >= 0)
+    if parent < 0:
+        sums.append(Prim("signal", send=count + 1 + len(children), coef=1))
+    local.program(position, [*wait, *sums], pipes, "up", sm=0, turn=head)
+
+    pipes = [local.done[head, p] for p in local.own]
+    pipes += [store, *(down[head, child] for child in children)]
+    pipes.append(turn if parent < 0 else down[head, position])
+    last = count + 1 + len(children)
+    begin = Prim("waitSignal", recv=last, coef=1)
+    sends = list(range(count + 1, last))
+    if parent >= 0 and sends:
+        begin = Prim("recvCopySend", recv=last, send=sends.pop(0), coef=1, dst="scratch")
+    elif parent >= 0:
+        begin = Prim("recv", recv=last, coef=1, dst="scratch")
+    spread = [Prim("send", send=slot, coef=1, src="scratch") for slot in sends]
+    spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
+    tell = [Prim("signal", send=slot, coef=1) for slot in range(count)]
+    local.program(position, [begin, *spread, *tell], pipes, "down", sm=0, turn=head)
+
+
+def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
+    """Return primitives that add what `count` children send, and hand the sum to the parent, if there is one."""
+    if not count:
+        return [Prim("send", send=first, coef=1, src="scratch")] if upward else []
+    prims = [
+        Prim("recvReduceCopy", recv=first + child, coef=1, src="scratch", dst="scratch")
+        for child in range(count)
+    ]
+    if upward:
+        last = Prim(
+            "recvReduceSend", recv=first + count - 1, send=first + count, coef=1, src="scratch"
+        )
+        prims[-1] = last
+    return prims
+
+
+# ---------------------------------------------------------------------------- CollNetChain
+
+
+def write_collnet_chain(context: Context) -> None:
+    """Write CollNetChain all-reduce on every channel."""
+    if context.comm.group.num_nodes < 2:
+        raise InputError("collnetchain: all ranks are in one machine; use ring, tree or nvls")
+    plan = context.plan
+    for part in context.parts:
+        chains = [_chain(context, part.channel, m) for m in range(len(context.comm.machines))]
+        heads = [chain[0] for chain in chains]
+        members = tuple(plan.call.ranks[head] for head in heads)
+        key = plan.new_group()
+        for chain in chains:
+            fields = {"kind": "aggregation", "members": members, "key": key}
+            net = plan.connect(chain[0], chain[0], part.channel, **fields)
+            _write_chain(context, part, chain, net)
+
+
+def _chain(context: Context, channel: int, machine: int) -> list[int]:
+    """Return the positions of a machine along a channel's tree, from the adapter on."""
+    parents = context.channel(channel).parent
+    own = set(context.comm.machines[machine].ranks)
+    below = {parents[p]: p for p in own if parents[p] in own}
+    chain = [p for p in own if parents[p] not in own]
+    while chain[-1] in below:
+        chain.append(below[chain[-1]])
+    return chain
+
+
+def _write_chain(context: Context, part: Part, chain: list[int], net: int) -> None:
+    plan, channel = context.plan, part.channel
+    head = chain[0]
+    before, after = (plan.connect(head, head, channel, kind="flag") for _ in range(2))
+    up = [plan.connect(b, a, channel) for a, b in pairwise(chain)]
+    down = [plan.connect(a, b, channel) for a, b in pairwise(chain)]
+
+    def program(position: int, prims: list[Prim], pipes: list[int], name: str, sm: int = 0) -> None:
+        plan.program(position, part, prims, pipes, name=f"collnetchain/{name}", sm=sm)
+
+    first = Prim("recvReduceCopy", recv=1) if up else Prim("copy")
+    program(head, [first, Prim("signal", send=0)], [before, *up[:1]], "up", 1)
+    around = [
+        Prim("waitSignal", recv=0),
+        Prim("aggregate", send=1, src="output", dst="output"),
+        Prim("signal", send=2),
+    ]
+    program(head, around, [before, net, after], "aggregate")
+    spread = [Prim("waitSignal", recv=0), *([Prim("send", send=1, src="output")] if up else [])]
+    program(head, spread, [after, *down[:1]], "down")
+    for place, position in enumerate(chain[1:]):
+        last = place == len(up) - 1
+        reduce = Prim("send", send=0) if last else Prim("recvReduceSend", recv=1, send=0)
+        program(position, [reduce], up[place : place + 2], "up", 1)
+        take = Prim("recv", recv=0) if last else Prim("recvCopySend", recv=0, send=1)
+        program(position, [take], down[place : place + 2], "down")
