@@ -1,0 +1,194 @@
+"""Communicators of a log on a fabric: their ranks, and the rings and trees that the log prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from clusim.fabric import Fabric
+from clusim.logs import Log
+from clusim.logs.communicators import Communicator as Logged
+from clusim.logs.log import Tree
+from clusim.logs.summary import channels_of
+from clusim.nccl import Communicator, Settings, Version, communicator
+from clusim.nccl.connect import Channel
+
+__all__ = ["Built", "build_communicator"]
+
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Built:
+    """A communicator of a log on a fabric.
+
+    Attributes
+    ----------
+    position : tuple of int
+        Per rank of the log, its position in `comm`.
+    used : str
+        Where rings and trees come from, for people.
+    """
+
+    comm: Communicator
+    position: tuple[int, ...]
+    used: str
+
+
+def build_communicator(
+    fabric: Fabric,
+    ranks: Sequence[int],
+    version: Version,
+    settings: Settings,
+    log: Log | None = None,
+    logged: Logged | None = None,
+) -> Built:
+    """Set up a communicator of some ranks of a fabric.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Rank of the fabric of every rank of the communicator.
+    log, logged : Log, Communicator
+        Whose rings and trees to use; None plans new ones.
+    """
+    gpus = [number for number, node in enumerate(n for n in fabric.nodes if n.kind == "gpu")]
+    names = [node.name for node in fabric.nodes if node.kind == "gpu"]
+    number_of = {name: number for number, name in zip(gpus, names, strict=True)}
+    comm = communicator(
+        fabric, version, settings, ranks=[number_of[fabric.ranks[r]] for r in ranks]
+    )
+    place = {rank: position for position, rank in enumerate(comm.ranks)}
+    position = tuple(place[rank] for rank in ranks)
+    if log is None or logged is None:
+        return Built(comm, position, "rings and trees planned anew")
+    return _with_logged(comm, position, log, logged)
+
+
+def _with_logged(comm: Communicator, position: tuple[int, ...], log: Log, logged: Logged) -> Built:
+    rings = _whole_rings(log.rings(logged), len(position))
+    trees = _whole_trees(log.trees_of(logged), len(position))
+    if not rings and not trees:
+        return Built(comm, position, "no whole ring or tree in the log: planned anew")
+    counts = channels_of(log.members(logged))
+    number = max(len(rings), len(trees), min(counts.get("coll", 0), 64))
+    number = min(number, 64)
+    adapters = _Adapters(log, logged, comm, position) if comm.group.num_nodes > 1 else None
+    planned = comm.channels
+    channels = []
+    for c in range(number):
+        base = planned[c % len(planned)]
+        if rings:
+            order = rings[c % len(rings)]
+            at = order.index(position.index(0)) if 0 in position else 0
+            order = [*order[at:], *order[:at]]
+            ring = tuple(position[rank] for rank in order)
+            found = adapters.of(c % len(rings), order) if adapters is not None else ()
+            base = replace(base, ring=ring, ring_adapters=found or base.ring_adapters)
+        if trees:
+            base = _with_tree(base, trees[c % len(trees)], position)
+        channels.append(base)
+    searched = number // 2 if number > 1 and number % 2 == 0 and _halves_equal(channels) else number
+    nvls = counts.get("nvls", 0) if comm.nvls_channels else 0
+    made = replace(
+        comm,
+        num_channels=number,
+        num_searched=searched,
+        nvls_channels=nvls or comm.nvls_channels,
+        p2p_channels=counts.get("p2p", 0) or comm.p2p_channels,
+        p2p_per_peer=counts.get("p2p per peer", 0) or comm.p2p_per_peer,
+    )
+    made.__dict__["channels"] = channels
+    words = [f"{len(rings)} rings" if rings else "", f"{len(trees)} trees" if trees else ""]
+    return Built(made, position, f"{' and '.join(w for w in words if w)} of the log")
+
+
+def _halves_equal(channels: Sequence[Channel]) -> bool:
+    half = len(channels) // 2
+    return all(channels[c].ring == channels[c + half].ring for c in range(half))
+
+
+def _whole_rings(rings: dict[int, list[int]], count: int) -> list[list[int]]:
+    """Return the rings that visit every rank once, by channel, if the first is there."""
+    return [order for _, order in sorted(rings.items()) if sorted(order) == list(range(count))]
+
+
+def _whole_trees(trees: dict[int, Tree], count: int) -> list[tuple[int, ...]]:
+    """Return the parents in the trees that reach every rank, by channel."""
+    found = []
+    for _, tree in sorted(trees.items()):
+        parent = [NONE] * count
+        for rank, (up, children) in tree.items():
+            if not (0 <= rank < count and up < count and all(0 <= c < count for c in children)):
+                break
+            if up != NONE:
+                parent[rank] = up
+            for child in children:
+                parent[child] = rank
+        else:
+            if _is_tree(parent):
+                found.append(tuple(parent))
+    return found
+
+
+def _is_tree(parent: Sequence[int]) -> bool:
+    if sum(up == NONE for up in parent) != 1:
+        return False
+    for rank in range(len(parent)):
+        at, steps = rank, 0
+        while parent[at] != NONE and steps <= len(parent):
+            at, steps = parent[at], steps + 1
+        if steps > len(parent):
+            return False
+    return True
+
+
+def _with_tree(base: Channel, parent: tuple[int, ...], position: tuple[int, ...]) -> Channel:
+    own = [NONE] * len(parent)
+    children: list[list[int]] = [[] for _ in parent]
+    for rank, up in enumerate(parent):
+        if up != NONE:
+            own[position[rank]] = position[up]
+            children[position[up]].append(position[rank])
+    return replace(base, parent=tuple(own), children=tuple(tuple(c) for c in children))
+
+
+class _Adapters:
+    """Adapters that the connections of a log name, by channel and pair of ranks."""
+
+    def __init__(
+        self, log: Log, logged: Logged, comm: Communicator, position: tuple[int, ...]
+    ) -> None:
+        self._comm = comm
+        self._position = position
+        self._known: dict[tuple[int, int, int, int], int] = {}
+        columns = log.connections
+        names = ("member", "channel", "source", "target", "route", "side")
+        handles = set(logged.handles)
+        for member, *where, route, side in zip(*(columns[n].tolist() for n in names), strict=True):
+            nic = log.facts.routes[route].nic
+            if member in handles and nic >= 0 and side:
+                self._known[where[0], where[1], where[2], side] = nic
+        self._machine = {
+            at: number for number, machine in enumerate(comm.machines) for at in machine.ranks
+        }
+
+    def of(self, channel: int, order: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return, per machine, the adapter a ring enters by and the one it leaves by; empty if one is unknown."""
+        enter: dict[int, int] = {}
+        leave: dict[int, int] = {}
+        for a, b in zip(order, (*order[1:], order[0]), strict=True):
+            here, there = self._machine[self._position[a]], self._machine[self._position[b]]
+            if here == there:
+                continue
+            out = self._known.get((channel, a, b, 1))
+            into = self._known.get((channel, a, b, 2), out)
+            out = into if out is None else out
+            if out is None or into is None:
+                return ()
+            leave[here], enter[there] = out, into
+        machines = range(len(self._comm.machines))
+        if any(m not in enter or m not in leave for m in machines):
+            return ()
+        many = [max(1, len(self._comm.machines[m].adapters)) for m in machines]
+        return tuple((enter[m] % many[m], leave[m] % many[m]) for m in machines)

@@ -1,0 +1,339 @@
+"""Replays logs of NCCL: every distinct call is simulated once, alone, and the sequence is put together of them.
+
+NCCL's logs say in which order calls were made and not when kernels ran, so nothing tells that two communicators
+overlapped on the wires: calls of a communicator and of a stream follow each other, communicators run side by side, and
+each call has the machine to itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from clusim.errors import InputError
+from clusim.logs import Log, read_logs
+from clusim.logs.calls import (
+    OPERATIONS,
+    ROOTED,
+    CallTable,
+    LoggedCall,
+    call_table,
+    operation_named,
+)
+from clusim.logs.jobranks import JobRanks, add_runs, job_ranks
+from clusim.nccl import Settings, Version, parse_env, parse_version
+from clusim.nccltests.launch import Launch
+from clusim.recording.readers.nccl_log import recording_of
+from clusim.replay.channels import Built, build_communicator
+from clusim.replay.machine import infer_machine
+from clusim.replay.placing import Placed, place
+from clusim.replay.report import CallResult, CommResult, Other, Replay
+from clusim.replay.request import Request
+from clusim.replay.timing import Timed, Timer, choose, emit_call
+from clusim.replay.whole import Known, replay_recording
+from clusim.schedule.builder import ProgramBuilder
+from clusim.simulate import simulate
+
+__all__ = ["replay_log"]
+
+DEFAULT_VERSION = Version(2, 27)
+MOST_CALLS = 1_000_000
+"""Calls that are replayed if nothing else is said."""
+
+
+class _Job:
+    """The communicators of a log on one machine, made when they are needed."""
+
+    def __init__(
+        self, log: Log, ranks: JobRanks, placed: Placed, request: Request, *, logged: bool
+    ) -> None:
+        self.log, self.ranks, self.placed, self.logged = log, ranks, placed, logged
+        self.version, self.settings = version_of(log, request), settings_of(log, request)[0]
+        self.timer = Timer(placed.fabric, request.granularity)
+        self._built: dict[int, Built] = {}
+
+    def built(self, number: int) -> Built:
+        """Return a communicator."""
+        found = self._built.get(number)
+        if found is None:
+            own = [self.placed.rank[rank] for rank in self.ranks.of[number]]
+            source = (self.log, self.log.communicators[number]) if self.logged else (None, None)
+            found = self._built[number] = build_communicator(
+                self.placed.fabric, own, self.version, self.settings, *source
+            )
+        return found
+
+    def time(self, table: CallTable, number: int) -> Timed:
+        """Return the time of a distinct call."""
+        call = table.distinct[number]
+        if not self.logged:
+            call = replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
+        return self.timer.time(self.built(call.comm), call, _launch(self.log, call.comm))
+
+
+def version_of(log: Log, request: Request) -> Version:
+    """Return the release that was asked for, else the log's, else a usual one."""
+    if request.version:
+        return parse_version(request.version)
+    if log.facts.library == "RCCL":
+        return DEFAULT_VERSION
+    for text, _ in log.facts.versions.most_common():
+        try:
+            return parse_version(text.split("+")[0])
+        except InputError:
+            continue
+    return DEFAULT_VERSION
+
+
+def settings_of(log: Log, request: Request) -> tuple[Settings, list[str]]:
+    """Return the environment of the job with what was asked for on top, and what of it is not used."""
+    kept: dict[str, str] = {}
+    dropped = []
+    for name, values in sorted(log.facts.environment.items()):
+        if not name.startswith("NCCL_"):
+            continue
+        value = sorted(values)[0]
+        if (name, value) == ("NCCL_TREE_THRESHOLD", "0"):  # of 2.4: trees for nothing
+            kept.setdefault("NCCL_ALGO", "Ring")
+            continue
+        try:
+            parse_env({**kept, name: value})
+        except InputError:
+            dropped.append(name)
+            continue
+        kept[name] = value
+    return parse_env(kept | dict(request.env)), dropped
+
+
+def _launch(log: Log, comm: int) -> Launch:
+    run = log.run_of(log.communicators[comm])
+    config = run.config if run is not None else {}
+    return Launch(max(1, min(config.get("nGpus", 1), 64)), bool(config.get("graph", 0)))
+
+
+def replay_log(request: Request) -> Replay:
+    """Replay logs of one job."""
+    log = read_logs(request.files)
+    add_runs(log)
+    most = request.calls or MOST_CALLS
+    table = call_table(log, most=most)
+    ranks = job_ranks(log)
+    if not table.call and request.asked:
+        _add_asked(log, table, ranks, request)
+    _require_calls(log, table)
+    if request.gap == "logged" and max(table.time_ns) < 0:
+        raise InputError(
+            f"{request.files[0]}: no time stamps at its calls; use --gap none, or a time such as --gap 100us"
+        )
+    topology, machine = request.topology, [f"{request.topology}: as given"]
+    if str(topology).lower().endswith(".xml"):
+        machine.append("  what the XML does not say is assumed; clusim topo import lists it")
+    if topology is None:
+        guess = infer_machine(log, ranks)
+        topology = guess.topology
+        machine = [f"{topology}: concluded from", *(f"  {reason}" for reason in guess.reasons)]
+    placed = place(topology, request.nodes, ranks.hosts, ranks.devices)
+    job = _Job(log, ranks, placed, request, logged=not request.replan)
+    if request.whole:
+        return _whole(job, table, request, machine)
+    other = None
+    if request.other is not None:
+        there = place(request.other, request.nodes, ranks.hosts, ranks.devices)
+        other = _Job(log, ranks, there, request, logged=False)
+    found = Replay(
+        "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
+        str(job.version), machine,
+        total_calls=len(table.call),
+        other=other.placed.fabric.name if other is not None else "",
+        skipped=dict(table.skipped),
+    )  # fmt: skip
+    _notes(found, job, other, table, request, most)
+    _time_all(found, job, other, table, request)
+    if request.trace_out is not None:
+        _trace(job, table, request)
+        found.notes.append(
+            f"trace {request.trace_out}: every distinct call once, one after the other"
+        )
+    return found
+
+
+def _whole(job: _Job, table: CallTable, request: Request, machine: list[str]) -> Replay:
+    """Replay all calls in one run."""
+    recording = recording_of(job.log, table, job.ranks)
+    built = {}
+    for number in {call.comm for call in table.distinct}:
+        own = tuple(job.placed.rank[rank] for rank in job.ranks.of[number])
+        built[own] = job.built(number)
+    version = request.version or str(job.version)
+    return replay_recording(
+        recording, replace(request, version=version), Known(job.placed, built, machine)
+    )
+
+
+def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: Request) -> None:
+    """Put the calls that were asked for on every communicator; those with the same ranks count once."""
+    seen: set[tuple[int, ...]] = set()
+    for communicator in log.communicators:
+        own = ranks.of.get(communicator.number, ())
+        if len(own) < 2 or own in seen:
+            continue
+        seen.add(own)
+        for name, size in request.asked:
+            operation = operation_named(name)
+            if not operation:
+                raise InputError(
+                    f"--call {name}: no collective; use one of {', '.join(sorted(set(OPERATIONS.values())))}"
+                )
+            root = 0 if operation in ROOTED else -1
+            table.add(LoggedCall(communicator.number, operation, size, root=root), -1, -1, 0)
+    table.source = "calls that were asked for"
+
+
+def _require_calls(log: Log, table: CallTable) -> None:
+    if table.call:
+        return
+    why = "; ".join(f"{n} {what}" for what, n in table.skipped.items())
+    raise InputError(
+        f"{log.facts.files[0]}: no call that could be replayed"
+        + (f" ({why})" if why else "")
+        + "; record with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL, or say what to run on its communicators,"
+        " for example --call allreduce:64MiB"
+    )
+
+
+def _notes(
+    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request, most: int
+) -> None:
+    log = job.log
+    if table.source != "calls":
+        found.notes.append(f"no lines of calls: {table.source}")
+    if len(table.call) >= most:
+        found.notes.append(f"only the first {most} calls; --calls N changes that")
+    if len(table.call) > len(table.distinct):
+        found.notes.append(
+            f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once, alone, and repeated"
+        )
+    found.notes += job.ranks.assumed + table.assumed + job.placed.notes
+    used = {table.distinct[n].comm for n in set(table.call)}
+    for number in sorted(used)[:8]:
+        found.notes += [
+            f"communicator {number}: {text}" for text in log.communicators[number].assumed
+        ]
+    if not request.version and not log.facts.versions:
+        found.notes.append(f"the log names no release of NCCL: {DEFAULT_VERSION} assumed")
+    elif log.facts.library == "RCCL" and not request.version:
+        found.notes.append(f"RCCL: treated as NCCL {DEFAULT_VERSION}")
+    dropped = settings_of(log, request)[1]
+    if dropped:
+        found.notes.append(f"not used of the job's environment: {', '.join(dropped)}")
+    if other is not None:
+        found.notes += other.placed.notes
+    found.notes = list(dict.fromkeys(found.notes))
+
+
+def _time_all(
+    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request
+) -> None:
+    counts = table.counts.tolist()
+    measured = _measured(job.log)
+    times, others = [], []
+    busy: Counter[str] = Counter()
+    comms: dict[int, CommResult] = {}
+    for number, call in enumerate(table.distinct):
+        timed = job.time(table, number)
+        there = other.time(table, number) if other is not None else None
+        times.append(timed.time_ps)
+        others.append(there.time_ps if there is not None else 0)
+        for name, busy_ps in timed.busy:
+            busy[name] += busy_ps * counts[number]
+        built = job.built(call.comm)
+        logged = job.log.communicators[call.comm]
+        found.calls.append(
+            CallResult(
+                call.comm, logged.n_ranks, call.operation, call.bytes, call.dtype, counts[number],
+                timed.algorithm, timed.protocol, timed.channels, timed.kernel_ps, timed.time_ps,
+                timed.from_log, measured.get((logged.run, call.operation, call.bytes)), call.model_us,
+                timed.note,
+                Other(there.time_ps, there.algorithm, there.protocol, there.channels) if there else None,
+            )
+        )  # fmt: skip
+        comm = comms.setdefault(
+            call.comm,
+            CommResult(
+                call.comm,
+                logged.n_ranks,
+                built.comm.group.num_nodes,
+                built.comm.num_channels,
+                built.used,
+            ),
+        )
+        comm.calls += counts[number]
+        comm.time_ps += timed.time_ps * counts[number]
+        comm.other_ps += others[-1] * counts[number]
+        if request.progress is not None:
+            request.progress(number + 1, len(table.distinct))
+    found.comms = [comms[number] for number in sorted(comms)]
+    found.total_ps = _span(table, times, request.gap)
+    found.other_ps = _span(table, others, request.gap) if other is not None else 0
+    stamps = [t for t in table.time_ns if t >= 0]
+    if stamps:
+        found.recorded_ps = (max(stamps) - min(stamps)) * 1000
+    found.wires = [(name, ps / max(1, found.total_ps)) for name, ps in busy.most_common(5)]
+
+
+def _measured(log: Log) -> dict[tuple[int, str, int], float]:
+    """Return the median of what nccl-tests measured, by run, operation and size [us]."""
+    rows: dict[tuple[int, str, int], list[float]] = {}
+    for run in log.runs:
+        operation = operation_named(run.collective())
+        for size, out, inside in zip(
+            run.sizes,
+            run.column("time").tolist(),
+            run.column("time_in_place").tolist(),
+            strict=True,
+        ):
+            time = out if out == out else inside
+            if operation and time > 0:
+                rows.setdefault((run.number, operation, size), []).append(time)
+    return {key: float(np.median(values)) for key, values in rows.items()}
+
+
+def _span(table: CallTable, times: list[int], gap: str | int) -> int:
+    """Return the time from the first call to the end of the last [ps]."""
+    pause = gap if isinstance(gap, int) else 0
+    ready: dict[tuple[str, int], int] = {}
+    first = min((t for t in table.time_ns if t >= 0), default=0)
+    last = 0
+    for number, stream, stamp in zip(table.call, table.stream, table.time_ns, strict=True):
+        comm = ("comm", table.distinct[number].comm)
+        start = ready.get(comm, 0)
+        if stream >= 0:
+            start = max(start, ready.get(("stream", stream), 0))
+        if gap == "logged" and stamp >= 0:
+            start = max(start, (stamp - first) * 1000)
+        end = start + times[number]
+        ready[comm] = end + pause
+        if stream >= 0:
+            ready["stream", stream] = end + pause
+        last = max(last, end)
+    return last
+
+
+def _trace(job: _Job, table: CallTable, request: Request) -> None:
+    """Write a trace in which every distinct call runs once."""
+    fabric = job.placed.fabric
+    builder = ProgramBuilder(fabric.num_ranks, f"distinct calls of {request.files[0]}")
+    for call in table.distinct:
+        built = job.built(call.comm)
+        emit_call(
+            builder, fabric, built, call, choose(built.comm, call)[0], stream=f"comm{call.comm}"
+        )
+    simulate(
+        fabric,
+        builder.build(),
+        granularity=request.granularity or "auto",
+        trace_out=request.trace_out,
+        command=request.command,
+    )

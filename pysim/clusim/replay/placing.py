@@ -1,0 +1,100 @@
+"""Loads the machines of a replay and puts the ranks of the job on them."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from clusim import fabric as fabrics
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+
+__all__ = ["Placed", "place"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Ranks of a job on a fabric.
+
+    Attributes
+    ----------
+    rank : tuple of int
+        Per rank of the job, its rank on the fabric.
+    notes : list of str
+        What had to be done differently than recorded.
+    """
+
+    fabric: Fabric
+    rank: tuple[int, ...]
+    notes: list[str] = field(default_factory=list)
+
+
+def load_machine(topology: str | Path, nodes: int | None) -> Fabric:
+    """Return a fabric by name or file; XML is what NCCL wrote of its machine."""
+    path = Path(topology)
+    if path.suffix.lower() != ".xml":
+        return fabrics.load(topology, nodes=nodes)
+    from clusim.fabric.importers import import_file
+
+    text = import_file(path).to_yaml()
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"{path.stem}.yaml"
+        copy.write_text(text, encoding="utf-8")
+        loaded = fabrics.load(copy, nodes=nodes)
+    return replace(loaded, name=loaded.name.replace(str(copy), path.name))
+
+
+def machines_of(fabric: Fabric) -> list[list[int]]:
+    """Return the GPUs of every machine as ranks of the fabric."""
+    zone = {node.name: node.zone for node in fabric.nodes}
+    kinds = {node.name: node.kind for node in fabric.nodes}
+    found: dict[int, list[int]] = {}
+    for rank, name in enumerate(fabric.ranks):
+        if kinds[name] == "gpu":
+            found.setdefault(zone[name], []).append(rank)
+    return [ranks for _, ranks in sorted(found.items())]
+
+
+def place(
+    topology: str | Path,
+    nodes: int | None,
+    hosts: list[str],
+    devices: list[int],
+) -> Placed:
+    """Load a topology with as many machines as the job needs and give every rank a GPU.
+
+    Parameters
+    ----------
+    hosts, devices : list
+        Per rank of the job, its machine and the index of its GPU there. Where the machines have fewer GPUs than
+        the job's, ranks fill one machine after the other.
+    """
+    names = list(dict.fromkeys(hosts))
+    fabric = load_machine(topology, nodes)
+    machines = machines_of(fabric)
+    if not machines:
+        raise InputError(f"{fabric.name}: no GPU; a replay needs one for every rank")
+    size = min(len(machine) for machine in machines)
+    fits = max(devices, default=0) < size
+    needed = len(names) if fits else -(-len(hosts) // size)
+    if needed > len(machines) and nodes is None:
+        fabric = load_machine(topology, needed)
+        machines = machines_of(fabric)
+    if needed > len(machines):
+        raise InputError(
+            f"{fabric.name}: {len(machines)} machines with {size} GPUs; the job has {len(hosts)} ranks on {len(names)}"
+            f" machines; give --nodes {needed}"
+        )
+    if fits:
+        number = {host: i for i, host in enumerate(names)}
+        ranks = [
+            machines[number[host]][device] for host, device in zip(hosts, devices, strict=True)
+        ]
+        return Placed(fabric, tuple(ranks))
+    flat = [rank for machine in machines for rank in machine[:size]]
+    note = (
+        f"{fabric.name} has {size} GPUs per machine, the job up to {max(devices) + 1}:"
+        f" its {len(hosts)} ranks fill {needed} machine{'s' * (needed > 1)} one after the other"
+    )
+    return Placed(fabric, tuple(flat[: len(hosts)]), [note])

@@ -1,0 +1,201 @@
+"""What came out of a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CallResult", "CommResult", "Other", "Replay"]
+
+_TWICE = ("allreduce",)
+_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+
+
+def bus_factor(operation: str, num_ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
+    if operation in _TWICE:
+        return 2 * (num_ranks - 1) / num_ranks
+    return (num_ranks - 1) / num_ranks if operation in _OTHERS else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """The same call on the other machine."""
+
+    time_ps: int
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+@dataclass(slots=True)
+class CallResult:
+    """A distinct call.
+
+    Attributes
+    ----------
+    count : int
+        How often it was made.
+    kernel_ps, time_ps : int
+        Simulated; and with launching, as nccl-tests would report it [ps].
+    measured_us : float or None
+        What the recording measured [us].
+    model_us : float
+        What NCCL's own tuner expected [us]; -1 if it was not printed.
+    from_log : bool
+        Whether algorithm and protocol are the recording's.
+    """
+
+    comm: int
+    num_ranks: int
+    operation: str
+    bytes: int
+    dtype: str
+    count: int
+    algorithm: str
+    protocol: str
+    channels: int
+    kernel_ps: int
+    time_ps: int
+    from_log: bool = False
+    measured_us: float | None = None
+    model_us: float = -1.0
+    note: str = ""
+    other: Other | None = None
+
+    @property
+    def algbw(self) -> float:
+        """Size over time [GB/s]."""
+        return self.bytes / self.time_ps * 1000
+
+    @property
+    def busbw(self) -> float:
+        """As nccl-tests has it [GB/s]."""
+        return self.algbw * bus_factor(self.operation, self.num_ranks)
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured time, less one."""
+        return None if not self.measured_us else self.time_ps / 1e6 / self.measured_us - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: times in us, bandwidths in GB/s."""
+        found: dict[str, Any] = {
+            "communicator": self.comm,
+            "ranks": self.num_ranks,
+            "operation": self.operation,
+            "bytes": self.bytes,
+            "dtype": self.dtype,
+            "count": self.count,
+            "algorithm": self.algorithm,
+            "protocol": self.protocol,
+            "channels": self.channels,
+            "chosen_by": "recording" if self.from_log else "tuner",
+            "kernel_us": self.kernel_ps / 1e6,
+            "time_us": self.time_ps / 1e6,
+            "algbw_GBps": round(self.algbw, 4),
+            "busbw_GBps": round(self.busbw, 4),
+            "measured_us": self.measured_us,
+            "error": None if self.error is None else round(self.error, 6),
+            "nccl_model_us": None if self.model_us < 0 else self.model_us,
+        }
+        if self.note:
+            found["note"] = self.note
+        if self.other is not None:
+            found["other"] = {
+                "time_us": self.other.time_ps / 1e6,
+                "algorithm": self.other.algorithm,
+                "protocol": self.other.protocol,
+                "channels": self.other.channels,
+                "ratio": round(self.other.time_ps / self.time_ps, 6),
+            }
+        return found
+
+
+@dataclass(slots=True)
+class CommResult:
+    """A communicator: where its rings and trees come from, its calls and the sum of their times [ps]."""
+
+    number: int
+    num_ranks: int
+    hosts: int
+    channels: int
+    used: str
+    calls: int = 0
+    time_ps: int = 0
+    other_ps: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: times in us."""
+        return {
+            "number": self.number,
+            "ranks": self.num_ranks,
+            "machines": self.hosts,
+            "channels": self.channels,
+            "graphs": self.used,
+            "calls": self.calls,
+            "time_us": self.time_ps / 1e6,
+        }
+
+
+@dataclass(slots=True)
+class Replay:
+    """A replayed recording.
+
+    Attributes
+    ----------
+    kind : str
+        Format of the recording.
+    machine : list of str
+        How the machine was found.
+    total_ps, other_ps : int
+        From the first call to the end of the last, on the machine and on the other one [ps].
+    recorded_ps : int
+        The same as recorded; -1 if unknown.
+    wires : list of (name, share)
+        Busiest wires and the part of the time in which they are busy.
+    """
+
+    kind: str
+    source: str
+    fabric: str
+    num_ranks: int
+    num_machines: int
+    version: str
+    machine: list[str] = field(default_factory=list)
+    calls: list[CallResult] = field(default_factory=list)
+    comms: list[CommResult] = field(default_factory=list)
+    total_calls: int = 0
+    total_ps: int = 0
+    other: str = ""
+    other_ps: int = 0
+    recorded_ps: int = -1
+    compute_ps: int = -1
+    wires: list[tuple[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants."""
+        errors = [abs(c.error) for c in self.calls if c.error is not None]
+        return {
+            "kind": self.kind,
+            "source": self.source,
+            "fabric": self.fabric,
+            "machine": self.machine,
+            "ranks": self.num_ranks,
+            "machines": self.num_machines,
+            "nccl_version": self.version,
+            "communicators": [comm.to_json() for comm in self.comms],
+            "calls": [call.to_json() for call in self.calls],
+            "total_calls": self.total_calls,
+            "total_us": self.total_ps / 1e6,
+            "recorded_us": None if self.recorded_ps < 0 else self.recorded_ps / 1e6,
+            "compute_us": None if self.compute_ps < 0 else self.compute_ps / 1e6,
+            "mean_abs_error": round(sum(errors) / len(errors), 6) if errors else None,
+            "other": self.other or None,
+            "other_total_us": self.other_ps / 1e6 if self.other else None,
+            "busiest_wires": [{"wire": name, "busy": round(part, 6)} for name, part in self.wires],
+            "notes": self.notes,
+            "skipped": self.skipped,
+        }

@@ -1,0 +1,134 @@
+"""A replay as text for people."""
+
+from __future__ import annotations
+
+from clusim.replay.report import CallResult, Replay
+from clusim.units import format_size, format_time
+
+__all__ = ["replay_report"]
+
+SHOWN = 60
+"""Calls that are shown if not all are asked for."""
+
+
+def replay_report(found: Replay, *, everything: bool = False) -> str:
+    """Return the report."""
+    lines = [
+        f"{found.kind} {found.source}",
+        f"  {found.num_ranks} ranks on {found.num_machines} machine{'s' * (found.num_machines != 1)}"
+        + (f", NCCL {found.version}" if found.version else ""),
+        "",
+        "machine",
+        *(f"  {line}" for line in found.machine),
+    ]
+    if found.notes or found.skipped:
+        lines += ["", "assumed and left out"]
+        lines += [f"  {note}" for note in found.notes]
+        lines += [f"  skipped: {count} x {what}" for what, count in found.skipped.items()]
+    lines += ["", "communicators", *_communicators(found, everything)]
+    lines += ["", "calls", *_calls(found, everything)]
+    lines += ["", *_totals(found)]
+    return "\n".join(lines)
+
+
+def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    keep = [i for i in range(len(widths)) if any(row[i] for row in rows[1:])]
+    return [
+        "  " + "  ".join(
+            f"{row[i]:<{widths[i]}}" if i in left else f"{row[i]:>{widths[i]}}" for i in keep
+        ).rstrip()
+        for row in rows
+    ]  # fmt: skip
+
+
+def _communicators(found: Replay, everything: bool) -> list[str]:
+    shown = found.comms if everything else found.comms[:SHOWN]
+    rows = [
+        [
+            "number",
+            "ranks",
+            "machines",
+            "channels",
+            "calls",
+            "time",
+            "on the other",
+            "rings and trees",
+        ]
+    ]
+    for comm in shown:
+        rows.append([
+            str(comm.number), str(comm.num_ranks), str(comm.hosts), str(comm.channels), str(comm.calls),
+            format_time(comm.time_ps), format_time(comm.other_ps) if found.other else "", comm.used,
+        ])  # fmt: skip
+    more = len(found.comms) - len(shown)
+    return _table(rows, (7,)) + ([f"  ... {more} more; --all shows them"] if more else [])
+
+
+def _calls(found: Replay, everything: bool) -> list[str]:
+    calls = found.calls
+    if not everything and len(calls) > SHOWN:
+        most = sorted(calls, key=lambda c: -c.time_ps * c.count)[:SHOWN]
+        calls = [call for call in calls if any(call is one for one in most)]
+    title = [
+        "comm", "operation", "size", "count", "algorithm", "protocol", "channels", "time", "algbw", "busbw",
+        "measured", "error", found.other, "ratio", "there", "",
+    ]  # fmt: skip
+    if len(found.comms) == 1:
+        title[0] = ""
+    rows = [title, *(_row(found, call) for call in calls)]
+    left = (1, 4, 5, 14, 15)
+    lines = _table(rows, left)
+    if len(calls) < len(found.calls):
+        lines.append(
+            f"  ... {len(found.calls) - len(calls)} more, which take less time; --all shows them"
+        )
+    return lines
+
+
+def _row(found: Replay, call: CallResult) -> list[str]:
+    measured = call.measured_us
+    other = call.other
+    return [
+        str(call.comm) if len(found.comms) > 1 else "",
+        call.operation,
+        format_size(call.bytes),
+        str(call.count),
+        call.algorithm + ("" if call.from_log or call.algorithm == "P2P" else " *"),
+        call.protocol,
+        str(call.channels),
+        format_time(call.time_ps),
+        f"{call.algbw:.2f}",
+        f"{call.busbw:.2f}",
+        "" if measured is None else format_time(round(measured * 1e6)),
+        "" if call.error is None else f"{call.error:+.1%}",
+        "" if other is None else format_time(other.time_ps),
+        "" if other is None else f"x{other.time_ps / call.time_ps:.2f}",
+        "" if other is None else f"{other.algorithm} {other.protocol} {other.channels}",
+        call.note,
+    ]
+
+
+def _totals(found: Replay) -> list[str]:
+    lines = [f"total  {found.total_calls} calls, {format_time(found.total_ps)} on {found.fabric}"]
+    if found.compute_ps >= 0:
+        lines.append(f"  computing {format_time(found.compute_ps)} (mean of all ranks)")
+    if found.recorded_ps >= 0:
+        lines.append(f"  recorded from first to last call: {format_time(found.recorded_ps)}")
+    if found.other:
+        ratio = found.other_ps / max(1, found.total_ps)
+        lines.append(
+            f"  on {found.other}: {format_time(found.other_ps)}, {ratio:.2f} times as long"
+        )
+    errors = [abs(c.error) for c in found.calls if c.error is not None]
+    if errors:
+        mean = sum(errors) / len(errors)
+        lines.append(
+            f"  against {len(errors)} measured sizes: {mean:.1%} off on average, {max(errors):.1%} at most"
+        )
+    if any(not c.from_log and c.algorithm != "P2P" for c in found.calls):
+        lines.append("  * chosen by the tuner, as the recording does not say it")
+    if found.wires:
+        shown = ", ".join(f"{name} {part:.1%}" for name, part in found.wires)
+        lines.append(f"  busiest wires: {shown}")
+    return lines

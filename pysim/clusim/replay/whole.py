@@ -1,0 +1,276 @@
+"""Replays any recording as one schedule: computing, collectives and messages of all ranks, overlapping as recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from clusim.errors import InputError
+from clusim.logs.calls import LoggedCall
+from clusim.nccl import LATEST, Communicator, Plan, Settings, Version, parse_env, parse_version
+from clusim.nccl.programs.front import PATTERNS
+from clusim.recording.emitter import NcclEmitter, Planner
+from clusim.recording.model import ABSENT, Event, Recording
+from clusim.recording.schedule import Translation, Unit, to_schedule
+from clusim.replay.channels import Built
+from clusim.replay.placing import Placed, load_machine, machines_of, place
+from clusim.replay.report import CallResult, CommResult, Other, Replay
+from clusim.replay.request import Request
+from clusim.replay.timing import choose
+from clusim.result import Result
+from clusim.simulate import simulate
+
+__all__ = ["replay_recording"]
+
+_ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree", "nvls_tree": "NVLSTree",
+               "collnetdirect": "CollNetDirect", "collnet_direct": "CollNetDirect"}  # fmt: skip
+_NAMES = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "p2p": "P2P", "ll": "LL", "ll128": "LL128",
+          "simple": "Simple"}  # fmt: skip
+_PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+
+Key = tuple[int, str, int, str]
+
+
+def _planner(*, recorded: bool) -> Planner:
+    """Return what chooses plans: the recorded algorithm and protocol if `recorded`, or the tuner."""
+
+    def plan(comm: Communicator, event: Event) -> Plan | None:
+        if event.operation in PATTERNS:
+            return None
+        operation, size = event.operation, event.bytes
+        if operation == "barrier":
+            operation, size = "allreduce", 4
+        call = LoggedCall(0, operation, size, event.dtype)
+        if recorded:
+            algorithm = _ALGORITHMS.get(event.algorithm, "")
+            protocol = _PROTOCOLS.get(event.protocol, "Simple")
+            call = replace(call, algorithm=algorithm, protocol=protocol, channels=event.channels)
+        return choose(comm, call)[0]
+
+    return plan
+
+
+def _settings(recording: Recording, request: Request) -> tuple[Version, Settings]:
+    text = request.version or recording.nccl_version
+    try:
+        version = parse_version(text) if text else LATEST
+    except InputError:
+        if request.version:
+            raise
+        version = LATEST
+    return version, parse_env(dict(request.env))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the machine of a recording besides what was asked for.
+
+    Attributes
+    ----------
+    placed : Placed
+        Where its ranks are.
+    built : dict
+        Ranks of the fabric -> communicator with the recording's own rings and trees.
+    machine : list of str
+        How the machine was found.
+    """
+
+    placed: Placed
+    built: dict[tuple[int, ...], Built]
+    machine: list[str]
+
+
+def replay_recording(recording: Recording, request: Request, known: Known | None = None) -> Replay:
+    """Replay a recording on the machine that was asked for, or that is known."""
+    if not recording.events:
+        raise InputError(f"{recording.name}: nothing recorded that could be replayed")
+    if request.topology is None and known is None:
+        raise InputError(
+            f"{recording.name}: a {recording.kind} file does not tell the machine; give --topology, for example"
+            f" --topology dgx-h100{' --nodes ' + str(-(-recording.num_ranks // 8)) if recording.num_ranks > 8 else ''}"
+        )
+    version, placed, translation, result = _run(
+        recording, request, str(request.topology), known, recorded=not request.replan
+    )
+    found = Replay(
+        recording.kind,
+        recording.name,
+        placed.fabric.name,
+        recording.num_ranks,
+        len({placed.fabric.lower().zone_of(rank) for rank in placed.rank}),
+        version,
+        known.machine if known is not None else [f"{request.topology}: as given"],
+        total_ps=result.time_ps,
+        skipped=dict(recording.skipped),
+    )
+    found.notes = [*recording.assumed, *placed.notes]
+    found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
+    spans = _spans(recording, translation, result)
+    others: dict[Key, list[_Span]] = {}
+    if request.other is not None:
+        _, there, moved, outcome = _run(
+            recording, replace(request, trace_out=None), request.other, None, recorded=False
+        )
+        others = _spans(recording, moved, outcome)
+        found.other, found.other_ps = there.fabric.name, outcome.time_ps
+        found.notes += there.notes
+    _fill(found, recording, spans, others, placed)
+    if any(event.kind == "compute" for event in recording.events):
+        found.compute_ps = _compute(recording)
+    found.notes.append(
+        "one run of everything: times are those of the kernels, without launching them"
+    )
+    found.recorded_ps = _recorded(recording)
+    busy = result.wires.counters["busy_ps"].tolist()
+    top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
+    found.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
+    return found
+
+
+def _run(
+    recording: Recording, request: Request, topology: str, known: Known | None, *, recorded: bool
+) -> tuple[str, Placed, Translation, Result]:
+    placed = known.placed if known else _placed(topology, request.nodes, recording.num_ranks)
+    version, settings = _settings(recording, request)
+    emitter = NcclEmitter(
+        placed.fabric,
+        placed.rank,
+        version,
+        settings,
+        _planner(recorded=recorded),
+    )
+    for ranks, built in known.built.items() if known is not None else ():
+        emitter.adopt(ranks, built.comm, built.position)
+    translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
+    result = simulate(
+        placed.fabric,
+        translation.schedule,
+        granularity=request.granularity or "auto",
+        trace_out=request.trace_out,
+        command=request.command,
+    )
+    return str(version), placed, translation, result
+
+
+def _placed(topology: str, nodes: int | None, count: int) -> Placed:
+    """Fill machines one after the other."""
+    machines = machines_of(load_machine(topology, nodes))
+    size = max(1, min((len(machine) for machine in machines), default=1))
+    hosts = [f"machine {rank // size}" for rank in range(count)]
+    return place(topology, nodes, hosts, [rank % size for rank in range(count)])
+
+
+@dataclass(slots=True)
+class _Span:
+    """One call: from its last start to its end [ps], as recorded [us], and what ran."""
+
+    time_ps: int
+    recorded_us: float | None
+    shown: tuple[str, str, int]
+    from_log: bool
+
+
+def _spans(
+    recording: Recording, translation: Translation, result: Result
+) -> dict[Key, list[_Span]]:
+    """Return the calls of the run by kind."""
+    start, end = result.tasks.start_ps, result.tasks.end_ps
+    schedule = translation.schedule
+    found: dict[Key, list[_Span]] = {}
+    for unit in translation.units:
+        event = recording.events[unit.events[0]]
+        tasks = [t for number in unit.events for t in unit.tasks.get(number, ())]
+        if event.kind not in ("collective", "send", "recv") or not tasks:
+            continue
+        key = (event.group, event.operation, event.bytes, event.dtype)
+        if event.kind != "collective":
+            key = (event.group, "messages", _most_moved(recording, unit), "uint8")
+        call = schedule.calls[schedule.tasks[tasks[0]].call]
+        names = (
+            _NAMES.get(call.algorithm, call.algorithm),
+            _NAMES.get(call.protocol, call.protocol),
+        )
+        took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
+        span = _Span(
+            max(1, took),
+            _recorded_span(recording, unit),
+            (*names, call.channels),
+            bool(event.algorithm),
+        )
+        found.setdefault(key, []).append(span)
+    return found
+
+
+def _most_moved(recording: Recording, unit: Unit) -> int:
+    """Return the most bytes a rank sends or receives in a launch."""
+    moved: Counter[tuple[int, str]] = Counter()
+    for number in unit.events:
+        event = recording.events[number]
+        moved[event.rank, event.kind] += event.bytes
+    return max(moved.values())
+
+
+def _recorded_span(recording: Recording, unit: Unit) -> float | None:
+    """Return how long the rank that came last took [us]: the others also waited."""
+    durations = [
+        recording.events[n].duration_ps for n in unit.events if recording.events[n].duration_ps > 0
+    ]
+    return min(durations) / 1e6 if durations else None
+
+
+def _fill(
+    found: Replay,
+    recording: Recording,
+    spans: dict[Key, list[_Span]],
+    others: dict[Key, list[_Span]],
+    placed: Placed,
+) -> None:
+    comms: dict[int, CommResult] = {}
+    arrays = placed.fabric.lower()
+    for key, rows in spans.items():
+        group, operation, size, dtype = key
+        ranks = recording.groups[group].ranks if group >= 0 else tuple(range(recording.num_ranks))
+        time_ps = round(median(row.time_ps for row in rows))
+        measured = [row.recorded_us for row in rows if row.recorded_us is not None]
+        there = others.get(key, [])
+        other = Other(round(median(r.time_ps for r in there)), *there[0].shown) if there else None
+        found.calls.append(
+            CallResult(
+                group, len(ranks), operation, size, dtype, len(rows), *rows[0].shown, time_ps, time_ps,
+                rows[0].from_log, median(measured) if measured else None, other=other,
+            )
+        )  # fmt: skip
+        zones = {arrays.zone_of(placed.rank[rank]) for rank in ranks}
+        comm = comms.setdefault(
+            group, CommResult(group, len(ranks), len(zones), 0, _name(recording, group))
+        )
+        comm.calls += len(rows)
+        comm.channels = max(comm.channels, *(row.shown[2] for row in rows))
+        comm.time_ps += sum(row.time_ps for row in rows)
+        comm.other_ps += sum(row.time_ps for row in there)
+        found.total_calls += len(rows)
+    found.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
+    found.comms = [comms[number] for number in sorted(comms)]
+
+
+def _name(recording: Recording, group: int) -> str:
+    return recording.groups[group].name if group >= 0 else "all ranks"
+
+
+def _compute(recording: Recording) -> int:
+    """Return the mean over ranks of the recorded computing [ps]."""
+    total = sum(
+        e.duration_ps for e in recording.events if e.kind == "compute" and e.duration_ps > 0
+    )
+    recorded = {event.rank for event in recording.events}
+    return total // max(1, len(recorded))
+
+
+def _recorded(recording: Recording) -> int:
+    """Return the recorded time from the first start to the last end [ps]."""
+    known: Sequence[Event] = [e for e in recording.events if e.start_ps != ABSENT]
+    if not any(event.duration_ps > 0 for event in known):
+        return -1
+    return max(e.start_ps + max(0, e.duration_ps) for e in known) - min(e.start_ps for e in known)

@@ -1,0 +1,95 @@
+"""``clusim replay`` as people use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Clusim
+
+SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
+
+
+def test_the_shipped_log_is_replayed_and_compared(clusim: Clusim) -> None:
+    done = clusim("replay", SAMPLE, "--as", "dgx-a100", "--calls", 4)
+    assert (done.code, done.err) == (0, "")
+    for text in (
+        "dgx-h100: concluded from",
+        "24 rings and 24 trees of the log",
+        "all_gather",
+        "dgx-a100",
+        "busiest wires",
+    ):
+        assert text in done.out
+    assert max(map(len, done.out.splitlines())) < 200
+
+
+def test_json_has_every_number(clusim: Clusim) -> None:
+    done = clusim("replay", SAMPLE, "--topology", "dgx-a100", "--json", "--calls", 3)
+    found = json.loads(done.out)
+    assert found["fabric"] == "dgx-a100"
+    assert [c["operation"] for c in found["calls"]] == ["all_gather", "reduce_scatter", "allreduce"]
+    assert found["total_us"] == pytest.approx(
+        sum(c["time_us"] * c["count"] for c in found["calls"])
+    )
+
+
+def test_a_trace_is_written(clusim: Clusim, tmp_path: Path) -> None:
+    path = tmp_path / "replay.h5"
+    done = clusim("replay", SAMPLE, "--topology", "dgx-h100", "--calls", 2, "--trace-out", path)
+    assert done.code == 0
+    assert clusim("info", path).code == 0
+
+
+def test_the_machine_as_nccl_wrote_it(clusim: Clusim) -> None:
+    xml = SAMPLE.parents[1] / "tests" / "importers" / "samples" / "dump.xml"
+    done = clusim("replay", SAMPLE, "--xml", xml, "--calls", 1, "--json")
+    found = json.loads(done.out)
+    assert found["fabric"].startswith("dump")
+    assert "tmp" not in found["fabric"]
+    assert any("fill 4 machines" in note for note in found["notes"])
+    both = clusim("replay", SAMPLE, "--xml", xml, "--topology", "dgx-a100")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+
+
+def test_a_log_without_calls_runs_what_is_asked_for(clusim: Clusim, tmp_path: Path) -> None:
+    path = tmp_path / "init.log"
+    lines = SAMPLE.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if "opCount" not in line and "Algo" not in line))
+    refused = clusim("replay", path)
+    assert refused.code == 2
+    assert "--call allreduce:64MiB" in refused.err
+    done = clusim("replay", path, "--call", "allreduce:256KiB", "--json")
+    assert [c["bytes"] for c in json.loads(done.out)["calls"]] == [256 << 10]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["/nowhere.log"], "/nowhere.log"),
+        ([SAMPLE, "--topology", "dgx-h1000"], "did you mean"),
+        ([SAMPLE, "--kind", "tarot"], "cannot be replayed; it is one of"),
+        ([SAMPLE, "--gap", "soon"], "soon"),
+        ([SAMPLE, "--env", "NCCL_ALGO=Rings"], "'Rings' is no algorithm"),
+        ([SAMPLE, "--call", "allreduce"], "OPERATION:SIZE"),
+        ([SAMPLE, "--nccl", "3.0"], "not known"),
+    ],
+)
+def test_bad_input_is_one_line(clusim: Clusim, arguments: list[object], text: str) -> None:
+    done = clusim("replay", *arguments)
+    assert done.code == 2
+    assert text in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not done.out
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\xff" * 500, b"hello\n" * 50, b"\x1f\x8b\x08\x00cut"])
+def test_what_is_no_log_is_one_line(clusim: Clusim, tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "no.log"
+    path.write_bytes(data)
+    done = clusim("replay", path)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert "no.log" in done.err

@@ -1,0 +1,168 @@
+"""Recordings as schedules: order, overlap, pauses, missing ranks, contradictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import clusim
+from clusim import fabric
+from clusim.errors import InputError
+from clusim.recording import Event, Group, Recording
+from clusim.recording.emitter import NcclEmitter
+from clusim.recording.schedule import Translation, to_schedule
+from clusim.result import Result
+
+US = 1_000_000
+MACHINE = fabric.load("dgx-h100")
+ALL = Group("world", tuple(range(8)))
+
+
+def recording(events: list[Event], groups: tuple[Group, ...] = (ALL,), ranks: int = 8) -> Recording:
+    return Recording("test", "sample", ranks, list(groups), events)
+
+
+def emitter(ranks: int = 8) -> NcclEmitter:
+    return NcclEmitter(MACHINE, range(ranks))
+
+
+def run(found: Recording, gap: str | int = "none") -> tuple[Translation, Result]:
+    translation = to_schedule(found, emitter(found.num_ranks), gap=gap)
+    return translation, clusim.simulate(MACHINE, translation.schedule, verify=True)
+
+
+def reduces(
+    sequence: int, size: int = 1 << 16, group: int = 0, ranks: range = range(8)
+) -> list[Event]:
+    return [
+        Event(
+            "collective",
+            r,
+            "comm",
+            group=group,
+            sequence=sequence,
+            operation="allreduce",
+            bytes=size,
+        )
+        for r in ranks
+    ]
+
+
+def test_a_collective_of_all_ranks_is_one_call_with_right_data() -> None:
+    translation, result = run(recording(reduces(0)))
+    assert len(translation.schedule.calls) == 1
+    assert result.verified
+    assert all(len(tasks) == 1 for tasks in translation.tasks)
+
+
+def test_a_stream_is_in_order_and_streams_overlap() -> None:
+    events = [Event("compute", r, "compute", duration_ps=500 * US) for r in range(8)]
+    events += reduces(0) + reduces(1)
+    translation, result = run(recording(events))
+    first, second = (range(8 * i, 8 * i + 8) for i in (1, 2))
+    end = lambda numbers: max(int(result.tasks.end_ps[translation.tasks[n][0]]) for n in numbers)  # noqa: E731
+    start = [int(result.tasks.start_ps[translation.tasks[n][0]]) for n in second]
+    assert min(start) >= min(int(result.tasks.end_ps[translation.tasks[n][0]]) for n in first)
+    assert end(second) < 500 * US <= result.time_ps
+
+
+def test_dependencies_across_streams_are_kept() -> None:
+    events = [Event("compute", r, "compute", duration_ps=100 * US) for r in range(8)]
+    events += [replace(e, deps=(r,)) for r, e in enumerate(reduces(0))]
+    events += [Event("compute", r, "compute", duration_ps=US, deps=(8 + r,)) for r in range(8)]
+    translation, result = run(recording(events))
+    for r in range(8):
+        first, call, last = (translation.tasks[r + 8 * i][0] for i in range(3))
+        assert result.tasks.end_ps[first] <= result.tasks.start_ps[call]
+        assert result.tasks.end_ps[call] <= result.tasks.start_ps[last]
+
+
+def test_recorded_pauses_are_kept_on_demand() -> None:
+    timed = [replace(e, start_ps=5000 * US, duration_ps=20 * US) for e in reduces(0)]
+    timed += [replace(e, start_ps=5220 * US, duration_ps=20 * US) for e in reduces(1)]
+    none, logged = run(recording(timed))[1], run(recording(timed), "logged")[1]
+    assert logged.time_ps - none.time_ps == pytest.approx(200 * US, rel=0.01)
+    fixed = run(recording(timed), 50 * US)[1]
+    assert fixed.time_ps - none.time_ps == pytest.approx(50 * US, rel=0.03)
+
+
+def test_ranks_without_a_recording_are_ready() -> None:
+    translation, result = run(recording([reduces(0)[3]]))
+    assert translation.units[0].missing == 7
+    assert list(translation.notes.values()) == [7]
+    assert result.verified
+
+
+def test_messages_of_a_launch_go_together() -> None:
+    events = []
+    for r in range(8):
+        for kind, peer in (("send", (r + 1) % 8), ("recv", (r - 1) % 8)):
+            events.append(Event(kind, r, "comm", group=0, peer=peer, bytes=1 << 16, bunch=0))  # type: ignore[arg-type]
+    translation, _ = run(recording(events))
+    assert len(translation.units) == 1
+    assert len(translation.schedule.calls) == 1
+    assert not translation.notes
+
+
+def test_a_pipeline_of_bunches_is_written_message_by_message() -> None:
+    events = []
+    for step in range(3):
+        for r in range(4):
+            if r < 3:
+                events.append(
+                    Event(
+                        "send", r, "c", group=0, peer=r + 1, bytes=4096, sequence=step, bunch=step
+                    )
+                )
+            if r > 0:
+                events.append(
+                    Event(
+                        "recv", r, "c", group=0, peer=r - 1, bytes=4096, sequence=step, bunch=step
+                    )
+                )
+    # Rank 0 repeats its launch, so that the chain of shared messages would hold two of its bunches.
+    events.append(Event("recv", 0, "c", group=0, peer=1, bytes=4096, sequence=9, bunch=9))
+    events.insert(0, Event("send", 1, "d", group=0, peer=0, bytes=4096, sequence=9, bunch=0))
+    translation, _ = run(recording(events))
+    assert sum(len(unit.events) for unit in translation.units) == len(events)
+    assert not translation.notes
+
+
+def test_one_end_of_a_message_is_enough() -> None:
+    translation, _ = run(recording([Event("send", 0, group=0, peer=1, bytes=4096)]))
+    assert sum(translation.notes.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"rank": 9}, r"rank 9; the job has ranks 0\.\.7"),
+        ({"group": 4}, "group 4 does not exist"),
+        ({"group": 1, "rank": 5}, "is not in it"),
+    ],
+)
+def test_contradictions_are_named(changes: dict[str, int], text: str) -> None:
+    event = replace(reduces(0)[0], where="trace.json:7", **changes)  # type: ignore[arg-type]
+    found = recording([event], (ALL, Group("four", (0, 1, 2, 3))))
+    with pytest.raises(InputError, match=f"trace.json:7.*{text}"):
+        to_schedule(found, emitter())
+
+
+def test_calls_in_different_orders_are_an_error_and_no_deadlock() -> None:
+    one, two = reduces(0), reduces(1)
+    events = [one[0], two[0], two[1], one[1], *one[2:], *two[2:]]
+    with pytest.raises(InputError, match="different orders"):
+        to_schedule(recording(events), emitter())
+
+
+def test_what_has_no_program_is_left_out_and_counted() -> None:
+    odd = [replace(e, operation="all_to_some") for e in reduces(0)] + reduces(1)
+    translation, _ = run(recording(odd))
+    assert len(translation.schedule.calls) == 1
+    assert any("all_to_some" in note for note in translation.notes)
+
+
+def test_only_the_first_calls_of_every_rank() -> None:
+    found = recording([e for n in range(5) for e in reduces(n)])
+    assert len(to_schedule(found, emitter(), most=2).schedule.calls) == 2

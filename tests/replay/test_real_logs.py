@@ -1,0 +1,56 @@
+"""Replays of a directory of real logs, named by CLUSIM_CORPUS; without the variable there is nothing to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.logs import read_logs
+from clusim.logs.calls import call_table
+from clusim.logs.jobranks import job_ranks
+from clusim.recording.readers.nccl_log import recording_of
+from clusim.replay import replay
+from clusim.replay.request import Request
+
+CORPUS = os.environ.get("CLUSIM_CORPUS", "")
+FILES = sorted((Path(CORPUS) / "nccl_logs").glob("*")) if CORPUS else []
+
+pytestmark = pytest.mark.skipif(not FILES, reason="CLUSIM_CORPUS names no directory of real logs")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+def test_every_log_is_replayed_or_says_what_is_missing(path: Path) -> None:
+    asked = (("allreduce", 1 << 20),)
+    try:
+        found = replay(Request((str(path),), calls=2, asked=asked))
+    except InputError as error:
+        assert "nothing tells the machine" in str(error)  # noqa: PT017 - either outcome is right
+        found = replay(Request((str(path),), topology="dgx-h100", calls=2, asked=asked))
+    assert found.calls
+    assert all(call.time_ps > 0 for call in found.calls)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+def test_every_rank_of_every_communicator_has_a_gpu_of_its_own(path: Path) -> None:
+    log = read_logs([str(path)])
+    ranks = job_ranks(log)
+    for own in ranks.of.values():
+        assert len(set(own)) == len(own)
+    table = call_table(log)
+    recording = recording_of(log, table, ranks)
+    expected = sum(
+        2 * len(call.messages) or len(ranks.of[call.comm])
+        for call in (table.distinct[n] for n in table.call)
+    )
+    assert len(recording.events) == expected
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if "wayne_h100" in p.name], ids=lambda p: p.name)
+def test_the_h100_tables_are_met(path: Path) -> None:
+    found = replay(Request((str(path),)))
+    errors = [call.error for call in found.calls]
+    assert len(errors) == 6
+    assert all(error is not None and abs(error) < 0.06 for error in errors)
