@@ -26,7 +26,7 @@ def write_broadcast(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
     root = plan.call.ranks.index(plan.call.root)
     ways = ways or _find(plan, fabric)
     for part in ways.parts:
-        ring = ways.rings[part.channel].rotated(root)
+        ring = ways.rings[part.route].rotated(root)
         pipes = connect_ring(plan, ring, part.channel)[:-1]
         plan.program(root, part, [Prim("copySend", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[1:-1], 1):
@@ -40,7 +40,7 @@ def write_reduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) ->
     root = plan.call.ranks.index(plan.call.root)
     ways = ways or _find(plan, fabric)
     for part in ways.parts:
-        ring = ways.rings[part.channel].rotated(root)
+        ring = ways.rings[part.route].rotated(root)
         pipes = connect_ring(plan, ring, part.channel)[1:]
         plan.program(ring.order[1], part, [Prim("send", send=0)], pipes[:1])
         for index, position in enumerate(ring.order[2:]):

@@ -55,7 +55,7 @@ def _write(
         rings = find_rings(fabric, plan.call.ranks, plan.call.channels)
         ways = Ways(rings, parts=plan.parts(blocked=blocked))
     for part in ways.parts:
-        ring = ways.rings[part.channel]
+        ring = ways.rings[part.route]
         pipes = connect_ring(plan, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
         numbered = Ring(tuple(range(plan.size))) if by_index else ring

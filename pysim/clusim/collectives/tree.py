@@ -83,7 +83,7 @@ def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
         trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
         ways = Ways(trees=trees, parts=plan.parts())
     for part in ways.parts:
-        tree = ways.trees[part.channel]
+        tree = ways.trees[part.route]
         up = connect_tree(plan, tree, part.channel, down=False)
         down = connect_tree(plan, tree, part.channel, down=True)
         _root(plan, part, tree, up, down)

@@ -29,13 +29,20 @@ __all__ = ["Part", "Plan", "ProgramBuilder", "blocks", "split"]
 class Part(NamedTuple):
     """The range of a buffer (or of every block of it) that one channel works on [bytes].
 
-    `chunk` is its chunk size [bytes]; 0 is that of the plan's shape.
+    `chunk` is its chunk size [bytes]; 0 is that of the plan's shape. `way` numbers its ring or tree among those that
+    are given; -1 is that of its channel.
     """
 
     channel: int
     offset: int
     length: int
     chunk: int = 0
+    way: int = -1
+
+    @property
+    def route(self) -> int:
+        """Return the index of its ring or tree."""
+        return self.channel if self.way < 0 else self.way
 
 
 def split(length: int, channels: int, unit: int = 16) -> list[Part]:

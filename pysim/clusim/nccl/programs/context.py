@@ -5,8 +5,10 @@ Between two GPUs a channel uses all their parallel NVLinks, as memory addresses 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from clusim.collectives.orders import Ring, Tree, Ways
 from clusim.fabric.model import Fabric
@@ -15,12 +17,17 @@ from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.communicator import Plan as Choice
 from clusim.nccl.connect import Channel
-from clusim.nccl.constants import Algorithm, Collective
+from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.schedule.builder import Part, Plan, split
 
 __all__ = ["Context"]
 
 NONE = -1
+
+STRIPE = 128 * 1024
+"""Least message that is spread over the rails of an adapter [bytes] (aws-ofi-nccl: OFI_NCCL_MIN_STRIPE_SIZE)."""
+
+Way = TypeVar("Way", Ring, Tree)
 
 
 @dataclass(slots=False)
@@ -94,13 +101,48 @@ class Context:
 
     @cached_property
     def ring_ways(self) -> Ways:
-        """Return the rings of all channels, and the parts."""
-        return Ways(rings=self._rings(), parts=self.parts)
+        """Return the rings of all channels, and the parts; large slices are spread over the rails of an adapter."""
+        rings = {}
+        parts = self._spread_parts
+        for part in parts:
+            if part.route not in rings:
+                rings[part.route] = self._ring(part.channel, part.route)
+        return Ways(rings=_listed(rings, Ring(())), parts=parts)
 
     @cached_property
     def tree_ways(self) -> Ways:
-        """Return the trees of all channels, and the parts."""
-        return Ways(trees=self._trees(), parts=self.parts)
+        """Return the trees of all channels, and the parts; as of `ring_ways`."""
+        trees = {}
+        parts = self._spread_parts
+        for part in parts:
+            if part.route not in trees:
+                trees[part.route] = self._tree(part.channel, part.route)
+        return Ways(trees=_listed(trees, Tree(())), parts=parts)
+
+    @cached_property
+    def _width(self) -> int:
+        """Return how many rails of the fabric an adapter of NCCL consists of."""
+        return max((len(net) for rails in self._rail_numbers for net in rails), default=1)
+
+    @cached_property
+    def _spread_parts(self) -> list[Part]:
+        """Return the parts, each cut for the rails of an adapter if its messages are long enough for that."""
+        width = self._width
+        # A message is a slice; those of LL and LL128, which are finer here, are whole chunks.
+        simple = self.choice.selection.protocol is Protocol.SIMPLE
+        slices = self.choice.chunks.slices_per_chunk if simple else 1
+        if width == 1:
+            return self.parts
+        found = []
+        for part in self.parts:
+            if min(part.chunk, part.length) // slices < STRIPE:
+                found.append(part)
+                continue
+            chunk = _chunk(part.chunk // width)
+            for member, own in enumerate(split(part.length, width)):
+                way = len(self.comm.channels) * (member + 1) + part.channel
+                found.append(Part(part.channel, part.offset + own.offset, own.length, chunk, way))
+        return found
 
     @cached_property
     def _rail_numbers(self) -> list[list[tuple[int, ...]]]:
@@ -119,28 +161,27 @@ class Context:
             found.append([tuple(number[name] for name in net) for net in machine.adapters])
         return found
 
-    def rail(self, position: int, adapter: int, channel: int) -> int:
-        """Return the rail of the fabric behind an adapter of a position's machine."""
+    def rail(self, position: int, adapter: int, route: int) -> int:
+        """Return the rail of the fabric behind an adapter of a position's machine.
+
+        Where there are several, `route` says which: by turns for the channels of an adapter, or one of the parts of
+        `ring_ways` and `tree_ways`.
+        """
         rails = self._rail_numbers[self.machine_of[position]]
         if not rails:
             return NONE
         members = rails[adapter % len(rails)]
-        return members[channel % len(members)]
+        count = len(self.comm.channels)
+        turn = route // len(rails) if route < count else route // count - 1
+        return members[turn % len(members)]
 
-    def _rings(self) -> list[Ring]:
-        searched = max(1, self.comm.num_searched)
-        rings: list[Ring] = []
-        for number, channel in enumerate(self.comm.channels):
-            if number >= searched and channel.ring == rings[number % searched].order:
-                rings.append(rings[number % searched])
-                continue
-            order = channel.ring
-            rails = None
-            if self.comm.group.num_nodes > 1:
-                hops = zip(order, (*order[1:], order[0]), strict=True)
-                rails = tuple(self.ring_rails(channel, number, a, b) for a, b in hops)
-            rings.append(Ring(order, rails=rails))
-        return rings
+    def _ring(self, number: int, route: int) -> Ring:
+        channel = self.channel(number)
+        order = channel.ring
+        if self.comm.group.num_nodes == 1:
+            return Ring(order)
+        hops = zip(order, (*order[1:], order[0]), strict=True)
+        return Ring(order, rails=tuple(self.ring_rails(channel, route, a, b) for a, b in hops))
 
     def ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
         """Return the rails by which a channel leaves the machine of one position and enters that of another."""
@@ -150,21 +191,18 @@ class Context:
         enter = channel.ring_adapters[self.machine_of[b]][0]
         return self.rail(a, leave, number), self.rail(b, enter, number)
 
-    def _trees(self) -> list[Tree]:
-        found = []
-        for number, channel in enumerate(self.comm.channels):
-            if self.comm.group.num_nodes == 1:
-                found.append(Tree(channel.parent))
-                continue
-            rails = [(NONE, NONE)] * len(channel.parent)
-            for child, parent in enumerate(channel.parent):
-                if parent >= 0 and self.machine_of[child] != self.machine_of[parent]:
-                    rails[child] = (
-                        self._tree_rail(channel, number, child),
-                        self._tree_rail(channel, number, parent),
-                    )
-            found.append(Tree(channel.parent, rails=tuple(rails)))
-        return found
+    def _tree(self, number: int, route: int) -> Tree:
+        channel = self.channel(number)
+        if self.comm.group.num_nodes == 1:
+            return Tree(channel.parent)
+        rails = [(NONE, NONE)] * len(channel.parent)
+        for child, parent in enumerate(channel.parent):
+            if parent >= 0 and self.machine_of[child] != self.machine_of[parent]:
+                rails[child] = (
+                    self._tree_rail(channel, route, child),
+                    self._tree_rail(channel, route, parent),
+                )
+        return Tree(channel.parent, rails=tuple(rails))
 
     def _tree_rail(self, channel: Channel, number: int, position: int) -> int:
         """Return the rail of a position: the top of its machine's chain uses the adapter the channel enters by."""
@@ -174,6 +212,11 @@ class Context:
         parent = channel.parent[position]
         top = parent < 0 or self.machine_of[parent] != machine
         return self.rail(position, channel.tree_adapters[machine][0 if top else 1], number)
+
+
+def _listed(ways: Mapping[int, Way], nothing: Way) -> list[Way]:
+    """Return numbered ways as a list, with `nothing` where there is none."""
+    return [ways.get(number, nothing) for number in range(max(ways, default=-1) + 1)]
 
 
 def _chunk(chunk_bytes: int) -> int:
