@@ -11,10 +11,12 @@ one program; in one machine by position.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusim.collectives.common import chunk_prims, connect_ring
 from clusim.collectives.orders import Ring, Ways, find_rings
 from clusim.fabric.model import Fabric
-from clusim.schedule.builder import Plan
+from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 
 __all__ = ["write_all_gather", "write_allreduce", "write_reduce_scatter"]
@@ -43,6 +45,22 @@ def _steps(ring: Ring, index: int, steps: list[tuple[Prim, int, int]]) -> list[P
     return prims
 
 
+def _has_empty_slices(plan: Plan, part: Part, *, blocked: bool) -> bool:
+    """Return whether the data of a chunk fit into the first of two slices."""
+    chunk = part.length if blocked else -(-part.length // plan.size)
+    return plan.shape.slices == 2 and chunk <= plan.shape.slice_min
+
+
+def _with_empty_slices(prims: list[Prim]) -> list[Prim]:
+    """Return primitives each of which is followed by one without data."""
+    found = []
+    for prim in prims:
+        for turn in range(prim.repeat):
+            found.append(replace(prim, base=prim.base + turn * prim.step, step=0, repeat=1))
+            found.append(replace(found[-1], sync=True))
+    return found
+
+
 def _write(
     plan: Plan,
     fabric: Fabric | None,
@@ -59,13 +77,15 @@ def _write(
         pipes = connect_ring(plan, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
         numbered = Ring(tuple(range(plan.size))) if by_index else ring
+        padded = ways.empty_slices and _has_empty_slices(plan, part, blocked=blocked)
         if by_index:
             shared = _steps(numbered, 0, steps)
         for index, position in enumerate(ring.order):
+            prims = shared if by_index else _steps(ring, index, steps)
             plan.program(
                 position,
                 part,
-                shared if by_index else _steps(ring, index, steps),
+                _with_empty_slices(prims) if padded else prims,
                 (pipes[index - 1], pipes[index]),
                 rotation=index if by_index else position,
                 nchunks=plan.size,
