@@ -55,7 +55,12 @@ GATEKEEPERS = {
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),
-    "matplotlib": ("clusim/report/plots.py", "clusim/fabric/draw.py", "clusim/fabric/drawing/"),
+    "matplotlib": (
+        "clusim/report/plots.py",
+        "clusim/report/accuracy.py",
+        "clusim/fabric/draw.py",
+        "clusim/fabric/drawing/",
+    ),
     "defusedxml": ("clusim/fabric/importers/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),

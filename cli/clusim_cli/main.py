@@ -26,6 +26,10 @@ COMMANDS = (
     "info",
     "log",
     "explain",
+    "crossover",
+    "nccl-tests",
+    "validate",
+    "replay",
     "analyze",
     "diff",
     "report",
@@ -46,7 +50,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"clusim_cli.{cmd_name}").command
+        command = import_module(f"clusim_cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusim.session import Progress
 
-__all__ = ["shown_progress"]
+__all__ = ["counted_progress", "shown_progress"]
 
 QUIET_S = 2.0
 """A run shorter than this shows no progress [s]."""
@@ -80,5 +80,36 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Progress]:
         kept = f"; what was recorded is in {trace_out}.partial" if trace_out else ""
         click.echo(f"clusim: interrupted at {format_time(bar.now_ps)} simulated{kept}", err=True)
         raise SystemExit(130) from None
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def counted_progress(wanted: bool, what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Give a callback for work that is counted, which draws a bar after `QUIET_S` on a terminal."""
+    if not (wanted and sys.stderr.isatty()):
+        yield None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.completed:.0f} of {task.total:.0f} " + what),
+        progress.BarColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
+    began_s = time.monotonic()
+
+    def draw(done: int, total: int) -> None:
+        if not bar.tasks:
+            if time.monotonic() - began_s < QUIET_S:
+                return
+            bar.start()
+            bar.add_task("work", total=total)
+        bar.update(bar.task_ids[0], completed=done)
+
+    try:
+        yield draw
     finally:
         bar.stop()

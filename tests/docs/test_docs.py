@@ -15,7 +15,7 @@ from clusim_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-EXAMPLES = {"custom_topology.py": 15, "custom_algorithm.py": 20}
+EXAMPLES = {"custom_topology.py": 15, "custom_algorithm.py": 20, "training_schedule.py": 30}
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -1,0 +1,123 @@
+"""``clusim nccl-tests``: what a program of nccl-tests would print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusim.errors import InputError
+from clusim.nccltests.options import FLAGS, parse_flags
+
+if TYPE_CHECKING:
+    from clusim.nccltests.options import Options
+
+__all__ = ["command"]
+
+NOW = "%Y-%m-%d %H:%M:%S"
+
+
+def _flags(function: Any) -> Any:
+    """Add the flags of nccl-tests, all as text: its own rules say what they mean."""
+    for flag in reversed(FLAGS):
+        option = click.option(
+            f"-{flag.letter}",
+            f"--{flag.name}",
+            flag.attribute,
+            metavar=flag.takes.upper(),
+            help=f"nccl-tests: {flag.help}.",
+        )
+        function = option(function)
+    return function
+
+
+@click.command("nccl-tests", short_help="Print what a program of nccl-tests would print.")
+@click.argument("program")
+@click.option("--topology", required=True, help="Preset or topology file.")
+@click.option("--nodes", type=click.IntRange(1, 65_536), help="Join so many of these machines.")
+@click.option("--procs-per-node", type=click.IntRange(1),
+              help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
+@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE",
+              help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.")  # fmt: skip
+@click.option("--nccl-version", default="2.27", show_default=True, help="2.4 to 2.30.")
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON that -J writes.")
+@_flags
+def command(
+    program: str,
+    topology: str,
+    nodes: int | None,
+    procs_per_node: int | None,
+    environment: tuple[str, ...],
+    nccl_version: str,
+    jobs: int | None,
+    as_json: bool,
+    **flags: str | None,
+) -> int:
+    """Predict and print what PROGRAM of nccl-tests prints on a machine: all_reduce_perf, all_gather_perf,
+    reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
+    hypercube_perf.
+
+    The table has nccl-tests' columns, so that its parsers read it. Times are those of the steady state; in place
+    and out of place are alike. With -c 1 data of small sizes are carried through and checked; N/A is not checked.
+    """
+    from clusim.nccl import parse_assignments
+    from clusim.nccltests.operations import program_named
+    from clusim.nccltests.sweep import devices, library_code, place, rows
+    from clusim.nccltests.table import foot, head, json_of, table_head
+
+    began = strftime(NOW, localtime())
+    test = program_named(program)
+    options = parse_flags({name: value for name, value in flags.items() if value is not None})
+    env = parse_assignments(environment)
+    where = place(
+        topology,
+        nodes,
+        options,
+        processes=procs_per_node,
+        version=nccl_version,
+        env=tuple(env.items()),
+    )
+    found = devices(where, options)
+    library = library_code(where.setup)
+    target = _output(options)
+    note = f"clusim: simulated {topology}, {where.setup.num_nodes} x {where.processes} processes"
+    show = (lambda line: None) if as_json else click.echo
+    for text in head(test.binary, options, library, found, note):
+        show(text)
+    every = []
+    for _ in range(options.run_cycles):
+        lines = []
+        for text in table_head(options):
+            show(text)
+        for line in rows(where, test, options, jobs=jobs):
+            show(line.text())
+            lines.append(line)
+        for text in foot(test.binary, lines):
+            show(text)
+        every = lines
+    names = [f"{name}={value}" for name, value in env.items()]
+    data = json_of(
+        *(test.binary, options, library, found, every),
+        args=["clusim", *sys.argv[1:]],
+        env=names,
+        times=(began, strftime(NOW, localtime())),
+    )
+    if target is not None:
+        target.write_text(json.dumps(data) + "\n", encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps(data))
+    return int(data["out_of_bounds"]["count"] > 0)
+
+
+def _output(options: Options) -> Path | None:
+    if not options.output_file:
+        return None
+    path = Path(options.output_file)
+    if not path.parent.is_dir():
+        raise InputError(f"-J {options.output_file}: no directory {path.parent}")
+    return path

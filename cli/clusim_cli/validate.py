@@ -1,0 +1,71 @@
+"""``clusim validate``: predictions against measurements of nccl-tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from clusim_cli.params import GRANULARITY
+from clusim_cli.progress import counted_progress
+
+__all__ = ["command"]
+
+
+@click.command("validate", short_help="Compare predictions with measurements of nccl-tests.")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--system", help="Only rows of this system; for outputs of nccl-tests, the preset they ran on."
+)
+@click.option("--per-group", type=click.IntRange(0), default=None,
+              help="Most sizes per group that are predicted; 0 is all.  [default: 4]")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
+@click.option("--granularity", type=GRANULARITY, default=None,
+              help="As of `clusim run`.  [default: as exact as seconds allow]")  # fmt: skip
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw measured against predicted.")
+@click.option("--markdown", type=click.Path(path_type=Path),
+              help="Write the figures into this page, between its marks.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+def command(
+    files: tuple[Path, ...],
+    system: str | None,
+    per_group: int | None,
+    jobs: int | None,
+    granularity: str | int | None,
+    plot: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+    no_progress: bool,
+) -> None:
+    """Predict what FILES measured and print how far off that is.
+
+    A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
+    nccl_version, gpus_per_process, cuda_graph, size_bytes and time_us, or what a program of nccl-tests printed. The
+    system is the name of a preset or a topology file.
+    """
+    from clusim.nccltests.measurements import read_measurements
+    from clusim.nccltests.text import report_lines
+    from clusim.nccltests.validate import PER_GROUP, validate
+
+    rows = read_measurements(files, system=system)
+    with counted_progress(not no_progress, "predicted") as progress:
+        report = validate(
+            rows,
+            per_group=PER_GROUP if per_group is None else per_group,
+            jobs=jobs,
+            granularity=granularity or "",
+            progress=progress,
+        )
+    if plot is not None:
+        from clusim.report.accuracy import save_accuracy
+
+        save_accuracy(report.curves(), plot)
+    if markdown is not None:
+        from clusim.nccltests.text import write_page
+
+        write_page(report, markdown, plot)
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))

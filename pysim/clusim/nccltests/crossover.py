@@ -1,0 +1,197 @@
+"""Which algorithm is best at which size: everything NCCL could use, and kernels it does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.nccl import programs
+from clusim.nccl.constants import Algorithm
+from clusim.nccltests.jobs import Case, Failure, Progress, kernels
+from clusim.nccltests.kernel import runnable
+from clusim.nccltests.launch import Launch, host_of, overhead_ps
+from clusim.nccltests.setup import Setup
+from clusim.units import format_size
+
+__all__ = ["CUSTOM", "SIZES", "Crossover", "crossover", "table_lines", "tuner_csv"]
+
+SIZES = tuple(1 << power for power in range(10, 31, 2))
+"""1 KiB to 1 GiB."""
+
+CUSTOM = ("oneshot-ll", "twoshot-ll", "twoshot", "multimem")
+"""All-reduces of inference engines: all is written to every rank; or each reduces a block and writes it back, itself or
+by the switch."""
+
+ONESHOT_MOST = 4 << 20
+"""Largest size that a one-shot all-reduce is tried with [bytes]; it moves n - 1 times the data."""
+
+_TUNER_NAMES = {
+    Algorithm.TREE: "tree",
+    Algorithm.RING: "ring",
+    Algorithm.COLLNET_DIRECT: "collnet_direct",
+    Algorithm.COLLNET_CHAIN: "collnet_chain",
+    Algorithm.NVLS: "nvls",
+    Algorithm.NVLS_TREE: "nvls_tree",
+    Algorithm.PAT: "pat",
+}
+"""Names in the configuration of NCCL's example tuner plugin."""
+
+LAST_BYTE = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Times per size.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Candidates; NCCL's are algorithm and protocol.
+    times_us : list of dict
+        Per size: candidate -> time of an iteration [us].
+    chosen : tuple of str
+        Per size what NCCL would choose.
+    left_out : dict
+        Candidate that cannot run here -> why.
+    """
+
+    setup: Setup
+    operation: str
+    sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    times_us: list[dict[str, float]]
+    chosen: tuple[str, ...]
+    left_out: dict[str, str]
+
+    def best(self, index: int, *, nccl_only: bool = False) -> str:
+        """Return the fastest candidate at a size."""
+        times = self.times_us[index]
+        known = [name for name in times if not (nccl_only and name in CUSTOM)]
+        return min(known, key=lambda name: times[name])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all times, ready for JSON."""
+        return {
+            "topology": self.setup.comm.name,
+            "collective": self.operation,
+            "num_ranks": self.setup.num_ranks,
+            "nccl_version": str(self.setup.comm.version),
+            "left_out": self.left_out,
+            "sizes": [
+                {
+                    "size_bytes": size,
+                    "best": self.best(index),
+                    "nccl_chooses": self.chosen[index],
+                    "times_us": {k: round(v, 3) for k, v in self.times_us[index].items()},
+                }
+                for index, size in enumerate(self.sizes)
+            ],
+        }
+
+
+def crossover(
+    setup: Setup,
+    operation: str = "allreduce",
+    sizes: Sequence[int] = SIZES,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Crossover:
+    """Simulate every candidate at every size."""
+    if operation not in programs.COLLECTIVE_OF:
+        known = ", ".join(programs.COLLECTIVE_OF)
+        raise InputError(f"collective {operation!r}: nothing to choose; one of {known}")
+    comm = setup.comm
+    ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
+    own = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
+    cases = {}
+    for size in sizes:
+        for name, way in ways.items():
+            cases[size, name] = Case(setup, operation, size, forced=way)
+        for name in own:
+            if size <= ONESHOT_MOST or not name.startswith("oneshot"):
+                cases[size, name] = Case(setup, operation, size, custom=name)
+    found = kernels(cases.values(), jobs=jobs, progress=progress)
+    extra_ps = overhead_ps(host_of(comm), Launch())
+    times: list[dict[str, float]] = [{} for _ in sizes]
+    left_out: dict[str, str] = {}
+    for (size, name), case in cases.items():
+        kernel = found[case]
+        if isinstance(kernel, Failure):
+            left_out[name] = kernel.reason
+        else:
+            times[sizes.index(size)][name] = (kernel.time_ps + extra_ps) / 1e6
+    if not all(times):
+        reason = next(iter(left_out.values()))
+        raise InputError(f"{operation}: nothing could be simulated: {reason}")
+    names = [name for name in (*ways, *own) if any(name in row for row in times)]
+    return Crossover(
+        *(setup, operation, tuple(sizes), tuple(names), times),
+        tuple(_choice(setup, operation, size) for size in sizes),
+        left_out,
+    )
+
+
+def _choice(setup: Setup, operation: str, size: int) -> str:
+    chosen = setup.comm.select(programs.COLLECTIVE_OF[operation], size)
+    return f"{chosen.algorithm.value} {chosen.protocol.value}"
+
+
+def table_lines(found: Crossover) -> list[str]:
+    """Return a table of times, the best marked, and what NCCL's own choice costs against the best of NCCL's."""
+    widths = {name: max(9, len(name) + 1) for name in found.names}
+    group = found.setup.comm.group
+    lines = [
+        f"{found.operation} on {found.setup.comm.name}: {group.num_ranks} GPUs,"
+        f" NCCL {found.setup.comm.version}; time of an iteration [us], * best",
+        "",
+        f"{'size':>9}" + "".join(f"  {n:>{w}}" for n, w in widths.items()) + "  NCCL chooses",
+    ]
+    for index, size in enumerate(found.sizes):
+        times, best = found.times_us[index], found.best(index)
+        cells = []
+        for name, width in widths.items():
+            text = f"{times[name]:,.1f}" if name in times else "-"
+            cells.append(f"  {text + ('*' if name == best else ' '):>{width}}")
+        lines.append(f"{format_size(size):>9}{''.join(cells)}  {_verdict(found, index)}")
+    return [*lines, *(f"{name}: left out: {why}" for name, why in found.left_out.items())]
+
+
+def _verdict(found: Crossover, index: int) -> str:
+    chosen, times = found.chosen[index], found.times_us[index]
+    if chosen not in times:
+        return f"{chosen} (not simulated)"
+    best = found.best(index, nccl_only=True)
+    loss = times[chosen] / times[best] - 1
+    return chosen if loss < 0.005 else f"{chosen}, {loss:.0%} over {best}"
+
+
+def tuner_csv(found: Crossover) -> list[str]:
+    """Return what the example tuner plugin of NCCL reads: for each range of sizes the best of NCCL's own."""
+    group = found.setup.comm.group
+    lines = [
+        "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
+    ]
+    names = {f"{a.value} {p.value}": (a, p) for a, p in runnable(found.setup.comm, found.operation)}
+    collective = found.operation.replace("_", "")
+    best = [found.best(index, nccl_only=True) for index in range(len(found.sizes))]
+    first = 0
+    for index, size in enumerate(found.sizes):
+        last = index == len(found.sizes) - 1
+        if not last and best[index + 1] == best[index]:
+            continue
+        end = LAST_BYTE if last else _between(size, found.sizes[index + 1])
+        algorithm, protocol = names[best[index]]
+        lines.append(
+            f"{collective},{first},{end},{_TUNER_NAMES[algorithm]},{protocol.value.lower()},"
+            f"-1,{group.num_nodes},{group.num_ranks},-1,-1"
+        )
+        first = end + 1
+    return lines
+
+
+def _between(low: int, high: int) -> int:
+    """Return the geometric mean of two sizes: where between them the best changes is not known better."""
+    return int((low * high) ** 0.5)

@@ -1,0 +1,146 @@
+"""Many predictions, spread over worker processes; each distinct one is made once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from clusim.errors import ClusimError
+from clusim.nccl.constants import Algorithm, Protocol
+from clusim.nccltests.kernel import Data, Kernel, custom, kernel
+from clusim.nccltests.setup import Setup
+
+__all__ = ["Case", "Failure", "in_order", "kernels", "workers"]
+
+Progress = Callable[[int, int], None]
+"""Called with how many of how many are done; raising from it ends the work."""
+
+BATCH = 6
+"""Most cases of a setup that one worker takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel that is to be timed; see `clusim.nccltests.kernel.kernel`."""
+
+    setup: Setup
+    operation: str
+    size_bytes: int
+    element_bytes: int = 4
+    granularity: str | int = ""
+    data: Data = Data()  # noqa: RUF009 - frozen
+    forced: tuple[Algorithm, Protocol] | None = None
+    custom: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A case that could not be simulated, and why."""
+
+    reason: str
+
+
+def _timed(case: Case) -> Kernel | Failure:
+    try:
+        if case.custom:
+            return custom(case.setup, case.custom, case.size_bytes)
+        return kernel(
+            case.setup,
+            case.operation,
+            case.size_bytes,
+            element_bytes=case.element_bytes,
+            granularity=case.granularity,
+            data=case.data,
+            forced=case.forced,
+        )
+    except ClusimError as error:
+        return Failure(str(error))
+
+
+def _batch(cases: list[Case]) -> list[Kernel | Failure]:
+    return [_timed(case) for case in cases]
+
+
+def _quiet() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of processes that ends at once when the block is left by an exception."""
+    pool = ProcessPoolExecutor(jobs, initializer=_quiet)
+    try:
+        yield pool
+    except BaseException:
+        for process in list(pool._processes.values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def in_order(cases: Sequence[Case], *, jobs: int | None = None) -> Iterator[Kernel | Failure]:
+    """Yield the kernels of cases in their order, each as soon as it and those before it are known."""
+    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(set(cases))))
+    if count == 1:
+        for case in cases:
+            yield _timed(case)
+        return
+    with workers(count) as pool:
+        futures = {case: pool.submit(_timed, case) for case in dict.fromkeys(cases)}
+        for case in cases:
+            yield futures[case].result()
+
+
+def kernels(
+    cases: Iterable[Case], *, jobs: int | None = None, progress: Progress | None = None
+) -> dict[Case, Kernel | Failure]:
+    """Return the kernel of every distinct case.
+
+    Parameters
+    ----------
+    jobs : int or None
+        Worker processes; None is one per core, 1 works in this process.
+    """
+    wanted = list(dict.fromkeys(cases))
+    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(wanted)))
+    tell = progress or (lambda done, total: None)
+    if count == 1:
+        return _here(wanted, tell)
+    found: dict[Case, Kernel | Failure] = {}
+    with workers(count) as pool:
+        waiting: dict[Future[list[Kernel | Failure]], list[Case]] = {
+            pool.submit(_batch, batch): batch for batch in _batches(wanted, count)
+        }
+        while waiting:
+            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in done:
+                batch = waiting.pop(future)
+                found.update(zip(batch, future.result(), strict=True))
+            tell(len(found), len(wanted))
+    return found
+
+
+def _here(wanted: list[Case], tell: Progress) -> dict[Case, Kernel | Failure]:
+    found: dict[Case, Kernel | Failure] = {}
+    for case in wanted:
+        found[case] = _timed(case)
+        tell(len(found), len(wanted))
+    return found
+
+
+def _batches(wanted: list[Case], count: int) -> list[list[Case]]:
+    """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last."""
+    by_setup: dict[Setup, list[Case]] = {}
+    for case in wanted:
+        by_setup.setdefault(case.setup, []).append(case)
+    size = max(1, min(BATCH, len(wanted) // (4 * count)))
+    batches = []
+    for cases in by_setup.values():
+        ordered = sorted(cases, key=lambda case: -case.size_bytes)
+        batches += [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    return sorted(batches, key=lambda batch: -(batch[0].setup.nodes or 1))

@@ -1,0 +1,118 @@
+"""What launching adds: the time per iteration of a stream of collectives, from the time of one kernel.
+
+Iterations are enqueued ahead, so in the steady state an iteration takes as long as the slower of two things: the host,
+which enqueues one collective on every GPU of a process, and the GPU, which runs one kernel after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusim.hardware import launch as figures
+from clusim.hardware.figures import Figure
+from clusim.nccl import Communicator
+from clusim.units import parse_time
+
+__all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
+
+_ARCHITECTURES = (
+    (100, "blackwell"),
+    (90, "hopper"),
+    (89, "ada"),
+    (80, "ampere"),
+    (70, "volta"),
+    (0, "pascal"),
+)
+_PATTERNS = ("alltoall", "gather", "scatter", "sendrecv", "hypercube")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How collectives are launched.
+
+    Attributes
+    ----------
+    gpus_per_thread : int
+        GPUs that one thread drives, nccl-tests' ``-g``: its launches are grouped and come one after the other.
+    graph : bool
+        Whether iterations were captured in a CUDA graph, nccl-tests' ``-G``.
+    aggregated : int
+        Iterations launched as one group, nccl-tests' ``-m``; the time is that of one of them.
+    blocking : bool
+        Whether the host waits for every iteration, nccl-tests' ``-z``.
+    """
+
+    gpus_per_thread: int = 1
+    graph: bool = False
+    aggregated: int = 1
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What launching depends on: architecture of the GPUs, vendor of the CPUs, ranks of the communicator."""
+
+    architecture: str
+    vendor: str
+    num_ranks: int
+
+
+def host_of(comm: Communicator) -> Host:
+    """Return the host of a communicator, by its oldest GPU."""
+    capability, name = comm.group.lowest_capability, comm.group.cpu_vendor
+    architecture = next(arch for least, arch in _ARCHITECTURES if capability >= least)
+    known = name if name in figures.HOST_LAUNCH else "other"
+    return Host(architecture, known, comm.group.num_ranks)
+
+
+def _ps(table: Mapping[str, Figure], key: str) -> int:
+    return parse_time(str(table[key].value))
+
+
+def overhead_ps(host: Host, launch: Launch) -> int:
+    """Return the time from the last step of a kernel to the first step of the next [ps]."""
+    arch = host.architecture
+    time_ps = _ps(figures.KERNEL_OVERHEAD, arch)
+    if launch.graph:
+        known = arch if arch in figures.GRAPH_NODE else "hopper"
+        time_ps -= _ps(figures.STREAM_LAUNCH, known) - _ps(figures.GRAPH_NODE, known)
+        if launch.gpus_per_thread > 1:
+            time_ps += _ps(figures.GROUP_GRAPH, host.vendor)
+    return time_ps
+
+
+def period_ps(host: Host, operation: str, launch: Launch) -> int:
+    """Return the time of the host per iteration [ps]; a graph has none."""
+    if launch.graph:
+        return 0
+    cpu = host.vendor
+    count = max(1, min(launch.gpus_per_thread, host.num_ranks))
+    if count == 1:
+        time_ps = _ps(figures.HOST_LAUNCH, cpu)
+    else:
+        time_ps = _ps(figures.GROUP_BASE, cpu) + count * _ps(figures.GROUP_LAUNCH, cpu)
+    return time_ps + count * _messages(operation, host.num_ranks) * _ps(figures.P2P_TASK, cpu)
+
+
+def _messages(operation: str, num_ranks: int) -> int:
+    """Return the sends and receives that a rank enqueues."""
+    if operation not in _PATTERNS:
+        return 0
+    if operation == "alltoall":
+        return 2 * num_ranks
+    if operation == "hypercube":
+        return 2 * (num_ranks - 1).bit_length()
+    return num_ranks if operation in ("gather", "scatter") else 2
+
+
+def iteration_ps(host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch) -> int:
+    """Return what nccl-tests reports for a kernel that takes `kernel_ps` [ps]; 0 is a call without data."""
+    if isinstance(host, Communicator):
+        host = host_of(host)
+    host_ps = period_ps(host, operation, launch)
+    if kernel_ps == 0:
+        return _ps(figures.EMPTY_CALL, host.vendor) * max(1, launch.gpus_per_thread)
+    times = max(1, launch.aggregated)
+    gpu_ps = kernel_ps + overhead_ps(host, launch) // times
+    return host_ps + gpu_ps if launch.blocking else max(host_ps // times, gpu_ps)

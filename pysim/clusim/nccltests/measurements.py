@@ -1,0 +1,235 @@
+"""Measured times of nccl-tests: from CSV files with one row per size, and from what the programs printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusim import resources
+from clusim.errors import InputError
+from clusim.nccltests.launch import Launch
+from clusim.nccltests.operations import program_named
+from clusim.nccltests.setup import Setup
+
+__all__ = ["COLUMNS", "Group", "Row", "groups", "read_measurements", "setup_of"]
+
+NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
+COLUMNS = (
+    *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),
+    *("nccl_version", "gpus_per_process", "cuda_graph", "size_bytes", "time_us", "source"),
+)
+"""Columns of a CSV file that are used; others are ignored."""
+
+HOST_GPUS = {"gb200-nvl72": 4}
+"""GPUs per operating system where the preset is a rack of many: their ``n_nodes`` counts trays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a curve of measurements has in common; fields as the columns."""
+
+    system: str
+    n_nodes: int
+    n_gpus: int
+    collective: str
+    algorithm: str = "auto"
+    protocol: str = "auto"
+    channels: int = 0
+    nccl_version: str = ""
+    gpus_per_process: int = 0
+    cuda_graph: bool = False
+
+    @property
+    def launch(self) -> Launch:
+        """Return how it was launched; one process per GPU if that is not known."""
+        return Launch(max(1, self.gpus_per_process), self.cuda_graph)
+
+    @property
+    def title(self) -> str:
+        """Return what distinguishes it from others of its system, in short."""
+        words = [f"{self.n_nodes}x{self.n_gpus // self.n_nodes}", self.collective]
+        words += [word for word in (self.algorithm, self.protocol) if word != "auto"]
+        if self.channels:
+            words.append(f"{self.channels}ch")
+        if self.gpus_per_process > 1:
+            words.append(f"-g{self.gpus_per_process}")
+        if self.cuda_graph:
+            words.append("graph")
+        return " ".join([*words, self.nccl_version]).strip()
+
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Return the environment that forces what was forced."""
+        found = []
+        if self.algorithm != "auto":
+            found.append(("NCCL_ALGO", self.algorithm))
+        if self.protocol != "auto":
+            found.append(("NCCL_PROTO", self.protocol))
+        if self.channels:
+            found += [
+                ("NCCL_MIN_NCHANNELS", str(self.channels)),
+                ("NCCL_MAX_NCHANNELS", str(self.channels)),
+            ]
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured size."""
+
+    group: Group
+    size_bytes: int
+    time_us: float
+    source: str = ""
+    where: str = ""
+
+
+def read_measurements(paths: Sequence[str | Path], *, system: str | None = None) -> list[Row]:
+    """Return the rows of CSV files and of outputs of nccl-tests.
+
+    Parameters
+    ----------
+    system : str or None
+        Of CSV files, only the rows of this system; for outputs of nccl-tests, which do not say, what they ran on.
+    """
+    rows: list[Row] = []
+    for path in paths:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        first = next((line for line in text.splitlines() if line.strip()), "")
+        if "," in first and "time_us" in first.lower():
+            rows += _csv_rows(text, str(path), system)
+        else:
+            rows += _table_rows(str(path), system)
+    if not rows:
+        only = f" of system {system!r}" if system else ""
+        raise InputError(f"{', '.join(map(str, paths))}: no measurements{only}")
+    return rows
+
+
+def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
+    reader = csv.DictReader(io.StringIO(text))
+    names = reader.fieldnames or ()
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        raise InputError(f"{path}: no column {', '.join(missing)}; needed are {', '.join(NEEDED)}")
+    rows = []
+    systems: set[str] = set()
+    for values in reader:
+        where = f"{path}:{reader.line_num}"
+        if None in values or any(value is None for value in values.values()):
+            raise InputError(
+                f"{where}: {len(names)} columns in the header, not as many in this row"
+            )
+        systems.add(values["system"])
+        if system is None or values["system"] == system:
+            rows.append(_row(values, where))
+    if not rows and systems:
+        known = ", ".join(sorted(systems))
+        raise InputError(f"{path}: no rows of system {system!r}; it has {known}")
+    return rows
+
+
+def _whole(values: dict[str, str], name: str, where: str, *, least: int, default: int = 0) -> int:
+    text = (values.get(name) or "").strip()
+    if not text:
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise InputError(f"{where}: {name} {text!r}: not a whole number") from None
+    if number < least:
+        raise InputError(f"{where}: {name} {number}: must be at least {least}")
+    return number
+
+
+def _row(values: dict[str, str], where: str) -> Row:
+    try:
+        time_us = float(values["time_us"])
+    except ValueError:
+        raise InputError(f"{where}: time_us {values['time_us']!r}: not a number") from None
+    group = Group(
+        values["system"].strip(),
+        _whole(values, "n_nodes", where, least=1, default=1),
+        _whole(values, "n_gpus", where, least=2),
+        program_named(values["collective"].strip()).name,
+        (values.get("algorithm") or "auto").strip().lower() or "auto",
+        (values.get("protocol") or "auto").strip().lower() or "auto",
+        _whole(values, "channels", where, least=1),
+        (values.get("nccl_version") or "").strip(),
+        _whole(values, "gpus_per_process", where, least=1),
+        (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
+    )
+    size = _whole(values, "size_bytes", where, least=0)
+    return Row(group, size, time_us, (values.get("source") or "").strip(), where)
+
+
+def _table_rows(path: str, system: str | None) -> list[Row]:
+    from clusim.logs import read_logs
+
+    log = read_logs([path])
+    rows: list[Row] = []
+    for run in log.runs:
+        name = run.collective()
+        if system is None:
+            raise InputError(
+                f"{path}: an output of nccl-tests does not name the system; give --system PRESET"
+            )
+        if not name or " or " in name or not run.devices:
+            what = f"{name}, which is not one" if name else "which program it is from"
+            raise InputError(
+                f"{path}:{run.line}: cannot tell {what}; keep the lines of nccl-tests in front of the table"
+            )
+        hosts = len({device.host for device in run.devices})
+        group = Group(
+            system,
+            hosts,
+            run.n_ranks,
+            program_named(name).name,
+            nccl_version=_release(run.library),
+            gpus_per_process=run.config.get("nGpus", 1),
+            cuda_graph=run.config.get("graph", 0) > 0,
+        )
+        for size, time_us, line in zip(run.sizes, run.column("time"), run.row_lines, strict=True):
+            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}"))
+    return rows
+
+
+def _release(library: str) -> str:
+    """Return the release behind a number as 22807."""
+    if not library.isdecimal():
+        return ""
+    number = int(library)
+    major, rest = divmod(number, 10_000 if number >= 10_000 else 1000)
+    minor, patch = divmod(rest, 100)
+    return f"{major}.{minor}.{patch}"
+
+
+def groups(rows: Sequence[Row]) -> dict[Group, list[Row]]:
+    """Return the rows by what they have in common, in the order of sizes."""
+    found: dict[Group, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, []).append(row)
+    return {group: sorted(own, key=lambda row: row.size_bytes) for group, own in found.items()}
+
+
+def setup_of(group: Group) -> Setup:
+    """Return the machines of a group: its system is a preset, of which so many GPUs of so many machines take part."""
+    if resources.find_topology(group.system) is None and not Path(group.system).exists():
+        known = ", ".join(sorted(resources.shipped_topologies()))
+        raise InputError(
+            f"system {group.system!r}: not a preset or topology file; presets are {known}"
+        )
+    one = Setup(group.system, version=group.nccl_version or Setup.version, env=group.env())
+    has = one.fabric.num_ranks // max(1, one.fabric.num_zones)
+    hosts = HOST_GPUS.get(group.system)
+    nodes = -(-group.n_gpus // has) if hosts else group.n_nodes
+    per_node, rest = divmod(group.n_gpus, nodes)
+    if rest or per_node > has:
+        raise InputError(
+            f"{group.system}: {group.n_gpus} GPUs on {nodes} machines; each has {has}, and all must use as many"
+        )
+    return replace(
+        one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None
+    )

@@ -1,0 +1,204 @@
+"""The command line of an nccl-tests program: names, meanings and limits of its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from clusim.errors import InputError
+
+__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "Options", "parse_flags"]
+
+TYPES: dict[str, tuple[int, str]] = {
+    "int8": (1, "int8"),
+    "uint8": (1, "uint8"),
+    "int32": (4, "int32"),
+    "uint32": (4, "uint32"),
+    "int64": (8, "int64"),
+    "uint64": (8, "uint64"),
+    "half": (2, "float16"),
+    "float": (4, "float32"),
+    "double": (8, "float64"),
+    "bfloat16": (2, "bfloat16"),
+    "f8e4m3": (1, "f8e4m3"),
+    "f8e5m2": (1, "f8e5m2"),
+}
+"""nccl-tests' name of a type -> its size [bytes], its name here."""
+
+OPS = ("sum", "prod", "max", "min", "avg", "mulsum")
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag: its letter, its long name, the field it sets, what it takes and what it does here."""
+
+    letter: str
+    name: str
+    attribute: str
+    takes: str
+    help: str
+
+
+@dataclass
+class Options:
+    """Values of the flags, with nccl-tests' defaults; sizes in bytes."""
+
+    nthreads: int = 1
+    ngpus: int = 1
+    minbytes: int = 32 << 20
+    maxbytes: int = 32 << 20
+    stepbytes: int = 1 << 20
+    stepfactor: int = 1
+    iters: int = 20
+    agg_iters: int = 1
+    warmup_iters: int = 1
+    run_cycles: int = 1
+    parallel_init: int = 0
+    check: int = 1
+    op: str = "sum"
+    datatype: str = "float"
+    root: int = 0
+    blocking: int = 0
+    stream_null: int = 0
+    timeout: int = 0
+    cudagraph: int = 0
+    report_cputime: int = 0
+    report_timestamps: int = 0
+    average: int = 1
+    local_register: int = 0
+    cta_policy: int = -1
+    device_implementation: int = 0
+    device_cta_count: int = 16
+    memory_report: int = 0
+    output_file: str = ""
+    given: set[str] = field(default_factory=set)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Return the types to test."""
+        return tuple(TYPES) if self.datatype == "all" else (self.datatype,)
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Return the reductions to test."""
+        return OPS if self.op == "all" else (self.op,)
+
+    def sizes(self) -> list[int]:
+        """Return the requested sizes, in order [bytes]."""
+        found = []
+        size = self.minbytes
+        while size <= self.maxbytes:
+            found.append(size)
+            size = size * self.stepfactor if self.stepfactor > 1 else size + self.stepbytes
+            if len(found) > MOST_SIZES:
+                raise InputError(
+                    f"-i {self.stepbytes}: more than {MOST_SIZES} sizes; give a larger step, or -f 2"
+                )
+            if size == 0:
+                raise InputError(
+                    "-b 0 -f: zero times anything stays zero; give -b 8, or a step with -i"
+                )
+        return found
+
+
+MOST_SIZES = 4096
+
+FLAGS = (
+    Flag("t", "nthreads", "nthreads", "count", "threads per process; each has its own GPUs"),
+    Flag("g", "ngpus", "ngpus", "count", "GPUs per thread, launched one after the other"),
+    Flag("b", "minbytes", "minbytes", "size", "smallest size"),
+    Flag("e", "maxbytes", "maxbytes", "size", "largest size"),
+    Flag("i", "stepbytes", "stepbytes", "size", "step between sizes"),
+    Flag("f", "stepfactor", "stepfactor", "count", "factor between sizes"),
+    Flag("n", "iters", "iters", "count", "iterations; shown, all are alike here"),
+    Flag("m", "agg_iters", "agg_iters", "count", "iterations launched as one group"),
+    Flag("w", "warmup_iters", "warmup_iters", "number", "warm-up iterations; shown"),
+    Flag("N", "run_cycles", "run_cycles", "count", "print the table so many times"),
+    Flag("p", "parallel_init", "parallel_init", "number", "shown"),
+    Flag("c", "check", "check", "number", "verify data of small sizes"),
+    Flag("o", "op", "op", "op", "reduction: sum prod max min avg mulsum all"),
+    Flag("d", "datatype", "datatype", "type", "type of the elements, or all"),
+    Flag("r", "root", "root", "number", "root of broadcast, reduce, gather, scatter"),
+    Flag("z", "blocking", "blocking", "number", "wait for every collective"),
+    Flag("y", "stream_null", "stream_null", "number", "accepted"),
+    Flag("T", "timeout", "timeout", "number", "accepted"),
+    Flag("G", "cudagraph", "cudagraph", "number", "launch as CUDA graph"),
+    Flag("C", "report_cputime", "report_cputime", "number", "report the time of the host"),
+    Flag("S", "report_timestamps", "report_timestamps", "number", "add the time of day"),
+    Flag("J", "output_file", "output_file", "file", "write JSON to a file"),
+    Flag("a", "average", "average", "number", "accepted: all ranks are alike"),
+    Flag(
+        "R", "local_register", "local_register", "number", "accepted; registration is not modelled"
+    ),
+    Flag("x", "cta_policy", "cta_policy", "number", "accepted"),
+    Flag("D", "device_implementation", "device_implementation", "number", "only 0"),
+    Flag("V", "device_cta_count", "device_cta_count", "number", "accepted"),
+    Flag("M", "memory_report", "memory_report", "number", "accepted"),
+)
+"""Flags of nccl-tests 2.17."""
+
+
+def _wrong(flag: Flag, value: str, want: str) -> NoReturn:
+    raise InputError(f"-{flag.letter} {value!r}: {want}")
+
+
+def parse_size(flag: Flag, value: str) -> int:
+    """Return a size as nccl-tests reads it: a number and K, M or G, which are powers of two [bytes]."""
+    text = value.strip().lower()
+    unit = text[-1:] if text[-1:] in ("k", "m", "g") else ""
+    try:
+        number = float(text.removesuffix(unit) if unit else text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number * _UNITS[unit] < 2**62:
+        _wrong(flag, value, "not a size; write for example 8, 64K, 128M or 8G")
+    return int(number * _UNITS[unit])
+
+
+def _number(flag: Flag, value: str) -> int:
+    least = 1 if flag.takes == "count" else 0
+    if not value.isdecimal() or len(value) > 9 or int(value) < least:
+        _wrong(flag, value, f"not a whole number of at least {least}")
+    return int(value)
+
+
+def _name(flag: Flag, value: str, names: Sequence[str]) -> str:
+    if value not in (*names, "all"):
+        _wrong(flag, value, f"not known; one of {', '.join(names)} or all")
+    return value
+
+
+def value_of(flag: Flag, value: str) -> int | str:
+    """Return what a flag's text means."""
+    if flag.takes == "size":
+        return parse_size(flag, value)
+    if flag.takes == "op":
+        return _name(flag, value, OPS)
+    if flag.takes == "type":
+        return _name(
+            flag, {"fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}.get(value, value), tuple(TYPES)
+        )
+    if flag.takes == "file":
+        return value
+    return _number(flag, value)
+
+
+def parse_flags(values: dict[str, str]) -> Options:
+    """Return the options of flags given by attribute name, checked against each other."""
+    options = Options()
+    for flag in FLAGS:
+        if flag.attribute in values:
+            setattr(options, flag.attribute, value_of(flag, values[flag.attribute]))
+            options.given.add(flag.letter)
+    if options.minbytes > options.maxbytes:
+        raise InputError(
+            f"-b {options.minbytes} -e {options.maxbytes}: the smallest size is above the largest"
+        )
+    if options.device_implementation:
+        raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
+    if options.stepfactor == 1 and options.stepbytes == 0 and options.minbytes < options.maxbytes:
+        raise InputError("-i 0: must be at least 1")
+    return options

@@ -1,0 +1,113 @@
+"""Which machines take part, with which NCCL; fabrics and communicators are made once per process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from clusim import fabric
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+from clusim.nccl import Communicator, communicator, parse_env, parse_version
+
+__all__ = ["Setup"]
+
+KEPT = 24
+"""Fabrics and communicators that a process keeps."""
+
+CHOICES = ("NCCL_ALGO", "NCCL_PROTO")
+"""Variables that only the tuner looks at, not the search for channels."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Machines and NCCL of a run.
+
+    Attributes
+    ----------
+    topology : str
+        Preset or file.
+    nodes : int or None
+        Machines that are joined; None is what the topology has.
+    per_node : int or None
+        GPUs of every machine that take part; None is all.
+    version : str
+        Release of NCCL.
+    env : tuple of (str, str)
+        Its environment variables.
+    """
+
+    topology: str
+    nodes: int | None = None
+    per_node: int | None = None
+    version: str = "2.27"
+    env: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """Return the fabric of all GPUs of the machines."""
+        return _fabric(self.topology, self.nodes)
+
+    @cached_property
+    def comm(self) -> Communicator:
+        """Return the communicator of the GPUs that take part."""
+        return _communicator(self)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the machines."""
+        return self.comm.group.num_nodes
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the GPUs that take part."""
+        return self.comm.group.num_ranks
+
+    def smaller(self, nodes: int) -> Setup:
+        """Return the same with so many machines."""
+        return replace(self, nodes=nodes)
+
+    def __hash__(self) -> int:
+        """Hash what was given."""
+        return hash((self.topology, self.nodes, self.per_node, self.version, self.env))
+
+
+@lru_cache(KEPT)
+def _fabric(topology: str, nodes: int | None) -> Fabric:
+    return fabric.load(topology, nodes=nodes)
+
+
+def _communicator(setup: Setup) -> Communicator:
+    """Return the communicator; what only the tuner looks at shares one search."""
+    searched = tuple(item for item in setup.env if item[0] not in CHOICES)
+    common = _searched(setup.topology, setup.nodes, setup.per_node, setup.version, searched)
+    return replace(common, settings=parse_env(dict(setup.env)))
+
+
+@lru_cache(KEPT)
+def _searched(
+    topology: str,
+    nodes: int | None,
+    per_node: int | None,
+    version: str,
+    env: tuple[tuple[str, str], ...],
+) -> Communicator:
+    machine = _fabric(topology, nodes)
+    ranks = None if per_node is None else _first_of_each(machine, per_node)
+    return communicator(machine, parse_version(version), parse_env(dict(env)), ranks=ranks)
+
+
+def _first_of_each(machine: Fabric, per_node: int) -> list[int]:
+    """Return the ranks of the first `per_node` GPUs of every machine."""
+    zone = {node.name: node.zone for node in machine.nodes}
+    seen: dict[int, int] = {}
+    ranks = []
+    for rank, name in enumerate(machine.ranks):
+        number = seen.get(zone[name], 0)
+        seen[zone[name]] = number + 1
+        if number < per_node:
+            ranks.append(rank)
+    least = min(seen.values(), default=0)
+    if least < per_node:
+        raise InputError(f"{per_node} GPUs per machine: a machine of {machine.name} has {least}")
+    return ranks

@@ -1,0 +1,159 @@
+"""A run of an nccl-tests program: every size, type and operation of its flags, predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from time import localtime, strftime
+
+from clusim.errors import InputError
+from clusim.nccltests.jobs import Case, Failure, in_order
+from clusim.nccltests.kernel import Data, Kernel
+from clusim.nccltests.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccltests.operations import Program
+from clusim.nccltests.options import TYPES, Options
+from clusim.nccltests.setup import Setup
+from clusim.nccltests.table import Device, Half, Line
+
+__all__ = ["Place", "devices", "library_code", "place", "rows"]
+
+NO_DATA = ("f8e4m3", "f8e5m2", "mulsum")
+"""Types and operations whose numbers are not modelled: they move like others of their size, but are not verified."""
+
+PRODUCTS = {
+    "p100-sxm2": "Tesla P100-SXM2-16GB",
+    "v100-sxm2": "Tesla V100-SXM2-32GB",
+    "a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB",
+    "a100-sxm4-80gb": "NVIDIA A100-SXM4-80GB",
+    "h100-sxm5": "NVIDIA H100 80GB HBM3",
+    "h200-sxm5": "NVIDIA H200",
+    "gh200": "NVIDIA GH200 120GB",
+    "b200-sxm": "NVIDIA B200",
+    "gb200": "NVIDIA GB200",
+}
+"""Names as the driver reports them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which GPUs run the test: machines, and processes on each."""
+
+    setup: Setup
+    processes: int
+
+
+def place(
+    topology: str,
+    nodes: int | None,
+    options: Options,
+    *,
+    processes: int | None,
+    version: str,
+    env: tuple[tuple[str, str], ...],
+) -> Place:
+    """Return which GPUs take part.
+
+    `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
+    """
+    setup = Setup(topology, nodes, None, version, env)
+    has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
+    each = options.ngpus * options.nthreads
+    if processes is None:
+        processes = 1 if each > 1 else has
+    per_node = processes * each
+    if per_node > has:
+        raise InputError(
+            f"{per_node} GPUs per machine: {topology} has {has}; -g times -t times the processes per machine"
+        )
+    if per_node * setup.fabric.num_zones < 2:
+        raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
+    return Place(replace(setup, per_node=per_node if per_node < has else None), processes)
+
+
+def library_code(setup: Setup) -> int:
+    """Return NCCL's release as its header has it: 22703 is 2.27.3."""
+    version = setup.comm.version
+    if version[:2] < (2, 9):
+        return version.major * 1000 + version.minor * 100 + version.patch
+    return version.major * 10_000 + version.minor * 100 + version.patch
+
+
+def devices(where: Place, options: Options) -> list[Device]:
+    """Return the ranks as nccl-tests lists them; process numbers and bus numbers are made up."""
+    fabric, comm = where.setup.fabric, where.setup.comm
+    found = []
+    each = options.ngpus * options.nthreads
+    for machine in comm.machines:
+        for local, rank in enumerate(machine.ranks):
+            node = fabric.nodes[fabric.node_index[fabric.ranks[comm.ranks[rank]]]]
+            host = node.name.rpartition("/")[0] or fabric.name
+            chip = node.endpoint.chip if node.endpoint else ""
+            pid = 1000 + rank // each
+            bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
+            found.append(
+                Device(rank, pid, host, local, bus, PRODUCTS.get(chip, chip or node.model))
+            )
+    return found
+
+
+def rows(
+    where: Place, test: Program, options: Options, *, jobs: int | None = None
+) -> Iterator[Line]:
+    """Yield the rows in nccl-tests' order, each when it is known."""
+    setup = where.setup
+    ranks = setup.num_ranks
+    if test.rooted and options.root >= ranks:
+        raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
+    heads: list[tuple[int, int, str, str]] = []
+    cases: list[Case | None] = []
+    for kind in options.types:
+        element, dtype = TYPES[kind]
+        for op in options.ops if test.reduces else ("none",):
+            data = _data(dtype, op, options.root if test.rooted else -1, options.check > 0)
+            for wanted in options.sizes():
+                count = test.count(wanted, element, ranks)
+                size = test.size(count, element, ranks)
+                heads.append((size, count, kind, op))
+                case = Case(setup, test.operation, size, element, data=data) if size else None
+                cases.append(case)
+    launch = Launch(
+        options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
+    )
+    kernels = in_order([case for case in cases if case is not None], jobs=jobs)
+    for number, case in enumerate(cases):
+        found = next(kernels) if case is not None else Kernel(0, "-", "-", 0)
+        if isinstance(found, Failure):
+            raise InputError(found.reason)
+        yield _line(heads[number], found, launch, where, test, options)
+
+
+def _data(dtype: str, op: str, root: int, verify: bool) -> Data:
+    known = dtype not in NO_DATA and op not in NO_DATA
+    redop = op if op not in ("none", "mulsum") else "sum"
+    return Data(dtype if dtype not in NO_DATA else "uint8", redop, root, verify and known)
+
+
+def _line(
+    head: tuple[int, int, str, str],
+    found: Kernel,
+    launch: Launch,
+    where: Place,
+    test: Program,
+    options: Options,
+) -> Line:
+    size, count, kind, op = head
+    host = host_of(where.setup.comm)
+    time_ps = iteration_ps(host, test.operation, found.time_ps, launch)
+    ranks = host.num_ranks
+    if options.report_cputime:
+        shown_ps = period_ps(host, test.operation, launch) // max(1, launch.aggregated)
+    else:
+        shown_ps = time_ps
+    moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
+    algbw = moved / (time_ps / 1000) if time_ps else 0.0
+    wrong = 0 if size == 0 and options.check else found.wrong
+    half = Half(shown_ps / 1e6, algbw, algbw * test.bus_factor(ranks), wrong)
+    in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
+    stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
+    root = options.root if test.rooted else -1
+    return Line(size, count, kind, op, root, (half, in_place), stamp)

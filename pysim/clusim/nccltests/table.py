@@ -1,0 +1,234 @@
+"""The output of nccl-tests, column by column as its releases of 2025 print it; and the JSON that ``-J`` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from clusim.nccltests.options import Options
+
+__all__ = ["Device", "Half", "Line", "float_text", "foot", "head", "json_of", "table_head"]
+
+TESTS_VERSION = "2.17.9"
+"""Release whose layout this is."""
+
+JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A rank as the list of devices has it."""
+
+    rank: int
+    pid: int
+    host: str
+    device: int
+    bus: str
+    name: str
+
+    def line(self) -> str:
+        """Return its line."""
+        return (
+            f"#  Rank {self.rank:2d} Group {0:2d} Pid {self.pid:6d} on {self.host:>10s}"
+            f" device {self.device:2d} [{self.bus}] {self.name}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One half of a row: time [us], bandwidths [GB/s], wrong elements or None if they were not checked."""
+
+    time_us: float
+    algbw: float
+    busbw: float
+    wrong: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row."""
+
+    size: int
+    count: int
+    type: str
+    redop: str
+    root: int
+    halves: tuple[Half, Half]
+    stamp: str = ""
+
+    def text(self) -> str:
+        """Return it as printed."""
+        start = (
+            f"{self.size:12d}  {self.count:12d}  {self.type:>8s}  {self.redop:>6s}  {self.root:6d}"
+        )
+        stamp = f"{self.stamp:>21s}" if self.stamp else ""
+        return start + "".join(_half(half) for half in self.halves) + stamp
+
+
+def float_text(value: float, width: int) -> str:
+    """Return a number in `width` columns with as many of two decimals as fit."""
+    power, limit = 0, 1
+    while isfinite(value) and value >= limit:
+        power += 1
+        limit *= 10
+    if power < width - 2:
+        return f"{value:{width}.2f}"
+    if power < width - 1:
+        return f"{value:{width}.1f}"
+    if power < width + 1:
+        return f"{value:{width}.0f}"
+    return f"{value:{width}.1e}" if width >= 7 else f"{value:{width}.0e}"
+
+
+def _half(half: Half) -> str:
+    wrong = "   N/A" if half.wrong is None else f"{half.wrong:6g}"
+    times = (float_text(half.time_us, 7), float_text(half.algbw, 6), float_text(half.busbw, 6))
+    return f"  {times[0]:>7s}  {times[1]:>6s}  {times[2]:>6s}  {wrong}"
+
+
+def head(
+    program: str, options: Options, library: int, devices: Sequence[Device], note: str
+) -> list[str]:
+    """Return the lines in front of the table."""
+    step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
+    kind = "factor" if options.stepfactor > 1 else "bytes"
+    lines = [
+        f"# nccl-tests version {TESTS_VERSION} nccl-headers={library} nccl-library={library}",
+        f"# Collective test starting: {program}",
+        f"# nThread {options.nthreads} nGpus {options.ngpus} minBytes {options.minbytes}"
+        f" maxBytes {options.maxbytes} step: {step}({kind}) warmup iters: {options.warmup_iters}"
+        f" iters: {options.iters} agg iters: {options.agg_iters} validation: {options.check}"
+        f" graph: {options.cudagraph}",
+    ]
+    if options.blocking:
+        lines.append("# Blocking Enabled: wait for completion and barrier after each collective ")
+    if options.parallel_init:
+        lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
+    lines += ["#", f"# {note}", "# Using devices"]
+    return [*lines, *(device.line() for device in devices)]
+
+
+def table_head(options: Options) -> list[str]:
+    """Return the three lines of titles."""
+    time = "cputime" if options.report_cputime else "time"
+    pad = 19 if options.report_timestamps else 0
+    front = "# {:>10s}  {:>12s}  {:>8s}  {:>6s}  {:>6s}"
+    half = "  {:>7s}  {:>6s}  {:>6s}  {:>6s}"
+    stamp = ("timestamp", "%Y-%m-%d %H:%M:%S") if pad else ("", "")
+    titles = front.format("size", "count", "type", "redop", "root")
+    units = front.format("(B)", "(elements)", "", "", "")
+    return [
+        "#",
+        front.format("", "", "", "", "")
+        + "           out-of-place                       in-place          ",
+        titles + half.format(time, "algbw", "busbw", "#wrong") * 2 + f" {stamp[0]:>{pad}s}",
+        units + half.format("(us)", "(GB/s)", "(GB/s)", "") * 2 + f" {stamp[1]:>{pad}s}",
+    ]
+
+
+def _mean(lines: Sequence[Line]) -> float:
+    values = [half.busbw for line in lines for half in line.halves]
+    return sum(values) / len(values) if values else 0.0
+
+
+def _wrong(lines: Sequence[Line]) -> int:
+    return sum(1 for line in lines for half in line.halves if half.wrong)
+
+
+def foot(program: str, lines: Sequence[Line]) -> list[str]:
+    """Return the lines behind the table."""
+    wrong = _wrong(lines)
+    return [
+        f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
+        f"# {'Avg bus bandwidth':<20s} : {_mean(lines):g} ",
+        "#",
+        f"# Collective test concluded: {program}",
+        "",
+    ]
+
+
+def _bool(value: object) -> str:
+    return "true" if value else "false"
+
+
+def _half_json(half: Half, time: str) -> dict[str, Any]:
+    return {
+        time: round(half.time_us, 6),
+        "alg_bw": round(half.algbw, 6),
+        "bus_bw": round(half.busbw, 6),
+        "nwrong": None if half.wrong is None else float(half.wrong),
+    }
+
+
+def json_of(
+    program: str,
+    options: Options,
+    library: int,
+    devices: Sequence[Device],
+    lines: Sequence[Line],
+    *,
+    args: Sequence[str],
+    env: Sequence[str],
+    times: tuple[str, str],
+) -> dict[str, Any]:
+    """Return what ``-J`` writes; `times` are those of start and end."""
+    time = "cpu_time" if options.report_cputime else "time"
+    step = (
+        {"step_factor": options.stepfactor}
+        if options.stepfactor > 1
+        else {"step_bytes": options.stepbytes}
+    )
+    wrong = _wrong(lines)
+    return {
+        "version": JSON_VERSION,
+        "start_time": times[0],
+        "args": list(args),
+        "env": list(env),
+        "nccl_version": library,
+        "config": {
+            "nthreads": options.nthreads,
+            "ngpus": options.ngpus,
+            "minimum_bytes": options.minbytes,
+            "maximum_bytes": options.maxbytes,
+            **step,
+            "warmup_iters": options.warmup_iters,
+            "iterations": options.iters,
+            "aggregated_iterations": options.agg_iters,
+            "validation": options.check,
+            "graph": options.cudagraph,
+            "blocking_collectives": _bool(options.blocking),
+            "parallel_init": _bool(options.parallel_init),
+            "devices": [
+                {
+                    "rank": device.rank,
+                    "group": 0,
+                    "pid": device.pid,
+                    "hostname": device.host,
+                    "device": device.device,
+                    "device_hex": device.bus,
+                    "device_info": device.name,
+                }
+                for device in devices
+            ],
+        },
+        "results": [
+            {
+                "size": line.size,
+                "count": line.count,
+                "type": line.type,
+                "redop": line.redop,
+                "root": f"{line.root:6d}",
+                "out_of_place": _half_json(line.halves[0], time),
+                "in_place": _half_json(line.halves[1], time),
+                "actual_iterations": options.iters,
+                "experiment_name": program,
+            }
+            for line in lines
+        ],
+        "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
+        "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
+        "errors": [],
+        "end_time": times[1],
+    }

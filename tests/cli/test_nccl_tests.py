@@ -1,0 +1,124 @@
+"""``clusim nccl-tests``, ``validate`` and ``crossover`` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim.logs import read_logs
+
+Clusim = Callable[..., Any]
+HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,size_bytes,time_us"
+
+
+def test_a_sweep_is_read_by_the_reader_of_tables(clusim: Clusim, tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    done = clusim(
+        *("nccl-tests", "all_reduce_perf", "-b", 8, "-e", "32K", "-f", 8, "-g", 4, "-J", report),
+        *("--topology", "dgx-h100", "--env", "NCCL_ALGO=Ring", "--jobs", 1),
+    )
+    assert done.code == 0, done.err
+    path = tmp_path / "out.txt"
+    path.write_text(done.out, encoding="utf-8")
+    (run,) = read_logs([str(path)]).runs
+    assert run.test == "all_reduce_perf"
+    assert run.n_ranks == 4
+    assert run.sizes == [8, 64, 512, 4096, 32768]
+    assert run.ops == ["sum"] * 5
+    assert set(run.column("error")) == {0.0}
+    assert run.wrong == 0
+    data = json.loads(report.read_text(encoding="utf-8"))
+    assert [row["size"] for row in data["results"]] == run.sizes
+    assert data["results"][0]["out_of_place"]["nwrong"] == 0.0
+    assert data["env"] == ["NCCL_ALGO=Ring"]
+
+
+def test_rooted_and_all_types(clusim: Clusim) -> None:
+    done = clusim(
+        *("nccl-tests", "reduce_perf", "-b", 1024, "-e", 1024, "-d", "all", "-o", "all", "-r", 1),
+        *("-g", 2, "--topology", "gh200x4-mesh", "--jobs", 1, "-c", 0),
+    )
+    assert done.code == 0, done.err
+    rows = [line.split() for line in done.out.splitlines() if line and line[0] != "#"]
+    assert len(rows) == 12 * 6
+    assert {row[2] for row in rows} >= {"half", "bfloat16", "f8e4m3", "double"}
+    assert {row[3] for row in rows} == {"sum", "prod", "max", "min", "avg", "mulsum"}
+    assert {row[4] for row in rows} == {"1"}
+    assert {row[8] for row in rows} == {"N/A"}
+
+
+def test_json_alone_on_stdout(clusim: Clusim) -> None:
+    done = clusim(
+        *("nccl-tests", "sendrecv_perf", "-b", "1K", "-e", "1K", "--topology", "gh200x4-mesh"),
+        *("--json", "--jobs", 1, "-C", 1),
+    )
+    data = json.loads(done.out)
+    assert len(data["config"]["devices"]) == 4
+    assert data["results"][0]["out_of_place"]["cpu_time"] > 0
+    assert data["results"][0]["in_place"]["nwrong"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all_redcue_perf", "-g", 8), "did you mean all_reduce_perf"),
+        (("all_reduce_perf", "-g", 16), "16 GPUs per machine: dgx-h100 has 8"),
+        (("all_reduce_perf", "-b", "x"), "-b 'x': not a size"),
+        (("all_reduce_perf", "--procs-per-node", 1), "one GPU; a collective needs at least two"),
+        (("broadcast_perf", "-g", 2, "-r", 2), "-r 2: not one of the ranks 0 to 1"),
+        (("reduce_perf", "-g", 2, "-J", "/nowhere/x.json"), "no directory /nowhere"),
+        (("all_reduce_perf", "-g", 2, "--nccl-version", "1.0"), "not known; give 2.4"),
+        (("all_reduce_perf", "-q", 2), "-q"),
+    ],
+)
+def test_bad_input_is_one_line(clusim: Clusim, arguments: tuple[Any, ...], message: str) -> None:
+    done = clusim("nccl-tests", *arguments, "--topology", "dgx-h100")
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_validate_a_table_of_ones_own(clusim: Clusim, tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    rows = [
+        "gh200x4-mesh,1,2,all_gather,auto,auto,8,5.6",
+        "gh200x4-mesh,1,2,all_gather,auto,auto,65536,6.6",
+        "gh200x4-mesh,1,2,all_gather,nvls,auto,8,5",
+        "gh200x4-mesh,1,2,all_gather,auto,auto,0,0.1",
+    ]
+    path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
+    picture = tmp_path / "out.png"
+    done = clusim("validate", path, "--jobs", 1, "--plot", picture)
+    assert done.code == 0, done.err
+    assert "gh200x4-mesh 1x2 all_gather" in done.out
+    assert "1 rows cannot be used: size 0" in done.out
+    assert "1 rows failed:" in done.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    data = json.loads(clusim("validate", path, "--jobs", 1, "--json").out)
+    assert set(data["overall"]) == {"small", "mid", "large"}
+    assert set(data["overall"]["small"]) == {"n", "median_abs_pct", "mean_abs_pct", "bias_pct"}
+    assert data["overall"]["small"]["n"] == 2
+
+
+def test_validate_says_what_is_wrong(clusim: Clusim, tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text(f"{HEADER}\nnowhere,1,2,all_gather,auto,auto,8,5.6\n", encoding="utf-8")
+    done = clusim("validate", path)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "system 'nowhere': not a preset" in done.err
+
+
+def test_crossover_table_and_csv(clusim: Clusim) -> None:
+    common = ("crossover", "gh200x4-mesh", "--size", "8K", "--size", "64K", "--jobs", 1)
+    done = clusim(*common)
+    assert done.code == 0, done.err
+    assert "oneshot-ll" in done.out
+    assert done.out.count("*") == 3
+    assert "multimem: left out:" in done.out
+    lines = clusim(*common, "--csv").out.splitlines()
+    assert lines[0].startswith("# colltype,minbytes,maxbytes,algorithm,protocol")
+    assert all(len(line.split(",")) == 10 for line in lines)

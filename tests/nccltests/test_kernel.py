@@ -1,0 +1,93 @@
+"""Kernels: fewer machines and shorter streams in place of what would take too long, forced choices."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.nccl.constants import Algorithm, Protocol
+from clusim.nccltests import kernel as module
+from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
+from clusim.nccltests.kernel import kernel, runnable
+from clusim.nccltests.predict import predict
+from clusim.nccltests.setup import Setup
+
+MIB = 1 << 20
+RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))
+TREE_LL = (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "LL"))
+
+
+@pytest.mark.parametrize(
+    ("env", "operation", "tolerance"),
+    [(RING_LL, "allreduce", 0.05), (TREE_LL, "allreduce", 0.15), ((), "alltoall", 0.15)],
+)
+def test_fewer_machines_predict_many(
+    env: tuple[tuple[str, str], ...],
+    operation: str,
+    tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = Setup("alps-gh200", 16 if env is TREE_LL else 8, None, "2.23", env)
+    monkeypatch.setattr(module, "MOST_RANKS", 64)
+    whole = kernel(setup, operation, 64 << 10)
+    monkeypatch.setattr(module, "MOST_RANKS", 16)
+    fewer = kernel(setup, operation, 64 << 10)
+    assert not whole.notes
+    assert "machines, linear in" in fewer.notes[0]
+    assert fewer.time_ps == pytest.approx(whole.time_ps, rel=tolerance)
+
+
+def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup("gh200x4-mesh", env=RING_LL)
+    monkeypatch.setattr(module, "MOST_HOPS", 50_000)
+    whole = kernel(setup, "allreduce", 64 * MIB)
+    monkeypatch.setattr(module, "MOST_BURSTS", 50_000)
+    short = kernel(setup, "allreduce", 64 * MIB)
+    assert short.notes == ("from two smaller sizes, linear in the size",)
+    assert short.time_ps == pytest.approx(whole.time_ps, rel=0.01)
+
+
+def test_everything_that_can_run_runs() -> None:
+    setup = Setup("dgx-h100")
+    ways = runnable(setup.comm, "allreduce")
+    assert (Algorithm.NVLS, Protocol.SIMPLE) in ways
+    assert (Algorithm.RING, Protocol.LL) in ways
+    for way in ways:
+        found = kernel(setup, "allreduce", 4096, forced=way)
+        assert (found.algorithm, found.protocol) == (way[0].value, way[1].value)
+        assert found.time_ps > 0
+
+
+@pytest.mark.parametrize(
+    "operation",
+    ["all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather", "scatter"],
+)
+def test_all_programs_have_a_time(operation: str) -> None:
+    assert predict(Setup("a100x4-mesh"), operation, 64 << 10).time_ps > 7_000_000
+
+
+def test_hypercube() -> None:
+    setup = Setup("a100x4-mesh")
+    assert kernel(setup, "hypercube", 64 << 10).time_ps > 0
+    with pytest.raises(InputError, match="power of two"):
+        kernel(Setup("dgx-h100", per_node=6), "hypercube", 96 << 10)
+
+
+def test_crossover_finds_where_the_best_changes() -> None:
+    found = crossover(Setup("dgx-h100"), sizes=(1024, 256 << 10), jobs=1)
+    assert found.best(0) in ("oneshot-ll", "twoshot-ll")
+    assert found.best(0, nccl_only=True) == "Ring LL"
+    assert found.best(1, nccl_only=True) == "NVLS Simple"
+    lines = tuner_csv(found)
+    assert lines[1:] == [
+        "allreduce,0,16384,ring,ll,-1,1,8,-1,-1",
+        f"allreduce,16385,{(1 << 63) - 1},nvls,simple,-1,1,8,-1,-1",
+    ]
+    assert "oneshot-ll" in table_lines(found)[2]
+    assert not found.left_out
+    assert found.to_json()["sizes"][1]["nccl_chooses"] == "Ring LL"
+
+
+def test_crossover_of_what_has_no_choice() -> None:
+    with pytest.raises(InputError, match="nothing to choose"):
+        crossover(Setup("dgx-h100"), "alltoall", (8,))

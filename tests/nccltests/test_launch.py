@@ -1,0 +1,76 @@
+"""The time of an iteration from that of a kernel: arithmetic on the figures of the presets."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusim.hardware import launch as figures
+from clusim.nccltests.launch import Host, Launch, host_of, iteration_ps, overhead_ps, period_ps
+from clusim.nccltests.setup import Setup
+from clusim.units import parse_time
+
+US = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def h100() -> Host:
+    return host_of(Setup("dgx-h100").comm)
+
+
+def us(table: str, key: str) -> int:
+    return parse_time(str(getattr(figures, table)[key].value))
+
+
+def test_long_kernels_follow_each_other(h100: Host) -> None:
+    gap = us("KERNEL_OVERHEAD", "hopper")
+    assert iteration_ps(h100, "allreduce", 500 * US, Launch(8)) == 500 * US + gap
+
+
+def test_short_kernels_wait_for_a_host_with_many_gpus(h100: Host) -> None:
+    period = us("GROUP_BASE", "intel") + 8 * us("GROUP_LAUNCH", "intel")
+    assert iteration_ps(h100, "allreduce", US, Launch(8)) == period
+    assert iteration_ps(h100, "allreduce", 15 * US, Launch(8)) == period
+    alone = iteration_ps(h100, "allreduce", US, Launch(1))
+    assert alone == US + us("KERNEL_OVERHEAD", "hopper") < period
+
+
+def test_the_period_grows_with_the_gpus_of_a_process(h100: Host) -> None:
+    periods = [period_ps(h100, "allreduce", Launch(count)) for count in (1, 2, 4, 8)]
+    assert periods == sorted(periods)
+    assert len(set(periods)) == 4
+
+
+def test_alltoall_enqueues_a_task_per_peer(h100: Host) -> None:
+    extra = period_ps(h100, "alltoall", Launch(8)) - period_ps(h100, "allreduce", Launch(8))
+    assert extra == 8 * 16 * us("P2P_TASK", "intel")
+
+
+def test_graphs_have_no_host(h100: Host) -> None:
+    graph = Launch(1, graph=True)
+    assert period_ps(h100, "alltoall", graph) == 0
+    saved = us("STREAM_LAUNCH", "hopper") - us("GRAPH_NODE", "hopper")
+    assert overhead_ps(h100, Launch()) - overhead_ps(h100, graph) == saved
+
+
+def test_aggregated_launches_share_what_launching_costs(h100: Host) -> None:
+    one = iteration_ps(h100, "allreduce", 20 * US, Launch(8))
+    four = iteration_ps(h100, "allreduce", 20 * US, Launch(8, aggregated=4))
+    assert four == 20 * US + overhead_ps(h100, Launch(8)) // 4 < one
+
+
+def test_blocking_adds_host_and_kernel(h100: Host) -> None:
+    blocking = iteration_ps(h100, "allreduce", 20 * US, Launch(1, blocking=True))
+    assert blocking == period_ps(h100, "allreduce", Launch()) + 20 * US + overhead_ps(
+        h100, Launch()
+    )
+
+
+def test_nothing_to_do_takes_almost_nothing(h100: Host) -> None:
+    assert iteration_ps(h100, "all_gather", 0, Launch(4)) == 4 * us("EMPTY_CALL", "intel")
+
+
+@pytest.mark.parametrize("table", figures.__all__)
+def test_figures_say_where_they_are_from(table: str) -> None:
+    for figure in getattr(figures, table).values():
+        assert figure.source
+        assert parse_time(str(figure.value)) >= 0

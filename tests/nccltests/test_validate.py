@@ -1,0 +1,164 @@
+"""Validation: reading measurements, thinning, statistics, what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.nccltests.measurements import Group, Row, groups, read_measurements, setup_of
+from clusim.nccltests.validate import Point, Report, statistics, thinned, validate
+
+MIB = 1 << 20
+HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
+GROUP = Group("dgx-h100", 1, 8, "all_reduce")
+
+
+def point(size: int, measured: float, predicted: float) -> Point:
+    return Point(Row(GROUP, size, measured), predicted, "Ring", "LL", ())
+
+
+def write(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_statistics_by_regime() -> None:
+    points = [
+        point(8, 10.0, 11.0),
+        point(MIB - 1, 10.0, 8.0),
+        point(MIB, 100.0, 130.0),
+        point(64 * MIB, 1000.0, 1000.0),
+        point(1 << 33, 1000.0, 990.0),
+    ]
+    found = statistics(points)
+    small = {"n": 2, "median_abs_pct": 15.0, "mean_abs_pct": 15.0, "bias_pct": -5.0}
+    assert found["small"] == small
+    assert found["mid"]["bias_pct"] == 30.0
+    assert found["large"] == {
+        "n": 2,
+        "median_abs_pct": 0.5,
+        "mean_abs_pct": 0.5,
+        "bias_pct": -0.5,
+    }
+    assert statistics([])["mid"] == {
+        "n": 0,
+        "median_abs_pct": None,
+        "mean_abs_pct": None,
+        "bias_pct": None,
+    }
+
+
+def test_worst_counts_factors_up_and_down_alike() -> None:
+    points = [point(8, 10.0, 30.0), point(16, 10.0, 2.0), point(32, 10.0, 11.0)]
+    report = Report(points, [], [], 0)
+    assert [p.row.size_bytes for p in report.worst(2)] == [16, 8]
+
+
+def test_thinning_keeps_all_regimes_and_the_largest() -> None:
+    rows = [Row(GROUP, 8 << power, 1.0) for power in range(31)]
+    kept = thinned(rows, 6)
+    sizes = [row.size_bytes for row in kept]
+    assert len(kept) == 6
+    assert sizes == sorted(sizes)
+    assert sum(size < MIB for size in sizes) == 2
+    assert sum(size >= 64 * MIB for size in sizes) == 2
+    assert sizes[-1] == 8 << 30
+    assert thinned(rows[:3], 6) == rows[:3]
+    assert len(thinned(rows[:10], 6)) == 6
+
+
+def test_rows_of_a_csv(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.csv",
+        "dgx-h100,1,4,all_reduce,ring,ll128,2,2.21.5,4,1,1024,20.5",
+        "gh200x4-mesh,1,2,AllGather,auto,auto,,,,,8,5.6",
+    )
+    first, second = read_measurements([path])
+    group = first.group
+    assert (group.n_gpus, group.launch.gpus_per_thread, group.launch.graph) == (4, 4, True)
+    assert dict(group.env()) == {
+        "NCCL_ALGO": "ring",
+        "NCCL_PROTO": "ll128",
+        "NCCL_MIN_NCHANNELS": "2",
+        "NCCL_MAX_NCHANNELS": "2",
+    }
+    assert second.group.collective == "all_gather"
+    assert second.group.launch.gpus_per_thread == 1
+    assert len(read_measurements([path], system="gh200x4-mesh")) == 1
+    with pytest.raises(InputError, match="no rows of system 'x'; it has dgx-h100, gh200x4-mesh"):
+        read_measurements([path], system="x")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("dgx-h100,1,8,all_reduce,,,,,,,big,1", "size_bytes 'big': not a whole number"),
+        ("dgx-h100,1,8,all_reduce,,,,,,,8,fast", "time_us 'fast': not a number"),
+        ("dgx-h100,1,1,all_reduce,,,,,,,8,1", "n_gpus 1: must be at least 2"),
+        ("dgx-h100,1,8,all_reduce", "columns in the header"),
+        ("dgx-h100,1,8,all_redcue,,,,,,,8,1", "did you mean all_reduce_perf"),
+    ],
+)
+def test_bad_rows_name_their_line(tmp_path: Path, row: str, message: str) -> None:
+    path = write(tmp_path / "m.csv", row)
+    with pytest.raises(InputError) as caught:
+        read_measurements([path])
+    assert message in str(caught.value)
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("system,time_us\na,1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no column n_gpus, collective, size_bytes"):
+        read_measurements([path])
+
+
+def test_systems_become_machines() -> None:
+    assert setup_of(GROUP).nodes is None
+    assert setup_of(GROUP).per_node is None
+    part = setup_of(Group("hgx-h100-ndr", 2, 4, "alltoall"))
+    assert (part.nodes, part.per_node, part.num_ranks) == (2, 2, 4)
+    racks = setup_of(Group("gb200-nvl72", 36, 144, "all_reduce"))
+    assert (racks.nodes, racks.per_node) == (2, None)
+    with pytest.raises(InputError, match="not a preset or topology file"):
+        setup_of(Group("dgx-z9", 1, 8, "all_reduce"))
+    with pytest.raises(InputError, match="each has 8"):
+        setup_of(Group("dgx-h100", 1, 16, "all_reduce"))
+
+
+def test_a_small_validation() -> None:
+    sizes = (8, 65536)
+    rows = [Row(Group("gh200x4-mesh", 1, 2, "all_gather"), size, 6.0, where="w") for size in sizes]
+    rows += [Row(rows[0].group, 0, 1.0), Row(rows[0].group, 16, float("nan"))]
+    report = validate(rows, jobs=1)
+    assert [p.row.size_bytes for p in report.points] == [8, 65536]
+    assert all(5 < p.predicted_us < 8 for p in report.points)
+    assert [reason for _, reason in report.unusable] == ["size 0", "time nan"]
+    data = report.to_json()
+    assert data["overall"]["small"]["n"] == 2
+    assert data["groups"][0]["points"] == 2
+    assert {"system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol"} <= set(
+        data["groups"][0]
+    )
+
+
+def test_what_cannot_run_is_reported_not_dropped() -> None:
+    group = Group("gh200x4-mesh", 1, 2, "all_reduce", algorithm="nvls")
+    report = validate([Row(group, 8, 6.0, where="file:2")], jobs=1)
+    assert not report.points
+    assert len(report.failed) == 1
+    assert report.to_json()["failed"][0]["where"] == "file:2"
+
+
+def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
+    text = Path(__file__).with_name("all_reduce_golden.txt").read_text(encoding="utf-8")
+    path = tmp_path / "out.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="--system"):
+        read_measurements([path])
+    rows = read_measurements([path], system="dgx-h100")
+    (group,) = groups(rows)
+    assert group == Group("dgx-h100", 1, 2, "all_reduce", nccl_version="2.27.3", gpus_per_process=2)
+    assert [row.time_us for row in rows] == [28.2, 31750.2]
