@@ -23,13 +23,22 @@ def us(table: str, key: str) -> int:
 
 def test_long_kernels_follow_each_other(h100: Host) -> None:
     gap = us("KERNEL_OVERHEAD", "hopper")
-    assert iteration_ps(h100, "allreduce", 500 * US, Launch(8)) == 500 * US + gap
+    assert iteration_ps(h100, "allreduce", 500 * US, Launch()) == 500 * US + gap
+    late = 7 * us("GROUP_SKEW", "intel")
+    assert iteration_ps(h100, "allreduce", 500 * US, Launch(8)) == 500 * US + gap + late
+
+
+def test_work_for_many_channels_takes_a_process_time_on_amd() -> None:
+    host = host_of(Setup("dgx-a100").comm)
+    one, all_channels = (overhead_ps(host, Launch(8), count) for count in (1, 24))
+    assert all_channels - one == 8 * 23 * us("GROUP_CHANNEL", "amd")
+    assert overhead_ps(host, Launch(1), 24) == us("KERNEL_OVERHEAD", "ampere")
 
 
 def test_short_kernels_wait_for_a_host_with_many_gpus(h100: Host) -> None:
     period = us("GROUP_BASE", "intel") + 8 * us("GROUP_LAUNCH", "intel")
     assert iteration_ps(h100, "allreduce", US, Launch(8)) == period
-    assert iteration_ps(h100, "allreduce", 15 * US, Launch(8)) == period
+    assert iteration_ps(h100, "allreduce", 3 * US, Launch(8)) == period
     alone = iteration_ps(h100, "allreduce", US, Launch(1))
     assert alone == US + us("KERNEL_OVERHEAD", "hopper") < period
 

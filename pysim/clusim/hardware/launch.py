@@ -15,8 +15,9 @@ __all__ = [
     "EMPTY_CALL",
     "GRAPH_NODE",
     "GROUP_BASE",
-    "GROUP_GRAPH",
+    "GROUP_CHANNEL",
     "GROUP_LAUNCH",
+    "GROUP_SKEW",
     "HOST_LAUNCH",
     "KERNEL_OVERHEAD",
     "P2P_TASK",
@@ -93,15 +94,31 @@ P2P_TASK: dict[str, Figure] = {
 }
 """Time of a host thread for one send or receive inside a group, by vendor of the CPU."""
 
-GROUP_GRAPH: dict[str, Figure] = {
+GROUP_SKEW: dict[str, Figure] = {
     vendor: calibrated(
-        "9us",
-        "8 B to 256 KiB all-reduce out of graphs on 4 H100 with -g 4 take 17 to 18 us (waynehacking8), which is not"
-        " the host but follows from one process having captured several GPUs",
+        "2.8us",
+        "8 B to 256 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 9 us more than on GPUs with a process each"
+        " (waynehacking8); 64 KiB to 64 MiB on 8 H100 and 8 A100 with -g 8 takes 20 to 26 us more (Azure, superbench)",
     )
     for vendor in HOST_LAUNCH
 }
-"""Added to every kernel of a CUDA graph whose process drives several GPUs, by vendor of the CPU."""
+"""How much later each further GPU of a process starts its kernel; a collective waits for the last one, by vendor of
+the CPU."""
+
+GROUP_CHANNEL: dict[str, Figure] = {
+    "intel": calibrated(
+        "0",
+        "256 KiB with 16 channels takes no longer than with one, 4 H100 with -g 4 (waynehacking8)",
+    ),
+    "amd": calibrated(
+        "0.12us",
+        "1 MiB with 24 channels takes 14 (all-reduce, Azure) to 30 us (others, superbench) more than kernel and skew on"
+        " 8 A100 with -g 8",
+    ),
+    "arm": calibrated("0", "not measured; as Intel"),
+    "other": calibrated("0.05us", "not measured; between the others"),
+}
+"""Time per channel and GPU beyond the first in which one process hands work to its GPUs, by vendor of the CPU."""
 
 EMPTY_CALL: dict[str, Figure] = {
     vendor: measured(

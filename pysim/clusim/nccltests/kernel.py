@@ -1,5 +1,8 @@
 """How long NCCL's kernel takes for a collective: simulated, where it must be on fewer machines.
 
+**Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
+all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
+
 **Fewer machines.** Beyond `MOST_RANKS` ranks two smaller runs are simulated with what the whole communicator chose, and
 a straight line through them is followed, in the quantity each algorithm's time is linear in while every machine's
 traffic stays the same: ring, all-to-all, gather and scatter in the number of ranks, with the bytes of a step unchanged;
@@ -52,6 +55,12 @@ NETWORK_BURST = 32768
 
 P2P_CHUNK = 128 << 10
 """Chunk of sends and receives over a network [bytes]; bursts are no larger."""
+
+PIPELINES = ("broadcast", "reduce")
+"""Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""
+
+ITERATIONS = 3
+"""Iterations of these that are simulated one behind the other."""
 
 PACKET = 128
 LEAST_BURSTS = 8
@@ -324,8 +333,34 @@ def _simulated(
     granularity: str | int,
     data: Data = _DATA,
 ) -> int:
+    if operation in PIPELINES:
+        return _per_iteration(setup, operation, size_bytes, plan, granularity, data)
     program = schedule(setup, operation, size_bytes, plan, data)
     return simulate(setup.fabric, program, granularity=granularity).time_ps
+
+
+def _per_iteration(
+    setup: Setup,
+    operation: str,
+    size_bytes: int,
+    plan: Plan | None,
+    granularity: str | int,
+    data: Data,
+) -> int:
+    """Return what every further iteration of a stream takes: ranks that are done go on with the next one."""
+    times = []
+    for count in (1, ITERATIONS):
+        builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
+        for _ in range(count):
+            programs.emit(
+                *(builder, setup.fabric, setup.comm, operation, size_bytes),
+                plan=plan,
+                dtype=data.dtype,
+                redop=data.redop,
+                root=data.root,
+            )
+        times.append(simulate(setup.fabric, builder.build(), granularity=granularity).time_ps)
+    return max(1, (times[1] - times[0]) // (ITERATIONS - 1))
 
 
 def _hops(comm: Communicator, operation: str, size_bytes: int) -> int:

@@ -70,15 +70,18 @@ def _ps(table: Mapping[str, Figure], key: str) -> int:
     return parse_time(str(table[key].value))
 
 
-def overhead_ps(host: Host, launch: Launch) -> int:
-    """Return the time from the last step of a kernel to the first step of the next [ps]."""
+def overhead_ps(host: Host, launch: Launch, channels: int = 1) -> int:
+    """Return the time from the last step of a kernel to the first step of the next that all ranks can do [ps]."""
     arch = host.architecture
     time_ps = _ps(figures.KERNEL_OVERHEAD, arch)
     if launch.graph:
         known = arch if arch in figures.GRAPH_NODE else "hopper"
         time_ps -= _ps(figures.STREAM_LAUNCH, known) - _ps(figures.GRAPH_NODE, known)
-        if launch.gpus_per_thread > 1:
-            time_ps += _ps(figures.GROUP_GRAPH, host.vendor)
+    further = max(1, min(launch.gpus_per_thread, host.num_ranks)) - 1
+    time_ps += further * _ps(figures.GROUP_SKEW, host.vendor)
+    if further and not launch.graph:
+        work = _ps(figures.GROUP_CHANNEL, host.vendor) * (further + 1)
+        time_ps += max(0, channels - 1) * work
     return time_ps
 
 
@@ -106,7 +109,9 @@ def _messages(operation: str, num_ranks: int) -> int:
     return num_ranks if operation in ("gather", "scatter") else 2
 
 
-def iteration_ps(host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch) -> int:
+def iteration_ps(
+    host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
+) -> int:
     """Return what nccl-tests reports for a kernel that takes `kernel_ps` [ps]; 0 is a call without data."""
     if isinstance(host, Communicator):
         host = host_of(host)
@@ -114,5 +119,5 @@ def iteration_ps(host: Host | Communicator, operation: str, kernel_ps: int, laun
     if kernel_ps == 0:
         return _ps(figures.EMPTY_CALL, host.vendor) * max(1, launch.gpus_per_thread)
     times = max(1, launch.aggregated)
-    gpu_ps = kernel_ps + overhead_ps(host, launch) // times
+    gpu_ps = kernel_ps + overhead_ps(host, launch, channels) // times
     return host_ps + gpu_ps if launch.blocking else max(host_ps // times, gpu_ps)

@@ -46,4 +46,6 @@ def predict(
     found = kernel(
         setup, operation, size_bytes, element_bytes=element_bytes, granularity=granularity
     )
-    return Prediction(iteration_ps(host_of(setup.comm), operation, found.time_ps, launch), found)
+    return Prediction(
+        iteration_ps(host_of(setup.comm), operation, found.time_ps, launch, found.channels), found
+    )

@@ -143,7 +143,7 @@ def _line(
 ) -> Line:
     size, count, kind, op = head
     host = host_of(where.setup.comm)
-    time_ps = iteration_ps(host, test.operation, found.time_ps, launch)
+    time_ps = iteration_ps(host, test.operation, found.time_ps, launch, found.channels)
     ranks = host.num_ranks
     if options.report_cputime:
         shown_ps = period_ps(host, test.operation, launch) // max(1, launch.aggregated)

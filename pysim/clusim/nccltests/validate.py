@@ -216,7 +216,9 @@ def validate(
             failed.append((row, kernel.reason))
             continue
         host = kernel.host or host_of(case.setup.comm)
-        time_ps = iteration_ps(host, case.operation, kernel.time_ps, row.group.launch)
+        time_ps = iteration_ps(
+            host, case.operation, kernel.time_ps, row.group.launch, kernel.channels
+        )
         points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, kernel.notes))
     return Report(points, failed, unusable, len(usable) - len(chosen))
 
