@@ -32,6 +32,7 @@ def test_commands_work(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
     for block in blocks(page, "sh"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
