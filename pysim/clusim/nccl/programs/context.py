@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from typing import TypeVar
 
 from clusim.collectives.orders import Ring, Tree, Ways
@@ -123,8 +124,21 @@ class Context:
 
     @cached_property
     def _width(self) -> int:
-        """Return how many rails of the fabric an adapter of NCCL consists of."""
-        return max((len(net) for rails in self._rail_numbers for net in rails), default=1)
+        """Return over how many rails of an adapter a channel spreads: as many as its CTA could fill.
+
+        Every piece has a program of its own at the full pace of a CTA, so more would make the CTA too fast.
+        """
+        rails = max((len(net) for rails in self._rail_numbers for net in rails), default=1)
+        if rails == 1:
+            return 1
+        name = self.comm.machines[0].adapters[0][0]
+        rates = [
+            link.rate.bytes_per_s * link.count
+            for link in self.fabric.links
+            if name in (link.a, link.b) and link.cls != "pcie"
+        ]
+        pace = self.fabric.protocols["simple"].rate_Bps("recvCopySend")
+        return max(1, min(rails, ceil(pace / max(rates, default=pace))))
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
@@ -174,7 +188,9 @@ class Context:
             return NONE
         members = rails[adapter % len(rails)]
         count = len(self.comm.channels)
-        turn = route // len(rails) if route < count else route // count - 1
+        turn = route % count // len(rails)
+        if route >= count:
+            turn = turn * self._width + route // count - 1
         return members[turn % len(members)]
 
     def _ring(self, number: int, route: int) -> Ring:
