@@ -1,0 +1,1 @@
+"""Collective algorithms that other tools wrote down, as schedules."""

@@ -1,0 +1,300 @@
+"""Files of recordings: plain or compressed, several, directories and archives; what is damaged is one clear line."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal, InvalidOperation
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from clusim.errors import InputError
+
+__all__ = [
+    "HEAD_BYTES",
+    "LINE_LIMIT",
+    "MOST_BYTES",
+    "Part",
+    "Paths",
+    "head",
+    "integer",
+    "lines",
+    "load_json",
+    "names_of",
+    "number",
+    "parts",
+    "read_bytes",
+    "time_ps",
+]
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""What readers take: one path, or the paths of one job."""
+
+MOST_BYTES = 1 << 30
+"""Largest file that is read whole, decompressed [bytes]."""
+
+LINE_LIMIT = 1 << 20
+"""Longest line of a text format [bytes]."""
+
+HEAD_BYTES = 1 << 16
+"""What is looked at to tell formats apart [bytes]."""
+
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
+_STEP = 1 << 22
+
+
+class Part(NamedTuple):
+    """A file, or a file in an archive, and what is in it."""
+
+    name: str
+    data: bytes
+
+
+def names_of(paths: Paths) -> list[str]:
+    """Return the paths as a list of strings; raises `InputError` if there is none."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [os.fspath(paths)]
+    found = [os.fspath(path) for path in paths]
+    if not found:
+        raise InputError("no file given; name the files of the recording")
+    return found
+
+
+def _open(name: str) -> IO[bytes]:
+    """Open a file through its decompressor, if it has one."""
+    path = Path(name)
+    if "\0" in name:
+        raise InputError(f"{name!r}: is no file name")
+    if path.is_dir():
+        raise InputError(f"{name}: is a directory; give the files in it")
+    if not path.exists():
+        raise InputError(f"{name}: no such file")
+    try:
+        raw = path.open("rb")
+        magic = raw.peek(6)[:6]
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror or error}") from None
+    if magic[:2] == b"\x1f\x8b":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    if magic[:3] == b"BZh":
+        return cast(IO[bytes], bz2.BZ2File(raw))
+    if magic == b"\xfd7zXZ\x00":
+        return cast(IO[bytes], lzma.LZMAFile(raw))
+    if magic[:4] == b"\x28\xb5\x2f\xfd":
+        raw.close()
+        raise InputError(f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`")
+    return raw
+
+
+def head(name: str, size: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
+    with _open(name) as stream:
+        found = b""
+        try:
+            while len(found) < size:
+                data = stream.read(min(size - len(found), 1 << 12))
+                if not data:
+                    break
+                found += data
+        except _DAMAGED as error:
+            if not found:
+                raise InputError(
+                    f"{name}: the compressed data are damaged from the start ({error})"
+                ) from None
+        except OSError as error:
+            raise InputError(f"{name}: {error.strerror or error}") from None
+    return found
+
+
+def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
+    """Return a whole file, decompressed.
+
+    Parameters
+    ----------
+    cut : callable, optional
+        Takes a sentence when compressed data end early; what there is is returned. Without it that is an error.
+
+    Raises
+    ------
+    InputError
+        There is no such file, it is empty, damaged or larger than `MOST_BYTES`.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    with _open(name) as stream:
+        try:
+            while data := stream.read(_STEP):
+                chunks.append(data)
+                size += len(data)
+                if size > MOST_BYTES:
+                    raise InputError(
+                        f"{name}: is larger than {MOST_BYTES >> 30} GiB; record fewer steps or cut the file"
+                    )
+        except _DAMAGED as error:
+            message = f"the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error})"
+            if cut is None or not size:
+                raise InputError(f"{name}: {message}; copy the file again") from None
+            cut(message)
+        except OSError as error:
+            raise InputError(f"{name}: {error.strerror or error}") from None
+    if not size:
+        raise InputError(f"{name}: is empty")
+    return b"".join(chunks)
+
+
+def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[Part]:
+    """Yield files, and those in directories and tar archives that are `wanted` by name, ``.9.`` before ``.10.``.
+
+    Names that begin with a dot are left out.
+    """
+    for name in names_of(paths):
+        if Path(name).is_dir():
+            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
+            for path in sorted(inside, key=natural):
+                yield Part(path, read_bytes(path))
+            if not inside:
+                raise InputError(f"{name}: has no file of this kind in it")
+            continue
+        data = read_bytes(name)
+        if data[257:262] == b"ustar":
+            yield from _archive(name, data, wanted)
+        else:
+            yield Part(name, data)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts ``.10.`` after ``.9.``."""
+    found: list[tuple[int, int, str]] = []
+    text, digits = "", ""
+    for letter in name + "\0":
+        if letter.isdecimal() and letter.isascii():
+            digits += letter
+            continue
+        if digits:
+            found += [(0, 0, text), (1, int(digits[:18]), "")]
+            text, digits = "", ""
+        text += letter
+    return (*found, (0, 0, text))
+
+
+def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
+    base = name.rsplit("/", 1)[-1]
+    return not base.startswith(".") and wanted(base)
+
+
+def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[Part]:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
+            for member in sorted(members, key=lambda item: natural(item.name)):
+                stream = archive.extractfile(member)
+                if stream is not None:
+                    yield Part(f"{name}:{member.name}", stream.read())
+    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+        raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
+    if not members:
+        raise InputError(f"{name}: the archive has no file of this kind in it")
+
+
+def lines(name: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of every line; raises `InputError` for binary data and lines above `LINE_LIMIT`."""
+    found = 0
+    with _open(name) as stream:
+        try:
+            while line := stream.readline(LINE_LIMIT + 1):
+                found += 1
+                if len(line) > LINE_LIMIT:
+                    raise InputError(f"{name}:{found}: a line of more than {LINE_LIMIT >> 20} MiB")
+                if b"\0" in line:
+                    raise InputError(f"{name}:{found}: binary data; expected text")
+                yield found, line.decode("utf-8", "replace").strip("\r\n")
+        except _DAMAGED as error:
+            raise InputError(
+                f"{name}:{found}: the compressed data are damaged or cut ({error}); copy the file again"
+            ) from None
+        except OSError as error:
+            raise InputError(f"{name}: {error.strerror or error}") from None
+    if not found:
+        raise InputError(f"{name}: is empty")
+
+
+def _float(text: str) -> float | Decimal:
+    """Return a number of JSON; times since 1970 with more digits than a double has stay exact."""
+    return float(text) if len(text) < 16 else Decimal(text)
+
+
+def load_json(part: Part, cut: Callable[[str], None] | None = None) -> Any:
+    """Return what is in a file of JSON.
+
+    Parameters
+    ----------
+    cut : callable, optional
+        Takes a sentence when the file ends in the middle of a list of objects; the whole ones are returned. Without
+        it that is an error.
+    """
+    text = part.data.decode("utf-8", "replace")
+    try:
+        return json.loads(text, strict=False, parse_float=_float)
+    except json.JSONDecodeError as error:
+        found = _whole(text) if cut is not None and error.pos > 0.9 * len(text) - 1000 else None
+        if found is None:
+            raise InputError(
+                f"{part.name}:{error.lineno}: is no JSON: {error.msg}; is the file cut?"
+            ) from None
+        assert cut is not None
+        cut(f"the file is cut in line {error.lineno}; what comes before was read")
+        return found
+    except (ValueError, RecursionError, InvalidOperation) as error:
+        raise InputError(f"{part.name}: is no JSON: {error}") from None
+
+
+def _whole(text: str) -> Any:
+    """Return the objects of a list that is cut, None if there are none."""
+    end = len(text)
+    for _ in range(16):
+        end = text.rfind("}", 0, end)
+        if end < 0:
+            return None
+        for tail in ("]}", "]", "]}]}"):
+            try:
+                return json.loads(text[: end + 1] + tail, strict=False, parse_float=_float)
+            except (ValueError, RecursionError, InvalidOperation):
+                continue
+    return None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number of a file, None if it is something else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if isfinite(found) else None
+
+
+def integer(value: Any, most: int = 1 << 62) -> int | None:
+    """Return a whole number from 0 to `most` of a file, None if it is something else; digits in quotes are one."""
+    if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
+        value = int(value)
+    found = number(value)
+    if found is None or found < 0 or found > most or found != int(found):
+        return None
+    return int(value)
+
+
+def time_ps(value: Any, unit_ps: int) -> int | None:
+    """Return a time or duration in `unit_ps` as whole picoseconds, None if it is none or absurdly large."""
+    found = number(value)
+    if found is None or not 0 <= found < (1 << 80) / unit_ps:
+        return None
+    return int(value * unit_ps) if isinstance(value, (int, Decimal)) else round(found * unit_ps)
