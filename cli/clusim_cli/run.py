@@ -21,7 +21,8 @@ __all__ = ["command"]
 @click.option(
     "--algorithm",
     default=None,
-    help="How it is done; nccl is what NCCL would run.  [default: ring, or what the operation has]",
+    help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++."
+    "  [default: ring, or what the operation has]",
 )
 @click.option(
     "--size",
@@ -96,7 +97,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.lowering import known_at_start, parse_faults
     from clusim.report.text import collective_report
     from clusim.simulate import simulate
-    from clusim_cli.schedules import wanted_schedule
+    from clusim_cli.schedules import can_verify, wanted_schedule
 
     machine = fabric.load(topology, nodes=options["nodes"])
     known = known_at_start(machine, parse_faults(machine, [*machine.faults, *options["faults"]]))
@@ -107,7 +108,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
             schedule,
             granularity=options["granularity"],
             seed=options["seed"],
-            verify=options["verify"],
+            verify=options["verify"] and can_verify(schedule),
             faults=options["faults"],
             engine=options["engine"],
             trace_out=options["trace_out"],
@@ -119,6 +120,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     click.echo(
         json.dumps(result.to_json() | tables_json(result)) if as_json else collective_report(result)
     )
+    if options["verify"] and result.verified is None:
+        reason = "the plan is a custom one, which has no definition to compare with"
+        click.echo(f"clusim: data: not verified: {reason}", err=True)
     if result.verified is False:
         click.echo(f"clusim: data: wrong: {result.verify_note}", err=True)
         return 1

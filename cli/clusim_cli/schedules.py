@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from clusim.fabric import Fabric
     from clusim.schedule import Schedule
 
-__all__ = ["wanted_schedule"]
+__all__ = ["can_verify", "is_plan", "wanted_schedule"]
 
 
 def wanted_schedule(machine: Fabric, options: Mapping[str, Any]) -> Schedule:
@@ -22,6 +22,8 @@ def wanted_schedule(machine: Fabric, options: Mapping[str, Any]) -> Schedule:
     size_bytes = 0 if operation == "barrier" else options["size"]
     if options["algorithm"] == "nccl":
         return _of_nccl(machine, operation, size_bytes, options)
+    if is_plan(options["algorithm"]):
+        return _of_plan(machine, operation, size_bytes, options)
     for name, given in (("--env", options["environment"]), ("--nccl-version", options["version"])):
         if given:
             raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
@@ -37,6 +39,46 @@ def wanted_schedule(machine: Fabric, options: Mapping[str, Any]) -> Schedule:
         redop=options["redop"],
         root=options["root"],
     )
+
+
+def is_plan(algorithm: str | None) -> bool:
+    """Return whether an algorithm is the file of a plan."""
+    return str(algorithm).lower().endswith((".xml", ".json"))
+
+
+def can_verify(schedule: Schedule) -> bool:
+    """Return whether data can be checked: a plan of its own kind has no definition to compare with."""
+    return all(call.operation != "messages" for call in schedule.calls)
+
+
+def _of_plan(
+    machine: Fabric, operation: str, size_bytes: int, options: Mapping[str, Any]
+) -> Schedule:
+    """Return the schedule of a plan of MSCCL or MSCCL++, which says itself which collective it is."""
+    from clusim.recording.plans import msccl, mscclpp
+
+    path = options["algorithm"]
+    for name, flag in (
+        ("environment", "--env"),
+        ("version", "--nccl-version"),
+        ("channels", "--channels"),
+    ):
+        if options[name]:
+            raise InputError(f"{flag} is not for {path}, a plan that has its own channels")
+    names = ("ranks", "dtype", "redop", "root")
+    fields = {name: options[name] for name in names} | {"protocol": options["protocol"] or ""}
+    if path.lower().endswith(".xml"):
+        plan = msccl.read_plan(path)
+        _check_operation(path, operation, plan.operation)
+        return msccl.build(plan, machine, size_bytes, **fields)
+    newer = mscclpp.read_plan(path)
+    _check_operation(path, operation, newer.operation)
+    return mscclpp.build(newer, machine, size_bytes, **fields)
+
+
+def _check_operation(path: str, asked: str, found: str) -> None:
+    if asked not in ("allreduce", found):
+        raise InputError(f"{path}: is {found}, not {asked}; leave out --collective")
 
 
 def _of_nccl(

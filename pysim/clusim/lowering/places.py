@@ -45,7 +45,7 @@ class Places:
         self.fabric = arrays.fabric
         self.p2p_level = PathType[self.fabric.p2p_level.upper()]
         self.rails = Rails(arrays)
-        self._known: dict[tuple[int, int, str, str, int, int], Place] = {}
+        self._known: dict[tuple[int, int, str, str, str, int, int], Place] = {}
         self._zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
         self._memory: dict[int, int] = {}
         self._latency: dict[tuple[int, int], int] = {}
@@ -66,7 +66,10 @@ class Places:
                 if connection.rail >= 0
                 else self.rails.choice(dst, connection.channel)
             )
-        key = (src, dst, connection.kind, connection.protocol, rail, connection.rail_out)
+        key = (
+            *(src, dst, connection.kind, connection.protocol, connection.moved),
+            *(rail, connection.rail_out),
+        )
         found = self._known.get(key)
         if found is None:
             try:
@@ -170,7 +173,7 @@ class Places:
     def is_read(self, connection: Connection) -> bool:
         """Return whether the receiver pulls the data of a connection over NVLink; LL and LL128 always push."""
         return (
-            self.fabric.p2p == "read"
+            (connection.moved == "pull" if connection.moved else self.fabric.p2p == "read")
             and connection.kind == "data"
             and connection.protocol == "simple"
         )

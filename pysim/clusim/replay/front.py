@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace as changed
+from inspect import signature
 
 from clusim.errors import InputError
+from clusim.recording.model import Recording
 from clusim.recording.readers.detect import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.replay.logjob import replay_log
+from clusim.replay.placing import load_machine, machines_of
 from clusim.replay.report import Replay
 from clusim.replay.request import Request
 from clusim.replay.whole import replay_recording
@@ -28,10 +32,23 @@ def replay(request: Request, kind: str = "") -> Replay:
         return replay_log(changed(request, gap=request.gap or "none"))
     if kind in PLANS:
         raise InputError(
-            f"{first}: a {kind} file is an algorithm and no recording; run it with `clusim run --algorithm {first}`"
+            f"{first}: {PLANS[kind]}, is no recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
         )
     if kind not in KINDS:
         known = ", ".join(sorted({*LOGS, *KINDS}))
         raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {known}")
-    recording = reader(kind)(list(request.files) if len(request.files) > 1 else first)
+    read = reader(kind)
+    files = list(request.files) if len(request.files) > 1 else first
+    recording = read(files, **_machine(read, request))
     return replay_recording(recording, changed(request, gap=request.gap or "logged"))
+
+
+def _machine(read: Callable[..., Recording], request: Request) -> dict[str, int]:
+    """Return how many ranks the topology has, and each of its machines, for readers of files that do not say it."""
+    if request.topology is None or "num_ranks" not in signature(read).parameters:
+        return {}
+    machines = machines_of(load_machine(request.topology, request.nodes))
+    if not machines:
+        raise InputError(f"{request.topology}: no GPU; a replay needs one for every rank")
+    sizes = [len(machine) for machine in machines]
+    return {"num_ranks": sum(sizes), "machine_ranks": min(sizes)}

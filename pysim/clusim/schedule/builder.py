@@ -138,6 +138,11 @@ class ProgramBuilder:
         self._calls.append(call)
         return len(self._calls) - 1
 
+    @property
+    def last_call(self) -> CollectiveCall:
+        """The collective call that was added last."""
+        return self._calls[-1]
+
     def assign(self, task: int, call: int) -> None:
         """Let a program task belong to a call that was added after it."""
         self._tasks[task] = replace(self._tasks[task], call=call)

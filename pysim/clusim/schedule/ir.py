@@ -138,6 +138,8 @@ class Connection:
         Which NIC of both machines it uses, counted in each; `ABSENT` leaves the choice to the lowering.
     rail_out : int
         Which NIC the sender uses, if it is not the one with the receiver's number.
+    moved : str
+        ``push`` (the sender writes) or ``pull`` (the receiver reads) instead of what the fabric says, over NVLink.
     """
 
     src: int
@@ -152,6 +154,7 @@ class Connection:
     path: tuple[str, ...] = ()
     rail: int = ABSENT
     rail_out: int = ABSENT
+    moved: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,8 @@ class CollectiveCall:
     """One call of a collective: what the user asked for, and how it is done.
 
     `bytes` is the size of the largest per-rank buffer: the vector of an all-reduce, broadcast or reduce, the
-    gathered result of an all-gather or gather, the input of a reduce-scatter, scatter or all-to-all.
+    gathered result of an all-gather or gather, the input of a reduce-scatter, scatter or all-to-all. `in_place` means
+    that the outputs are the inputs: they begin with the inputs' data.
     """
 
     operation: str
@@ -172,6 +176,7 @@ class CollectiveCall:
     protocol: str = "simple"
     channels: int = 1
     block_bytes: int = 0
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

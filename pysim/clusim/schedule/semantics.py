@@ -87,17 +87,17 @@ class _Runner:
 
 
 class _Buffers:
-    """Input, output and scratch of every position of one call; made when first used."""
+    """Input, output and scratch of every position of one call, of at least `room` bytes; made when first used."""
 
-    def __init__(self, call: CollectiveCall, inputs: Sequence[Array]) -> None:
+    def __init__(self, call: CollectiveCall, inputs: Sequence[Array], room: int = 0) -> None:
         self.call = call
         self.kind: Element = element(call.dtype)
         self.inputs = [np.ascontiguousarray(values, self.kind.storage) for values in inputs]
-        self._bytes = buffer_bytes(call)
-        self._views = {
-            ("input", rank): values.view(np.uint8)
-            for rank, values in zip(call.ranks, self.inputs, strict=True)
-        }
+        self._bytes = max(buffer_bytes(call), room)
+        self._views = {}
+        for rank, values in zip(call.ranks, self.inputs, strict=True):
+            raw = values.view(np.uint8)
+            self._views["input", rank] = np.pad(raw, (0, max(0, room - len(raw)))) if room else raw
         self.entered = {rank: 1 << position for position, rank in enumerate(call.ranks)}
 
     def view(self, name: str, rank: int) -> Array:
@@ -105,6 +105,9 @@ class _Buffers:
         found = self._views.get((name, rank))
         if found is None:
             found = np.full(self._bytes, POISON, np.uint8)
+            if name == "output" and self.call.in_place:
+                given = self._views["input", rank]
+                found[: len(given)] = given
             self._views[name, rank] = found
         return found
 
@@ -141,7 +144,8 @@ class Executor:
         self.schedule = schedule
         make = random_inputs if data == "random" else exact_inputs
         given = inputs or [make(call, seed + index) for index, call in enumerate(schedule.calls)]
-        self._calls = [_Buffers(call, own) for call, own in zip(schedule.calls, given, strict=True)]
+        rooms = _rooms(schedule)
+        self._calls = [_Buffers(*each) for each in zip(schedule.calls, given, rooms, strict=True)]
         self._fifos = [_Fifo(connection.slots) for connection in schedule.connections]
         self._groups = find_groups(schedule)
         templates = schedule.templates
@@ -284,7 +288,7 @@ class Executor:
     ) -> Array | None:
         prim, rank, kind = item.prim, instance.rank, buffers.kind
         op = prim.op
-        if op in ("signal", "waitSignal"):
+        if op in ("signal", "waitSignal") and incoming is None:
             return None
         if OPCODES[op].flags & (Op.MCAST | Op.REDUCE):
             self._multimem(buffers, instance, item)
@@ -417,6 +421,16 @@ class Executor:
                 first = first or f"rank {rank} element {low + at}: {pair[0]} instead of {pair[1]}"
                 wrong += int(bad.sum())
         return CallCheck(index, call.operation, wrong == 0, wrong, worst, first)
+
+
+def _rooms(schedule: Schedule) -> list[int]:
+    """Return the ends of the buffers that programs of calls work on, where they are beyond the data [bytes]."""
+    rooms = [0] * len(schedule.calls)
+    for instance in schedule.instances:
+        call = schedule.tasks[instance.task].call
+        if call != ABSENT and instance.limit > schedule.calls[call].bytes:
+            rooms[call] = max(rooms[call], instance.limit)
+    return rooms
 
 
 _REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")

@@ -3,36 +3,39 @@
 **Hardware**: the interpreter of MSCCL and RCCL runs a thread block per ``tb``: a CTA with at most one connection to
 send on and one to receive from. The data are cut into ``nchunksperloop`` equal chunks; a loop covers the next piece, as
 large as the protocol's chunk, of every chunk. A step may wait until another thread block of its GPU has done a step of
-the same loop. **Model**: the same; waits are flags inside the GPU, one per pair of thread blocks and wait. An in-place
-plan runs out of place: the first access to a chunk reads the input, everything after it the output; where this needs a
-copy that in-place hardware does not make (a local reduction into untouched input, a chunk that only stays where it is),
-the copy is made and timed. **Not modelled**: joining up to ``cnt`` small chunks into one transfer; the fusing of
-consecutive local reductions. **Parameters**: those of the plan and of its protocol.
+the same loop. Up to ``cnt`` chunks that fit into a slot together move at once, and reductions into the same chunk that
+follow each other are one. **Model**: the same; waits are flags inside the GPU, one per pair of thread blocks and wait.
+Chunks that move at once move one by one and share a fixed cost, as do fused reductions. Sizes that the chunks do not
+divide are rounded up (MSCCL leaves such calls to NCCL's own algorithms). **Not modelled**: the time of the barriers
+around waits. **Parameters**: those of the plan and of its protocol.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.errors import DeadlockError, InputError
 from clusim.fabric.model import Fabric
+from clusim.recording.plans.layout import BLOCKWISE, Layout, Wanted, start
 from clusim.recording.plans.msccl_xml import Block, MscclPlan, Step, read_plan
 from clusim.schedule.builder import Part, Plan
-from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
-from clusim.schedule.shapes import MAX_SLOTS, shape_of
+from clusim.schedule.shapes import MAX_SLOTS, Shape
 
 __all__ = ["MscclPlan", "build", "load", "read_plan"]
 
-Place = tuple[str, int]
-"""A space (``data``, which is input and then output; ``input``, ``output``, ``scratch``) and a chunk of it."""
+Place = tuple[Buffer, int]
+"""A buffer and a chunk of it."""
 
 Key = tuple[int, int]
 """A GPU and one of its thread blocks."""
+
+MAX_COUNT = 72
+"""Most chunks that the interpreter moves at once (MSCCL_MAX_COUNT of MSCCL's ``msccl.h``)."""
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
@@ -51,62 +54,42 @@ def build(
     root: int | None = None,
     protocol: str = "",
 ) -> Schedule:
-    """Return the schedule of a plan.
+    """Return the schedule of a plan; arguments as in `clusim.recording.plans.layout.Wanted`.
 
-    Parameters
-    ----------
-    bytes : int
-        Size as `clusim.schedule.CollectiveCall.bytes` has it; must be a multiple of the chunks of the plan.
-    ranks : sequence of int, optional
-        Ranks that play the plan's GPUs 0, 1, ...; by default all of the fabric.
-    root : int, optional
-        Rank that is the root; by default what the plan says, or its GPU 0.
-    protocol : str
-        Instead of the plan's.
+    Raises
+    ------
+    DeadlockError
+        A step waits for ever, however large the buffers are.
     """
-    size = len(plan.gpus)
-    count = fabric.num_ranks if fabric is not None else size
-    group = tuple(range(count)) if ranks is None else tuple(ranks)
-    if len(group) != size:
-        raise InputError(
-            f"{plan.where}: a plan for {size} GPUs, and {len(group)} take part; choose {size} with --ranks"
-        )
-    unit = plan.chunks * element(dtype).size_bytes
-    if bytes <= 0 or bytes % unit:
-        near = max(unit, round(bytes / unit) * unit)
-        raise InputError(
-            f"{plan.where}: size {bytes} bytes cannot be cut into {plan.chunks} equal chunks of {dtype};"
-            f" use a multiple of {unit}, e.g. {near}"
-        )
-    rooted = plan.operation in ("broadcast", "reduce", "gather", "scatter")
-    if root is not None and root not in group:
-        raise InputError(f"root {root}: is not among the ranks that take part")
-    if rooted and root is not None and group.index(root) != plan.root:
-        raise InputError(f"{plan.where}: its root is GPU {plan.root}, rank {group[plan.root]}")
-    wanted = protocol or plan.protocol
-    written = Plan.create(
+    program = _Program(plan).run()
+    layout = Layout(
+        plan.where,
+        "msccl",
         plan.operation,
-        bytes,
-        ranks=group,
-        num_ranks=max(count, max(group, default=0) + 1),
-        shape=shape_of(wanted, ring=True, fabric=fabric),
-        dtype=dtype,
-        redop=redop,
-        root=group[plan.root] if rooted else ABSENT,
-        algorithm="msccl",
-        protocol=wanted,
-        channels=plan.channels,
+        len(plan.gpus),
+        plan.chunks,
+        max(plan.chunks, *(gpu.scratch for gpu in plan.gpus)),
+        plan.channels,
+        program.in_place,
+        plan.root,
     )
-    _Emitter(plan, written, _Program(plan).run()).emit(bytes // plan.chunks)
+    wanted = Wanted(bytes, ranks, dtype, redop, root, protocol or plan.protocol)
+    written, chunk_bytes = start(layout, fabric, wanted)
+    _Emitter(plan, written, program, layout.room).emit(chunk_bytes)
     return written.schedule()
 
 
 @dataclass(slots=True)
 class _Written:
-    """A thread block as primitives; connections 0 and 1 are those to receive and send, flags follow."""
+    """A thread block as primitives; connections 0 and 1 are those to receive and send, flags follow.
+
+    `counts` are the chunks of each operation that the interpreter does at once if they are small enough.
+    """
 
     prims: list[Prim] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
     flags: list[tuple[Key, Key]] = field(default_factory=list)
+    reduced: tuple[Place | None, int] | None = None
 
     def flag(self, pair: tuple[Key, Key]) -> int:
         """Return the slot of a flag between two thread blocks."""
@@ -118,15 +101,14 @@ class _Written:
 class _Program:
     """Goes through all steps in an order that hardware may take, and writes primitives.
 
-    It finds which chunks of an in-place buffer are still the untouched input, and steps that wait for ever.
+    It finds steps that wait for ever, and chunks outside of their buffers.
     """
 
     def __init__(self, plan: MscclPlan) -> None:
         self.plan = plan
-        aliased = plan.in_place and (
+        self.in_place = plan.in_place and (
             plan.operation != "messages" or not any(gpu.outputs for gpu in plan.gpus)
         )
-        self.spaces = ("data", "data") if aliased else ("input", "output")
         self.blocks: dict[Key, Block] = {
             (gpu, number): block
             for gpu, own in enumerate(plan.gpus)
@@ -134,7 +116,6 @@ class _Program:
         }
         self.at = dict.fromkeys(self.blocks, 0)
         self.out = {key: _Written() for key in self.blocks}
-        self.touched: set[tuple[int, int]] = set()
         self.sent: dict[tuple[int, int, int], int] = {}
         self.waits, self.signals = self._flags()
 
@@ -175,10 +156,7 @@ class _Program:
                 asleep.setdefault(blocked, []).append(key)
         for key, block in self.blocks.items():
             if self.at[key] < len(block.steps):
-                step = block.steps[self.at[key]]
-                raise self._bad(
-                    step, key, f"step {self.at[key]} waits for ever; is a step missing?"
-                )
+                raise self._stuck(key, block)
         for (src, dst, channel), left in self.sent.items():
             if left:
                 raise InputError(
@@ -186,6 +164,18 @@ class _Program:
                     " receives"
                 )
         return self
+
+    def _stuck(self, key: Key, block: Block) -> DeadlockError:
+        step = block.steps[self.at[key]]
+        waits = f"a chunk from gpu {block.recv} on channel {block.channel}"
+        if (key, self.at[key]) in self.waits and step.after is not None:
+            other, at = step.after
+            if self.at[key[0], other] <= at:
+                waits = f"step {at} of thread block {other}"
+        return DeadlockError(
+            f"{self.plan.where}:{step.line}: the plan deadlocks: gpu {key[0]} thread block {key[1]} step"
+            f" {self.at[key]} waits for ever for {waits}"
+        )
 
     def _advance(
         self, key: Key, queue: deque[Key], asleep: dict[object, list[Key]]
@@ -223,9 +213,7 @@ class _Program:
         own = chunks // size
         if buffer == "s":
             most = self.plan.gpus[gpu].scratch
-        elif (buffer, self.plan.operation) in (("i", "all_gather"), ("i", "gather")) or (
-            (buffer, self.plan.operation) in (("o", "reduce_scatter"), ("o", "scatter"))
-        ):
+        elif (buffer, self.plan.operation) in _SMALL:
             shift, most = gpu * own, own
         if first < 0 or first + step.count > most:
             raise self._bad(
@@ -233,17 +221,9 @@ class _Program:
                 key,
                 f"chunks {first}..{first + step.count - 1} of buffer {buffer}, which has {most}",
             )
-        space = "scratch" if buffer == "s" else self.spaces[buffer == "o"]
-        return space, first + shift
-
-    def _buffer(self, gpu: int, place: Place) -> Buffer:
-        """Return the buffer that holds a chunk now."""
-        space, chunk = place
-        if space == "scratch":
-            return "scratch"
-        if space == "data":
-            return "output" if (gpu, chunk) in self.touched else "input"
-        return "input" if space == "input" else "output"
+        if buffer == "s":
+            return "scratch", first
+        return "input" if buffer == "i" and not self.in_place else "output", first + shift
 
     def _write(self, key: Key, number: int, step: Step) -> None:
         out = self.out[key]
@@ -256,82 +236,42 @@ class _Program:
             out.prims.append(Prim("signal", send=out.flag((key, waiting)), sync=True))
 
     def _work(self, key: Key, step: Step, out: _Written) -> None:
-        """Write the primitives of a step, one per run of chunks that are in the same buffers."""
-        gpu, op = key[0], step.op
+        """Write the primitive of a step."""
+        op = step.op
         src = self._place(key, step, step.src) if op.reads else None
         dst = self._place(key, step, step.dst) if op.writes else None
         if dst is not None and dst[0] == "input":
             raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
-        first = 0
-        while first < step.count:
-            run = self._run(gpu, step, src, dst, first)
-            out.prims += self._prims(gpu, step, src, dst, first, run)
-            if dst is not None and dst[0] == "data":
-                self.touched.update((gpu, dst[1] + first + chunk) for chunk in range(run))
-            first += run
-
-    def _holders(
-        self, gpu: int, src: Place | None, dst: Place | None, chunk: int
-    ) -> tuple[Buffer | None, ...]:
-        return tuple(
-            None if place is None else self._buffer(gpu, (place[0], place[1] + chunk))
-            for place in (src, dst)
-        )
-
-    def _run(self, gpu: int, step: Step, src: Place | None, dst: Place | None, first: int) -> int:
-        """Return for how many chunks the operands stay in the same buffers."""
-        if src is not None and dst is not None and src != dst and src[0] == dst[0] == "data":
-            return 1  # ranges may overlap
-        held = self._holders(gpu, src, dst, first)
-        last = first + 1
-        while last < step.count and self._holders(gpu, src, dst, last) == held:
-            last += 1
-        return last - first
-
-    def _prims(
-        self, gpu: int, step: Step, src: Place | None, dst: Place | None, first: int, run: int
-    ) -> Iterable[Prim]:
-        op = step.op
-        fields: dict[str, Any] = {"step": 1 if run > 1 else 0, "repeat": run}
+        fields: dict[str, Any] = {"step": 1 if step.count > 1 else 0, "repeat": step.count}
         if src is not None:
-            fields["src"] = self._buffer(gpu, (src[0], src[1] + first))
-            fields["base"] = src[1] + first
+            fields |= {"src": src[0], "base": src[1]}
         if dst is not None:
-            fields["dst"] = "scratch" if dst[0] == "scratch" else "output"
-            target = dst[1] + first
-            if op.prim == "reduce" and self._buffer(gpu, (dst[0], target)) == "input":
-                copied = {"base": target, "step": fields["step"], "repeat": run}
-                yield Prim("copy", src="input", dst="output", **copied)
+            fields["dst"] = dst[0]
             if src is None:
-                fields["base"] = target
-            elif target != fields["base"]:
-                fields |= {"dst_base": target, "dst_step": fields["step"]}
-        yield Prim(
-            op.prim,
-            recv=0 if op.receives else ABSENT,
-            send=1 if op.sends else ABSENT,
-            **fields,
-        )
+                fields["base"] = dst[1]
+            elif dst[1] != src[1]:
+                fields |= {"dst_base": dst[1], "dst_step": fields["step"]}
+        recv = 0 if op.receives else ABSENT
+        out.prims.append(Prim(op.prim, recv=recv, send=1 if op.sends else ABSENT, **fields))
+        if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
+            return
+        out.reduced = (dst, step.count) if op.prim == "reduce" else None
+        out.counts.append(step.count)
 
-    def stays(self, gpu: int) -> list[int]:
-        """Return the chunks of an in-place buffer that belong to the result and nothing has written."""
-        plan, size = self.plan, len(self.plan.gpus)
-        if self.spaces[0] != "data" or plan.operation == "messages":
-            return []
-        own = plan.chunks // size
-        wanted = range(plan.chunks)
-        if plan.operation in ("reduce_scatter", "scatter"):
-            wanted = range(gpu * own, (gpu + 1) * own)
-        elif plan.operation in ("reduce", "gather") and gpu != plan.root:
-            wanted = range(0)
-        return [chunk for chunk in wanted if (gpu, chunk) not in self.touched]
+
+_SMALL = (
+    *(("i", "all_gather"), ("i", "gather")),
+    *(("o", "reduce_scatter"), ("o", "scatter")),
+)
+"""Buffers that hold one block, and whose."""
+assert {operation for _, operation in _SMALL} < set(BLOCKWISE)
 
 
 class _Emitter:
     """Writes the instances of a program."""
 
-    def __init__(self, plan: MscclPlan, written: Plan, program: _Program) -> None:
-        self.plan, self.written, self.program = plan, written, program
+    def __init__(self, plan: MscclPlan, written: Plan, program: _Program, room: int) -> None:
+        self.plan, self.written, self.program, self.room = plan, written, program, room
         self.data: dict[tuple[int, int, int], int] = {}
         self.flags: dict[tuple[Key, Key], int] = {}
 
@@ -339,26 +279,21 @@ class _Emitter:
         """Write an instance per thread block; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
         for key, own in self.program.out.items():
             if own.prims:
-                self._instance(
-                    key[0], self.program.blocks[key].channel, chunk_bytes, *self._bound(key, own)
-                )
-        for gpu in range(len(self.plan.gpus)):
-            prims = [Prim("copy", base=chunk) for chunk in self.program.stays(gpu)]
-            if prims:
-                self._instance(gpu, 0, chunk_bytes, prims, [])
+                self._instance(key, own, chunk_bytes)
 
-    def _instance(
-        self, gpu: int, channel: int, chunk_bytes: int, prims: list[Prim], bound: list[int]
-    ) -> None:
+    def _instance(self, key: Key, own: _Written, chunk_bytes: int) -> None:
+        prims, bound = self._bound(key, own)
         self.written.program(
-            gpu,
-            Part(channel, 0, chunk_bytes),
+            key[0],
+            Part(self.program.blocks[key].channel, 0, chunk_bytes),
             prims,
             bound,
-            nchunks=self.plan.chunks,
+            nchunks=self.room,
             mode="blocked",
             name=f"msccl/{self.plan.name}"[:80],
             stride=chunk_bytes,
+            limit=self.room * chunk_bytes,
+            fixed_div=_shared(own, chunk_bytes, self.written.shape),
         )
 
     def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
@@ -389,3 +324,12 @@ class _Emitter:
 
 def _moved(prim: Prim, renamed: dict[int, int]) -> Prim:
     return replace(prim, recv=renamed[prim.recv], send=renamed[prim.send])
+
+
+def _shared(own: _Written, chunk_bytes: int, shape: Shape) -> int:
+    """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
+    at_once = max(1, min(shape.chunk_bytes // chunk_bytes, MAX_COUNT))
+    slices = max(1, min(shape.slices, -(-chunk_bytes // shape.slice_min)))
+    paid = sum(-(-count // at_once) for count in own.counts) * slices
+    done = sum(1 if prim.sync else prim.repeat * slices for prim in own.prims)
+    return max(1, round(done / max(1, paid)))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.importers.xmltext import Element, parse_xml
+from clusim.recording.plans.layout import BLOCKWISE, OPERATIONS
 
 __all__ = ["OPS", "Block", "Gpu", "MscclPlan", "Op", "Step", "read_plan"]
 
@@ -41,21 +42,7 @@ OPS: Mapping[str, Op] = {
 }
 """Steps by their type."""
 
-_OPERATIONS = {
-    "allreduce": "allreduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "custom": "messages",
-}
-
 _PROTOCOLS = {"simple": "simple", "ll": "ll", "ll128": "ll128"}
-
-_BLOCKWISE = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +153,13 @@ def _plan(root: Element, where: str) -> MscclPlan:
     ranks = _number(root, "ngpus", 2, MAX_GPUS)
     chunks = _number(root, "nchunksperloop", 1, MAX_CHUNKS)
     coll = root.get("coll").lower().replace("_", "")
-    operation = _OPERATIONS.get(coll)
+    operation = OPERATIONS.get(coll)
     if operation is None:
-        raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(_OPERATIONS)}")
+        raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(OPERATIONS)}")
     protocol = _PROTOCOLS.get(root.get("proto").lower() or "simple")
     if protocol is None:
         raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; Simple, LL or LL128")
-    if operation in _BLOCKWISE and chunks % ranks:
+    if operation in BLOCKWISE and chunks % ranks:
         raise _bad(
             root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
         )
@@ -181,7 +168,7 @@ def _plan(root: Element, where: str) -> MscclPlan:
         number = _number(element, "id", 0, ranks - 1)
         if number in gpus:
             raise _bad(element, f"gpu {number} is there twice")
-        gpus[number] = _gpu(element, number, ranks, chunks)
+        gpus[number] = _gpu(element, number, ranks)
     missing = next((number for number in range(ranks) if number not in gpus), None)
     if missing is not None:
         raise _bad(root, f"gpu {missing} is missing; ngpus is {ranks}: is the file complete?")
@@ -199,13 +186,8 @@ def _plan(root: Element, where: str) -> MscclPlan:
     return plan
 
 
-def _gpu(element: Element, number: int, ranks: int, chunks: int) -> Gpu:
+def _gpu(element: Element, number: int, ranks: int) -> Gpu:
     most = [_number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"]
-    if most[2] > chunks:
-        raise _bad(
-            element,
-            f"s_chunks={most[2]}: scratch larger than the data ({chunks} chunks) is not supported",
-        )
     blocks: dict[int, Block] = {}
     for child in element.all("tb"):
         own = _number(child, "id", 0, 1023)
@@ -273,18 +255,21 @@ def _check_deps(element: Element, gpu: Gpu) -> None:
 
 def _check_ends(plan: MscclPlan) -> None:
     """Check that each connection (GPUs and channel) has one thread block at either end."""
-    seen: dict[tuple[str, int, int, int], int] = {}
+    seen: dict[tuple[str, int, int, int], tuple[int, int]] = {}
     for number, gpu in enumerate(plan.gpus):
-        for block in gpu.blocks:
+        for own, block in enumerate(gpu.blocks):
             keys = []
             if any(step.op.sends for step in block.steps):
-                keys.append(("send", number, block.send, block.channel))
+                keys.append(("sends to", number, block.send, block.channel))
             if any(step.op.receives for step in block.steps):
-                keys.append(("recv", block.recv, number, block.channel))
+                keys.append(("receives from", number, block.recv, block.channel))
             for key in keys:
                 if key in seen:
+                    other, line = seen[key]
                     raise InputError(
-                        f"{plan.where}:{block.line}: two thread blocks of gpu {number} {key[0]} on channel"
-                        f" {block.channel} from gpu {key[1]} to {key[2]}; each needs its own channel"
+                        f"{plan.where}:{block.line}: thread block {own} of gpu {number} {key[0]} gpu"
+                        f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
+                        " both would use the same slots from the first one on, so what arrives is undefined;"
+                        " give one another channel"
                     )
-                seen[key] = block.line
+                seen[key] = own, block.line

@@ -1,0 +1,140 @@
+"""How a plan's chunks lie in the buffers of a call, and the call itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Plan, ProgramBuilder, check_call
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT, CollectiveCall, Task
+from clusim.schedule.shapes import shape_of
+
+__all__ = ["BLOCKWISE", "OPERATIONS", "ROOTED", "Layout", "Wanted", "chunk_elements", "start"]
+
+OPERATIONS = {
+    "allreduce": "allreduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "custom": "messages",
+}
+"""Operations by their names in plans, in lower case and without underscores."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Operations that have a root."""
+
+BLOCKWISE = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+"""Operations whose largest buffer has a block per rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a plan says about its data.
+
+    Attributes
+    ----------
+    where : str
+        File.
+    chunks, room : int
+        Chunks of the largest buffer of the collective, and of the largest buffer of the plan (its scratch may be
+        larger).
+    grain : int
+        Equal pieces that a chunk must be cut into.
+    """
+
+    where: str
+    tool: str
+    operation: str
+    gpus: int
+    chunks: int
+    room: int
+    channels: int
+    in_place: bool
+    root: int = 0
+    grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asks for: bytes as in `clusim.schedule.CollectiveCall`, ranks that play GPUs 0, 1, ... (all)."""
+
+    bytes: int
+    ranks: Sequence[int] | None = None
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int | None = None
+    protocol: str = "simple"
+
+
+def start(layout: Layout, fabric: Fabric | None, wanted: Wanted) -> tuple[Plan, int]:
+    """Return the call of a plan to write programs for, and the size of its chunks [bytes].
+
+    Chunks are equal and as large as the data need; where the size is no multiple, what lies behind the data moves, too.
+    """
+    count = fabric.num_ranks if fabric is not None else layout.gpus
+    group = tuple(range(count)) if wanted.ranks is None else tuple(wanted.ranks)
+    if len(group) != layout.gpus:
+        raise InputError(
+            f"{layout.where}: a plan for {layout.gpus} GPUs, and {len(group)} take part; choose {layout.gpus} with"
+            " --ranks"
+        )
+    rooted = layout.operation in ROOTED
+    _check_root(layout, group, wanted.root, rooted)
+    call = CollectiveCall(
+        layout.operation,
+        wanted.bytes,
+        group,
+        element(wanted.dtype).name,
+        wanted.redop,
+        group[layout.root] if rooted else ABSENT,
+        layout.tool,
+        wanted.protocol,
+        layout.channels,
+        in_place=layout.in_place,
+    )
+    builder = ProgramBuilder(
+        max(count, max(group, default=0) + 1),
+        f"{call.operation} {call.algorithm} {call.bytes} B on {len(group)} ranks",
+    )
+    check_call(call, builder.num_ranks)
+    size = element(call.dtype).size_bytes
+    chunk = chunk_elements(layout, call.bytes // size) * size
+    call = replace(call, block_bytes=chunk * (layout.chunks // len(group)))
+    if layout.operation not in BLOCKWISE:
+        call = replace(call, block_bytes=-(-(call.bytes // size) // len(group)) * size)
+    number = builder.call(call)
+    tasks = [
+        builder.task(Task("program", rank, name=f"{call.operation} {layout.tool}", call=number))
+        for rank in group
+    ]
+    shape = shape_of(wanted.protocol, ring=True, fabric=fabric)
+    return Plan(builder, call, shape, tuple(tasks), chunk), chunk
+
+
+def chunk_elements(layout: Layout, elements: int) -> int:
+    """Return the size of a chunk [elements]: the least with which all data have a place."""
+    if layout.operation in BLOCKWISE:
+        own = layout.chunks // layout.gpus
+        block = -(-elements // layout.gpus)
+        size = -(-block // own)
+    else:
+        size = -(-elements // layout.chunks)
+    return -(-size // layout.grain) * layout.grain
+
+
+def _check_root(layout: Layout, group: Sequence[int], root: int | None, rooted: bool) -> None:
+    if root is None:
+        return
+    if root not in group:
+        raise InputError(f"root {root}: is not among the ranks that take part")
+    if rooted and group.index(root) != layout.root:
+        raise InputError(
+            f"{layout.where}: its root is GPU {layout.root}, which rank {group[layout.root]} plays"
+        )

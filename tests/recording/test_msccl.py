@@ -1,0 +1,464 @@
+"""MSCCL's XML plans: read with line numbers, verified with data in any order, timed, refused when they are broken."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusim import fabric
+from clusim.errors import DeadlockError, InputError
+from clusim.fabric import Fabric
+from clusim.recording.plans.msccl import build, load, read_plan
+from clusim.schedule import Schedule
+from clusim.schedule.semantics import Executor, verify
+from clusim.simulate import simulate
+from clusim_cli.main import run
+
+SAMPLE = Path(__file__).parents[2] / "traces" / "allpairs-4.xml"
+CORPUS = os.environ.get("CLUSIM_CORPUS")
+
+Step = tuple[str, str, str, int, str]
+Block = tuple[int, int, list[Step]]
+
+
+@pytest.fixture(scope="module")
+def dgx() -> Fabric:
+    return fabric.load("dgx-a100")
+
+
+def text_of(coll: str, chunks: int, gpus: list[list[Block]], *, in_place: bool = False) -> str:
+    """Return a plan; a step is (type, source, target, count, wait), where places are like ``i3`` and waits ``1.0``."""
+    lines = [
+        f'<algo name="test" proto="Simple" nchannels="1" nchunksperloop="{chunks}" ngpus="{len(gpus)}" coll="{coll}"'
+        f' inplace="{int(in_place)}">'
+    ]
+    for number, blocks in enumerate(gpus):
+        lines.append(
+            f'<gpu id="{number}" i_chunks="{chunks}" o_chunks="{chunks}" s_chunks="{chunks}">'
+        )
+        for own, (send, recv, steps) in enumerate(blocks):
+            lines.append(f'<tb id="{own}" send="{send}" recv="{recv}" chan="0">')
+            for at, (kind, src, dst, count, wait) in enumerate(steps):
+                depid, _, deps = wait.partition(".") if wait else ("-1", "", "-1")
+                lines.append(
+                    f'<step s="{at}" type="{kind}" srcbuf="{src[0]}" srcoff="{src[1:]}" dstbuf="{dst[0]}"'
+                    f' dstoff="{dst[1:]}" cnt="{count}" depid="{depid}" deps="{deps}" hasdep="1"/>'
+                )
+            lines.append("</tb>")
+        lines.append("</gpu>")
+    return "\n".join([*lines, "</algo>"])
+
+
+def others(size: int, me: int) -> list[int]:
+    return [peer for peer in range(size) if peer != me]
+
+
+def allgather(size: int, in_place: bool) -> str:
+    """Everybody sends two chunks to everybody."""
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        blocks: list[Block] = [
+            (peer, peer, [("s", "i0", f"o{2 * me}", 2, ""), ("r", "i0", f"o{2 * peer}", 2, "")])
+            for peer in others(size, me)
+        ]
+        if not in_place:
+            blocks.append((-1, -1, [("cpy", "i0", f"o{2 * me}", 2, "")]))
+        gpus.append(blocks)
+    return text_of("allgather", 2 * size, gpus, in_place=in_place)
+
+
+def reduce_scatter(size: int, in_place: bool) -> str:
+    """Everybody gets its chunk of everybody in scratch and adds them up."""
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        peers = others(size, me)
+        blocks: list[Block] = [
+            (peer, peer, [("s", f"i{peer}", "s0", 1, ""), ("r", "i0", f"s{peer}", 1, "")])
+            for peer in peers
+        ]
+        first: list[Step] = [] if in_place else [("cpy", f"i{me}", "o0", 1, "")]
+        adds = [("re", f"s{peer}", "o0", 1, f"{at}.1") for at, peer in enumerate(peers)]
+        gpus.append([*blocks, (-1, -1, [*first, *adds])])
+    return text_of("reduce_scatter", size, gpus, in_place=in_place)
+
+
+def alltoall(size: int, in_place: bool) -> str:
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        blocks: list[Block] = [
+            (peer, peer, [("s", f"i{peer}", f"o{me}", 1, ""), ("r", f"i{me}", f"o{peer}", 1, "")])
+            for peer in others(size, me)
+        ]
+        gpus.append([*blocks, (-1, -1, [("cpy", f"i{me}", f"o{me}", 1, "")])])
+    return text_of("alltoall", size, gpus)
+
+
+def broadcast(size: int, in_place: bool) -> str:
+    """GPU 0 sends down a chain."""
+    blocks: list[Block] = [(1, -1, [("s", "i0", "o0", 3, "")])]
+    blocks += [(at + 1, at - 1, [("rcs", "o0", "o0", 3, "")]) for at in range(1, size - 1)]
+    blocks.append((-1, size - 2, [("r", "o0", "o0", 3, "")]))
+    gpus = [[block] for block in blocks]
+    if not in_place:
+        gpus[0].append((-1, -1, [("cpy", "i0", "o0", 3, "")]))
+    return text_of("broadcast", 3, gpus, in_place=in_place)
+
+
+def reduce(size: int, in_place: bool) -> str:
+    """The last GPU sends up a chain, everybody adds its own; GPU 0 keeps the sum."""
+    blocks: list[Block] = [(-1, 1, [("rrc", "i0", "o0", 2, "")])]
+    blocks += [(at - 1, at + 1, [("rrs", "i0", "o0", 2, "")]) for at in range(1, size - 1)]
+    blocks.append((size - 2, -1, [("s", "i0", "o0", 2, "")]))
+    return text_of("reduce", 2, [[block] for block in blocks], in_place=in_place)
+
+
+def gather(size: int, in_place: bool) -> str:
+    root: list[Block] = [(-1, peer, [("r", "i0", f"o{peer}", 1, "")]) for peer in range(1, size)]
+    if not in_place:
+        root.append((-1, -1, [("cpy", "i0", "o0", 1, "")]))
+    leaves: list[list[Block]] = [[(0, -1, [("s", "i0", f"o{at}", 1, "")])] for at in range(1, size)]
+    return text_of("gather", size, [root, *leaves], in_place=in_place)
+
+
+def scatter(size: int, in_place: bool) -> str:
+    root: list[Block] = [(peer, -1, [("s", f"i{peer}", "o0", 1, "")]) for peer in range(1, size)]
+    if not in_place:
+        root.append((-1, -1, [("cpy", "i0", "o0", 1, "")]))
+    leaves: list[list[Block]] = [[(-1, 0, [("r", "i0", "o0", 1, "")])] for _ in range(1, size)]
+    return text_of("scatter", size, [root, *leaves], in_place=in_place)
+
+
+def two_steps(size: int, in_place: bool, *, waits: bool = True) -> str:
+    """All-reduce: reduce-scatter into the output, whose chunk then goes to everybody."""
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        peers = others(size, me)
+        last = f"0.{len(peers) - in_place}" if waits else ""
+        wait = [f"{at + 1}.1" if waits else "" for at in range(len(peers))]
+        adds = [("re", f"s{peer}", f"o{me}", 1, wait[at]) for at, peer in enumerate(peers)]
+        first: list[Step] = [] if in_place else [("cpy", f"i{me}", f"o{me}", 1, "")]
+        blocks: list[Block] = [(-1, -1, [*first, *adds])]
+        for peer in peers:
+            steps: list[Step] = [("s", f"i{peer}", "s0", 1, ""), ("r", "i0", f"s{peer}", 1, "")]
+            steps += [("s", f"o{me}", "o0", 1, last), ("r", "i0", f"o{peer}", 1, "")]
+            blocks.append((peer, peer, steps))
+        gpus.append(blocks)
+    return text_of("allreduce", size, gpus, in_place=in_place)
+
+
+PLANS = {
+    "allreduce": two_steps,
+    "all_gather": allgather,
+    "reduce_scatter": reduce_scatter,
+    "alltoall": alltoall,
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "gather": gather,
+    "scatter": scatter,
+}
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "plan.xml"
+    path.write_text(text)
+    return path
+
+
+def right(schedule: Schedule, seed: int | None) -> bool:
+    """Return whether a schedule computes its collective, in a random legal order if there is a seed."""
+    executor = Executor(schedule, data="random")
+    executor.run(seed)
+    (check,) = executor.check(8.0)
+    return check.ok
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("operation", PLANS)
+def test_collectives_are_what_they_say(tmp_path: Path, operation: str, in_place: bool) -> None:
+    plan = read_plan(written(tmp_path, PLANS[operation](4, in_place)))
+    assert plan.operation == operation
+    for size_bytes, dtype in ((4096, "float32"), (1000, "bfloat16"), (13, "uint8"), (8, "int64")):
+        schedule = build(plan, None, size_bytes, dtype=dtype)
+        assert schedule.calls[0].bytes == size_bytes
+        for seed in (None, 1, 2, 3):
+            assert right(schedule, seed), (size_bytes, dtype, seed)
+
+
+@pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
+@pytest.mark.parametrize("operation", ["allreduce", "alltoall", "broadcast"])
+def test_the_timed_engine_moves_the_right_data(
+    tmp_path: Path, dgx: Fabric, operation: str, protocol: str
+) -> None:
+    plan = read_plan(written(tmp_path, PLANS[operation](4, False)))
+    schedule = build(plan, dgx, 300_004, ranks=[6, 1, 3, 4], protocol=protocol)
+    result = simulate(dgx, schedule, verify=True)
+    assert result.verified, result.verify_note
+    assert schedule.calls[0].protocol == protocol
+
+
+def test_without_its_waits_a_plan_is_wrong(tmp_path: Path) -> None:
+    plan = read_plan(written(tmp_path, two_steps(4, True, waits=False)))
+    assert not all(right(build(plan, None, 4096), seed) for seed in range(4))
+
+
+def test_redops_and_root(tmp_path: Path) -> None:
+    plan = read_plan(written(tmp_path, two_steps(3, True)))
+    for redop in ("prod", "min", "max", "avg"):
+        assert right(build(plan, None, 999, dtype="uint8", redop=redop), None)
+    plan = read_plan(written(tmp_path, broadcast(3, True)))
+    schedule = build(plan, None, 60, ranks=[2, 0, 1])
+    assert schedule.calls[0].root == 2
+    with pytest.raises(InputError, match="its root is GPU 0, which rank 2 plays"):
+        build(plan, None, 60, ranks=[2, 0, 1], root=1)
+
+
+def test_scratch_may_be_larger_than_the_data(tmp_path: Path) -> None:
+    steps: list[Step] = [
+        ("s", "i0", "s9", 1, ""),
+        ("r", "i0", "s9", 1, ""),
+        ("re", "s9", "i0", 1, ""),
+    ]
+    text = text_of("allreduce", 1, [[(1, 1, steps)], [(0, 0, steps)]], in_place=True)
+    text = text.replace('s_chunks="1"', 's_chunks="10"')
+    assert right(load(written(tmp_path, text), None, 36), 1)
+
+
+def test_reductions_that_follow_each_other_share_a_fixed_cost(tmp_path: Path) -> None:
+    adds, pair = build(read_plan(SAMPLE), None, 4096).instances[:2]
+    assert (
+        adds.fixed_div == 3
+    )  # three waits, three reductions, a signal to each of three; three operations
+    assert pair.fixed_div == 2  # four slices, a wait and a signal; four operations
+    text = SAMPLE.read_text()
+    for other in ("2", "3"):
+        text = text.replace(f'depid="{other}" deps="1"', 'depid="-1" deps="-1"', 1)
+    adds = load(written(tmp_path, text), None, 4096).instances[0]
+    assert adds.fixed_div == 7  # one wait, one operation
+
+
+def test_the_sample_needs_the_time_of_its_steps(dgx: Fabric) -> None:
+    """All-pairs of 4 GPUs with 16 B a chunk: latency only, and as long as the two-shot kernel of our own."""
+    from clusim import collectives
+
+    result = simulate(dgx, load(SAMPLE, dgx, 64, ranks=range(4)), verify=True)
+    assert result.verified
+    own = collectives.build(dgx, "allreduce", "twoshot-ll", 64, ranks=range(4), channels=1)
+    assert 0.5 < result.time_ps / simulate(dgx, own).time_ps < 2
+
+
+def test_a_ring_is_as_fast_as_the_ring_of_our_own(tmp_path: Path, dgx: Fabric) -> None:
+    """One channel, LL128: the same primitives in the same order, so the same picosecond."""
+    from clusim import collectives
+
+    size = 8
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        steps: list[Step] = [("s", f"i{me}", f"i{me}", 1, "")]
+        for hop in range(1, 2 * size - 2):
+            chunk = (me - hop) % size
+            kind = "rrs" if hop < size - 1 else "rrcs" if hop == size - 1 else "rcs"
+            steps.append((kind, f"i{chunk}", f"i{chunk}", 1, ""))
+        chunk = (me + 2) % size
+        steps.append(("r", f"i{chunk}", f"i{chunk}", 1, ""))
+        gpus.append([((me + 1) % size, (me - 1) % size, steps)])
+    path = written(tmp_path, text_of("allreduce", size, gpus, in_place=True))
+    result = simulate(dgx, load(path, dgx, 2**20, protocol="ll128"), verify=True)
+    assert result.verified
+    ring = collectives.build(dgx, "allreduce", "ring", 2**20, channels=1, protocol="ll128")
+    assert result.time_ps == simulate(dgx, ring).time_ps
+
+
+BROKEN = {
+    'type="re"': ('type="radd"', r"plan.xml:5: step type 'radd': unknown"),
+    'srcbuf="s"': ('srcbuf="x"', r"plan.xml:5: srcbuf='x': must be i, o or s"),
+    'srcoff="0"': ('srcoff="99"', r"plan.xml:5: gpu 0 thread block 0: chunks 99..99 of buffer s"),
+    'cnt="1"': ('cnt="many"', r"plan.xml:5: cnt='many' of <step>: must be a whole number"),
+    'deps="1"': (
+        'deps="7"',
+        r"plan.xml:5: waits for step 7 of thread block 1, which does not exist",
+    ),
+    'ngpus="4"': ('ngpus="5"', r"plan.xml:2: gpu 4 is missing"),
+    'proto="LL"': ('proto="LL64"', r"plan.xml:2: proto='ll64': unknown|proto='LL64'"),
+    'coll="allreduce"': ('coll="allmix"', r"plan.xml:2: coll='allmix': unknown"),
+    "</algo>": ("", r"plan.xml:\d+: "),
+    "<algo": ("<system", r"plan.xml:\d+: "),
+}
+
+
+@pytest.mark.parametrize("old", BROKEN)
+def test_errors_name_the_line(tmp_path: Path, old: str) -> None:
+    new, message = BROKEN[old]
+    with pytest.raises(InputError, match=message) as caught:
+        load(written(tmp_path, SAMPLE.read_text().replace(old, new, 1)), None, 4096)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deadlock_is_said_to_be_one(tmp_path: Path) -> None:
+    first: list[Step] = [("r", "i0", "o0", 1, ""), ("s", "i0", "o0", 1, "")]
+    text = text_of("custom", 1, [[(1, 1, first)], [(0, 0, first)]])
+    with pytest.raises(
+        DeadlockError, match=r"plan.xml:4: the plan deadlocks: gpu 0 thread block 0 step 0 waits"
+    ):
+        load(written(tmp_path, text), None, 4096)
+    waits: list[Block] = [
+        (-1, -1, [("nop", "i0", "o0", 0, "1.0")]),
+        (-1, -1, [("nop", "i0", "o0", 0, "0.0")]),
+    ]
+    text = text_of("custom", 1, [waits, waits])
+    with pytest.raises(DeadlockError, match=r"for ever for step 0 of thread block 1"):
+        load(written(tmp_path, text), None, 4096)
+
+
+def test_slots_that_run_out_are_a_deadlock_of_the_engine(tmp_path: Path, dgx: Fabric) -> None:
+    steps: list[Step] = [("s", "i0", "o0", 64, ""), ("r", "i0", "o0", 64, "")]
+    text = text_of("alltoall", 64, [[(1, 1, steps)], [(0, 0, steps)]])
+    path = written(tmp_path, text)
+    with pytest.raises(DeadlockError):
+        simulate(dgx, load(path, dgx, 64 * 2**20, ranks=[0, 1]))
+
+
+def test_two_thread_blocks_on_one_connection_are_refused(tmp_path: Path) -> None:
+    send: list[Step] = [("s", "i0", "o0", 1, "")]
+    take: list[Step] = [("r", "i0", "o0", 1, "")]
+    text = text_of("custom", 1, [[(1, -1, send), (1, -1, send)], [(-1, 0, take), (-1, 0, take)]])
+    with pytest.raises(
+        InputError, match=r"thread block 1 of gpu 0 sends to gpu 1 on channel 0, as thread"
+    ):
+        load(written(tmp_path, text), None, 64)
+
+
+Outcome = tuple[int, str, str]
+Clusim = Callable[..., Outcome]
+
+
+@pytest.fixture
+def clusim(capsys: pytest.CaptureFixture[str]) -> Clusim:
+    """Return what runs a command: its exit code and both outputs."""
+
+    def call(*arguments: str) -> Outcome:
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_the_command_runs_and_verifies_the_sample(clusim: Clusim) -> None:
+    code, out, err = clusim(
+        *(
+            "run",
+            "dgx-a100",
+            "--algorithm",
+            str(SAMPLE),
+            "--ranks",
+            "0-3",
+            "--size",
+            "64KiB",
+            "--verify",
+        )
+    )
+    assert code == 0, err
+    assert "allreduce 64 KiB float32 over 4 ranks of dgx-a100 (msccl, ll, 1 channels)" in out
+    assert re.search(r"data +correct", out)
+
+
+def test_the_command_says_that_a_wrong_plan_is_wrong(tmp_path: Path, clusim: Clusim) -> None:
+    text = SAMPLE.read_text().replace(
+        'type="s" srcbuf="i" srcoff="1"', 'type="s" srcbuf="i" srcoff="2"', 1
+    )
+    path = str(written(tmp_path, text))
+    code, out, err = clusim(
+        "run", "dgx-a100", "--algorithm", path, "--ranks", "0-3", "--verify", "--size", "1K"
+    )
+    assert code == 1
+    assert "WRONG" in out
+    assert err.startswith("clusim: data: wrong: allreduce: ")
+
+
+def test_the_command_cannot_verify_a_custom_plan(tmp_path: Path, clusim: Clusim) -> None:
+    text = SAMPLE.read_text().replace('coll="allreduce"', 'coll="custom"')
+    path = str(written(tmp_path, text))
+    code, out, err = clusim(
+        "run", "dgx-a100", "--algorithm", path, "--ranks", "0-3", "--verify", "--size", "1K"
+    )
+    assert code == 0
+    assert "time" in out
+    assert "data: not verified: the plan is a custom one" in err
+
+
+def test_options_that_do_not_fit_are_refused(clusim: Clusim) -> None:
+    path = str(SAMPLE)
+    for args, message in (
+        (["--channels", "4"], "--channels is not for"),
+        (["--collective", "alltoall"], "is allreduce, not alltoall"),
+        ([], "a plan for 4 GPUs, and 8 take part; choose 4 with --ranks"),
+        (["--ranks", "0-3", "--size", "6"], "no whole number of float32"),
+    ):
+        code, _, err = clusim("run", "dgx-a100", "--algorithm", path, *args)
+        assert code == 2
+        assert message in err
+
+
+def test_replay_points_to_run(clusim: Clusim) -> None:
+    code, _, err = clusim("replay", str(SAMPLE), "--topology", "dgx-a100")
+    assert code == 2
+    assert f"`clusim run TOPOLOGY --algorithm {SAMPLE}`" in err
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_damaged_plans_are_refused_or_run(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    raw = bytearray(SAMPLE.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        how = data.draw(st.sampled_from(["byte", "digit", "cut", "double", "end"]))
+        if how == "byte":
+            raw[at] = data.draw(st.integers(0, 255))
+        elif how == "digit":
+            digits = [i for i in range(at, len(raw)) if chr(raw[i]).isdigit()] or [at]
+            raw[digits[0]] = ord(data.draw(st.sampled_from("0123456789")))
+        elif how == "cut":
+            del raw[at : at + data.draw(st.integers(1, 200))]
+        elif how == "double":
+            raw[at:at] = raw[max(0, at - 60) : at]
+        else:
+            del raw[at:]
+        raw = raw or bytearray(b"<")
+    path = tmp_path_factory.mktemp("damage") / "plan.xml"
+    path.write_bytes(bytes(raw))
+    with suppress(InputError, DeadlockError):
+        verify(load(path, None, 4096))
+
+
+@pytest.mark.skipif(not CORPUS, reason="CLUSIM_CORPUS names no corpus")
+def test_corpus() -> None:
+    found = sorted(Path(str(CORPUS), "msccl").glob("*.xml"))
+    assert len(found) == 20
+    shared = [path for path in found if "ar_multi_ar" in path.name]
+    for path in shared:
+        with pytest.raises(InputError, match="both would use the same slots"):
+            read_plan(path)
+    assert len(shared) == 4
+    for path in found:
+        if path not in shared:
+            plan = read_plan(path)
+            schedule = build(plan, None, plan.chunks * 4 + 4)
+            assert handed_on(schedule) if plan.operation == "messages" else right(schedule, 1)
+
+
+def handed_on(schedule: Schedule) -> bool:
+    """Return whether every rank has what the rank before it had."""
+    count = schedule.calls[0].bytes // 4
+    executor = Executor(schedule, [[np.full(count, rank, np.float32) for rank in range(24)]])
+    executor.run(1)
+    return all((executor.output(0, rank)[:count] == rank - 1).all() for rank in range(1, 24))
