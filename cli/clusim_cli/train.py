@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusim_cli.params import GRANULARITY, NODES, RANKS, command_line
 from clusim_cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from clusim.fabric import Fabric
+    from clusim.workload import Workload
 
 __all__ = ["command"]
 
@@ -24,8 +28,10 @@ __all__ = ["command"]
               help="Steps; the last one is reported.")  # fmt: skip
 @click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
-@click.option("--fold", type=click.Choice(["all", "proved", "none"]), default=None,
-              help="Equal blocks of work to simulate once: all, or only those proved identical.")  # fmt: skip
+@click.option("--fold", type=click.Choice(["auto", "all", "proved", "none"]), default=None,
+              help="Equal blocks of work to simulate once: all, only those proved identical, or as seconds allow.")  # fmt: skip
+@click.option("--layers", is_flag=True,
+              help="Only show what every layer computes, moves and keeps; simulate nothing.")  # fmt: skip
 @click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
@@ -56,6 +62,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
         raise click.UsageError("the workload names no topology; give --topology")
     nodes = options["nodes"] if options["nodes"] or options["topology"] else spec.nodes
     machine = fabric.load(topology, nodes=nodes)
+    if options["layers"]:
+        click.echo(_layers(spec, machine, as_json))
+        return 0
     if (options["scaling"] is None) != (options["replicas"] is None):
         raise click.UsageError("--scaling and --replicas go together")
     arguments = {
@@ -74,6 +83,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
                 "gpus": item.plan.mesh.size,
                 "step_time_s": item.step_time_s,
                 f"{item.plan.model.unit}_per_s": item.samples_per_s,
+                "mfu": round(item.mfu, 6),
+                "exposed_comm_s": item.mean("exposed"),
                 "efficiency": efficiency,
             }
             for count, item, efficiency in table
@@ -95,14 +106,25 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     return 0
 
 
+def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
+    from clusim.training.layertable import layer_json, layer_report
+    from clusim.workload import make_plan
+
+    plan = make_plan(spec, machine)
+    if as_json:
+        return json.dumps(layer_json(plan))
+    return layer_report(plan)
+
+
 def _table(rows: list[dict[str, Any]]) -> str:
     unit = next(name for name in rows[0] if name.endswith("_per_s"))
     lines = [
-        f"  {'replicas':>8} {'GPUs':>6} {'step':>12} {unit.replace('_per_s', '/s'):>14} {'efficiency':>10}"
+        f"  {'replicas':>8} {'GPUs':>6} {'step':>12} {unit.replace('_per_s', '/s'):>14} {'MFU':>6}"
+        f" {'exposed':>8} {'efficiency':>10}"
     ]
     for row in rows:
         lines.append(
             f"  {row['replicas']:>8} {row['gpus']:>6} {row['step_time_s'] * 1e3:>9.3f} ms {row[unit]:>14,.1f}"
-            f" {row['efficiency']:>10.1%}"
+            f" {row['mfu']:>6.1%} {row['exposed_comm_s'] / row['step_time_s']:>8.1%} {row['efficiency']:>10.1%}"
         )
     return "\n".join(lines)

@@ -18,14 +18,22 @@ TINY = """
 model: {base: gpt3-1.3b, layers: 4, hidden: 256, heads: 8, head_size: 32, kv_heads: 8, intermediate: 1024, vocab: 1024}
 sequence: 128
 batch: {global: 8, micro: 1}
+collectives: clusim
 """
 
 
 def tiny(text: str = "", **replace: str) -> Workload:
-    """Return a transformer of four small layers; `text` is more YAML, `replace` lines by key."""
+    """Return a transformer of four small layers; `text` is more YAML, `replace` lines by key.
+
+    With `data` in the text the first ranks of the fabric are used, as many as it needs.
+    """
     lines = [line for line in TINY.strip().splitlines() if line.partition(":")[0] not in replace]
     lines += [f"{key}: {value}" for key, value in replace.items()]
-    return loads_workload("\n".join(lines) + "\n" + text, "tiny.yaml")
+    found = loads_workload("\n".join(lines) + "\n" + text, "tiny.yaml")
+    own = found.parallel
+    if own.data is not None and own.ranks is None:
+        own.ranks = list(range(own.tensor * own.context * own.pipeline * own.data))
+    return found
 
 
 def ideal(ranks: int) -> Fabric:

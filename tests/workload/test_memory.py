@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+import clusim
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Activations, Layer, Tensor
-from clusim.workload.memory import in_flight, megatron_activation_bytes, stage_memory
+from clusim.workload.memory import Memory, in_flight, megatron_activation_bytes, stage_memory
 from clusim.workload.optimizers import find_optimizer
+from clusim.workload.plan import make_plan
+from support.workloads import tiny
 
 P = 1_000_000
 LAYER = Layer("layer", "block", (Tensor("w", P),), activations=Activations(100, 60, 10))
@@ -50,7 +53,10 @@ def test_activations_are_those_of_microbatches_under_way(recompute: Any, kept: i
         ("gpipe", 3, 16),
         ("1f1b", 0, 4),
         ("1f1b", 3, 1),
-        ("zero-bubble", 1, 3),
+        ("zero-bubble", 1, 4),
+        ("pipedream", 0, 4),
+        ("pipedream", 3, 1),
+        ("interleaved", 0, 4),
     ],
 )
 def test_microbatches_under_way(schedule: str, stage: int, held: int) -> None:
@@ -94,3 +100,64 @@ def test_what_is_missing_is_said_in_bytes() -> None:
     assert memory.missing == memory.total - 10 * P > 0
     assert memory.to_json()["fits"] is False
     assert stage_memory([[LAYER]], ADAM).missing == 0
+
+
+A100 = clusim.load("dgx-a100")
+
+
+def stages_of(text: str, **replace: str) -> list[Memory]:
+    plan = make_plan(tiny(text, **replace), A100)
+    return [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
+
+
+def test_pipedream_keeps_a_version_of_the_weights_for_every_microbatch_under_way() -> None:
+    batch = "{global: 16, micro: 1}"
+    model = "{base: mlp, sizes: [64, 64, 64, 64, 64]}"
+    own = stages_of("parallel: {pipeline: 4}\npipeline: {schedule: pipedream}", model=model, batch=batch)  # fmt: skip
+    assert [item.weights for item in own] == [
+        (4 - stage) * 2 * (64 * 64 + 64) for stage in range(4)
+    ]
+    assert [item.in_flight for item in own] == [4, 3, 2, 1]
+    assert len({item.gradients for item in own}) == 1
+
+
+def test_gpipe_holds_all_microbatches_and_1f1b_as_many_as_stages() -> None:
+    for schedule, held in (("gpipe", [16] * 4), ("1f1b", [4, 3, 2, 1]), ("zero-bubble", [4] * 4)):
+        own = stages_of(
+            f"parallel: {{pipeline: 4}}\npipeline: {{schedule: {schedule}}}", batch="{global: 32, micro: 1}"
+        )  # fmt: skip
+        assert [item.in_flight for item in own] == held
+        naive = "parallel: {pipeline: 4}\npipeline: {schedule: naive}"
+        one = stages_of(naive, batch="{global: 32, micro: 1}")
+        assert [a.activations // b.activations for a, b in zip(own, one, strict=True)] == held
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_what_is_under_way_is_what_the_passes_leave(chunks: int) -> None:
+    # As many microbatches as stages: all forward passes come first.
+    assert in_flight("interleaved", 3, 4, 4, chunks) == (1 if chunks == 1 else 8)
+
+
+def test_buffers_are_those_of_the_communicators() -> None:
+    text = "communicators: {tensor: {channels: 4}, data: {channels: 2}}\nparallel: {tensor: 4}"
+    assert stages_of(text)[0].buffers == (4 + 2) * 2 * (4 << 20)
+    assert stages_of("parallel: {data: 1}")[0].buffers == 0
+
+
+def test_full_recomputation_needs_one_layer_again() -> None:
+    none, full = (stages_of(f"recompute: {kind}")[0] for kind in ("none", "full"))
+    assert full.activations < none.activations
+    assert full.transient > none.transient == 0
+
+
+def test_sharded_weights_are_whole_for_a_moment() -> None:
+    def transient(more: str) -> int:
+        return stages_of(f"data: {{kind: fsdp{more}}}")[0].transient
+
+    sizes = sorted(
+        (layer.parameters for layer in make_plan(tiny(), A100).stages[0][0]), reverse=True
+    )
+    gradients = 2 * sum(sizes[:2])
+    for depth in (0, 1, 2):
+        assert transient(f", prefetch: {depth}") == 2 * sum(sizes[: depth + 1]) + gradients
+    assert transient(", reshard: false") == 2 * sum(sizes) + gradients

@@ -143,6 +143,21 @@ def test_experts_get_their_tokens_by_all_to_all() -> None:
     assert sum(t.elements for t in block.tensors if t.expert) == 3 * 4096 * 14336
 
 
+def test_a_convolution_reads_its_pixels_once() -> None:
+    stem, first, *_ = find_model("resnet-50").build(Shard(batch=2))
+    conv = next(k for k in stem.kernels("forward") if k.gemm is not None)
+    assert conv.flops == 2 * 2 * 112 * 112 * 64 * 3 * 49
+    assert conv.bytes == 2 * (2 * 224 * 224 * 3 + 3 * 49 * 64 + 2 * 112 * 112 * 64)
+    second = [k for k in first.kernels("forward") if k.gemm is not None][1]
+    assert second.bytes == 2 * (2 * 2 * 56 * 56 * 64 + 9 * 64 * 64)
+
+
+def test_an_image_takes_the_published_operations() -> None:
+    layers = find_model("resnet-50").build(Shard(batch=1))
+    # 4.1 billion multiply-adds of an image of 224 x 224.
+    assert total(layers, "forward") == pytest.approx(2 * 4.1e9, rel=0.01)
+
+
 CONFIG = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
@@ -180,6 +195,67 @@ def test_deepseek_is_read_with_its_latent_attention() -> None:
     assert from_config(config).parameters == find_model("deepseek-v3").parameters
     del config["v_head_dim"]
     with pytest.raises(InputError, match="v_head_dim"):
+        from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 0}, "'num_attention_heads' is 0"),
+        ({"num_key_value_heads": 5}, "32 attention heads cannot share 5"),
+        ({"num_experts": "8"}, "'num_experts' is '8'"),
+        ({"num_experts": 8}, "'num_experts_per_tok'"),
+        ({"num_experts": 8, "num_experts_per_tok": 9}, "top_k 9: must be 1 to 8"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [1]}, "every layer must"),
+        ({"head_dim": "x"}, "'head_dim' is 'x'"),
+        ({"hidden_size": 4097}, "no multiple of 32 heads"),
+        ({"hidden_size": 4096.0}, "'hidden_size' is 4096.0"),
+        ({"hidden_size": 10**30}, "must be a whole number"),
+        ({"num_hidden_layers": 10**6}, "'num_hidden_layers' is 1000000"),
+        ({"intermediate_size": [1, 2]}, "'intermediate_size' is"),
+        ({"tie_word_embeddings": "no"}, "'tie_word_embeddings' is 'no'"),
+        ({"hidden_act": 3}, "must be a name"),
+        ({"is_encoder_decoder": True}, "an encoder and a decoder"),
+        ({"hidden_size": None, "text_config": {}}, "several parts"),
+        ({"kv_lora_rank": 512}, "'q_lora_rank'"),
+    ],
+)
+def test_wrong_values_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as found:
+        from_config(CONFIG | changes, "config.json")
+    assert message in str(found.value)
+    assert str(found.value).startswith("config.json: ")
+    assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameters"),
+    [
+        ({"model_type": "gemma", "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2048,
+          "num_hidden_layers": 18, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 256,
+          "intermediate_size": 16384, "vocab_size": 256000, "tie_word_embeddings": True}, 2_506_172_416),
+        ({"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+          "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064}, 7_615_616_512),
+        ({"model_type": "phi3", "hidden_size": 3072, "num_key_value_heads": 32, "intermediate_size": 8192,
+          "vocab_size": 32064}, 3_821_079_552),
+        ({"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+          "intermediate_size": 24576, "vocab_size": 50432, "hidden_act": "gelu_fast"}, 20_554_567_680),
+    ],
+)  # fmt: skip
+def test_other_families_have_their_published_parameters(
+    changes: dict[str, Any], parameters: int
+) -> None:
+    assert from_config(CONFIG | changes).parameters == parameters
+
+
+def test_gpt2_goes_by_its_own_names() -> None:
+    config = {
+        "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "vocab_size": 50257,
+        "activation_function": "gelu_new", "tie_word_embeddings": True, "n_inner": None,
+    }  # fmt: skip
+    assert from_config(config).parameters == find_model("gpt2").parameters
+    del config["n_inner"]
+    with pytest.raises(InputError, match="'n_inner' is missing"):
         from_config(config)
 
 
@@ -226,6 +302,13 @@ class TestRoofline:
         assert self.chip.gemm_efficiency(Gemm(1, 8192, 8192, 64)) < 0.6 * large
         # 109 tiles take as long as 216.
         assert self.chip.gemm_efficiency(Gemm(1, 256, 128 * 109, 4096)) < 0.65 * 0.87
+
+    def test_few_tiles_are_cut_along_the_inner_dimension(self) -> None:
+        # The weight gradient of a 3 x 3 convolution: one row of tiles, a million pixels.
+        gemm = Gemm(1, 9 * 64, 64, 1 << 20)
+        assert self.chip.gemm_efficiency(gemm) > 0.45
+        # One tile without anything to cut leaves all other SMs idle.
+        assert self.chip.gemm_efficiency(Gemm(1, 128, 128, 256)) < 0.02
 
     def test_memory_bound_kernels_take_their_bytes(self) -> None:
         kernel = Kernel("copy", bytes=10**9)

@@ -228,6 +228,23 @@ def test_sequence_parallelism_moves_as_much() -> None:
     assert volume(cut, "tensor") == pytest.approx(volume(plain, "tensor"), rel=0.05)
 
 
+def test_norms_of_sequence_parallelism_are_summed_once_a_step() -> None:
+    text = "parallel: {tensor: 4, data: 2}\ntensor: {sequence_parallel: true}"
+    plan, _, schedule = written(tiny(text, batch="{global: 8, micro: 1}"), FABRIC)
+    # Of each of four layers: two norms with biases, and the biases behind projection and fc2; and the last norm.
+    size = 2 * 256 * (4 * (4 + 2) + 2)
+    assert plan.whole_bytes(0) == size
+    reduced = [schedule.calls[i] for i in calls(schedule, "allreduce")]
+    assert [call.bytes for call in reduced if len(call.ranks) == 4 and call.bytes == size] == [
+        size
+    ] * 2
+    last = next(i for i, call in enumerate(schedule.calls) if call.bytes == size)
+    rank = schedule.calls[last].ranks[0]
+    assert set(tasks_of(schedule, last, rank)) <= ancestors(
+        schedule, kernels(schedule, rank, "optimizer")
+    )
+
+
 def test_experts_exchange_four_times_per_layer() -> None:
     work = tiny(
         "parallel: {expert: 4, data: 4}",
@@ -372,3 +389,63 @@ def test_pipedream_does_not_wait_between_steps() -> None:
         assert len(writer.steps) == 4
         times[kind] = result.time_ps
     assert times["pipedream"] < 0.8 * times["1f1b"]
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_both_copies_of_a_tied_embedding_get_the_same_gradient(bits: int) -> None:
+    work = tiny(
+        f"parallel: {{pipeline: 4, tensor: 2, data: 1}}\ngradient_bits: {bits}",
+        batch="{global: 4, micro: 1}",
+    )
+    plan, _, schedule = written(work, FABRIC)
+    copy = 1024 * 256 // 2
+    assert plan.tied_bytes == copy * bits // 8
+    sums = [
+        call for call in schedule.calls if set(call.ranks) == {0, 6} or set(call.ranks) == {1, 7}
+    ]
+    assert [(call.operation, call.bytes) for call in sums] == [("allreduce", plan.tied_bytes)] * 2
+    number = schedule.calls.index(sums[0])
+    for rank in (0, 6):
+        before = ancestors(schedule, kernels(schedule, rank, "optimizer"))
+        assert set(tasks_of(schedule, number, rank)) <= before
+        assert {*kernels(schedule, 0, "B3"), *kernels(schedule, 6, "B3")} <= before
+    # Both copies are kept, and stepped.
+    one = tiny("parallel: {tensor: 2, data: 1}", batch="{global: 4, micro: 1}")
+    whole = sum(layer.parameters for layer in written(one, FABRIC)[0].stages[0][0])
+    parts = [layer.parameters for chunks in plan.stages for layer in chunks[0]]
+    assert sum(parts) == whole + copy
+
+
+def test_an_embedding_of_its_own_is_not_copied() -> None:
+    model = (
+        "{base: llama3-8b, layers: 4, hidden: 256, heads: 8, kv_heads: 8, head_size: 32,"
+        " intermediate: 512, vocab: 1024}"
+    )
+    for text in ("", "pipeline: {schedule: pipedream}"):
+        own = {"model": model} if not text else {}
+        work = tiny(
+            f"parallel: {{pipeline: 4, data: 1}}\n{text}", batch="{global: 4, micro: 1}", **own
+        )
+        plan, _, schedule = written(work, FABRIC)
+        assert plan.tied_bytes == 0
+        assert not calls(schedule, "allreduce")
+
+
+def test_sharded_gradients_wait_for_passes_of_their_own() -> None:
+    work = tiny(
+        "parallel: {pipeline: 2, data: 4}\npipeline: {schedule: zero-bubble}\ndata: {kind: fsdp}",
+        batch="{global: 16, micro: 1}",
+    )
+    _, _, schedule = written(work, FABRIC)
+    scatters = [
+        call for call in calls(schedule, "reduce_scatter") if 0 in schedule.calls[call].ranks
+    ]
+    weights = kernels(schedule, 0, "W")
+    # The embedding of the stage has no kernel for its weights' gradient, but a scatter.
+    assert len(scatters) == 4 * 3
+    assert len(weights) == 4 * 2
+    last = tasks_of(schedule, scatters[-1], 0)
+    assert set(weights) <= ancestors(schedule, last)
+    for number, kernel in enumerate(weights):
+        layer = number // 2 * 3 + number % 2
+        assert kernel in ancestors(schedule, tasks_of(schedule, scatters[layer], 0))

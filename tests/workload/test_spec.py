@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,70 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         (GOOD + "parallel: {expert: 3}\n", "expert 3: must divide"),
         (GOOD + "parallel: {order: [data, tensor]}\n", "must name each of"),
         (GOOD + "parallel: {ranks: [0, 1, 2, 99]}\n", "rank 99"),
+        (
+            GOOD + "parallel: {data: 4}\n",
+            "w.yaml:4:11: parallel: tensor 1 x context 1 x pipeline 1 x data 4 = 4 GPUs, but dgx-a100 has 8",
+        ),
+        (
+            GOOD + "data: {kind: parameter-server, servers: 2}\nparallel: {data: 5}\n",
+            "w.yaml:5:11: parallel: tensor 1 x context 1 x pipeline 1 x data 5 = 5 GPUs and 2 servers, but dgx-a100",
+        ),
+        (
+            GOOD + "data: {kind: parameter-server, servers: 8}\n",
+            "w.yaml:4:41: data.servers: 8 servers leave none of the 8 GPUs to workers",
+        ),
+        (
+            GOOD + "data: {kind: parameter-server, servers: 9, colocated: true}\n",
+            "w.yaml:4:41: data.servers: 9 servers on 8 workers",
+        ),
+        (GOOD + "parallel: {pipeline: 8}\npipeline: {chunks: 7}\n", "w.yaml:5:20: pipeline.chunks"),
+        (
+            GOOD.replace("gpt2-xl", "{base: gpt2, layers: 4}") + "parallel: {pipeline: 8}\n",
+            "w.yaml:4:11: parallel: 4 layers cannot be divided into 8 stages",
+        ),
+        (
+            GOOD.replace("16,", "1099511627776,"),
+            "w.yaml:3:17: batch.global: 137,438,953,472 microbatches",
+        ),
+        (
+            GOOD.replace("gpt2-xl", "{base: gpt2-xl, heads: 7}"),
+            "w.yaml:1:8: model: hidden size 1600 is no multiple of 7 heads",
+        ),
+        (
+            GOOD.replace("gpt2-xl", "{base: mixtral-8x7b, top_k: 9}"),
+            "w.yaml:1:8: model: top_k 9: must be 1 to 8",
+        ),
+        (
+            GOOD.replace("gpt2-xl", "{base: mixtral-8x7b, dense_layers: 40}"),
+            "w.yaml:1:8: model: dense_layers 40: the model has 32",
+        ),
+        (
+            GOOD.replace("gpt2-xl", "{base: llama3-8b, kv_heads: 5}"),
+            "w.yaml:1:8: model: 32 attention heads cannot share 5",
+        ),
+        (GOOD.replace("gpt2-xl", "{base: mlp, sizes: [4]}"), "w.yaml:1:27: model.sizes"),
+        (
+            GOOD
+            + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 2, messages: blocking}\n",
+            "w.yaml:5:56: pipeline.messages: blocking: interleaved stages would wait",
+        ),
+        (
+            GOOD.replace("16,", "12,")
+            + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 2}\n",
+            "w.yaml:5:22: pipeline.schedule: interleaved needs microbatches (12) in multiples of the 8",
+        ),
+        (GOOD + "experts: {pad: true}\n", "w.yaml:4:16: experts.pad: needs a capacity"),
         (GOOD + "parallel: {data: 4, ranks: [0, 1, 2]}\n", "4 ranks"),
-        (GOOD.replace("1024", "4096"), "positions"),
+        (
+            GOOD.replace("1024", "4096"),
+            "w.yaml:2:11: sequence: sequence 4096: gpt2-xl has 1024 positions",
+        ),
         (
             GOOD.replace("gpt2-xl", "gpt2-xll"),
             "w.yaml:1:8: model: model 'gpt2-xll': unknown; did you mean 'gpt2-xl'?",
         ),
         (
-            GOOD.replace("gpt2-xl", "{base: gpt2-xl, image: 4}"),
+            GOOD.replace("gpt2-xl", "{base: gpt2-xl, image: 64}"),
             "'image' is no dimension of gpt2-xl",
         ),
         (GOOD + "parallel: {tensor: 2}\ndata: {kind: parameter-server}\n", "data parallelism only"),
@@ -147,3 +204,17 @@ def test_a_configuration_is_found_beside_the_file(tmp_path: Path) -> None:
         load_workload(tmp_path / "other.yaml")
     with pytest.raises(ClusimError, match="did you mean 'dlrm-16'"):
         load_workload("dlrm-61")
+
+
+def test_a_configuration_can_be_made_smaller(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    text = "model: {huggingface: config.json, layers: 2}\nbatch: {global: 8}\n"
+    (tmp_path / "run.yaml").write_text(text)
+    plan = make_plan(load_workload(tmp_path / "run.yaml"), clusim.load("dgx-a100"))
+    assert plan.model.layers == 2
+    assert plan.model.parameters == 8_030_261_248 - 30 * 218_112_000

@@ -76,7 +76,7 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 def test_folded_blocks_take_what_they_take_alone() -> None:
     work = small("parallel: {tensor: 2, pipeline: 2, data: 2}")
-    folded = train(work, A100, steps=1, granularity="packet")
+    folded = train(work, A100, steps=1, granularity="packet", fold="all")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
     # By stage, replica, microbatch and direction the blocks and embedding or head; the last backward passes overlap
     # with reductions; and the optimiser of each stage.
@@ -94,7 +94,7 @@ def test_folded_blocks_take_what_they_take_alone() -> None:
 def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
-    folded = train(work, A100, steps=1, granularity="packet")
+    folded = train(work, A100, steps=1, granularity="packet", fold="all")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
     # Embedding, two pairs of layers, head; two microbatches, forward and backward; the optimiser.
     assert folded.fold.folded == 2 * 2 * 4 + 1
@@ -105,7 +105,7 @@ def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_folded_blocks_that_follow_each_other() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    folded = train(work, A100, steps=1, granularity="packet")
+    folded = train(work, A100, steps=1, granularity="packet", fold="all")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
     assert folded.fold.folded == 2 * 3 + 1
     assert folded.fold.proved >= 1
@@ -115,7 +115,7 @@ def test_folded_blocks_that_follow_each_other() -> None:
 def test_folding_looks_through_machines_that_are_alike() -> None:
     work = small("parallel: {tensor: 8, pipeline: 2, data: 1}", batch="{global: 4, micro: 1}")
     fabric = clusim.load("dgx-a100", nodes=2)
-    result = quick(work, fabric, steps=1)
+    result = quick(work, fabric, steps=1, fold="all")
     assert result.fold.folded == 2 * (2 * 2 * 4) + 2
     # Forward and backward of layers at the start and behind a message, of embedding and head.
     assert result.fold.simulated <= 8
@@ -127,7 +127,7 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
 
 def test_only_what_was_proved_identical_stays_folded() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    every = train(work, A100, steps=1, granularity="packet")
+    every = train(work, A100, steps=1, granularity="packet", fold="all")
     proved = train(work, A100, steps=1, granularity="packet", fold="proved")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
     assert 0 < proved.fold.folded < every.fold.folded
@@ -136,6 +136,19 @@ def test_only_what_was_proved_identical_stays_folded() -> None:
     assert proved.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-4)
     assert proved.traffic == plain.traffic
     assert proved.executed_flops == plain.executed_flops
+
+
+def test_without_a_wish_small_runs_fold_only_what_was_proved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
+    proved = train(work, A100, steps=1, granularity=65536, fold="proved")
+    found = train(work, A100, steps=1, granularity=65536)
+    assert (found.step_ps, found.fold) == (proved.step_ps, proved.fold)
+    monkeypatch.setattr("clusim.training.proof.AFFORDABLE", 1000)
+    large = train(work, A100, steps=1, granularity=65536)
+    assert large.fold == train(work, A100, steps=1, granularity=65536, fold="all").fold
+    assert large.fold.proved < large.fold.folded
 
 
 def test_kernels_alone_need_no_simulation_to_be_folded() -> None:
@@ -241,6 +254,20 @@ def test_a_slow_rank_holds_all_up() -> None:
     assert rows[0].idle_ps > rows[3].idle_ps
 
 
+def test_asynchronous_servers_do_not_hold_fast_workers_up() -> None:
+    text = "data: {kind: parameter-server, servers: 4, mode: %s}\nstragglers: {ranks: {1: 3}}"
+    batch = "{global: 4, micro: 1}"
+    bsp, free = (
+        quick(small(text % mode, batch=batch, sequence="2048"), A100, steps=3)
+        for mode in ("bsp", "async")
+    )
+    assert not bsp.worker_ps
+    assert free.worker_ps[1] > 1.2 * max(free.worker_ps[i] for i in (0, 2, 3))
+    assert free.samples_per_s > 1.1 * bsp.samples_per_s
+    assert free.mfu > 1.1 * bsp.mfu
+    assert "each at its own pace" in training_report(free)
+
+
 def test_jitter_follows_its_seed() -> None:
     text = "stragglers: {jitter: 0.1, seed: %d}"
     times = [quick(small(text % seed), A100, steps=1).step_ps[-1] for seed in (1, 1, 2)]
@@ -266,7 +293,9 @@ def test_memory_that_does_not_suffice_is_said(capsys: pytest.CaptureFixture[str]
     work = small("hardware: {memory: 1MiB}")
     result = quick(work, A100, steps=1)
     assert "too little" in result.notes[0]
-    with pytest.raises(InputError, match="GiB too little"):
+    with pytest.raises(
+        ClusimError, match=r"tiny.yaml:\d+:\d+: model: memory: stage 0 .* GiB too little"
+    ):
         train(work, A100, steps=1, strict_memory=True)
 
 
@@ -310,7 +339,8 @@ def test_samples_run_at_reduced_size(name: str) -> None:
         }
     )
     assert work.topology is not None
-    result = train(work, clusim.load(work.topology, nodes=own["nodes"]), steps=1, granularity=32768)
+    fabric = clusim.load(work.topology, nodes=own["nodes"])
+    result = train(work, fabric, steps=1, granularity=32768, fold="all")
     data = json.loads(json.dumps(result.to_json()))
     assert data["step_time_s"] > 0
     assert 0 < data["mfu"] < 1
@@ -386,6 +416,12 @@ def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
     code, out, err = call("train", path, "--granularity", "32KiB", "--strict-memory")
     assert code == 2
     assert "too little" in err
+    assert err.startswith("clusim: ")
+    assert "w.yaml:3:8: model: memory: stage 0 needs" in err
+    path.write_text(SMALL_FILE + "communicators: {data: {algorithm: {allreduce: nvls}}}\n")
+    code, out, err = call("train", path, "--granularity", "32KiB")
+    assert (code, out) == (2, "")
+    assert "w.yaml:6:23: communicators.data: nvls: dgx-a100 has no reduction unit" in err
     path.write_text(SMALL_FILE.replace("topology: dgx-a100\n", ""))
     assert call("train", path)[0] == 2
     assert call("train", "nothing-like-it")[0] == 2

@@ -11,10 +11,12 @@ one program; in one machine by position.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
-from clusim.collectives.orders import Ring, Ways, find_rings
+from clusim.collectives.orders import Ways, find_rings
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
@@ -30,19 +32,24 @@ COPY_SEND = Prim("copySend", send=1)
 FORWARD = Prim("recvCopySend", recv=0, send=1)
 
 
-def _behind(ring: Ring, index: int, first: int, count: int) -> list[int]:
+Steps = tuple[tuple[Prim, int, int], ...]
+"""Of a program: (primitive, hops behind of its first chunk, number of chunks)."""
+
+
+def _behind(order: Sequence[int], index: int, first: int, count: int) -> list[int]:
     """Return the positions that are `first`, `first` + 1, ... hops behind ring index `index`."""
-    size = len(ring.order)
-    return [ring.order[(index - hops) % size] for hops in range(first, first + count)]
+    size = len(order)
+    return [order[(index - hops) % size] for hops in range(first, first + count)]
 
 
-def _steps(ring: Ring, index: int, steps: list[tuple[Prim, int, int]]) -> list[Prim]:
-    """Return the primitives of (primitive, hops behind of its first chunk, number of chunks)."""
-    size, position = len(ring.order), ring.order[index]
+@lru_cache(maxsize=1 << 14)
+def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]:
+    """Return the primitives of the rank at `index`; training steps ask for the same ones thousands of times."""
+    size, position = len(order), order[index]
     prims: list[Prim] = []
     for prim, first, count in steps:
-        prims += chunk_prims(prim, _behind(ring, index, first, count), position, size)
-    return prims
+        prims += chunk_prims(prim, _behind(order, index, first, count), position, size)
+    return tuple(prims)
 
 
 def _has_empty_slices(plan: Plan, part: Part, *, blocked: bool) -> bool:
@@ -51,7 +58,7 @@ def _has_empty_slices(plan: Plan, part: Part, *, blocked: bool) -> bool:
     return plan.shape.slices == 2 and chunk <= plan.shape.slice_min
 
 
-def _with_empty_slices(prims: list[Prim]) -> list[Prim]:
+def _with_empty_slices(prims: Iterable[Prim]) -> list[Prim]:
     """Return primitives each of which is followed by one without data."""
     found = []
     for prim in prims:
@@ -65,7 +72,7 @@ def _write(
     plan: Plan,
     fabric: Fabric | None,
     ways: Ways | None,
-    steps: list[tuple[Prim, int, int]],
+    steps: Steps,
     *,
     blocked: bool,
 ) -> None:
@@ -76,12 +83,11 @@ def _write(
         ring = ways.rings[part.route]
         pipes = connect_ring(plan, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
-        numbered = Ring(tuple(range(plan.size))) if by_index else ring
         padded = ways.empty_slices and _has_empty_slices(plan, part, blocked=blocked)
         if by_index:
-            shared = _steps(numbered, 0, steps)
+            shared = _steps(tuple(range(plan.size)), 0, steps)
         for index, position in enumerate(ring.order):
-            prims = shared if by_index else _steps(ring, index, steps)
+            prims = shared if by_index else _steps(ring.order, index, steps)
             plan.program(
                 position,
                 part,
@@ -96,13 +102,13 @@ def _write(
 def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None) -> None:
     """Write reduce-scatter and all-gather in one program per loop of n chunks: 2(n-1)/n of the data per hop."""
     n = plan.size
-    steps = [
+    steps = (
         (SEND, 1, 1),
         (REDUCE_SEND, 2, n - 2),
         (REDUCE_COPY_SEND, 0, 1),
         (FORWARD, 1, n - 2),
         (RECV, n - 1, 1),
-    ]
+    )
     _write(plan, fabric, ways, steps, blocked=False)
 
 
@@ -113,7 +119,7 @@ def write_reduce_scatter(plan: Plan, fabric: Fabric | None, ways: Ways | None = 
         plan,
         fabric,
         ways,
-        [(SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)],
+        ((SEND, 1, 1), (REDUCE_SEND, 2, n - 2), (REDUCE_COPY, 0, 1)),
         blocked=True,
     )
 
@@ -122,5 +128,5 @@ def write_all_gather(plan: Plan, fabric: Fabric | None, ways: Ways | None = None
     """Write the ring that carries every rank's block once round."""
     n = plan.size
     _write(
-        plan, fabric, ways, [(COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)], blocked=True
+        plan, fabric, ways, ((COPY_SEND, 0, 1), (FORWARD, 1, n - 2), (RECV, n - 1, 1)), blocked=True
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,51 +17,26 @@ from clusim.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.session import Progress
 from clusim.simulate import simulate
-from clusim.training.breakdown import Breakdown, Spans, breakdown, covered, merge, spans_of
+from clusim.training.breakdown import Breakdown, breakdown, spans_of
 from clusim.training.depth import by_depth
+from clusim.training.proof import FoldReport, affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.sharing import Sharing, sharing
+from clusim.training.switches import Switching, switching
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.emitter import Emitter, Traffic
-from clusim.workload.parallel.fold import FoldedBlock, Folder, Measured
+from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.plan import Plan, make_plan
-from clusim.workload.spec import Workload
+from clusim.workload.spec import Workload, complain
 
 __all__ = ["FOLDS", "FoldReport", "TrainingResult", "train"]
 
-FOLDS = ("all", "proved", "none")
+FOLDS = ("auto", "all", "proved", "none")
 """What may be folded."""
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoldReport:
-    """Blocks that were not simulated one by one.
-
-    Attributes
-    ----------
-    simulated, folded : int
-        Blocks that were, and that stand for themselves as pauses.
-    alone : int
-        Folded blocks at whose ranks nothing else was under way.
-    proved : int
-        Those of them whose ranks were ready at the same picosecond: identical to the simulated one.
-    disturbed_share : float
-        Part of the folded time in which something else was under way at the same ranks.
-    skew_ps : int
-        Greatest difference between the times at which ranks of a folded block were ready; folding lets all wait for
-        the last one [ps].
-    """
-
-    simulated: int = 0
-    folded: int = 0
-    alone: int = 0
-    proved: int = 0
-    disturbed_share: float = 0.0
-    skew_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +53,8 @@ class TrainingResult:
         What every dimension moved in a step.
     sharing : Sharing
         What communication took from kernels, in the whole run.
+    worker_ps : list of int
+        Time of the last step by worker, if they are asynchronous [ps].
     wires : list of (name, busy)
         Busiest wires and the part of the run in which they were busy.
     """
@@ -95,6 +72,8 @@ class TrainingResult:
     tasks: int = 0
     notes: list[str] = field(default_factory=list)
     sharing: Sharing = field(default_factory=Sharing)
+    switching: Switching | None = None
+    worker_ps: list[int] = field(default_factory=list)
 
     @property
     def step_time_s(self) -> float:
@@ -104,20 +83,24 @@ class TrainingResult:
     @property
     def samples_per_s(self) -> float:
         """Tokens, or samples, per second."""
-        return self.plan.samples / self.step_time_s
+        return self.plan.samples * self.pace
+
+    @property
+    def pace(self) -> float:
+        """Steps per second; the mean of workers that do not wait for each other."""
+        steps = self.worker_ps or self.step_ps[-1:]
+        return sum(1e12 / ps for ps in steps) / len(steps)
 
     @property
     def mfu(self) -> float:
         """Model operations, without recomputation, against the peak of all ranks."""
         peak = self.plan.chip.peak_flops * self.plan.mesh.size
-        return self.plan.model_flops / (self.step_time_s * peak)
+        return self.plan.model_flops * self.pace / peak
 
     @property
     def hfu(self) -> float:
         """Executed operations against the peak of all ranks."""
-        return self.executed_flops / (
-            self.step_time_s * self.plan.chip.peak_flops * self.plan.mesh.size
-        )
+        return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
 
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
@@ -152,7 +135,7 @@ class TrainingResult:
             "step_time_s": round(self.step_time_s, 9),
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
             f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
-            "tflops_per_gpu": round(plan.model_flops / self.step_time_s / plan.mesh.size / 1e12, 3),
+            "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),
             "mfu": round(self.mfu, 6),
             "hfu": round(self.hfu, 6),
             "compute_s": round(self.mean("compute"), 9),
@@ -162,6 +145,7 @@ class TrainingResult:
             "idle_s": round(self.mean("idle"), 9),
             "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
             "communication_sms": round(self.sharing.sms, 3),
+            "in_switch": self.switching.to_json() if self.switching is not None else None,
             "bubble_fraction": round(self.bubble_fraction, 6),
             "ranks": [
                 {
@@ -227,6 +211,8 @@ class _Runs:
             {row.rank: row.communication_ps for row in rows},
             wires,
             astuple(sharing(schedule, result.tasks.start_ps, result.tasks.end_ps)),
+            result.grants,
+            len(schedule.instances),
         )
 
 
@@ -250,7 +236,8 @@ def train(
     ----------
     fold : str, optional
         Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
-        result says how many were proved identical; ``proved`` then writes the others in full and runs again.
+        result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
+        all that are left were; ``auto`` does that if it takes no more than a minute or so, and else is ``all``.
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
 
@@ -273,20 +260,22 @@ def train(
     if workload.depth is not None:
         every = {**options, **shown, "steps": steps, "fold": mode, "trace_out": trace_out}
         found = by_depth(workload, plan, lambda part: train(part, fabric, **every))
-        return replace(found, memory=memory, notes=[*notes, *found.notes])
+        return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(fabric, _Runs(fabric, granularity, faults))
     if mode == "none" or faults:
         run = _run(plan, None, steps, {**options, **shown, "trace_out": trace_out})
     elif mode == "all":
         run = _run(plan, folder, steps, {**options, **shown, "trace_out": trace_out})
     else:
-        run = _run_proved(plan, folder, steps, options)
+        run = _run_proved(plan, folder, steps, {**options, **shown}, always=mode == "proved")
         if trace_out is not None:
             again = run.writer.emitter.folder
             if again is not None:
                 again.restart(again.written)
             run = _run(plan, again, steps, {**options, **shown, "trace_out": trace_out})
-    return _evaluate(run, memory, notes, time.perf_counter() - began)
+    found = _evaluate(run, memory, notes, time.perf_counter() - began)
+    done = switching(fabric, found.traffic, plan.mesh.size, steps, granularity)
+    return replace(found, switching=done)
 
 
 @dataclass(frozen=True)
@@ -307,18 +296,21 @@ def _run(plan: Plan, folder: Folder | None, steps: int, options: dict[str, Any])
     return _Run(plan, writer, schedule, simulate(plan.fabric, schedule, **options))
 
 
-def _run_proved(plan: Plan, folder: Folder, steps: int, options: dict[str, Any]) -> _Run:
-    """Run again and again, writing in full what was not proved identical, until every folded block is."""
+def _run_proved(
+    plan: Plan, folder: Folder, steps: int, options: dict[str, Any], *, always: bool
+) -> _Run:
+    """Run again and again, writing in full what was not proved identical, until every folded block is.
+
+    Unless `always`, only as long as that is affordable.
+    """
     for _ in range(MOST_ROUNDS):
         run = _run(plan, folder, steps, options)
         start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
         spans = spans_of(run.schedule, start, end)
-        different = {
-            b.number for b, state in _states(folder, spans, start, end) if not state.proved
-        }
-        if not different:
+        rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
+        if not rest or not (always or affordable(rest)):
             return run
-        folder.restart(folder.written | different)
+        folder.restart(folder.written | {block.number for block in rest})
     return _run(plan, None, steps, options)
 
 
@@ -332,7 +324,9 @@ def _memory_notes(plan: Plan, memory: list[Memory], strict: bool) -> list[str]:
         f" {item.capacity / 2**30:.1f} GiB: {item.missing / 2**30:.1f} GiB too little"
     )
     if strict:
-        raise InputError(f"{text}; cut the model further, or compute activations again")
+        where = "parallel" if plan.workload.parallel.model_fields_set else "model"
+        message = f"{text}; cut the model further, or compute activations again"
+        raise complain(plan.workload, (where,), message)
     return [text]
 
 
@@ -357,6 +351,7 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
             default=high,
         )
     rows = breakdown(spans, plan.mesh.ranks, low, high, passes)
+    free = plan.servers and plan.workload.data.mode == "async"
     return TrainingResult(
         plan=plan,
         step_ps=[b - a for a, b in zip([0, *ends], ends, strict=False)],
@@ -364,14 +359,25 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
         memory=memory,
         traffic=emitter.traffic,
         wires=_wires(result, [block.found.wires for block in blocks]),
-        fold=_fold_report(emitter.folder, spans, start, end),
+        fold=fold_report(emitter.folder, spans, start, end),
         result=result,
         executed_flops=emitter.flops // len(ends),
         wall_s=wall_s,
         tasks=len(schedule.tasks),
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
+        worker_ps=_worker_steps(writer, end) if free else [],
     )
+
+
+def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
+    """Return the time of the last step of every worker, from the end of its own step before [ps]."""
+    last, before = writer.steps[-1], writer.steps[-2] if len(writer.steps) > 1 else {}
+    return [
+        max(int(end[t]) for t in tasks)
+        - max((int(end[t]) for t in before.get(rank, ())), default=0)
+        for rank, tasks in last.items()
+    ]
 
 
 def _wires(
@@ -383,53 +389,3 @@ def _wires(
             busy[name] = busy.get(name, 0) + busy_ps
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
     return [(name, value / max(1, result.time_ps)) for name, value in top if value]
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps]."""
-
-    late_ps: int
-    beside_ps: int
-    total_ps: int
-
-    @property
-    def proved(self) -> bool:
-        return not self.late_ps and not self.beside_ps
-
-
-def _states(
-    folder: Folder, spans: dict[int, Spans], start: Any, end: Any
-) -> Iterator[tuple[FoldedBlock, _State]]:
-    """Give every folded block and what was under way at its ranks meanwhile."""
-    active = {rank: merge(np.concatenate((own.active, own.compute))) for rank, own in spans.items()}
-    for block in folder.blocks:
-        ready = [max((int(end[t]) for t in tasks), default=0) for tasks in block.waits.values()]
-        late = max(ready) - min(ready) if block.coupled else 0
-        beside = total = 0
-        for rank, task in block.tasks.items():
-            low, high = int(start[task]), int(start[task]) + block.found.end_ps[rank]
-            own = active[rank]
-            first = np.searchsorted(own[:, 1], low, side="right")
-            last = np.searchsorted(own[:, 0], high, side="left")
-            if last > first:
-                beside += covered(own[first:last], np.array([[low, high]], np.int64))
-            total += high - low
-        yield block, _State(late, beside, total)
-
-
-def _fold_report(
-    folder: Folder | None, spans: dict[int, Spans], start: Any, end: Any
-) -> FoldReport:
-    if folder is None or not folder.blocks:
-        return FoldReport()
-    states = [state for _, state in _states(folder, spans, start, end)]
-    alone = [state for state in states if not state.beside_ps]
-    return FoldReport(
-        folder.measured,
-        len(states),
-        len(alone),
-        sum(state.proved for state in states),
-        sum(state.beside_ps for state in states) / max(1, sum(s.total_ps for s in states)),
-        max(state.late_ps for state in states),
-    )

@@ -18,7 +18,10 @@ def scaled(
 ) -> Workload:
     """Return a workload on so many replicas: the batch of all is kept (strong) or grows with them (weak)."""
     batch = workload.batch.all if kind == "strong" else micro_total * replicas
-    parallel = workload.parallel.model_copy(update={"data": replicas})
+    own = workload.parallel
+    size = own.tensor * own.context * own.pipeline * replicas
+    ranks = list(range(size)) if own.ranks is None else own.ranks[:size]
+    parallel = own.model_copy(update={"data": replicas, "ranks": ranks})
     return workload.model_copy(
         update={"parallel": parallel, "batch": workload.batch.model_copy(update={"all": batch})}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusim.training.run import TrainingResult
 from clusim.units import format_size, format_time
+from clusim.workload.memory import Memory
 
 __all__ = ["training_report"]
 
@@ -44,15 +45,16 @@ def _head(result: TrainingResult) -> list[str]:
         f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {what},"
         f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}",
     ]
-    return lines + [f"  warning: {note}" for note in result.notes]
+    lines += [f"  warning: {note}" for note in result.notes]
+    return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
 
 def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
-        ("step", format_time(result.step_ps[-1])),
+        ("step", _step(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
-        ("per GPU", f"{plan.model_flops / step / plan.mesh.size / 1e12:.1f} TFLOP/s"),
+        ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (
             "MFU",
             f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
@@ -76,7 +78,25 @@ def _numbers(result: TrainingResult) -> list[str]:
                 f"{lost} of compute: communication holds {result.sharing.sms:.1f} of {plan.chip.sms} SMs, and memory",
             )
         )
+    if result.switching is not None:
+        own, ring = result.switching.switch, result.switching.ring
+        rows.append(
+            (
+                "in switches",
+                f"{result.switching.calls:,.0f} collectives per GPU hold {own.sms:.0f} SMs and move"
+                f" {format_size(round(own.memory_bytes))} through its memory; rings {ring.sms:.0f} SMs and"
+                f" {format_size(round(ring.memory_bytes))}",
+            )
+        )
     return _table(rows)
+
+
+def _step(result: TrainingResult) -> str:
+    shown = format_time(result.step_ps[-1])
+    if not result.worker_ps:
+        return shown
+    fast, slow = (format_time(pick(result.worker_ps)) for pick in (min, max))
+    return f"{shown}; workers take {fast} to {slow}, each at its own pace"
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:
@@ -108,13 +128,20 @@ def _volumes(result: TrainingResult) -> list[str]:
 def _memory(result: TrainingResult) -> list[str]:
     names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers", "total")
     lines = [f"  {'memory GiB':<10} " + " ".join(f"{name:>11}" for name in names)]
-    shown = {0, len(result.memory) - 1}
-    for stage in sorted(shown):
+    worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
+    for stage in sorted({0, worst, len(result.memory) - 1}):
         item = result.memory[stage]
         values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
-        room = f" of {item.capacity / 2**30:.0f}" if item.capacity else ""
-        lines.append(f"  {f'stage {stage}':<10} {values}{room}")
+        lines.append(f"  {f'stage {stage}':<10} {values}{_room(item)}")
     return lines
+
+
+def _room(item: Memory) -> str:
+    """Say how much is left of the chip's memory, or missing."""
+    if not item.capacity:
+        return ""
+    left = abs(item.capacity - item.total) / 2**30
+    return f" of {item.capacity / 2**30:.0f}, {left:.1f} {'missing' if item.missing else 'free'}"
 
 
 def _wires(result: TrainingResult) -> list[str]:
@@ -139,6 +166,8 @@ def _foot(result: TrainingResult) -> list[str]:
         if fold.alone < fold.folded:
             rest = fold.folded - fold.alone
             text += f", {rest:,} beside other traffic ({fold.disturbed_share:.2%} of the time)"
+        if fold.proved < fold.folded:
+            text += "; --fold proved simulates all but those proved"
         rows.append(("folded", text))
     rows.append(("wall time", f"{result.wall_s:.2f} s"))
     rows.append(("fingerprint", f"{result.result.fingerprint:016x}"))

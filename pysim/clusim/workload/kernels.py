@@ -118,6 +118,10 @@ class Kernel:
         return replace(self, part=part)
 
 
+LEAST_SPLIT = 512
+"""Least inner dimension of the parts of a matrix product that is cut along it."""
+
+
 @dataclass(frozen=True)
 class Chip:
     """What kernels can expect of a GPU.
@@ -159,25 +163,34 @@ class Chip:
         return sorted(found)
 
     def gemm_efficiency(self, gemm: Gemm) -> float:
-        """Return the part of the peak that a matrix product of this shape reaches."""
+        """Return the part of the peak that a matrix product of this shape reaches.
+
+        Products with fewer tiles than SMs are cut along the inner dimension (split-K), as libraries do for the weight
+        gradients of convolutions.
+        """
+        ramp = compute.GEMM_RAMP.value
+        assert isinstance(ramp, int)
         best = 0.0
         for rows, columns, rate in self._tiles:
             tiles = gemm.batch * ceil(gemm.m / rows) * ceil(gemm.n / columns)
-            waves = ceil(tiles / self.sms)
-            filled = gemm.batch * gemm.m * gemm.n / (waves * self.sms * rows * columns)
-            best = max(best, rate * filled)
-        ramp = compute.GEMM_RAMP.value
-        assert isinstance(ramp, int)
-        return self.gemm_fraction * best * gemm.k / (gemm.k + ramp)
+            splits = max(1, min(self.sms // tiles, gemm.k // LEAST_SPLIT))
+            waves = ceil(tiles * splits / self.sms)
+            filled = gemm.batch * gemm.m * gemm.n * splits / (waves * self.sms * rows * columns)
+            best = max(best, rate * filled * gemm.k / (gemm.k + ramp * splits))
+        return self.gemm_fraction * best
+
+    def arithmetic_s(self, kernel: Kernel) -> float:
+        """Return what the arithmetic of a kernel takes [s]."""
+        if not kernel.flops:
+            return 0.0
+        fraction = self.attention_fraction if kernel.fused else self.gemm_fraction
+        if kernel.gemm is not None:
+            fraction = self.gemm_efficiency(kernel.gemm)
+        return kernel.flops / (self.peak_flops * fraction)
 
     def time_ps(self, kernel: Kernel) -> int:
         """Return what a kernel takes when it has the chip for itself [ps]."""
-        seconds = kernel.bytes / self.memory_Bps
-        if kernel.flops:
-            fraction = self.attention_fraction if kernel.fused else self.gemm_fraction
-            if kernel.gemm is not None:
-                fraction = self.gemm_efficiency(kernel.gemm)
-            seconds = max(seconds, kernel.flops / (self.peak_flops * fraction))
+        seconds = max(kernel.bytes / self.memory_Bps, self.arithmetic_s(kernel))
         return max(self.floor_ps, round(seconds / self.sustained * 1e12))
 
 

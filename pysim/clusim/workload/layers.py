@@ -224,11 +224,16 @@ def linear(
     batch: int = 1,
     core: bool = False,
     expert: bool = False,
+    elements: int = 0,
 ) -> tuple[Kernel, Kernel, Kernel]:
-    """Return forward, input gradient and weight gradient of a matrix product of m x k with k x n."""
+    """Return forward, input gradient and weight gradient of a matrix product of m x k with k x n.
+
+    `elements` is what a kernel reads and writes, if that is less than the matrices have: convolutions read a pixel
+    once for all places of their window.
+    """
 
     def kernel(part: Part, gemm: Gemm) -> Kernel:
-        size = gemm.elements * shard.precision.gemm_bytes
+        size = (elements or gemm.elements) * shard.precision.gemm_bytes
         return Kernel(f"{name} {part}", gemm.flops, size, gemm, part=part, core=core, expert=expert)
 
     return (
@@ -239,9 +244,13 @@ def linear(
 
 
 def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
-    """Return what the backward pass of a microbatch does, with what it computes again first."""
+    """Return what the backward pass of a microbatch does, with what it computes again first.
+
+    Layers that keep as much with recomputation as without it (embeddings, heads) are not computed again.
+    """
     again: list[Step] = []
-    if recompute == "full":
+    kept = layer.activations
+    if recompute == "full" and kept.full < kept.none:
         again = list(layer.forward)
     elif recompute == "selective":
         again = [step for step in layer.forward if step.core]

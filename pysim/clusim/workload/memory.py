@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
+from clusim.workload.parallel.orders import order
 
 __all__ = ["Memory", "communicator_bytes", "in_flight", "megatron_activation_bytes", "stage_memory"]
 
@@ -66,23 +67,25 @@ class Memory:
         table |= {
             "total": round(self.total / 2**30, 3),
             "capacity": round(self.capacity / 2**30, 3),
+            "missing": round(self.missing / 2**30, 3),
         }
         return table | {"microbatches_in_flight": self.in_flight, "fits": not self.missing}
 
 
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
-    """Return how many (microbatch, chunk) pairs a stage holds activations of, at most.
+    """Return how many (microbatch, chunk) pairs a stage holds activations of, at most, in the order of its passes.
 
-    Interleaved schedules (arXiv 2104.04473) start with ``2 (p - stage - 1) + (v - 1) p`` forward passes before the
-    first backward pass.
+    A schedule that cuts the backward pass needs them until the weight gradient. PipeDream never empties its pipeline.
     """
-    if schedule == "naive":
-        return chunks
-    if schedule == "gpipe":
-        return microbatches * chunks
-    if schedule == "interleaved":
-        return min(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, microbatches * chunks)
-    return min(stages - stage, microbatches)
+    if schedule == "pipedream":
+        return stages - stage
+    passes = order(schedule, stage, stages, microbatches, chunks)
+    last = "W" if schedule == "zero-bubble" else "B"
+    held = most = 0
+    for action in passes:
+        held += (action.kind == "F") - (action.kind == last)
+        most = max(most, held)
+    return most
 
 
 def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
@@ -102,6 +105,7 @@ def stage_memory(
     data: int = 1,
     expert_data: int = 1,
     held: int = 1,
+    gathered: int | None = 1,
     weight_versions: int = 1,
     buffers: int = 0,
     capacity: int = 0,
@@ -118,6 +122,8 @@ def stage_memory(
         Ranks over which parameters, and those of experts, are replicated.
     held : int
         (Microbatch, chunk) pairs under way.
+    gathered : int or None
+        Layers that ZeRO 3 has whole besides the present one; None if it keeps all of them until the backward pass.
     weight_versions : int
         Copies of the weights that PipeDream keeps.
     """
@@ -134,8 +140,11 @@ def stage_memory(
         return sizes[0] / data + sizes[1] / expert_data if cut else sizes[0] + sizes[1]
 
     per_chunk = [sum(layer.activations.of(recompute) for layer in chunk) for chunk in chunks]
-    widest = max((layer.parameters for layer in layers), default=0)
-    transient = 2 * widest * (optimizer.weight + optimizer.gradient) if zero == 3 else 0
+    transient = 0
+    if zero == 3:
+        sizes = sorted((layer.parameters for layer in layers), reverse=True)
+        whole = sizes if gathered is None else sizes[: gathered + 1]
+        transient = sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
     if recompute == "full":
         transient += max((layer.activations.none for layer in layers), default=0)
     elif recompute == "selective":

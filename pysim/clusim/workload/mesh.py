@@ -10,7 +10,7 @@ from math import prod
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 
-__all__ = ["DIMS", "Mesh", "placement"]
+__all__ = ["DIMS", "Mesh", "placement", "zones_of"]
 
 DIMS = ("tensor", "context", "data", "pipeline")
 """Dimensions, the fastest first, as Megatron-LM has them. Experts are spread over neighbours in context and data."""
@@ -125,10 +125,17 @@ class Mesh:
         return [tuple(own) for own in found.values()]
 
 
+def zones_of(fabric: Fabric) -> list[int]:
+    """Return the machine of every rank."""
+    if fabric.num_zones < 2:
+        return [0] * fabric.num_ranks
+    arrays = fabric.lower()
+    return [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
+
+
 def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
     """Say for each dimension whether its groups stay inside machines: ``inside``, ``across`` or ``mixed``."""
-    arrays = fabric.lower()
-    zone = [arrays.zone_of(rank) if fabric.num_zones > 1 else 0 for rank in range(fabric.num_ranks)]
+    zone = zones_of(fabric)
     found = {}
     for dim in ("tensor", "context", "expert", "replica"):
         groups = [group for stage in range(mesh.pipeline) for group in mesh.groups(dim, stage)]

@@ -13,7 +13,7 @@ from clusim.fabric.problems import did_you_mean
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import Memory, communicator_bytes, in_flight, stage_memory
-from clusim.workload.mesh import DIMS, Mesh, placement
+from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
     Model,
     Transformer,
@@ -24,6 +24,15 @@ from clusim.workload.optimizers import Optimizer, find_optimizer
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["Plan", "divide", "make_plan", "model_of"]
+
+WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
+"""Names of tensors that tensor parallelism leaves whole."""
+
+COPY = "embedding copy"
+"""Tensor of the last stage, if the head uses the weights of the embedding, which is in the first."""
+
+MOST_MICROBATCHES = 1 << 14
+"""Microbatches of a replica per step: more are a slip of the pen."""
 
 ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 """Stages of ZeRO by kind of data parallelism."""
@@ -69,10 +78,43 @@ class Plan:
                 total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
         return total * self.microbatches * self.mesh.size // self.mesh.pipeline
 
+    def stepped(self, stage: int) -> int:
+        """Return the parameters that the optimiser touches on a GPU of a stage."""
+        if self.servers:
+            return 0
+        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
+        common = sum(t.stepped for t in tensors if not t.expert)
+        experts = sum(t.stepped for t in tensors if t.expert)
+        if self.zero:
+            replicas = self.mesh.data * self.mesh.context
+            common, experts = -(-common // replicas), -(-experts // (replicas // self.mesh.expert))
+        return common + experts
+
     @property
     def zero(self) -> int:
         """Stage of ZeRO."""
         return ZERO.get(self.workload.data.kind, 0)
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight gradients have passes of their own."""
+        return self.workload.pipeline.schedule == "zero-bubble" and self.mesh.pipeline > 1
+
+    @property
+    def tied_bytes(self) -> int:
+        """Gradients of the copies of the embedding in the first and the last stage; 0 is no copy [bytes]."""
+        copies = [t for t in self.stages[-1][-1][-1].tensors if t.name == COPY]
+        size = sum(t.elements for t in copies) * self.element_bytes_reduced
+        return size // (self.mesh.data * self.mesh.context) if self.zero == 3 else size
+
+    def whole_bytes(self, stage: int) -> int:
+        """Gradients that with sequence parallelism a rank has for its own tokens only [bytes]."""
+        if not self.shard.sequence_parallel:
+            return 0
+        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
+        size = sum(t.elements for t in tensors if t.name.startswith(WHOLE))
+        size *= self.element_bytes_reduced
+        return size // (self.mesh.data * self.mesh.context) if self.zero == 3 else size
 
     @property
     def element_bytes_reduced(self) -> int:
@@ -82,6 +124,22 @@ class Plan:
     def placement(self) -> dict[str, str]:
         """Say for each dimension whether its groups stay inside machines."""
         return placement(self.mesh, self.fabric)
+
+    def hints(self) -> list[str]:
+        """Return what is unusual about the mesh, and what would be usual."""
+        mesh, where = self.mesh, self.placement()
+        zones = zones_of(self.fabric)
+        fits = min(zones.count(zone) for zone in set(zones))
+        if where["tensor"] in ("inside", "none"):
+            return []
+        if mesh.tensor <= fits and fits % mesh.tensor == 0:
+            return [
+                f"tensor parallelism goes across machines, though groups of {mesh.tensor} fit inside; put tensor first"
+                " in parallel.order"
+            ]
+        return [
+            f"tensor parallelism goes across machines: {mesh.tensor} GPUs in a group, {fits} in a machine"
+        ]
 
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
@@ -99,6 +157,7 @@ class Plan:
             data=replicas,
             expert_data=replicas // mesh.expert,
             held=held,
+            gathered=own.data.prefetch if own.data.reshard else None,
             weight_versions=versions,
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
@@ -131,10 +190,11 @@ def model_of(spec: ModelSpec) -> Model:
         raise InputError(
             "give either 'base', the name of a model, or 'huggingface', the path of a config.json"
         )
-    if spec.huggingface is not None:
-        return read_config(spec.huggingface)
-    assert spec.base is not None
-    model = find_model(spec.base)
+    model: Model = (
+        read_config(spec.huggingface)
+        if spec.huggingface is not None
+        else find_model(spec.base or "")
+    )
     changes: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in spec.model_dump(exclude={"base", "huggingface"}).items()
@@ -149,12 +209,18 @@ def model_of(spec: ModelSpec) -> Model:
         and not {"head_size"} & changes.keys()
         and {"hidden", "heads"} & changes.keys()
     ):
-        changes["head_size"] = changes.get("hidden", model.hidden) // changes.get(
-            "heads", model.heads
-        )
+        hidden, heads = changes.get("hidden", model.hidden), changes.get("heads", model.heads)
+        if hidden % heads:
+            raise InputError(
+                f"hidden size {hidden} is no multiple of {heads} heads; give head_size"
+            )
+        changes["head_size"] = hidden // heads
         if model.kv_heads == model.heads:
             changes.setdefault("kv_heads", changes.get("heads", model.heads))
-    return replace(model, **changes)
+    model = replace(model, **changes)
+    if isinstance(model, Transformer):
+        model.check_numbers()
+    return model
 
 
 def divide(layers: Sequence[Layer], stages: int, chunks: int) -> list[list[list[Layer]]]:
@@ -198,20 +264,17 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
         raise complain(workload, ("model",), str(error)) from None
     mesh, servers = _mesh(workload, fabric)
     _check_names(workload, fabric)
+    if workload.experts.pad and not workload.experts.capacity:
+        raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     microbatches = _microbatches(workload, mesh)
     shard = _shard(workload, mesh, precision)
     try:
         layers = model.build(shard)
         stages = divide(layers, mesh.pipeline, workload.pipeline.chunks)
+        _copy_embedding(stages, model, workload.pipeline.schedule)
     except InputError as error:
-        raise complain(workload, ("parallel",), str(error)) from None
-    if (
-        workload.pipeline.schedule == "interleaved"
-        and workload.pipeline.chunks > 1
-        and microbatches % mesh.pipeline
-    ):
-        message = f"interleaved needs microbatches ({microbatches}) in multiples of the {mesh.pipeline} stages"
-        raise complain(workload, ("pipeline", "schedule"), message)
+        raise complain(workload, _blamed(workload, str(error)), str(error)) from None
+    _check_interleaving(workload, microbatches)
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     return Plan(
         workload,
@@ -226,6 +289,22 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
         stages,
         servers,
     )
+
+
+def _copy_embedding(stages: list[list[list[Layer]]], model: Model, schedule: str) -> None:
+    """Give the last of several stages its own copy of an embedding that the head uses too, as Megatron-LM does."""
+    tied = isinstance(model, Transformer) and model.tied
+    if len(stages) == 1 or not tied or schedule == "pipedream":
+        return
+    last, embedding = stages[-1][-1], stages[0][0][0].tensors[0]
+    last[-1] = replace(last[-1], tensors=(replace(embedding, name=COPY), *last[-1].tensors))
+
+
+def _blamed(workload: Workload, message: str) -> tuple[str]:
+    """Return the key of the file that made it impossible to cut the model."""
+    if message.startswith("sequence"):
+        return ("sequence",)
+    return ("parallel",) if workload.parallel.model_fields_set else ("model",)
 
 
 def _check_names(workload: Workload, fabric: Fabric) -> None:
@@ -255,6 +334,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
         raise complain(
             workload, ("data", "kind"), "parameter servers go with data parallelism only"
         )
+    _check_servers(workload, fabric)
     have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
     replicas = own.data if own.data is not None else have // model_size
     wanted = model_size * replicas
@@ -271,14 +351,14 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
             f"{sizes} x data {replicas} = {wanted} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
         )
         raise complain(workload, ("parallel",), message)
-    if own.pipeline == 1 and workload.pipeline.chunks > 1:
-        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
-    if (
-        own.pipeline > 1
-        and workload.pipeline.chunks > 1
-        and workload.pipeline.schedule != "interleaved"
-    ):
-        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+    if own.ranks is None and wanted + extra < fabric.num_ranks:
+        more = f" and {extra} servers" if extra else ""
+        message = (
+            f"{sizes} x data {replicas} = {wanted} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; leave"
+            " 'data' out to use all of them, or name those to use in parallel.ranks"
+        )
+        raise complain(workload, ("parallel",), message)
+    _check_chunks(workload)
     if own.ranks and max(own.ranks) >= fabric.num_ranks:
         raise complain(
             workload,
@@ -306,6 +386,45 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     ]
 
 
+def _check_servers(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for more parameter servers than there are ranks for."""
+    own, data = workload.parallel, workload.data
+    if data.kind != "parameter-server":
+        return
+    workers = own.data or (len(own.ranks) if own.ranks is not None else fabric.num_ranks)
+    if data.colocated and data.servers > workers:
+        message = f"{data.servers} servers on {workers} workers: at most one on each"
+        raise complain(workload, ("data", "servers"), message)
+    if not data.colocated and data.servers >= fabric.num_ranks:
+        message = f"{data.servers} servers leave none of the {fabric.num_ranks} GPUs to workers"
+        raise complain(workload, ("data", "servers"), message)
+
+
+def _check_chunks(workload: Workload) -> None:
+    """Raise an error for chunks without a schedule that has them."""
+    if workload.pipeline.chunks == 1:
+        return
+    if workload.parallel.pipeline == 1:
+        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
+    if workload.pipeline.schedule != "interleaved":
+        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+
+
+def _check_interleaving(workload: Workload, microbatches: int) -> None:
+    """Raise an error for chunks that stages could not pass on."""
+    own, stages = workload.pipeline, workload.parallel.pipeline
+    if own.schedule != "interleaved" or own.chunks == 1:
+        return
+    if microbatches % stages:
+        message = (
+            f"interleaved needs microbatches ({microbatches}) in multiples of the {stages} stages"
+        )
+        raise complain(workload, ("pipeline", "schedule"), message)
+    if own.messages == "blocking" and microbatches > stages:
+        message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
+        raise complain(workload, ("pipeline", "messages"), message)
+
+
 def _microbatches(workload: Workload, mesh: Mesh) -> int:
     batch = workload.batch
     if batch.all % (batch.micro * mesh.data):
@@ -314,7 +433,11 @@ def _microbatches(workload: Workload, mesh: Mesh) -> int:
             f" use a multiple of {batch.micro * mesh.data}"
         )
         raise complain(workload, ("batch", "global"), message)
-    return batch.all // (batch.micro * mesh.data)
+    found = batch.all // (batch.micro * mesh.data)
+    if found > MOST_MICROBATCHES:
+        message = f"{found:,} microbatches per step; at most {MOST_MICROBATCHES:,} are simulated"
+        raise complain(workload, ("batch", "global"), message)
+    return found
 
 
 def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:

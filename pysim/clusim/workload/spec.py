@@ -43,7 +43,7 @@ class ModelSpec(Spec):
 
     base: str | None = None
     huggingface: str | None = None
-    layers: Positive | None = None
+    layers: Small | None = None
     hidden: Positive | None = None
     heads: Positive | None = None
     kv_heads: Positive | None = None
@@ -57,12 +57,12 @@ class ModelSpec(Spec):
     dense_layers: Annotated[int, Field(ge=0)] | None = None
     positions: Annotated[int, Field(ge=0)] | None = None
     dropout: bool | None = None
-    sizes: list[Positive] | None = None
-    blocks: list[Positive] | None = None
-    image: Positive | None = None
+    sizes: Annotated[list[Positive], Field(min_length=2, max_length=4096)] | None = None
+    blocks: Annotated[list[Small], Field(min_length=1, max_length=16)] | None = None
+    image: Annotated[int, Field(ge=32, le=2**20)] | None = None
     embedding: Positive | None = None
     pooling: Positive | None = None
-    rows: list[Positive] | None = None
+    rows: Annotated[list[Positive], Field(min_length=1)] | None = None
     bottom: list[Positive] | None = None
     top: list[Positive] | None = None
 
@@ -128,15 +128,19 @@ class DataSpec(Spec):
 
 
 class ExpertsSpec(Spec):
-    """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit."""
+    """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit.
 
+    With `pad` every expert gets as many tokens as its capacity, filled up with nothing.
+    """
+
+    pad: bool = False
     capacity: Annotated[float, Field(ge=0, le=1024)] = 0.0
     skew: Annotated[float, Field(ge=0, le=1024)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
 
 
 class CommunicatorSpec(Spec):
-    """How the collectives of a dimension are done; by default as `clusim run` does them."""
+    """How the collectives of a dimension are done, instead of what the workload's `collectives` would choose."""
 
     algorithm: dict[str, str] | None = None
     protocol: Literal["simple", "ll", "ll128"] | None = None
@@ -183,9 +187,10 @@ class Workload(Spec):
     communicators: dict[
         Literal["tensor", "context", "expert", "data", "pipeline"], CommunicatorSpec
     ] = Field(default_factory=dict)
+    collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
-    fold: Literal["all", "proved", "none"] = "all"
+    fold: Literal["auto", "all", "proved", "none"] = "auto"
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
 

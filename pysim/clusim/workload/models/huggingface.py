@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,36 @@ __all__ = ["from_config", "read_config"]
 
 ALIASES = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "heads": ("num_attention_heads", "n_head", "num_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "inner": ("intermediate_size", "ffn_dim", "n_inner", "d_ff"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
+    "inner": ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size"),
     "vocab": ("vocab_size",),
     "positions": ("max_position_embeddings", "n_positions"),
     "experts": ("n_routed_experts", "num_routed_experts", "num_experts", "num_local_experts"),
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k"),
     "expert_size": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared": ("n_shared_experts", "num_shared_experts"),
+    "shared_size": ("shared_expert_intermediate_size",),
     "dense_layers": ("first_k_dense_replace",),
+    "head_size": ("head_dim",),
+    "segments": ("type_vocab_size",),
+}
+"""Names under which configurations have the same number."""
+
+WORDS = {
+    "activation": ("hidden_act", "hidden_activation", "activation_function"),
     "tied": ("tie_word_embeddings",),
 }
-"""Names under which configurations have the same thing."""
+
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 _GATED = ("silu", "swish", "swiglu", "geglu")
-_GPT = ("gpt2", "gpt_neo", "gpt_neox", "opt")
+_PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "opt", "bert")
+"""Types with biases, as many heads of keys as of queries, and feed-forward blocks of two matrices."""
+
+ABSENT = "its default is not in the file, add it"
+LARGEST, MOST_LAYERS = 2**31, 2**16
 
 
 def read_config(path: str | Path) -> Transformer:
@@ -44,89 +58,159 @@ def read_config(path: str | Path) -> Transformer:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: must be an object with keys such as 'hidden_size'")
     return from_config(data, str(path), path.parent.name or path.stem)
 
 
-def from_config(data: Mapping[str, Any], where: str = "config.json", name: str = "") -> Transformer:
-    """Return the transformer of a configuration; `where` is its name in errors."""
+@dataclass(frozen=True)
+class _Config:
+    """A configuration, and where it comes from."""
 
-    def find(what: str) -> Any:
-        return next((data[key] for key in ALIASES[what] if data.get(key) is not None), None)
+    data: Mapping[str, Any]
+    where: str
 
-    def need(what: str) -> int:
-        value = find(what)
-        if value is None:
-            names = ALIASES[what]
-            other = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
-            raise InputError(
-                f"{where}: {names[0]!r}{other} is missing; its default is not in the file, add it"
+    def wrong(self, message: str) -> InputError:
+        """Return an error about the file."""
+        return InputError(f"{self.where}: {message}")
+
+    def missing(self, names: tuple[str, ...], why: str = ABSENT) -> InputError:
+        """Return the error that none of these keys is there."""
+        other = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
+        return self.wrong(f"{names[0]!r}{other} is missing; {why}")
+
+    def find(self, what: str) -> int | None:
+        """Return a number, or None if no key has it."""
+        for key in ALIASES.get(what, (what,)):
+            value = self.data.get(key)
+            if value is None:
+                continue
+            least = (
+                0 if what in ("experts", "shared", "shared_size", "dense_layers", "segments") else 1
             )
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{where}: {what} is {value!r}; must be a whole number")
+            most = MOST_LAYERS if what == "layers" else LARGEST
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise self.wrong(
+                    f"{key!r} is {value!r:.40}; must be a whole number, {least} to {most:,}"
+                )
+            return value
+        return None
+
+    def need(self, what: str) -> int:
+        """Return a number; raises `InputError` if no key has it."""
+        value = self.find(what)
+        if value is None:
+            raise self.missing(ALIASES.get(what, (what,)))
         return value
 
-    hidden, heads, kind = need("hidden"), need("heads"), str(data.get("model_type", ""))
-    plain = kind in _GPT or kind == "bert"
-    head_size = data.get("head_dim") or hidden // max(1, heads)
-    experts = find("experts") or 0
-    inner = find("inner")
-    if inner is None and kind == "gpt2" and "n_inner" in data:
-        inner = 4 * hidden
-    if inner is None:
-        inner = need("inner")
-    activation = str(data.get("hidden_act") or data.get("activation_function") or "")
-    if not activation:
-        raise InputError(
-            f"{where}: 'hidden_act' is missing; it says whether the feed-forward block is gated"
+    def activation(self) -> str:
+        """Return the activation function."""
+        names = WORDS["activation"]
+        value = next((self.data[key] for key in names if self.data.get(key)), None)
+        if value is None:
+            raise self.missing(names, "it says whether the feed-forward block is gated")
+        if not isinstance(value, str):
+            raise self.wrong(f"activation {value!r:.40}: must be a name such as 'silu'")
+        return value.lower()
+
+    def flag(self, key: str) -> bool | None:
+        """Return a truth value, or None if it is not there."""
+        value = self.data.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(f"{key!r} is {value!r:.40}; must be true or false")
+        return value
+
+
+def from_config(data: Mapping[str, Any], where: str = "config.json", name: str = "") -> Transformer:
+    """Return the transformer of a configuration; `where` is its name in errors."""
+    own = _Config(data, where)
+    kind = str(data.get("model_type") or "")
+    _check_kind(own, kind)
+    hidden, heads = own.need("hidden"), own.need("heads")
+    plain = kind in _PLAIN
+    head_size = own.find("head_size")
+    if head_size is None and hidden % heads:
+        raise own.wrong(
+            f"hidden size {hidden} is no multiple of {heads} heads, and there is no 'head_dim'"
         )
-    if find("tied") is None:
-        raise InputError(
-            f"{where}: 'tie_word_embeddings' is missing; its default is not in the file, add it"
-        )
-    latent = None
-    if data.get("kv_lora_rank") is not None:
-        names = (
-            "q_lora_rank",
-            "kv_lora_rank",
-            "qk_nope_head_dim",
-            "qk_rope_head_dim",
-            "v_head_dim",
-        )
-        missing = [key for key in names if not isinstance(data.get(key), int)]
-        if missing:
-            raise InputError(f"{where}: {missing[0]!r} is missing; latent attention needs it")
-        latent = Latent(*(data[key] for key in names))
-    moe: dict[str, int] = {}
-    if experts:
-        moe = {
-            "experts": int(experts),
-            "top_k": need("top_k"),
-            "expert_size": find("expert_size") or inner,
-            "shared_experts": find("shared") or 0,
-            "dense_layers": find("dense_layers") or 0,
-        }
-    return Transformer(
+    inner = _inner(own, kind, hidden)
+    activation = own.activation()
+    tied = own.flag("tie_word_embeddings")
+    if tied is None:
+        raise own.missing(WORDS["tied"])
+    found = Transformer(
         name or kind or "model",
-        need("layers"),
+        own.need("layers"),
         hidden,
         heads,
-        heads if plain else need("kv_heads"),
-        int(head_size),
-        int(inner),
-        need("vocab"),
-        gated=activation.lower() in _GATED and not plain,
-        bias=plain,
-        qkv_bias=kind.startswith("qwen2") or bool(data.get("attention_bias")),
-        tied=bool(find("tied")),
+        heads if plain else own.need("kv_heads"),
+        head_size or hidden // heads,
+        inner,
+        own.need("vocab"),
+        gated=(activation in _GATED or kind.startswith("gemma")) and not plain,
+        bias=plain or bool(own.flag("use_bias")),
+        qkv_bias=kind.startswith("qwen2") or bool(own.flag("attention_bias")),
+        tied=tied,
         causal=kind != "bert",
-        positions=need("positions") if plain else 0,
-        segments=int(data.get("type_vocab_size") or 0) if kind == "bert" else 0,
+        positions=own.need("positions") if plain and kind != "gpt_neox" else 0,
+        segments=(own.find("segments") or 0) if kind == "bert" else 0,
         pooler=kind == "bert",
         dropout=plain,
-        latent=latent,
-        **moe,
+        latent=_latent(own),
+        **_experts(own, inner),
     )
+    try:
+        found.check_numbers()
+    except InputError as error:
+        raise own.wrong(str(error)) from None
+    return found
+
+
+def _check_kind(own: _Config, kind: str) -> None:
+    """Raise an error for what is no transformer of like layers."""
+    if own.flag("is_encoder_decoder"):
+        raise own.wrong(
+            f"{kind or 'this'} has an encoder and a decoder; only one of them can be read"
+        )
+    if "text_config" in own.data and own.data.get("hidden_size") is None:
+        raise own.wrong("a model of several parts; save its 'text_config' as a file of its own")
+    if (own.data.get("decoder_sparse_step") or 1) != 1 or own.data.get("mlp_only_layers"):
+        raise own.wrong(
+            "'decoder_sparse_step' and 'mlp_only_layers': every layer must have experts"
+        )
+
+
+def _inner(own: _Config, kind: str, hidden: int) -> int:
+    if kind == "gpt2" and "n_inner" in own.data and own.data["n_inner"] is None:
+        return 4 * hidden
+    if kind == "gpt2" and own.find("inner") is None:
+        raise own.missing(("n_inner",), "add it; null means four times 'n_embd'")
+    return own.need("inner")
+
+
+def _latent(own: _Config) -> Latent | None:
+    if own.data.get("kv_lora_rank") is None:
+        return None
+    for key in LATENT:
+        if own.find(key) is None:
+            raise own.missing((key,), "latent attention needs it")
+    return Latent(*(own.need(key) for key in LATENT))
+
+
+def _experts(own: _Config, inner: int) -> dict[str, int]:
+    experts = own.find("experts") or 0
+    if not experts:
+        return {}
+    size = own.find("expert_size") or inner
+    shared, shared_size = own.find("shared") or 0, own.find("shared_size") or 0
+    if shared_size % size:
+        raise own.wrong(f"'shared_expert_intermediate_size' {shared_size} is no multiple of {size}")
+    return {
+        "experts": experts,
+        "top_k": own.need("top_k"),
+        "expert_size": size,
+        "shared_experts": shared or shared_size // size,
+        "dense_layers": own.find("dense_layers") or 0,
+    }

@@ -59,10 +59,20 @@ class Recorder:
         self.pair([one], [two.as_part("input")])
 
     def linear(
-        self, name: str, m: int, n: int, k: int, *, batch: int = 1, expert: bool = False
+        self,
+        name: str,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        batch: int = 1,
+        expert: bool = False,
+        elements: int = 0,
     ) -> None:
         """Add a linear layer that communicates nothing."""
-        forward, back, weight = linear(name, self.shard, m, n, k, batch=batch, expert=expert)
+        forward, back, weight = linear(
+            name, self.shard, m, n, k, batch=batch, expert=expert, elements=elements
+        )
         self.pair([forward], [back, weight])
 
     def plain(self, name: str, m: int, n: int, k: int) -> None:

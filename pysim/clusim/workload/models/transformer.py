@@ -85,8 +85,14 @@ class Transformer:
         return shard.batch * shard.sequence
 
     def check(self, shard: Shard) -> None:
-        """Raise `InputError` unless the model can be cut like this."""
+        """Raise `InputError` unless the model can be, and can be cut like this."""
+        self.check_numbers()
         shard.cut(self.heads, shard.tensor, "tensor parallelism: attention heads")
+        if self.kv_heads % shard.tensor and shard.tensor % self.kv_heads:
+            raise InputError(
+                f"tensor parallelism: {self.kv_heads} heads of keys and values cannot be cut into or copied to"
+                f" {shard.tensor} parts"
+            )
         shard.cut(self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary")
         shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
         if shard.expert > 1 and not self.experts:
@@ -99,6 +105,19 @@ class Transformer:
         if self.positions and shard.sequence > self.positions:
             raise InputError(
                 f"sequence {shard.sequence}: {self.name} has {self.positions} positions"
+            )
+
+    def check_numbers(self) -> None:
+        """Raise `InputError` for dimensions that contradict each other."""
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"{self.heads} attention heads cannot share {self.kv_heads} heads of keys and values"
+            )
+        if self.experts and not 1 <= self.top_k <= self.experts:
+            raise InputError(f"top_k {self.top_k}: must be 1 to {self.experts}, the experts")
+        if self.dense_layers > self.layers:
+            raise InputError(
+                f"dense_layers {self.dense_layers}: the model has {self.layers} layers"
             )
 
     def build(self, shard: Shard) -> list[Layer]:

@@ -1,6 +1,7 @@
 """A perceptron and ResNet-50.
 
-**Model** Convolutions are matrix products over the output pixels; normalisation and activation move memory.
+**Model** Convolutions are matrix products over the output pixels, which read every input pixel once; normalisation and
+activation move memory.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class ResNet:
     def _stem(self, shard: Shard) -> Layer:
         rec, half = Recorder(shard), self.image // 2
         tensors: list[Tensor] = []
-        kept = self._conv(rec, shard, tensors, "conv1", 3, 64, 7, half)
+        kept = self._conv(rec, shard, tensors, "conv1", 3, 64, 7, half, 2)
         pixels = shard.batch * 64 * half * half
         rec.memory("pool", pixels, pixels / 4, 2 * pixels)
         e = shard.precision.bytes
@@ -136,10 +137,10 @@ class ResNet:
         rec, out = Recorder(shard), side // stride
         tensors: list[Tensor] = []
         kept = self._conv(rec, shard, tensors, "conv1", channels, width, 1, side)
-        kept += self._conv(rec, shard, tensors, "conv2", width, width, 3, out)
+        kept += self._conv(rec, shard, tensors, "conv2", width, width, 3, out, stride)
         kept += self._conv(rec, shard, tensors, "conv3", width, 4 * width, 1, out)
         if channels != 4 * width or stride > 1:
-            kept += self._conv(rec, shard, tensors, "shortcut", channels, 4 * width, 1, out)
+            kept += self._conv(rec, shard, tensors, "shortcut", channels, 4 * width, 1, out, stride)
         pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
         rec.memory("add", 2 * pixels, pixels, 2 * pixels)
         acts = Activations(kept, kept, shard.batch * channels * side * side * e)
@@ -155,10 +156,12 @@ class ResNet:
         out: int,
         kernel: int,
         side: int,
+        stride: int = 1,
     ) -> int:
-        """Add convolution, normalisation and activation; return what they keep [bytes]."""
-        pixels = shard.batch * side * side
-        rec.linear(name, pixels, out, into * kernel * kernel)
+        """Add convolution, normalisation and activation on `side` x `side` pixels; return what they keep [bytes]."""
+        pixels, window = shard.batch * side * side, into * kernel * kernel
+        moved = pixels * stride * stride * into + window * out + pixels * out
+        rec.linear(name, pixels, out, window, elements=moved)
         rec.memory(f"{name} norm", 2 * pixels * out, pixels * out, 4 * pixels * out)
         tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
         return 2 * pixels * out * shard.precision.bytes

@@ -77,27 +77,19 @@ class DataParallel:
 
     def finish(self) -> None:
         """End a step: what is left to reduce, the optimiser, new weights."""
+        self.complete()
+        self.step()
+
+    def complete(self) -> None:
+        """Reduce what is left, and wait for it."""
+
+    def step(self) -> None:
+        """Step, and hand out new weights."""
         self.optimize()
 
-    @property
-    def elements(self) -> tuple[int, int]:
-        """Parameters of a rank that the optimiser touches: common ones, and those of experts."""
-        tensors = [t for chunk in self.chunks for layer in chunk for t in layer.tensors]
-        return (
-            sum(t.stepped for t in tensors if not t.expert),
-            sum(t.stepped for t in tensors if t.expert),
-        )
-
-    def optimize(self, *, sharded: bool = False) -> None:
+    def optimize(self) -> None:
         """Add the optimiser's kernel."""
-        common, experts = self.elements
-        if sharded:
-            replicas = self.plan.mesh.data * self.plan.mesh.context
-            common, experts = (
-                -(-common // replicas),
-                -(-experts // (replicas // self.plan.mesh.expert)),
-            )
-        self.emitter.optimizer(self.emitter.ranks(self.stage), common + experts)
+        self.emitter.optimizer(self.emitter.ranks(self.stage), self.plan.stepped(self.stage))
 
 
 @dataclass
@@ -136,10 +128,7 @@ class Replicated(DataParallel):
         """Hook into the passes that make gradients complete."""
         if not self.buckets or not self.overlap:
             return False
-        zero_bubble = self.plan.workload.pipeline.schedule == "zero-bubble"
-        return kind == ("W" if zero_bubble and self.plan.mesh.pipeline > 1 else "B") and (
-            last or self.every
-        )
+        return kind == ("W" if self.plan.splits_backward else "B") and (last or self.every)
 
     def begin(self) -> None:
         """Start a step."""
@@ -171,15 +160,18 @@ class Replicated(DataParallel):
             )
         return found
 
-    def finish(self) -> None:
-        """Reduce what is left, wait, step, and gather the weights if every rank has stepped only a part."""
+    def complete(self) -> None:
+        """Reduce what is left, and wait for it."""
         complete = [number for number, missing in enumerate(self.pending.missing) if missing]
         if not (self.every and self.overlap):
             for number in complete:
                 self.pending.done.append(self.reduce(self.buckets[number]))
         for done in self.pending.done:
             self.emitter.join(done)
-        self.optimize(sharded=self.scatter)
+
+    def step(self) -> None:
+        """Step, and gather the weights if every rank has stepped only a part."""
+        self.optimize()
         if self.scatter:
             gathered = [self._gather(bucket) for bucket in self.buckets]
             for done in gathered:

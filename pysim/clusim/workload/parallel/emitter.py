@@ -15,30 +15,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
+from clusim.collectives.sharp import uses_switches
+from clusim.errors import ClusimError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
+from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
+from clusim.workload.parallel.nccl import NcclCollectives
 from clusim.workload.parallel.skew import expert_loads, write_uneven
+from clusim.workload.parallel.volumes import Machines, Traffic
 from clusim.workload.plan import Plan
+from clusim.workload.spec import complain
 
 __all__ = ["Emitter", "Traffic"]
 
 Tails = dict[int, tuple[int, ...]]
 
 STREAM = {"replica": "data", "expert_replica": "data"}
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What the collectives of a dimension move: calls, and bytes that all ranks send together [bytes]."""
-
-    calls: int = 0
-    sent_bytes: int = 0
-
-    def add(self, other: Traffic, times: int = 1) -> None:
-        """Add what another one counted."""
-        self.calls += other.calls * times
-        self.sent_bytes += other.sent_bytes * times
 
 
 @dataclass
@@ -55,6 +48,8 @@ class Emitter:
         Operations of all kernels, recomputation included.
     only : frozenset of int or None
         Ranks to write; the groups of others are left out. None is all.
+    nccl : NcclCollectives or None
+        Writes what NCCL chooses, if the workload wants that and does not say how a dimension communicates.
     """
 
     plan: Plan
@@ -64,6 +59,7 @@ class Emitter:
     tail: Tails = field(default_factory=dict)
     traffic: dict[str, Traffic] = field(default_factory=dict)
     flops: int = 0
+    nccl: NcclCollectives | None = None
     _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
     _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
     _backward: dict[int, list[Step]] = field(default_factory=dict)
@@ -76,9 +72,17 @@ class Emitter:
         self._slow = {int(rank): factor for rank, factor in own.stragglers.ranks.items()}
         self._jitter = own.stragglers.jitter
         self.loads = expert_loads(
-            self.plan.mesh.expert, own.experts.skew, own.experts.capacity, own.experts.seed
+            self.plan.mesh.expert,
+            own.experts.skew,
+            own.experts.capacity,
+            own.experts.seed,
+            pad=own.experts.pad,
         )
+        self._loads = self._load_of_ranks()
+        self._zones = zones_of(self.plan.fabric)
         self._settings = {dim: spec for dim, spec in own.communicators.items()}
+        if self.nccl is None and own.collectives == "nccl":
+            self.nccl = NcclCollectives(self.plan.fabric)
 
     @property
     def uniform(self) -> bool:
@@ -130,7 +134,7 @@ class Emitter:
         )
         hbm = sum(kernel.bytes for kernel in kernels)
         for rank in ranks:
-            load = self._load(rank) if loaded else 1.0
+            load = self._loads.get(rank, 1.0) if loaded else 1.0
             time_ps = (plain + loaded * load) * self._slow.get(rank, 1.0)
             if self._jitter:
                 time_ps *= max(0.1, self._random.gauss(1.0, self._jitter))
@@ -149,13 +153,12 @@ class Emitter:
             self._times[kernel] = self.plan.chip.time_ps(kernel)
         return self._times[kernel]
 
-    def _load(self, rank: int) -> float:
+    def _load_of_ranks(self) -> dict[int, float]:
         mesh = self.plan.mesh
-        for stage in range(mesh.pipeline):
-            for group in mesh.groups("expert", stage):
-                if rank in group:
-                    return self.loads[group.index(rank)]
-        return 1.0
+        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
+        return {
+            rank: load for group in groups for rank, load in zip(group, self.loads, strict=True)
+        }
 
     def _communicate(self, stage: int, step: Comm) -> None:
         done: Tails = {}
@@ -190,36 +193,74 @@ class Emitter:
     ) -> Tails:
         """Add a collective of a group, behind what its ranks have done so far; return its tasks by rank."""
         own = dim_of(dim)
-        spec = self._settings.get(own)  # type: ignore[call-overload]
-        options: dict[str, Any] = {
-            "ranks": tuple(group),
-            "dtype": dtype or self.plan.precision.dtype,
-        }
-        if spec is not None:
-            if spec.channels is not None:
-                options["channels"] = spec.channels
-            if spec.protocol is not None:
-                options["protocol"] = spec.protocol
-            if spec.algorithm is not None and algorithm is None:
-                algorithm = spec.algorithm.get(operation)
-        if operation == "send":
-            options.setdefault("channels", self._message_channels(size_bytes))
-            options["dtype"] = "uint8"
+        options = self._options(own, operation, size_bytes)
+        options["ranks"] = tuple(group)
+        if dtype is not None and operation != "send":
+            options["dtype"] = dtype
+        if algorithm is not None:
+            options["algorithm"] = algorithm
         if root is not None:
             options["root"] = root
+        if operation == "alltoall" and len(set(self.loads)) == 1:
+            size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
         tally = self.traffic.setdefault(own, Traffic())
-        tally.calls += 1
+        tasks: Sequence[int]
         if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
-            tasks, sent = write_uneven(self, group, size, stream or own, waits)
-            tally.sent_bytes += sent
+            back = name.startswith("combine") != name.endswith("gradient")
+            tasks, sent = write_uneven(self, group, size, stream or own, waits, back=back)
+            tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
         else:
-            tasks = self.builder.collective(
-                operation, size, algorithm=algorithm, stream=stream or own, after=waits, **options
-            )
-            tally.sent_bytes += sent_bytes(operation, algorithm, size, len(group))
+            try:
+                tasks = self._write(operation, size, stream or own, waits, options)
+            except ClusimError as error:
+                if own not in self._settings:
+                    raise
+                raise complain(self.plan.workload, ("communicators", own), str(error)) from None
+            chosen = self.builder.last_call.algorithm or ""
+            dtype = options["dtype"] if self._by_nccl(operation, options) else ""
+            tally.call(operation, chosen, size, group, self._machines(chosen, group), dtype)
         return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
+
+    def _write(
+        self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
+    ) -> Sequence[int]:
+        """Add a collective: as NCCL would do it, or as the workload says."""
+        if self.nccl is None or not self._by_nccl(operation, options):
+            return self.builder.collective(operation, size, stream=stream, after=waits, **options)
+        group = options["ranks"]
+        after = [waits[rank] for rank in group]
+        return self.nccl.emit(
+            *(self.builder, operation, size, group),
+            dtype=options["dtype"], root=options.get("root"), stream=stream, after=after,
+        )  # fmt: skip
+
+    def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
+        """Return whether NCCL chooses how: the workload says nothing about it."""
+        chosen = {"channels", "protocol", "algorithm"} & set(options)
+        return self.nccl is not None and not chosen and self.nccl.knows(operation)
+
+    def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
+        """Return what the workload wants of a collective."""
+        found: dict[str, Any] = {"dtype": self.plan.precision.dtype}
+        spec = self._settings.get(dim)  # type: ignore[call-overload]
+        if spec is not None:
+            wanted = {
+                "channels": spec.channels,
+                "protocol": spec.protocol,
+                "algorithm": (spec.algorithm or {}).get(operation),
+            }
+            found |= {name: value for name, value in wanted.items() if value is not None}
+        if operation == "send":
+            found.setdefault("channels", self._message_channels(size_bytes))
+            found["dtype"] = "uint8"
+        return found
+
+    def _machines(self, algorithm: str, group: Sequence[int]) -> Machines:
+        count = len({self._zones[rank] for rank in group})
+        adding = algorithm != "sharp" or uses_switches(self.plan.fabric, tuple(group))
+        return Machines(count, adding)
 
     @staticmethod
     def _message_channels(size_bytes: int) -> int:
@@ -314,17 +355,6 @@ class Emitter:
 def dim_of(dim: str) -> str:
     """Return the dimension in reports and settings that groups of `dim` belong to."""
     return STREAM.get(dim, dim)
-
-
-def sent_bytes(operation: str, algorithm: str | None, size: int, ranks: int) -> int:
-    """Return what all ranks of a group send together [bytes]."""
-    if operation == "allreduce":
-        return 2 * (ranks - 1) * size
-    if operation in ("all_gather", "reduce_scatter", "alltoall"):
-        return (ranks - 1) * size
-    if operation in ("broadcast", "reduce"):
-        return (ranks - 1) * size
-    return size * (ranks if operation == "sendrecv" else 1)
 
 
 def _whole(size: int, unit: int) -> int:

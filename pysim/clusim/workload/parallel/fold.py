@@ -27,7 +27,8 @@ __all__ = ["Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a run of a block alone gives: times of its tasks [ps], compute, exposed and all communication by rank
-    [ps], busy time and bytes by name of wire, and `clusim.training.sharing.Sharing` as numbers.
+    [ps], busy time and bytes by name of wire, `clusim.training.sharing.Sharing` as numbers, and what it cost to
+    simulate: hops of bursts, and programs.
     """
 
     start_ps: Any
@@ -37,6 +38,8 @@ class Measured:
     communication_ps: dict[int, int]
     wires: dict[str, tuple[int, int]]
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
+    hops: int = 0
+    instances: int = 0
 
 
 Measure = Callable[[Schedule], Measured]
@@ -55,6 +58,8 @@ class Folded:
     flops: int
     wires: dict[str, tuple[int, int]]
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
+    hops: int = 0
+    instances: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class Folder:
         from clusim.workload.parallel.emitter import Emitter as Writer
 
         builder = ScheduleBuilder(self.fabric, "block")
-        writer = Writer(emitter.plan, builder, only=frozenset(ranks))
+        writer = Writer(emitter.plan, builder, only=frozenset(ranks), nccl=emitter.nccl)
         writer.run(stage, steps, "block")
         result = self.measure(builder.build())
         self.measured += 1
@@ -165,6 +170,8 @@ class Folder:
             writer.flops,
             result.wires,
             result.sharing,
+            result.hops,
+            result.instances,
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
@@ -184,6 +191,8 @@ class Folder:
             found.flops,
             {name.replace(old, new): value for name, value in found.wires.items()},
             found.sharing,
+            found.hops,
+            found.instances,
         )
 
 

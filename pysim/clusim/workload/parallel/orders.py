@@ -90,7 +90,7 @@ def _interleaved(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
 
 
 def _zero_bubble(stage: int, stages: int, m: int) -> list[Action]:
-    """Return ZB-H1: 1F1B whose weight gradients fill the gaps; a stage holds no more activations than in 1F1B."""
+    """Return ZB-H1: 1F1B whose weight gradients fill the gaps; no stage holds more than the first of 1F1B."""
     base = order("1f1b", stage, stages, m)
     found: list[Action] = []
     waiting: list[int] = []

@@ -56,7 +56,7 @@ class StepWriter:
         self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
         self._posted: set[Message] = set()
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
-        self._done: dict[tuple[int, Action], dict[int, tuple[int, ...]]] = {}
+        self._ready: set[int] = set()
 
     def write(self, steps: int) -> None:
         """Write so many steps."""
@@ -74,7 +74,7 @@ class StepWriter:
             order(schedule, stage, self.stages, microbatches, self.chunks)
             for stage in range(self.stages)
         ]
-        self._posted, self._sent, self._done = set(), {}, {}
+        self._posted, self._sent, self._ready = set(), {}, set()
         for data in self.data:
             data.begin()
         running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
@@ -130,8 +130,45 @@ class StepWriter:
                     yield done_backward // (per_step // 2) - 1
         yield from self._exchange(sends, [])
         if not pipedream:
-            self.data[stage].finish()
+            self.data[stage].complete()
+            self._sum_whole(stage)
+            yield from self._tie(stage)
+            self.data[stage].step()
             yield 0
+
+    def _sum_whole(self, stage: int) -> None:
+        """Add up the gradients of what every rank of the tensor dimension used for its own tokens."""
+        size = self.plan.whole_bytes(stage)
+        if not size:
+            return
+        dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+        for group in self.emitter.groups("tensor", stage):
+            done = self.emitter.collective(
+                "tensor", "allreduce", size, group, "norm gradients", dtype=dtype
+            )
+            self.emitter.join(done)
+
+    def _tie(self, stage: int) -> Iterator[int | None]:
+        """Add up the gradients of an embedding that the first and the last stage have a copy of."""
+        size, ends = self.plan.tied_bytes, (0, self.stages - 1)
+        if not size or stage not in ends:
+            return
+        self._ready.add(stage)
+        if len(self._ready) == len(ends):
+            dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+            first, last = (self.emitter.ranks(end) for end in ends)
+            for pair in zip(first, last, strict=True):
+                done = self.emitter.collective(
+                    "embedding",
+                    "allreduce",
+                    size,
+                    pair,
+                    "tied embedding",
+                    dtype=dtype,
+                )
+                self.emitter.join(done)
+        while len(self._ready) < len(ends):
+            yield None
 
     def _needs(self, stage: int, action: Action) -> list[Message]:
         source = before(action, stage, self.stages, self.chunks)
@@ -208,7 +245,7 @@ class StepWriter:
         kind, microbatch, chunk = action
         layers = self.plan.stages[stage][chunk]
         prefix = self._gather(stage, action)
-        split = self.plan.workload.pipeline.schedule == "zero-bubble" and self.stages > 1
+        split = self.plan.splits_backward
         indices = range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1)
         name = f"{kind}{microbatch}"
         name = f"{name}.{chunk}" if self.chunks > 1 else name

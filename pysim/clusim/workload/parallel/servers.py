@@ -43,7 +43,7 @@ class Served(DataParallel):
                 if not missing:
                     self._exchange(self.buckets[number])
 
-    def finish(self) -> None:
+    def complete(self) -> None:
         """Push what is left; the next step waits for the weights."""
         for number, missing in enumerate(self.missing):
             if missing:
@@ -51,6 +51,9 @@ class Served(DataParallel):
         for done in self.pulled:
             self.emitter.join(done)
         self.pulled = []
+
+    def step(self) -> None:
+        """Do nothing: the servers have stepped."""
 
     def _exchange(self, bucket: Bucket) -> None:
         """Push a bucket from all workers to all servers, step there, and pull the weights."""

@@ -26,7 +26,7 @@ class Sharded(DataParallel):
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
         """Hook into every pass."""
-        return kind in ("F", "B") and self._sharded
+        return self._sharded
 
     @property
     def _sharded(self) -> bool:
@@ -34,6 +34,8 @@ class Sharded(DataParallel):
 
     def before(self, kind: str, chunk: int, index: int) -> None:
         """Have the weights of a layer, and start to gather those of the next ones."""
+        if kind == "W":
+            return
         step = 1 if kind == "F" else -1
         for ahead in range(self.prefetch + 1):
             wanted = index + step * ahead
@@ -43,11 +45,11 @@ class Sharded(DataParallel):
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Free the weights of a layer; scatter its gradients."""
-        if self.reshard or kind == "B":
-            self._gathered.pop((chunk, index), None)
-        else:
+        if kind == "F" and not self.reshard:
             self._gathered[chunk, index] = {}
-        if kind == "B":
+        elif kind != "W":
+            self._gathered.pop((chunk, index), None)
+        if kind == ("W" if self.plan.splits_backward else "B"):
             self._reduced.append(self._collect(chunk, index, "reduce_scatter"))
 
     def _collect(self, chunk: int, index: int, operation: str) -> Tails:
@@ -73,10 +75,13 @@ class Sharded(DataParallel):
                     found[rank] = (*found.get(rank, ()), *own)
         return found
 
-    def finish(self) -> None:
-        """Wait for all gradients, and step."""
+    def complete(self) -> None:
+        """Wait for all gradients."""
         for done in self._reduced:
             self.emitter.join(done)
         self._reduced = []
         self._gathered = {}
-        self.optimize(sharded=True)
+
+    def step(self) -> None:
+        """Step on the rank's own part."""
+        self.optimize()

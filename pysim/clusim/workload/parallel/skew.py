@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["expert_loads", "write_uneven"]
 
 
-def expert_loads(ranks: int, skew: float, capacity: float = 0.0, seed: int = 0) -> list[float]:
+def expert_loads(
+    ranks: int, skew: float, capacity: float = 0.0, seed: int = 0, *, pad: bool = False
+) -> list[float]:
     """Return the load of each rank's experts against the mean: the busiest has 1 + `skew`, at most `capacity`.
 
-    The others follow a falling line, shuffled with `seed`, so that the mean is 1 before the limit is applied.
+    The others follow a falling line, shuffled with `seed`, so that the mean is 1 before the limit is applied. With
+    `pad` all are filled up to the limit.
     """
+    if pad and capacity:
+        return [capacity] * max(1, ranks)
     if ranks < 2 or skew <= 0:
         load = min(1.0, capacity) if capacity else 1.0
         return [load] * max(1, ranks)
@@ -42,8 +47,13 @@ def write_uneven(
     size_bytes: int,
     stream: str,
     after: Mapping[int, Sequence[int]],
+    *,
+    back: bool = False,
 ) -> tuple[tuple[int, ...], int]:
-    """Add an all-to-all in which a rank gets as much as the load of its experts says; return tasks and bytes sent."""
+    """Add an all-to-all in which a rank gets as much as the load of its experts says; return tasks and bytes sent.
+
+    With `back` it sends as much: what experts made goes back to where the tokens came from.
+    """
     builder, loads = emitter.builder, emitter.loads
     count = len(group)
     parts = [max(16, round(size_bytes / count * load) // 16 * 16) for load in loads]
@@ -56,7 +66,8 @@ def write_uneven(
     for src in range(count):
         for hop in range(1, count):
             dst = (src + hop) % count
-            part = Part(hop % 8, offsets[dst], parts[dst])
+            expert = src if back else dst
+            part = Part(hop % 8, offsets[expert], parts[expert])
             pipe = plan.connect(src, dst, part.channel)
             plan.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")
             plan.program(dst, part, [Prim("recv", recv=0)], [pipe], name="alltoallv recv", sm=0)

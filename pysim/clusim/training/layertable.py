@@ -1,0 +1,184 @@
+"""What every layer of a plan does for one microbatch on one GPU, before anything is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.units import format_size, format_time
+from clusim.workload.kernels import Chip, Kernel
+from clusim.workload.layers import Comm, Layer, backward_steps
+from clusim.workload.plan import Plan
+
+__all__ = ["LayerRow", "layer_json", "layer_report", "layer_rows", "optimizer_row"]
+
+PARTS = ("forward", "input", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """Like layers of a pipeline stage, one of them, for one microbatch on one GPU.
+
+    Attributes
+    ----------
+    count : int
+        How many of them the stage has.
+    flops, traffic_bytes, time_ps : dict
+        By part: ``forward``, and backward towards ``input`` (activation gradients, with what is computed again) and
+        ``weight``. Operations are those that run, traffic is that of memory [bytes], time the roofline's [ps].
+    activation_bytes : int
+        What is kept for the backward pass [bytes].
+    memory_bound : float
+        Part of the time in which kernels wait for memory rather than for arithmetic.
+    messages : list of str
+        Collectives, forwards and backwards, e.g. ``2 x allreduce tensor 32 MiB``.
+    """
+
+    stage: int
+    name: str
+    count: int
+    parameters: int
+    flops: dict[str, int]
+    traffic_bytes: dict[str, int]
+    time_ps: dict[str, int]
+    activation_bytes: int
+    memory_bound: float
+    messages: dict[str, list[str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row with its units in the names."""
+        return {
+            "stage": self.stage,
+            "layer": self.name,
+            "count": self.count,
+            "parameters": self.parameters,
+            **{f"{part}_flops": self.flops[part] for part in PARTS},
+            **{f"{part}_hbm_bytes": self.traffic_bytes[part] for part in PARTS},
+            **{f"{part}_s": self.time_ps[part] / 1e12 for part in PARTS},
+            "activation_bytes": self.activation_bytes,
+            "memory_bound": round(self.memory_bound, 4),
+            "collectives": self.messages,
+        }
+
+
+def layer_rows(plan: Plan) -> list[LayerRow]:
+    """Return the layers of every pipeline stage, like ones that follow each other as one row."""
+    found: list[LayerRow] = []
+    for stage, chunks in enumerate(plan.stages):
+        layers = [layer for chunk in chunks for layer in chunk]
+        counts: dict[int, int] = {}
+        for layer in layers:
+            counts[id(layer)] = counts.get(id(layer), 0) + 1
+        for layer in {id(layer): layer for layer in layers}.values():
+            found.append(_row(plan, stage, layer, counts[id(layer)]))
+    return found
+
+
+def _row(plan: Plan, stage: int, layer: Layer, count: int) -> LayerRow:
+    recompute = plan.workload.recompute
+    steps = {"forward": list(layer.forward), "backward": backward_steps(layer, recompute)}
+    kernels = [step for own in steps.values() for step in own if isinstance(step, Kernel)]
+    by_part: dict[str, list[Kernel]] = {
+        part: [k for k in kernels if k.part == part] for part in PARTS
+    }
+    times = {part: sum(plan.chip.time_ps(k) for k in own) for part, own in by_part.items()}
+    bound = sum(plan.chip.time_ps(k) for k in kernels if _waits_for_memory(plan.chip, k))
+    return LayerRow(
+        stage,
+        layer.name,
+        count,
+        layer.parameters,
+        {part: sum(k.flops for k in own) for part, own in by_part.items()},
+        {part: sum(k.bytes for k in own) for part, own in by_part.items()},
+        times,
+        layer.activations.of(recompute),
+        bound / max(1, sum(times.values())),
+        {name: list(_messages(own)) for name, own in steps.items()},
+    )
+
+
+def _waits_for_memory(chip: Chip, kernel: Kernel) -> bool:
+    return chip.arithmetic_s(kernel) <= kernel.bytes / chip.memory_Bps
+
+
+def _messages(steps: list[Any]) -> Iterator[str]:
+    counts: dict[tuple[str, str, int], int] = {}
+    for step in steps:
+        if isinstance(step, Comm):
+            key = (step.operation, step.dim, step.bytes)
+            counts[key] = counts.get(key, 0) + 1
+    for (operation, dim, size), count in counts.items():
+        times = f"{count} x " if count > 1 else ""
+        yield f"{times}{operation} {dim} {format_size(size)}"
+
+
+def optimizer_row(plan: Plan, stage: int) -> tuple[int, int, int]:
+    """Return parameters, memory traffic [bytes] and time [ps] of a stage's step of the optimiser on one GPU."""
+    elements = plan.stepped(stage)
+    kernel = plan.optimizer.kernel(elements)
+    return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0
+
+
+def layer_json(plan: Plan) -> dict[str, Any]:
+    """Return what ``clusim train --layers --json`` prints."""
+    chip = plan.chip
+    steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
+    return {
+        "workload": plan.workload.name,
+        "model": plan.model.name,
+        "chip": chip.name,
+        "peak_flops": chip.peak_flops,
+        "gemm_fraction": chip.gemm_fraction,
+        "attention_fraction": chip.attention_fraction,
+        "memory_Bps": chip.memory_Bps,
+        "sustained": chip.sustained,
+        "microbatches": plan.microbatches,
+        "layers": [row.to_json() for row in layer_rows(plan)],
+        "optimizer": [
+            {"stage": stage, "parameters": count, "hbm_bytes": moved, "step_s": time_ps / 1e12}
+            for stage, (count, moved, time_ps) in enumerate(steps)
+        ],
+    }
+
+
+def layer_report(plan: Plan) -> str:
+    """Return the table that ``clusim train --layers`` prints."""
+    chip, own = plan.chip, plan.workload
+    lines = [
+        f"{own.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
+        f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {own.precision}, of which products reach at most"
+        f" {chip.gemm_fraction:.0%} and fused attention {chip.attention_fraction:.0%};"
+        f" {chip.memory_Bps / 1e9:,.0f} GB/s of memory; {chip.sustained:.0%} of both in long runs",
+        "",
+        f"  {'':<22} {'':>5} {'':>11}  {'GFLOP':^29}  {'memory traffic':^31}",
+        f"  {'stage, layer':<22} {'count':>5} {'parameters':>11}  {'forward':>9} {'input':>9} {'weight':>9}"
+        f"  {'forward':>10} {'input':>10} {'weight':>9}  {'kept':>10}  {'forward':>9} {'backward':>9}"
+        f" {'waits for memory':>16}",
+    ]
+    for row in layer_rows(plan):
+        lines += _lines(row)
+    for stage in range(len(plan.stages)):
+        elements, moved, time_ps = optimizer_row(plan, stage)
+        what = f"{stage}, {own.optimizer} (per step)"
+        lines.append(
+            f"  {what:<22} {1:>5} {elements:>11,}  {'':>9} {'':>9} {'':>9}  {format_size(moved):>10}"
+            f" {'':>10} {'':>9}  {'':>10}  {format_time(time_ps):>9}"
+        )
+    return "\n".join(lines)
+
+
+def _lines(row: LayerRow) -> list[str]:
+    flops = " ".join(f"{row.flops[part] / 1e9:>9.4g}" for part in PARTS)
+    sizes = [format_size(row.traffic_bytes[part]) for part in PARTS]
+    backward = row.time_ps["input"] + row.time_ps["weight"]
+    what = f"{row.stage}, {row.name}"
+    found = [
+        f"  {what:<22} {row.count:>5} {row.parameters:>11,}  {flops}  {sizes[0]:>10} {sizes[1]:>10} {sizes[2]:>9}"
+        f"  {format_size(row.activation_bytes):>10}  {format_time(row.time_ps['forward']):>9}"
+        f" {format_time(backward):>9} {row.memory_bound:>16.0%}"
+    ]
+    for name, messages in row.messages.items():
+        if messages:
+            found.append(f"    {name}: {', '.join(messages)}")
+    return found

@@ -1,0 +1,156 @@
+"""What switches that add up and copy (NVLS, SHARP) take off GPUs, against rings.
+
+**Hardware** A ring reads and writes every byte several times on every GPU, with as many CTAs as it has channels. A
+switch that adds up needs the data once, and fewer CTAs. **Model** Every kind of collective that a run leaves to
+switches is run alone, as it is and as a ring; the differences are counted as often as it was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from clusim.collectives import ScheduleBuilder
+from clusim.collectives.sharp import uses_switches
+from clusim.fabric.model import Fabric
+from clusim.nccl.env import parse_env
+from clusim.schedule.ir import Schedule
+from clusim.simulate import simulate
+from clusim.workload.mesh import zones_of
+from clusim.workload.parallel.nccl import NcclCollectives
+from clusim.workload.parallel.volumes import Machines, Switched, Traffic, sent_bytes
+
+__all__ = ["Switching", "switching"]
+
+MOST_KINDS = 4
+"""Kinds of collectives that are run: those that move most. Others count like the kind that moves most."""
+
+LARGEST_BYTES = 64 << 20
+"""Collectives beyond it are run at this size [bytes]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A collective alone: SMs it holds on a GPU, memory traffic and bytes sent per GPU [bytes], its time [ps]."""
+
+    sms: float
+    memory_bytes: float
+    sent_bytes: float
+    time_ps: float
+
+    def times(self, factor: float) -> Cost:
+        """Return the cost of so many of them; SMs become SMs x times."""
+        return Cost(*(value * factor for value in astuple(self)))
+
+    def plus(self, other: Cost) -> Cost:
+        """Return both together."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Cost(*(one + two for one, two in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Switching:
+    """Collectives that switches did in a step, per GPU: how many, what they cost, and what rings would.
+
+    Attributes
+    ----------
+    switch, ring : Cost
+        SMs are means over the collectives; the rest are sums over a step.
+    """
+
+    calls: float
+    switch: Cost
+    ring: Cost
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants."""
+        table: dict[str, Any] = {"collectives": round(self.calls, 3)}
+        for name, cost in (("switch", self.switch), ("ring", self.ring)):
+            table[name] = {
+                "sms": round(cost.sms, 3),
+                "memory_bytes": round(cost.memory_bytes),
+                "sent_bytes": round(cost.sent_bytes),
+                "alone_s": round(cost.time_ps / 1e12, 9),
+            }
+        return table
+
+
+def switching(
+    fabric: Fabric,
+    traffic: Mapping[str, Traffic],
+    gpus: int,
+    steps: int = 1,
+    granularity: str | int = "auto",
+) -> Switching | None:
+    """Return what switches did in a step and what rings would have cost; None if they did nothing."""
+    kinds: dict[Switched, tuple[int, tuple[int, ...]]] = {}
+    for moved in traffic.values():
+        for kind, (count, group) in moved.switched.items():
+            kinds[kind] = (kinds.get(kind, (0, group))[0] + count, group)
+    if not kinds:
+        return None
+    order = sorted(kinds, key=lambda kind: -kind.bytes * kinds[kind][0])
+    known: dict[Switched, tuple[Cost, Cost]] = {}
+    parts = []
+    for kind in order:
+        count, group = kinds[kind]
+        like = kind if len(known) < MOST_KINDS else order[0]
+        if like not in known:
+            known[like] = _alone(fabric, like, group, granularity)
+        share = count * kind.ranks / gpus / steps
+        scale = kind.bytes / like.bytes
+        parts.append((share, scale, known[like]))
+    calls = sum(share for share, _, _ in parts)
+    own, ring = (_sum((n, s, costs[k]) for n, s, costs in parts) for k in (0, 1))
+    return Switching(calls, own, ring)
+
+
+def _sum(parts: Iterable[tuple[float, float, Cost]]) -> Cost:
+    total, calls = Cost(0, 0, 0, 0), 0.0
+    for count, scale, cost in parts:
+        one = cost.times(scale)
+        total = total.plus(
+            Cost(cost.sms, one.memory_bytes, one.sent_bytes, one.time_ps).times(count)
+        )
+        calls += count
+    return Cost(total.sms / calls, total.memory_bytes, total.sent_bytes, total.time_ps)
+
+
+def _alone(
+    fabric: Fabric, kind: Switched, group: Sequence[int], granularity: str | int
+) -> tuple[Cost, Cost]:
+    """Run a collective by switches and as a ring."""
+    size = min(kind.bytes, LARGEST_BYTES)
+    costs = []
+    for algorithm in (kind.algorithm, "ring"):
+        schedule = _schedule(fabric, kind, algorithm, size, group)
+        result = simulate(fabric, schedule, granularity=granularity, bins=16)
+        zones = zones_of(fabric)
+        machines = Machines(len({zones[r] for r in group}), uses_switches(fabric, tuple(group)))
+        sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
+        own = Cost(
+            sum(item.sm for item in schedule.instances) / len(group),
+            float(result.bins.hbm_bytes.sum()) / len(group),
+            sent / len(group),
+            result.time_ps,
+        )
+        rest = own.times(kind.bytes / size)
+        costs.append(Cost(own.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
+    return costs[0], costs[1]
+
+
+def _schedule(
+    fabric: Fabric, kind: Switched, algorithm: str, size: int, group: Sequence[int]
+) -> Schedule:
+    """Return a schedule of one collective, with NCCL's channels where NCCL chose them."""
+    builder = ScheduleBuilder(fabric, "in a switch")
+    if not kind.nccl_dtype:
+        builder.collective(kind.operation, size, algorithm=algorithm, ranks=tuple(group))
+        return builder.build()
+    settings = parse_env({"NCCL_ALGO": "Ring"}) if algorithm == "ring" else None
+    NcclCollectives(fabric, settings=settings).emit(
+        *(builder, kind.operation, size, group),
+        dtype=kind.nccl_dtype, root=None, stream="comm0", after=[()] * len(group),
+    )  # fmt: skip
+    return builder.build()

@@ -1,0 +1,111 @@
+"""What collectives move: bytes sent by all ranks of a group together, by algorithm.
+
+**Model** What leaves the GPUs as payload, on the shortest way: a copy that a library takes over another GPU's memory to
+reach a NIC is not counted, nor are the flags of the protocols LL and LL128. Switches that add up and copy take N + 1
+times the size for an all-reduce, where a ring takes 2 (N - 1) times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["IN_SWITCH", "Machines", "Switched", "Traffic", "sent_bytes"]
+
+IN_SWITCH = ("nvls", "nvlstree", "sharp", "multimem", "collnetdirect", "collnetchain")
+"""Algorithms in which switches add up or copy."""
+
+
+class Machines(NamedTuple):
+    """How many machines a group is spread over, and whether their own switches add up."""
+
+    number: int = 1
+    adding: bool = True
+
+
+ONE = Machines()
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A kind of collective that switches do; `nccl_dtype` is the element type where NCCL chose the algorithm."""
+
+    operation: str
+    algorithm: str
+    bytes: int
+    ranks: int
+    nccl_dtype: str = ""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the collectives of a dimension move.
+
+    Attributes
+    ----------
+    calls, sent_bytes : int
+        Calls, and bytes that all ranks send together [bytes].
+    switched : dict
+        Collectives that switches do: how many, and the group of the first.
+    """
+
+    calls: int = 0
+    sent_bytes: int = 0
+    switched: dict[Switched, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+
+    def add(self, other: Traffic, times: int = 1) -> None:
+        """Add what another one counted."""
+        self.calls += other.calls * times
+        self.sent_bytes += other.sent_bytes * times
+        for kind, (count, group) in other.switched.items():
+            self._count(kind, count * times, group)
+
+    def call(
+        self,
+        operation: str,
+        algorithm: str,
+        size: int,
+        group: Sequence[int],
+        machines: Machines,
+        nccl_dtype: str = "",
+    ) -> None:
+        """Count a collective of a group."""
+        self.calls += 1
+        self.sent_bytes += sent_bytes(operation, algorithm, size, len(group), machines)
+        if algorithm in IN_SWITCH:
+            kind = Switched(operation, algorithm, size, len(group), nccl_dtype)
+            self._count(kind, 1, tuple(group))
+
+    def _count(self, kind: Switched, count: int, group: tuple[int, ...]) -> None:
+        before, first = self.switched.get(kind, (0, group))
+        self.switched[kind] = (before + count, first)
+
+
+def sent_bytes(
+    operation: str, algorithm: str, size: int, ranks: int, machines: Machines = ONE
+) -> int:
+    """Return what all ranks of a group send together [bytes]."""
+    if operation == "allreduce":
+        return round(_allreduce(algorithm, ranks, machines) * size)
+    if operation in ("all_gather", "reduce_scatter"):
+        if algorithm in IN_SWITCH:
+            return size if operation == "all_gather" else ranks * size
+        return (ranks - 1) * size
+    if operation in ("broadcast", "reduce", "alltoall"):
+        return (ranks - 1) * size
+    return size * (ranks if operation == "sendrecv" else 1)
+
+
+def _allreduce(algorithm: str, ranks: int, machines: Machines) -> int:
+    """Return how often the size of an all-reduce is sent."""
+    inside = ranks // machines.number
+    if algorithm == "nvlstree":
+        return machines.number * (inside + 1) + 2 * (machines.number - 1)
+    if algorithm in ("nvls", "multimem") and machines.number == 1:
+        return ranks + 1
+    if algorithm in ("oneshot", "oneshot-ll", "naive"):
+        return ranks * (ranks - 1)
+    if algorithm in IN_SWITCH:
+        return machines.number * (inside + 2 if machines.adding and inside > 1 else 2 * inside - 1)
+    return 2 * (ranks - 1)

@@ -1,0 +1,191 @@
+"""Numbers that are known exactly, on machines whose links cost nothing: idle shares of pipelines, bytes on wires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusim.training import TrainingResult, train
+from support.workloads import ideal, tiny
+
+SLOW = "optimizer: sgd\nhardware: {gemm_fraction: 0.000001}\n"
+"""Kernels take seconds, so that the microseconds of messages do not show."""
+
+
+def step(text: str, ranks: int, **replace: str) -> TrainingResult:
+    return train(tiny(text, **replace), ideal(ranks), steps=1, granularity=65536, fold="none")
+
+
+def pipeline(schedule: str, stages: int, microbatches: int) -> TrainingResult:
+    return step(
+        f"{SLOW}parallel: {{pipeline: {stages}}}\npipeline: {schedule}",
+        stages,
+        model="{base: mlp, sizes: [" + ", ".join(["64"] * (1 + 16 // stages * stages)) + "]}",
+        batch=f"{{global: {32 * microbatches}, micro: 32}}",
+    )
+
+
+def idle_share(result: TrainingResult) -> float:
+    idle = sum(row.total_ps - row.compute_ps for row in result.ranks)
+    return idle / sum(row.total_ps for row in result.ranks)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_a_naive_pipeline_is_idle_for_all_but_one_stage(stages: int) -> None:
+    found = pipeline("{schedule: naive}", stages, 2)
+    assert idle_share(found) == pytest.approx((stages - 1) / stages, abs=1e-5)
+    for row in found.ranks:
+        assert row.compute_ps / row.total_ps == pytest.approx(1 / stages, abs=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("messages", ["blocking", "overlapped"])
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (3, 3), (4, 8), (8, 8)])
+def test_a_filled_pipeline_is_idle_for_n_minus_1_of_n_plus_k_minus_1(
+    schedule: str, messages: str, stages: int, microbatches: int
+) -> None:
+    found = pipeline(f"{{schedule: {schedule}, messages: {messages}}}", stages, microbatches)
+    expected = (stages - 1) / (stages + microbatches - 1)
+    assert idle_share(found) == pytest.approx(expected, abs=1e-5)
+    assert found.bubble_fraction == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (4, 8, 4)])
+def test_interleaving_divides_idle_time_by_the_chunks(
+    stages: int, microbatches: int, chunks: int
+) -> None:
+    found = pipeline(f"{{schedule: interleaved, chunks: {chunks}}}", stages, microbatches)
+    idle = (stages - 1) / chunks
+    assert idle_share(found) == pytest.approx(idle / (microbatches + idle), abs=1e-5)
+
+
+def test_three_stages_and_three_microbatches_fill_18_of_30_slots() -> None:
+    found = pipeline("{schedule: gpipe}", 3, 3)
+    slot = found.ranks[0].compute_ps / 6
+    assert 3 * found.step_ps[-1] / slot == pytest.approx(30, abs=1e-3)
+    assert sum(row.compute_ps for row in found.ranks) / slot == pytest.approx(18, abs=1e-3)
+
+
+def sent(found: TrainingResult) -> float:
+    """Return the payload that leaves a GPU, on average [bytes]."""
+    wires = found.result.wires
+    own = [index for index, name in enumerate(wires.names) if name.startswith("gpu")]
+    return float(wires.counters["payload"][own].sum()) / found.plan.mesh.size
+
+
+def parameters(found: TrainingResult) -> int:
+    return sum(layer.parameters for layer in found.plan.stages[0][0])
+
+
+def volume_of(found: TrainingResult) -> dict[str, Any]:
+    volumes: dict[str, Any] = found.to_json()["volume_bytes_per_gpu"]
+    return volumes
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    [
+        ("ddp", 2),
+        ("naive", 2),
+        ("driver", 2),
+        ("zero1", 2),
+        ("zero2", 2),
+        ("distributed-optimizer", 2),
+        ("zero3", 3),
+        ("fsdp", 3),
+    ],
+)
+def test_wires_carry_what_theory_says_of_data_parallelism(
+    ranks: int, kind: str, factor: int
+) -> None:
+    text = f"data: {{kind: {kind}}}\ncommunicators: {{data: {{protocol: simple}}}}"
+    found = step(text, ranks, batch=f"{{global: {ranks}, micro: 1}}")
+    expected = factor * (ranks - 1) / ranks * parameters(found) * 2
+    assert sent(found) == pytest.approx(expected, rel=2e-3)
+    assert volume_of(found)["data"] == pytest.approx(sent(found), rel=2e-3)
+
+
+def test_a_distributed_optimizer_moves_as_much_as_an_all_reduce() -> None:
+    one, two = (
+        sent(step(f"data: {{kind: {kind}}}", 4, batch="{global: 4, micro: 1}"))
+        for kind in ("ddp", "distributed-optimizer")
+    )
+    assert one == pytest.approx(two, rel=1e-3)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("mode", ["bsp", "async"])
+def test_wires_carry_pushes_and_pulls(servers: int, mode: str) -> None:
+    workers = 4
+    text = f"data: {{kind: parameter-server, servers: {servers}, mode: {mode}}}"
+    found = step(text, workers + servers, batch=f"{{global: {workers}, micro: 1}}")
+    wires, own = found.result.wires, {}
+    for index, name in enumerate(wires.names):
+        source = name.partition("->")[0]
+        own[source] = own.get(source, 0) + int(wires.counters["payload"][index])
+    size = parameters(found) * 2
+    for rank in range(workers):
+        assert own[f"gpu{rank}"] == pytest.approx(size, rel=2e-3)
+    for rank in range(workers, workers + servers):
+        assert own[f"gpu{rank}"] == pytest.approx(workers * size / servers, rel=2e-3)
+
+
+def test_wires_carry_two_all_reduces_each_way_and_layer() -> None:
+    by_layers = [
+        sent(
+            step(
+                "parallel: {tensor: 4}",
+                4,
+                model=f"{{base: gpt3-1.3b, layers: {layers}, hidden: 256, heads: 8, head_size: 32, kv_heads: 8,"
+                " intermediate: 1024, vocab: 1024}",
+                batch="{global: 1, micro: 1}",
+            )
+        )
+        for layers in (2, 3)
+    ]
+    one = 2 * 3 / 4 * 128 * 256 * 2
+    assert by_layers[1] - by_layers[0] == pytest.approx(4 * one, rel=1e-3)
+
+
+def test_wires_carry_four_exchanges_per_layer_of_experts() -> None:
+    by_layers = [
+        sent(
+            step(
+                "parallel: {expert: 4}\ndata: {kind: naive}\noptimizer: sgd",
+                4,
+                model=f"{{base: mixtral-8x7b, layers: {layers}, hidden: 256, heads: 8, kv_heads: 8, head_size: 32,"
+                " expert_size: 64, vocab: 1024}",
+                batch="{global: 4, micro: 1}",
+            )
+        )
+        for layers in (1, 2)
+    ]
+    exchanges = 4 * 3 / 4 * (128 * 2 * 256 * 2)
+    attention, router, norms = 4 * 256 * 256, 256 * 8, 2 * 256
+    gradients = 2 * 3 / 4 * (attention + router + norms) * 2
+    assert by_layers[1] - by_layers[0] == pytest.approx(exchanges + gradients, rel=1e-3)
+
+
+def test_tables_are_exchanged_and_dense_layers_reduced() -> None:
+    model = "{base: dlrm, rows: [1000, 1000, 1000, 1000], bottom: [512, 128], top: [256, 1]}"
+    found = step("parallel: {expert: 4}\noptimizer: sgd", 4, model=model, batch="{global: 256, micro: 64}")  # fmt: skip
+    layer = found.plan.stages[0][0][0]
+    dense = sum(t.elements for t in layer.tensors if not t.expert)
+    pooled = 64 * 4 * 128 * 2
+    assert volume_of(found)["expert"] == 2 * 3 / 4 * pooled
+    assert volume_of(found)["data"] == pytest.approx(2 * 3 / 4 * dense * 2, rel=1e-3)
+    assert sent(found) == pytest.approx(sum(volume_of(found).values()), rel=1e-3)
+
+
+def test_keys_and_values_go_round_the_ring() -> None:
+    model = (
+        "{base: llama3-8b, layers: 1, hidden: 256, heads: 8, kv_heads: 2, head_size: 32,"
+        " intermediate: 512, vocab: 1024}"
+    )
+    text = "parallel: {context: 4, data: 1}\ndata: {kind: naive}"
+    found = step(text, 4, model=model, batch="{global: 1, micro: 1}")
+    part = 2 * 2 * 32 * (128 // 4) * 2
+    # Three times forwards; backwards keys and values, and their gradients.
+    assert volume_of(found)["context"] == 3 * part * (1 + 2)

@@ -1,0 +1,49 @@
+"""What happens if tensor parallelism leaves the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+import clusim
+from clusim.training import train, training_report
+from clusim.workload import make_plan
+from support.workloads import tiny
+
+FABRIC = clusim.load("dgx-h100", nodes=2)
+ORDERS = ("[tensor, context, data, pipeline]", "[data, tensor, context, pipeline]")
+
+
+def test_tensor_parallelism_over_the_network_is_exposed() -> None:
+    inside, across = (
+        train(
+            tiny(
+                f"parallel: {{tensor: 8, order: {order}}}\ndata: {{kind: naive}}\noptimizer: sgd",
+                model="{base: gpt3-1.3b, layers: 2, hidden: 1024, heads: 16, head_size: 64, kv_heads: 16,"
+                " intermediate: 4096, vocab: 1024}",
+                sequence="2048",
+                batch="{global: 16, micro: 8}",
+            ),
+            FABRIC,
+            steps=1,
+            granularity=131072,
+        )
+        for order in ORDERS
+    )
+    assert inside.to_json()["placement"]["tensor"] == "inside"
+    assert across.to_json()["placement"]["tensor"] == "across"
+    assert inside.to_json()["placement"]["data"] == "across"
+    # The same volume, on slower links.
+    assert across.traffic == inside.traffic
+    assert across.mean("exposed") > 1.2 * inside.mean("exposed")
+    assert across.step_ps[-1] > 1.1 * inside.step_ps[-1]
+    assert any("nic" in name for name, _ in across.wires)
+    assert not any("nic" in name for name, _ in inside.wires)
+    assert "hint: tensor parallelism goes across machines" in training_report(across)
+    assert "hint" not in training_report(inside)
+
+
+@pytest.mark.parametrize(("tensor", "hint"), [(8, "fit inside"), (16, "16 GPUs in a group, 8 in")])
+def test_hints_say_what_would_be_usual(tensor: int, hint: str) -> None:
+    model = "{base: gpt3-1.3b, layers: 1, hidden: 512, heads: 16, head_size: 32, kv_heads: 16}"
+    work = tiny(f"parallel: {{tensor: {tensor}, order: {ORDERS[1]}}}", model=model)
+    assert hint in make_plan(work, FABRIC).hints()[0]
