@@ -30,7 +30,8 @@ int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
 void event_queue_free(event_queue *q) {
     free(q->chunks);
     free(q->ready);
-    free(q->heap);
+    free(q->far.items);
+    free(q->near.items);
     free(q->buckets);
     free(q->bits);
     memset(q, 0, sizeof *q);
@@ -65,9 +66,52 @@ uint32_t event_queue_new_chunk(event_queue *q) {
     return c;
 }
 
+static void push_heap(event_queue *q, event_heap *h, event e) {
+    if (UNLIKELY(h->len == h->size)) {
+        far_event *bigger = doubled(q, h->items, &h->size, sizeof *h->items);
+        if (bigger == NULL) return;
+        h->items = bigger;
+    }
+    far_event f = {e, q->order++};
+    uint32_t i = h->len++;
+    while (i > 0 && far_before(q, &f, &h->items[(i - 1) / 2])) {
+        h->items[i] = h->items[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    h->items[i] = f;
+}
+
+static event pop_heap(const event_queue *q, event_heap *h) {
+    far_event top = h->items[0], last = h->items[--h->len];
+    uint32_t i = 0;
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= h->len) break;
+        if (child + 1 < h->len && far_before(q, &h->items[child + 1], &h->items[child])) child++;
+        if (!far_before(q, &h->items[child], &last)) break;
+        h->items[i] = h->items[child];
+        i = child;
+    }
+    if (h->len > 0) h->items[i] = last;
+    return top.e;
+}
+
+void event_queue_push_far(event_queue *q, event e) { push_heap(q, &q->far, e); }
+
+enum { MOST_PASSED = 64 }; /* events that one is moved past in the sorted bucket */
+
 /* Insert into the sorted bucket under way, behind its equals. */
 void event_queue_push_ready(event_queue *q, event e) {
+    if (q->near.len) {
+        push_heap(q, &q->near, e); /* behind those that wait there */
+        return;
+    }
     if (q->ready_pos > 0 && q->ready_pos == q->ready_len) q->ready_pos = q->ready_len = 0;
+    if (q->ready_len - q->ready_pos > MOST_PASSED &&
+        before(q, &e, &q->ready[q->ready_len - 1 - MOST_PASSED])) {
+        push_heap(q, &q->near, e);
+        return;
+    }
     if (UNLIKELY(q->ready_len == q->ready_size)) {
         event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
         if (bigger == NULL) return;
@@ -81,34 +125,20 @@ void event_queue_push_ready(event_queue *q, event e) {
     q->ready[i] = e;
 }
 
-void event_queue_push_far(event_queue *q, event e) {
-    if (UNLIKELY(q->heap_len == q->heap_size)) {
-        far_event *bigger = doubled(q, q->heap, &q->heap_size, sizeof *q->heap);
-        if (bigger == NULL) return;
-        q->heap = bigger;
-    }
-    far_event f = {e, q->far_order++};
-    uint32_t i = q->heap_len++;
-    while (i > 0 && far_before(q, &f, &q->heap[(i - 1) / 2])) {
-        q->heap[i] = q->heap[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    q->heap[i] = f;
+static bool near_first(const event_queue *q) {
+    return q->ready_pos == q->ready_len || before(q, &q->near.items[0].e, &q->ready[q->ready_pos]);
 }
 
-static event pop_far(event_queue *q) {
-    far_event top = q->heap[0], last = q->heap[--q->heap_len];
-    uint32_t i = 0;
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-        if (child >= q->heap_len) break;
-        if (child + 1 < q->heap_len && far_before(q, &q->heap[child + 1], &q->heap[child])) child++;
-        if (!far_before(q, &q->heap[child], &last)) break;
-        q->heap[i] = q->heap[child];
-        i = child;
+const event *event_queue_first_near(const event_queue *q) {
+    return near_first(q) ? &q->near.items[0].e : &q->ready[q->ready_pos];
+}
+
+void event_queue_pop_near(event_queue *q) {
+    if (near_first(q)) {
+        pop_heap(q, &q->near);
+    } else {
+        q->ready_pos++;
     }
-    if (q->heap_len > 0) q->heap[i] = last;
-    return top.e;
 }
 
 /* The first non-empty bucket after `tick`, as a tick; NEVER if the ring is empty. */
@@ -220,13 +250,13 @@ const event_chunk *event_queue_upcoming(const event_queue *q) {
  * come first among equals. */
 bool event_queue_refill(event_queue *q) {
     int64_t ring = next_tick(q);
-    int64_t far = q->heap_len ? q->heap[0].e.at_ps >> q->shift : NEVER;
+    int64_t far = q->far.len ? q->far.items[0].e.at_ps >> q->shift : NEVER;
     int64_t tick = base_min(ring, far);
     if (tick == NEVER) return false;
     q->ready_pos = q->ready_len = 0;
     q->tick = tick;
-    while (q->heap_len && q->heap[0].e.at_ps >> q->shift <= tick)
-        event_queue_push_ready(q, pop_far(q));
+    while (q->far.len && q->far.items[0].e.at_ps >> q->shift <= tick)
+        event_queue_push_ready(q, pop_heap(q, &q->far));
     if (ring == tick) empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1));
     return true;
 }

@@ -2,7 +2,9 @@
  *
  * The near future is a ring of buckets of 2^shift ps, each a list of small chunks filled in order
  * of insertion; what lies past the ring waits in a binary heap. Only the bucket under way is
- * sorted, by insertion, since events are mostly pushed in the order in which they are due. Only the
+ * sorted. Events that are pushed into it are inserted, since they are mostly pushed in the order in
+ * which they are due; on a large machine in lockstep it holds thousands, and those that would have
+ * to pass many of them wait in a second heap. Only the
  * bits of the key from `key_shift` on count; events equal in time and in those keep their order of
  * insertion. Times never lie before the last one popped. Knows nothing of networks.
  */
@@ -39,18 +41,23 @@ typedef struct far_event {
     uint64_t order; /* of insertion */
 } far_event;
 
+typedef struct event_heap {
+    far_event *items; /* owned */
+    uint32_t len, size;
+} event_heap;
+
 typedef struct event_queue {
     event_chunk *chunks;   /* owned */
     event *ready;          /* owned; the bucket under way, ascending from `ready_pos` */
-    far_event *heap;       /* owned; beyond the ring */
     event_bucket *buckets; /* owned; valid where the bit is set */
     uint64_t *bits;        /* owned; non-empty buckets */
     uint64_t summary[EVENT_QUEUE_WORDS / 64];
-    uint64_t far_order;
-    int64_t tick; /* bucket number (time >> shift) of the bucket under way */
+    uint64_t order;  /* of the next event in a heap */
+    event_heap far;  /* beyond the ring */
+    event_heap near; /* pushed late into the bucket under way; behind their equals in `ready` */
+    int64_t tick;    /* bucket number (time >> shift) of the bucket under way */
     uint32_t num_chunks, free_chunk;
     uint32_t ready_pos, ready_len, ready_size;
-    uint32_t heap_len, heap_size;
     int32_t shift;
     uint32_t key_shift;
     bool failed; /* an allocation failed; events were lost */
@@ -105,13 +112,34 @@ static inline void event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
     q->chunks[bucket->tail].count = 1;
 }
 
-/* The earliest event, or NULL; valid until the next push or refill. */
-static inline const event *event_queue_peek(event_queue *q) {
-    if (LIKELY(q->ready_pos < q->ready_len) || event_queue_refill(q))
-        return &q->ready[q->ready_pos];
-    return NULL;
+/* The first event, or the last one returned, when there are some in `near`. */
+const event *event_queue_first_near(const event_queue *q);
+void event_queue_pop_near(event_queue *q);
+
+/* Whether the bucket under way has events left. */
+static inline bool event_queue_any(const event_queue *q) {
+    return q->ready_pos < q->ready_len || q->near.len;
 }
 
-static inline void event_queue_pop(event_queue *q) { q->ready_pos++; }
+/* The earliest event of the bucket under way, which has some; valid until the next push or refill.
+ */
+static inline const event *event_queue_first(const event_queue *q) {
+    if (UNLIKELY(q->near.len)) return event_queue_first_near(q);
+    return &q->ready[q->ready_pos];
+}
+
+/* The earliest event, or NULL; valid until the next push or refill. */
+static inline const event *event_queue_peek(event_queue *q) {
+    return LIKELY(event_queue_any(q)) || event_queue_refill(q) ? event_queue_first(q) : NULL;
+}
+
+/* Remove the earliest event, after it was looked at. */
+static inline void event_queue_pop(event_queue *q) {
+    if (UNLIKELY(q->near.len)) {
+        event_queue_pop_near(q);
+    } else {
+        q->ready_pos++;
+    }
+}
 
 #endif

@@ -255,8 +255,8 @@ static bool refill(clusim_sim *s) {
 /* All events due now. */
 static inline void dispatch_events(clusim_sim *s) {
     event_queue *q = &s->events;
-    while (LIKELY(q->ready_pos < q->ready_len) || refill(s)) {
-        const event *e = &q->ready[q->ready_pos];
+    while (LIKELY(event_queue_any(q)) || refill(s)) {
+        const event *e = event_queue_first(q);
         if (e->at_ps != s->now_ps) break;
         uint32_t id = e->payload;
         uint32_t class = sim_class(e->key), number = e->key & NUMBER_MASK;
@@ -362,10 +362,10 @@ static bool all_done(const clusim_sim *s) {
 /* Handle the next timestamp. CLUSIM_STOP_DONE here only means: go on. */
 static inline int advance(clusim_sim *s, int64_t until_ps) {
     event_queue *q = &s->events;
-    bool any = q->ready_pos < q->ready_len || refill(s);
+    bool any = event_queue_any(q) || refill(s);
     if (UNLIKELY(s->failed || q->failed)) return CLUSIM_ERR_NO_MEMORY;
     if (UNLIKELY(!any)) return CLUSIM_STOP_DEADLOCK;
-    int64_t at_ps = q->ready[q->ready_pos].at_ps;
+    int64_t at_ps = event_queue_first(q)->at_ps;
     if (UNLIKELY(at_ps > until_ps)) {
         s->now_ps = base_max(s->now_ps, until_ps);
         return CLUSIM_STOP_TIME;

@@ -67,11 +67,38 @@ static void test_hold(int32_t shift) {
     event_queue_free(&q);
 }
 
+/* A machine in lockstep: a bucket of thousands, and every event pushes another into it. */
+static void test_crowd(uint32_t spread, uint32_t key_shift) {
+    ignored = key_shift;
+    event_queue q;
+    assert(event_queue_init(&q, 20, key_shift) == 0);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        event_queue_push(&q, 1000 + random_below(spread), random_below(50), i);
+    }
+    event last = {0};
+    uint32_t pushed = COUNT;
+    for (uint32_t i = 0; i < 2 * COUNT; i++) {
+        const event *e = event_queue_peek(&q);
+        assert(e != NULL);
+        event now = *e;
+        assert(i == 0 || by_time_key_payload(&last, &now) < 0);
+        event_queue_pop(&q);
+        last = now;
+        if (now.payload >= COUNT) continue;
+        event next = {now.at_ps + 1 + random_below(spread), random_below(50), pushed++};
+        event_queue_push(&q, next.at_ps, next.key, next.payload);
+    }
+    assert(pushed == 2 * COUNT && event_queue_peek(&q) == NULL && !q.failed);
+    event_queue_free(&q);
+}
+
 int main(void) {
     test_order(3, 1000, 5, 0);
     test_order(6, 3000000, 100, 0);
     test_order(6, 3000, 100, 4);
     test_order(0, 100000000, 3, 0);
+    test_crowd(3000, 0);
+    test_crowd(5, 2);
     test_hold(2);
     test_hold(6);
     test_hold(20);

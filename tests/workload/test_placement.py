@@ -47,3 +47,13 @@ def test_hints_say_what_would_be_usual(tensor: int, hint: str) -> None:
     model = "{base: gpt3-1.3b, layers: 1, hidden: 512, heads: 16, head_size: 32, kv_heads: 16}"
     work = tiny(f"parallel: {{tensor: {tensor}, order: {ORDERS[1]}}}", model=model)
     assert hint in make_plan(work, FABRIC).hints()[0]
+
+
+def test_large_meshes_show_ranks_of_every_stage() -> None:
+    fabric = clusim.load("dgx-a100", nodes=3)
+    work = tiny("parallel: {pipeline: 4}\ndata: {kind: naive}", batch="{global: 24, micro: 1}")
+    text = training_report(train(work, fabric, steps=1, granularity=65536))
+    table = text.partition("idle\n")[2].partition("more ranks")[0].splitlines()
+    ranks = [int(line.split()[0]) for line in table if "%" in line]
+    assert ranks == [stage * 6 + place for stage in range(4) for place in range(4)]
+    assert "and 8 more ranks" in text

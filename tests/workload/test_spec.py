@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,46 @@ def test_a_configuration_can_be_made_smaller(tmp_path: Path) -> None:
     plan = make_plan(load_workload(tmp_path / "run.yaml"), clusim.load("dgx-a100"))
     assert plan.model.layers == 2
     assert plan.model.parameters == 8_030_261_248 - 30 * 218_112_000
+
+
+MANGLED = GOOD + (
+    "parallel: {tensor: 2, pipeline: 2, order: [tensor, context, data, pipeline]}\n"
+    "pipeline: {schedule: interleaved, chunks: 2}\ndata: {kind: fsdp, bucket: 25MiB}\n"
+    "stragglers: {ranks: {1: 2.0}, jitter: 0.1}\nexperts: {capacity: 2, pad: true}\n"
+    "communicators: {data: {algorithm: {allreduce: ring}}}\nhardware: {memory: 80GiB}\n"
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_files_are_one_line(seed: int) -> None:
+    chance = random.Random(seed)
+    fabric, found = clusim.load("dgx-a100"), []
+    pieces = [
+        "0",
+        "-1",
+        "null",
+        "[]",
+        "{}",
+        "1e9",
+        "99999999999999",
+        ".nan",
+        "x",
+        "\t",
+        "[1, 2]",
+        ":",
+        "#",
+        "}",
+    ]
+    for _ in range(40):
+        text = MANGLED
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice(pieces) + text[at + chance.randint(0, 4) :]
+        try:
+            make_plan(loads_workload(text, "w.yaml"), fabric)
+        except ClusimError as error:
+            found.append(error)
+    assert len(found) > 20
+    for error in found:
+        assert str(error).startswith("w.yaml:")
+        assert error.exit_code == 2

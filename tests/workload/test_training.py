@@ -117,6 +117,7 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
     fabric = clusim.load("dgx-a100", nodes=2)
     result = quick(work, fabric, steps=1, fold="all")
     assert result.fold.folded == 2 * (2 * 2 * 4) + 2
+    assert "more ranks" not in training_report(result)
     # Forward and backward of layers at the start and behind a message, of embedding and head.
     assert result.fold.simulated <= 8
     busy = dict(result.wires)

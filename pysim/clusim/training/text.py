@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.training.breakdown import Breakdown
 from clusim.training.run import TrainingResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
@@ -107,11 +108,22 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 def _ranks(result: TrainingResult) -> list[str]:
     lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'bubble':>9} {'idle':>9}"]
     step = max(1, result.step_ps[-1])
-    for row in result.ranks[:SHOWN_RANKS]:
+    shown = _shown(result)
+    for row in shown:
         parts = (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps)
         lines.append(f"  {row.rank:>6} " + " ".join(f"{part / step:>9.1%}" for part in parts))
-    more = len(result.ranks) - SHOWN_RANKS
-    return [*lines, f"  and {more} more ranks"] if more > 0 else lines
+    more = len(result.ranks) - len(shown)
+    return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
+
+
+def _shown(result: TrainingResult) -> list[Breakdown]:
+    """Return the ranks to show: if there are many, as many of every pipeline stage."""
+    mesh = result.plan.mesh
+    if len(result.ranks) <= SHOWN_RANKS:
+        return result.ranks
+    each = max(1, SHOWN_RANKS // mesh.pipeline)
+    wanted = {rank for stage in range(mesh.pipeline) for rank in mesh.stage(stage)[:each]}
+    return [row for row in result.ranks if row.rank in wanted][: 2 * SHOWN_RANKS]
 
 
 def _volumes(result: TrainingResult) -> list[str]:
