@@ -50,10 +50,11 @@ GB, DGX A100.
 """
 
 CARRIED_SC21 = """
-*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two machines; their
-all-reduce moves up to a quarter less than that of all replicas. `1 replica + all-reduce` is one model replica with all
-its stages, and the time of the un-overlapped all-reduce of gradients between two machines, times 2(d-1)/d for d replicas. Nothing else of a step depends on the number of replicas, so
-the others are not simulated; what contention between replicas in a real fat tree would add is missing.
+*How*: `2 nodes` has the work per GPU of the measurement and fewer replicas, on two machines; their all-reduce moves up
+to a quarter less than that of all replicas. `1 replica + all-reduce` is one model replica with all its stages, and the
+time of the un-overlapped all-reduce of gradients between two machines, times 2(d-1)/d for d replicas. Nothing else of a
+step depends on the number of replicas, so the others are not simulated; what contention between replicas in a real fat
+tree would add is missing.
 """
 
 

@@ -113,6 +113,7 @@ class Session:
         self.recorder = recorder
         self.wall_s = 0.0
         self._budget = 20_000
+        self._show_at_s = 0.0
         self._loops = loop_counts(image)
         self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == 0
 
@@ -140,8 +141,12 @@ class Session:
                 return stop
             if interrupted[0]:
                 raise KeyboardInterrupt
-            if progress is not None:
+            if progress is not None and time.perf_counter() > self._show_at_s:
+                began_s = time.perf_counter()
                 progress(self.part_done(), self.engine.now_ps)
+                # On large machines it takes a while to look at all programs: at most one part in twenty.
+                took_s = time.perf_counter() - began_s
+                self._show_at_s = began_s + (20 * took_s if took_s > SLICE_S / 4 else 0)
 
     def _without_proxies(self, records: Array | None) -> Array | None:
         if self._instances is None or records is None:
