@@ -146,7 +146,7 @@ class Session:
                 progress(self.part_done(), self.engine.now_ps)
                 # On large machines it takes a while to look at all programs: at most one part in twenty.
                 took_s = time.perf_counter() - began_s
-                self._show_at_s = began_s + (20 * took_s if took_s > SLICE_S / 4 else 0)
+                self._show_at_s = began_s + (20 * took_s if took_s > SLICE_S else 0)
 
     def _without_proxies(self, records: Array | None) -> Array | None:
         if self._instances is None or records is None:
