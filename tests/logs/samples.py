@@ -19,6 +19,7 @@ OLD, V28, V212, V221, V229, RCCL = (
     for name in ("nccl-2.4", "nccl-2.8", "nccl-2.12", "nccl-2.21", "nccl-2.29", "rccl-2.18")
 )
 ALL = {"2.4": OLD, "2.8": V28, "2.12": V212, "2.21": V221, "2.29": V229, "rccl": RCCL}
+ALL |= {version: text_of(f"nccl-{version}") for version in ("2.16", "2.18", "2.20", "2.22", "2.27")}
 
 
 def read(folder: Path, *texts: str | bytes) -> Log:

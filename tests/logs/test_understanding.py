@@ -13,6 +13,7 @@ from clusim.logs import find_anomalies, read_logs, report, summarize
 from clusim.logs.pictures import ranges, ring_picture, tree_picture
 from clusim_cli.main import run as run_command
 from logs.samples import ALL, V221, begin, call, read
+from replay.samples import job
 
 
 def lines(*items: str) -> str:
@@ -219,6 +220,53 @@ def test_missing_nvlinks(tmp_path: Path) -> None:
     )
     (anomaly,) = [a for a in find_anomalies(read(tmp_path, text)) if a.kind == "NVLink"]
     assert "has 8 NVLinks (160 GB/s), the chip 12" in anomaly.text
+
+
+def test_slow_network_card_in_the_topology_print(tmp_path: Path) -> None:
+    system = (
+        "=== System : maxBw 48.0 totalBw 48.0 ===",
+        "CPU/0 (1/1/2)",
+        "+ PCI[24.0] - NIC/2000",
+        "              + NET[50.0] - NET/0 (a/1/50.000000)",
+        "+ PCI[24.0] - NIC/3000",
+        "              + NET[12.5] - NET/1 (b/1/12.500000)",
+        "==========================================",
+    )
+    text = lines(begin(0, n_ranks=1), *(f"host0:100:200 [0] NCCL INFO {line}" for line in system))
+    (anomaly,) = [a for a in find_anomalies(read(tmp_path, text)) if a.kind == "slow NIC"]
+    assert anomaly.text == "host0: NET/1 has 12.5 GB/s, the fastest 50"
+
+
+def test_rings_between_sockets(tmp_path: Path) -> None:
+    found = [a.text for a in find_anomalies(read(tmp_path, V221)) if a.kind == "NUMA"]
+    assert found == ["ring 0 crosses between CPU sockets 2 times"]
+
+
+def test_nothing_is_odd_about_a_healthy_job(tmp_path: Path) -> None:
+    assert not find_anomalies(read(tmp_path, job().text()))
+
+
+def test_topology_and_cost_table_in_words(tmp_path: Path) -> None:
+    text = report(read(tmp_path, V221))
+    assert (
+        "topology     as rank 0 printed it: 2 CPUs, 2 GPUs, 1 NIC, at most 16 GB/s, 24 per GPU"
+        in text
+    )
+    assert "2 x PCI to GPU 24 GB/s" in text
+    assert (
+        "cost table   least latency and most bandwidth, AllReduce: Ring LL 8.6 us, Ring Simple 15 GB/s"
+        in text
+    )
+
+
+def test_contradictory_ranks_name_both_places(tmp_path: Path) -> None:
+    text = lines(begin(0), begin(1).replace("rank 1 ", "rank 0 "), begin(2, n_ranks=4))
+    found = [a.text for a in find_anomalies(read(tmp_path, text)) if a.kind == "ranks contradict"]
+    path = tmp_path / "log0.txt"
+    assert found == [
+        f"two processes are rank 0 of communicator 0xc00: at {path}:1 and at {path}:2; the first is believed",
+        f"communicator 0xc00 has 2 ranks at {path}:1 and 4 at {path}:3: taken as two",
+    ]
 
 
 def test_pictures() -> None:

@@ -98,7 +98,7 @@ def test_recorded_algorithms_are_used_on_the_own_machine_only() -> None:
 
 
 def test_the_machine_is_asked_for() -> None:
-    with pytest.raises(InputError, match=r"does not tell the machine; give --topology"):
+    with pytest.raises(InputError, match=r"tells the machine; give --topology"):
         replay_recording(training(), replace(REQUEST, topology=None))
 
 

@@ -60,6 +60,7 @@ def find_anomalies(log: Log) -> list[Anomaly]:
 
 def _all(log: Log) -> Iterator[Anomaly]:
     yield from _job(log)
+    yield from _contradictions(log)
     for communicator in log.communicators:
         yield from _ranks(log, communicator)
         yield from _transports(log, communicator)
@@ -102,6 +103,37 @@ def _job(log: Log) -> Iterator[Anomaly]:
             yield Anomaly(
                 "slow NIC", f"{host}: {name} runs at {rates[name]} Gb/s, others at {common[0][0]}"
             )
+
+
+def _contradictions(log: Log) -> Iterator[Anomaly]:
+    """Compare what handles with one commId say of its size and of their ranks."""
+    facts = log.facts
+    sizes: dict[tuple[int, int], Member] = {}
+    told: set[tuple[int, int, int]] = set()
+    ranks: dict[tuple[int, int, int, int], Member] = {}
+    for member in facts.members:
+        if not member.comm_id or member.parent != NONE or member.n_ranks == NONE:
+            continue
+        ident = (member.run, member.comm_id)
+        first = sizes.setdefault(ident, member)
+        name = f"communicator {member.comm_id:#x}"
+        if first.n_ranks != member.n_ranks:
+            if (*ident, member.n_ranks) in told:
+                continue
+            told.add((*ident, member.n_ranks))
+            yield Anomaly(
+                "ranks contradict", f"{name} has {first.n_ranks} ranks at {facts.place(first.line)} and"
+                f" {member.n_ranks} at {facts.place(member.line)}: taken as two",
+            )  # fmt: skip
+            continue
+        if member.rank == NONE:
+            continue
+        other = ranks.setdefault((*ident, member.n_ranks, member.rank), member)
+        if other.process != member.process:
+            yield Anomaly(
+                "ranks contradict", f"two processes are rank {member.rank} of {name}: at"
+                f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is believed",
+            )  # fmt: skip
 
 
 def _name(log: Log, communicator: Communicator) -> str:

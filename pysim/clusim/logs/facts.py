@@ -179,6 +179,7 @@ class Facts:
         self._process: dict[tuple[str, int], int] = {}
         self._thread: dict[tuple[int, int, int], int] = {}
         self._device: dict[tuple[int, int], int] = {}
+        self._of_run: dict[tuple[int, int], list[int]] = {}
         self._route: dict[str, int] = {}
         self._name: dict[str, int] = {}
         self._choice: dict[tuple[str, int, str, str, int, int, float], int] = {}
@@ -262,6 +263,7 @@ class Facts:
             Member(speaker.process, thread, run, line, pointer, device=speaker.device)
         )
         self.processes[speaker.process].members.append(number)
+        self._of_run.setdefault((speaker.process, run), []).append(number)
         if pointer:
             self.bindings.setdefault((speaker.process, pointer), []).append((line, number))
             if not self._same_run(speaker.member):
@@ -310,14 +312,19 @@ class Facts:
 
     def _by_rank(self, speaker: Thread, rank: int) -> int:
         """Return the process's handle of this rank; without a rank, that of a process with one device."""
-        own = [
-            m for m in self.processes[speaker.process].members if self.members[m].run == self.run
-        ]
-        if rank != NONE:
-            own = [m for m in own if self.members[m].rank == rank]
-        elif len({self.members[m].device for m in own}) > 1:
-            own = []
-        return own[-1] if own else NONE
+        device: int | None = None
+        last = NONE
+        for handle in reversed(self._of_run.get((speaker.process, self.run), ())):
+            member = self.members[handle]
+            if rank != NONE:
+                if member.rank == rank:
+                    return handle
+                continue
+            last = handle if last == NONE else last
+            if device is not None and member.device != device:
+                return NONE
+            device = member.device
+        return last
 
     def spoken_of(self, thread: int) -> int:
         """Return the handle `thread` spoke of last, or its device's, or NONE."""

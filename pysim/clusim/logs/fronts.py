@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.logs.columns import NONE
+from clusim.logs.digits import word, words
 from clusim.logs.lines import label_of, stamp_ns
 
 __all__ = ["FRONT_BYTES", "LABEL", "OTHER", "front", "stamps"]
@@ -51,15 +52,18 @@ def stamps(buffer: NDArray[np.uint8], start: Positions, end: Positions) -> Posit
     weights = _weights(first, base)
     if weights is None:
         return times
-    text = buffer[start[:, None] + np.arange(width)]
-    mine = np.frombuffer(first, np.uint8)
-    digit = (mine >= ord("0")) & (mine <= ord("9"))
     # All but the digits that count are the same, so dates and launchers' labels are.
-    same = (text == mine) | (digit & (weights != 0))
-    good = same.all(1) & (end - start == width)
-    good &= ((text[:, digit] >= ord("0")) & (text[:, digit] <= ord("9"))).all(1)
-    value = base + ((text.astype(np.int64) - mine.astype(np.int64)) * weights).sum(1)
-    return np.where(good & (value >= 0), value, NONE)
+    view, good = words(buffer), end - start == width
+    for at in range(0, width, 8):
+        fixed = bytes(0 if weight else 255 for weight in weights[at : at + 8].tolist())
+        value, mask = word(first[at : at + 8])[0], word(fixed)[0]
+        good &= (view[start + at] & mask) == value & mask
+    time = np.full(len(start), base, np.int64)
+    for at in np.flatnonzero(weights).tolist():
+        digit = buffer[start + at]
+        good &= (digit - np.uint8(ord("0"))) < 10
+        time += (digit.astype(np.int64) - first[at]) * weights[at]
+    return np.where(good & (time >= 0), time, NONE)
 
 
 def _weights(text: bytes, base: int) -> NDArray[np.int64] | None:

@@ -115,7 +115,7 @@ def _details(facts: Facts, process: int, member: object, pairs: dict[str, str]) 
 
 def note_version(facts: Facts, text: str) -> bool:
     """Note the version of the library if `text` names it."""
-    match = _VERSION.search(text)
+    match = _VERSION.search(text) if "CCL" in text else None
     if match is None:
         return False
     facts.library = "RCCL" if match[1] == "R" else facts.library or "NCCL"

@@ -11,7 +11,9 @@ from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
 from clusim.logs.facts import Facts
 
-__all__ = ["DATATYPES", "REDUCTIONS", "TYPE_BYTES", "Columns", "find_operations", "message_bytes"]
+__all__ = [
+    "DATATYPES", "REDUCTIONS", "TYPE_BYTES", "Columns", "find_operations", "message_bytes", "row_hash",
+]  # fmt: skip
 
 Columns = dict[str, NDArray[np.integer]]
 
@@ -40,7 +42,7 @@ def message_bytes(facts: Facts, calls: Columns, n_ranks: NDArray[np.integer]) ->
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
+def row_hash(*keys: NDArray[np.integer]) -> NDArray[np.uint64]:
     """Return one number for each row of keys."""
     value = np.zeros(len(keys[0]), np.uint64)
     for key in keys:
@@ -55,16 +57,25 @@ def _sorted(values: NDArray[np.integer]) -> NDArray[np.integer]:
     return order.astype(np.int32) if len(order) < 1 << 31 else order
 
 
+def _in_lines(lines: NDArray[np.integer], key: NDArray[np.uint64]) -> NDArray[np.integer]:
+    """Return the order by `key`, rows with the same one by line."""
+    if (lines[1:] >= lines[:-1]).all():
+        return _sorted(key)
+    by_line = _sorted(lines)
+    order: NDArray[np.integer] = by_line[_sorted(key[by_line])]
+    return order
+
+
 def _ordinals(*keys: NDArray[np.integer]) -> NDArray[np.integer]:
     """Return for each row how many rows with the same keys came before it."""
-    value = _hash(*keys)
+    value = row_hash(*keys)
     n = len(value)
     order = _sorted(value)
     value = value[order]
     starts = np.flatnonzero(np.concatenate(([True], value[1:] != value[:-1]))) if n else order
     del value
     ordinal = np.arange(n, dtype=order.dtype)
-    ordinal -= np.repeat(starts, np.diff([*starts, n])).astype(order.dtype)
+    ordinal -= np.repeat(starts.astype(order.dtype), np.diff(starts, append=n))
     result = np.empty(n, order.dtype)
     result[order] = ordinal
     return result
@@ -97,7 +108,7 @@ def _choices(facts: Facts, calls: Columns, sizes: NDArray[np.int64]) -> NDArray[
                 tunings["thread"][tuned].astype(np.int64), tuned_bytes[tuned],
                 tuned_name[tuned] if named else np.full(len(tuned), NONE),
             )  # fmt: skip
-            one, two = _hash(*left, _ordinals(*left)), _hash(*right, _ordinals(*right))
+            one, two = row_hash(*left, _ordinals(*left)), row_hash(*right, _ordinals(*right))
             order = np.argsort(two)
             at = np.minimum(np.searchsorted(two[order], one), len(two) - 1)
             found = np.where(two[order][at] == one, number[tuned[order[at]]], NONE)
@@ -126,11 +137,9 @@ def find_operations(facts: Facts, calls: Columns, communicators: Sequence[Commun
     choice = _choices(facts, calls, sizes)
     point = np.array([name in _POINT for name in facts.names])[name]
     caller = np.where(point, member.astype(np.int32), NONE)
-    key = _hash(of_member[member], op_count, name, _ordinals(member, op_count, name), caller)
+    key = row_hash(of_member[member], op_count, name, _ordinals(member, op_count, name), caller)
     del caller
-    by_line = _sorted(calls["line"])
-    order = by_line[_sorted(key[by_line])]
-    del by_line
+    order = _in_lines(calls["line"], key)
     key = key[order]
     starts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     del key
@@ -144,7 +153,7 @@ def find_operations(facts: Facts, calls: Columns, communicators: Sequence[Commun
         "name": name[first],
         "op_count": op_count[first].astype(np.uint64),
         "size": sizes[first],
-        "ranks": np.diff([*starts, len(order)]),
+        "ranks": np.diff(starts, append=len(order)),
         "agree": agree.astype(np.int8),
         "rank": np.where(point[first], rank_of[member[first]], NONE),
         "choice": np.maximum.reduceat(choice[order], starts),

@@ -18,7 +18,7 @@ from clusim.logs.lines import label_of, token
 from clusim.logs.messages import parse_choice
 from clusim.logs.scan import Calls, Scan, find_calls
 from clusim.logs.single import NOISE_FACTOR, SingleLines
-from clusim.logs.source import blocks
+from clusim.logs.source import STDIN, blocks
 from clusim.logs.tables import Tables
 
 __all__ = ["Reader"]
@@ -41,6 +41,7 @@ class Reader:
         self._places: list[tuple[int, int]] = []
         self._noise: dict[int, str] = {}
         self._times = np.zeros(0, np.int64)
+        self._settled, self._settled_at = np.zeros(0, np.int64), 0
 
     def read(self, names: Iterable[str]) -> None:
         """Read these logs; ``-`` is standard input."""
@@ -322,10 +323,11 @@ class Reader:
             return len(self._places) - 1
 
         place = self._comms.look(_pairs(process, calls.comm_hash), make)
-        unique, first = np.unique(place, return_index=True)
-        known = unique >= 0
-        unique, first = unique[known], first[known]
-        of_place = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for no place
+        first = np.full(len(self._places) + 1, NONE, np.int64)
+        first[place[::-1]] = np.arange(len(place) - 1, -1, -1)
+        of_place = self._settled_places()
+        unique = np.flatnonzero((first[:-1] >= 0) & (of_place[:-1] < 0))
+        first = first[unique]
         moved: list[tuple[int, list[tuple[int, int]]]] = []
         for number, row in zip(unique.tolist(), first.tolist(), strict=True):
             bound = facts.bindings.get(self._places[number])
@@ -340,12 +342,21 @@ class Reader:
             if facts.members[found].n_ranks == NONE:
                 facts.members[found].n_ranks = min(int(calls.n_ranks[row]), 1 << 30)
         member = of_place[place]
+        of_place[[number for number, _ in moved]] = NONE
+        self._settled, self._settled_at = of_place[:-1], len(facts.members)
         for number, bound in moved:
             rows = np.flatnonzero(place == number)
             begins = np.array([begin for begin, _ in bound])
             which = np.maximum(np.searchsorted(begins, lines[rows], "right") - 1, 0)
             member[rows] = np.array([handle for _, handle in bound])[which]
         return member
+
+    def _settled_places(self) -> Positions:
+        """Return the handle of each place that has only one, as long as there are no new handles; NONE for others."""
+        known = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for no place
+        if self._settled_at == len(self.facts.members):
+            known[: len(self._settled)] = self._settled
+        return known
 
 
 def _pointer(data: bytes, where: tuple[Positions, Positions], row: int) -> int:
@@ -367,8 +378,10 @@ def require_something(facts: Facts, tables: list[Tables]) -> None:
         return
     if facts.nccl_lines or facts.warnings or facts.timeouts:
         return
-    shown = ", ".join(facts.files[:3]) + (", ..." if len(facts.files) > 3 else "")
+    names = ["standard input" if name == STDIN else name for name in facts.files[:3]]
+    shown = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")
+    why = "".join(f" ({text})" for _, text in facts.problems[:1])
     raise InputError(
-        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines; run the job with"
+        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; run the job with"
         " NCCL_DEBUG=INFO and give what it printed"
     )

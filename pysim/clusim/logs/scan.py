@@ -46,9 +46,10 @@ class Scan:
         """Look at a block that ends with a newline."""
         buffer = np.frombuffer(data + b"\0" * PADDING, np.uint8)
         size = len(data)
-        newlines = np.flatnonzero(buffer[:size] == _NEWLINE)
+        low = np.flatnonzero(buffer[:size] <= _SPACE)
+        which = buffer[low]
+        newlines, spaces = low[which == _NEWLINE], low[which == _SPACE]
         starts = np.concatenate(([0], newlines[:-1] + 1))
-        spaces = np.flatnonzero(buffer[:size] == _SPACE)
         nccl = positions(buffer, b"NCCL")
         line = np.searchsorted(starts, nccl, "right") - 1
         number = np.bincount(line, minlength=len(starts))
@@ -108,7 +109,11 @@ class Scan:
 
     def candidates(self, rests: bool) -> NDArray[np.bool_]:
         """Return which lines without NCCL in them may say something: comments, tables, bare messages, and `rests`."""
-        first = self.starts
+        found = np.zeros(len(self.starts), np.bool_)
+        rows = np.flatnonzero(~self.has_nccl & (self.ends > self.starts))
+        if len(rows) == 0:
+            return found
+        first = self.starts[rows]
         heads = words(self.buffer)[first]
         at = self._behind_label(first)
         for _ in range(3):  # most lines are decided by their first letters
@@ -118,10 +123,13 @@ class Scan:
         for value, mask in _BARE:
             good |= (heads & mask) == value
         if rests:
-            good |= self.ends - first < 24
+            good |= self.ends[rows] - first < 24
+        found[rows] = good
+        if rests:
             via = positions(self.buffer, b"] via ")
-            good[np.searchsorted(first, via, "right") - 1] = True
-        return good & ~self.has_nccl & (self.ends > self.starts)
+            line = np.searchsorted(self.starts, via, "right") - 1
+            found[line] |= ~self.has_nccl[line]
+        return found
 
 
 @dataclass(slots=True)

@@ -55,10 +55,10 @@ class SingleLines:
             self.facts.long_lines += 1
             raw = raw[:_LONGEST]
         line = clean(raw)
-        label = label_of(raw)
         if b"NCCL" not in line:
             self._text(line.decode("utf-8", "replace"), number)
             return
+        label = label_of(raw)
         if match := _TORCH.search(line):  # its lines go to another stream, which cuts ours
             if match.start():
                 self._open_head(line[: match.start()].decode("utf-8", "replace"), number)
@@ -211,7 +211,7 @@ class SingleLines:
             return True
         if note_version(facts, text):
             return True
-        if match := _WATCHDOG.search(text):
+        if "Watchdog" in text and (match := _WATCHDOG.search(text)):
             what = f"rank {match[1]}: {match[3]} {match[2]} ran over {int(match[4]) / 1000:g} s"
             kind = f"{match[3]} number {match[2]} over {int(match[4]) / 1000:g} s"
             known = facts.timeouts.get(kind)

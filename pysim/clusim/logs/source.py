@@ -1,4 +1,4 @@
-"""Log files as blocks of whole lines: plain, gzip, bzip2, xz or standard input, never more than a few MiB at once.
+"""Log files as blocks of whole lines: plain, gzip, bzip2, xz or standard input, never more than two MiB at once.
 
 What is damaged is reported to the caller as a sentence and read as far as it goes.
 """
@@ -19,7 +19,7 @@ from clusim.errors import InputError
 
 __all__ = ["BLOCK_BYTES", "LINE_LIMIT", "STDIN", "blocks"]
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 1 << 20
 """What is read at once [B]."""
 
 LINE_LIMIT = 1 << 20

@@ -13,7 +13,7 @@ from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
 from clusim.logs.facts import Kind, Member, Pattern
 from clusim.logs.log import Log
-from clusim.logs.operations import DATATYPES, REDUCTIONS
+from clusim.logs.operations import DATATYPES, REDUCTIONS, row_hash
 from clusim.logs.tables import Run
 
 __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
@@ -161,10 +161,11 @@ def groups_of_calls(log: Log) -> list[dict[str, Any]]:
         ranks[operations["communicator"].astype(np.int64)],
         *(operations[name].astype(np.int64) for name in ("name", "size", "type", "op", "choice")),
     ]
-    unique, counts = np.unique(np.stack(columns, 1), axis=0, return_counts=True)
+    _, first, counts = np.unique(row_hash(*columns), return_index=True, return_counts=True)
+    unique = np.stack([column[first] for column in columns], 1).tolist()
     found = []
-    for (size_of, name, size, kind, op, choice), times in zip(
-        unique.tolist(), counts.tolist(), strict=True
+    for (size_of, name, size, kind, op, choice), times in sorted(
+        zip(unique, counts.tolist(), strict=True)
     ):
         reduces = name >= 0 and "Reduce" in facts.names[name]
         chosen = facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)

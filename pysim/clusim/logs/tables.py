@@ -170,10 +170,10 @@ class Tables:
             return self._row(match, line)
         if self._head is not None and _VALUES.match(text):
             return self._take(text)
-        if _FAILURE.search(text):
+        if "failure" in text and _FAILURE.search(text):
             self._run(line).failures.append(text.strip()[:200])
             return True
-        if not self.command and (command := _COMMAND.search(text)):
+        if not self.command and "_perf" in text and (command := _COMMAND.search(text)):
             self.command = f"{command[1]}_perf"
         return False
 

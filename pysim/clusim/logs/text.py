@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from clusim.logs.anomalies import find_anomalies
 from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
-from clusim.logs.facts import Kind
+from clusim.logs.facts import Kind, Member
 from clusim.logs.log import Log
 from clusim.logs.pictures import matrix, ranges, ring_picture, tree_picture
 from clusim.logs.summary import channels_of, groups_of_calls, search_of
@@ -118,6 +118,7 @@ def _communicator(log: Log, communicator: Communicator, most: int) -> list[str]:
     lines += _pictures(
         "tree", {c: tree_picture(t, communicator.host_of) for c, t in log.trees_of(communicator).items()}, most
     )  # fmt: skip
+    lines += _system(members)
     lines += _search(log, communicator)
     lines += _transports(log, communicator)
     available = sum(m.nvls is True for m in members)
@@ -125,6 +126,7 @@ def _communicator(log: Log, communicator: Communicator, most: int) -> list[str]:
     if available or heads > 0:
         more = f", {heads} heads" if heads > 0 else ""
         lines.append(f"  NVLS         available on {available} of {len(members)} ranks{more}")
+    lines += _costs(members)
     longest = max((m.timings.get("total", 0.0) for m in members), default=0.0)
     if longest:
         lines.append(f"  init         up to {longest:g} s")
@@ -144,6 +146,66 @@ def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
     if len(by_picture) > limit:
         lines.append(f"  ... and {len(by_picture) - limit} other {what}s")
     return lines
+
+
+def _system(members: Sequence[Member]) -> list[str]:
+    """Return what the topology print of the first rank that has one shows."""
+    member = next((m for m in members if m.system), None)
+    if member is None:
+        return []
+    tops = [node for node in member.system if node.depth == 0]
+    inner = [node for node in member.system if node.depth]
+    counts = [
+        f"{len({n.name for n in nodes})} {what}{'s' * (len(nodes) != 1)}"
+        for what, nodes in (
+            ("CPU", [n for n in tops if n.name.startswith("CPU/")]),
+            ("GPU", [n for n in inner if n.name.startswith("GPU/") and n.link != "NVL"]),
+            ("NIC", [n for n in inner if n.name.startswith("NET/")]),
+        )
+    ]
+    links: dict[str, Counter[float]] = {}
+    for node in inner:
+        kind = node.name.split("/")[0]
+        links.setdefault(f"{node.link} to {kind}", Counter())[node.bw] += 1
+    shown = [
+        f"{n} x {what} {bw:g} GB/s"
+        for what, rates in links.items()
+        for bw, n in sorted(rates.items(), reverse=True)
+    ]
+    bw = (
+        f", at most {member.system_bw[0]:g} GB/s, {member.system_bw[1]:g} per GPU"
+        if member.system_bw
+        else ""
+    )
+    return [
+        f"  topology     as rank {member.rank} printed it: {', '.join(counts)}{bw}",
+        *(f"               {_cut(shown[at : at + 6])}" for at in range(0, min(len(shown), 12), 6)),
+    ]
+
+
+def _costs(members: Sequence[Member]) -> list[str]:
+    """Return what the tuner's table says is fastest for small and for large calls."""
+    costs: dict[tuple[str, str, str], tuple[float, float]] = next(
+        (m.costs for m in members if m.costs), {}
+    )
+    lines = []
+    for name in dict.fromkeys(name for name, _, _ in costs):
+        own = [(way, cost) for (what, *way), cost in costs.items() if what == name and cost[1] > 0]
+        if not own:
+            continue
+        (small, least), (large, most) = (
+            min(own, key=lambda item: item[1][0]),
+            max(own, key=lambda item: item[1][1]),
+        )
+        lines.append(
+            f"{name}: {' '.join(small)} {least[0]:g} us, {' '.join(large)} {most[1]:g} GB/s"
+        )
+    return [
+        f"  {'cost table' if at == 0 else '':<12} least latency and most bandwidth, {text}"
+        if at == 0
+        else f"{'':<15}{text}"
+        for at, text in enumerate(lines[:8])
+    ]
 
 
 def _search(log: Log, communicator: Communicator) -> list[str]:

@@ -39,6 +39,9 @@ class Event:
         As recorded [ps]; `ABSENT` if unknown. For a compute event the duration is how long it takes.
     flops, mem_bytes : int
         Of a compute event without recorded duration: floating-point operations and memory traffic [bytes].
+    sms : int
+        SMs a compute event of recorded duration takes, 0 for all; 1 if the duration has in it already that others ran
+        beside it, so that it does not become longer again.
     group : int
         Index of the communicator of a collective, send or recv.
     sequence : int
@@ -82,6 +85,7 @@ class Event:
     protocol: str = ""
     channels: int = 0
     where: str = ""
+    sms: int = 0
 
 
 @dataclass(slots=True)
@@ -102,6 +106,8 @@ class Recording:
         What was not understood -> how often.
     nccl_version : str
         Release, if the recording says so.
+    hosts : list of str
+        Per rank, its machine; empty if the recording does not tell, and ranks fill machines in order.
     """
 
     kind: str
@@ -112,3 +118,4 @@ class Recording:
     assumed: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     nccl_version: str = ""
+    hosts: list[str] = field(default_factory=list)

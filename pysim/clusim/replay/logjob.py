@@ -8,12 +8,13 @@ each call has the machine to itself.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from clusim.errors import InputError
 from clusim.logs import Log, read_logs
+from clusim.logs.anomalies import find_anomalies
 from clusim.logs.calls import (
     OPERATIONS,
     ROOTED,
@@ -43,13 +44,43 @@ MOST_CALLS = 1_000_000
 """Calls that are replayed if nothing else is said."""
 
 
+_KEEP_RINGS = (
+    "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS",
+    "NCCL_LL128_NTHREADS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE",
+)  # fmt: skip
+"""Variables that change what is chosen, and not the search for rings and trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What of the log's own plans is used: its rings and trees, and its choices of algorithm and protocol."""
+
+    rings: bool
+    choices: bool
+    note: str = ""
+
+
+_DAMAGE = (
+    "ranks contradict",
+    "file",
+    "spliced",
+    "datatype",
+    "calls missing",
+    "calls differ",
+    "calls cut",
+)
+"""Kinds of anomalies that say how much of a log was understood."""
+
+_ANEW = _Kept(rings=False, choices=False)
+
+
 class _Job:
     """The communicators of a log on one machine, made when they are needed."""
 
     def __init__(
-        self, log: Log, ranks: JobRanks, placed: Placed, request: Request, *, logged: bool
+        self, log: Log, ranks: JobRanks, placed: Placed, request: Request, kept: _Kept
     ) -> None:
-        self.log, self.ranks, self.placed, self.logged = log, ranks, placed, logged
+        self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
         self.version, self.settings = version_of(log, request), settings_of(log, request)[0]
         self.timer = Timer(placed.fabric, request.granularity)
         self._built: dict[int, Built] = {}
@@ -59,7 +90,7 @@ class _Job:
         found = self._built.get(number)
         if found is None:
             own = [self.placed.rank[rank] for rank in self.ranks.of[number]]
-            source = (self.log, self.log.communicators[number]) if self.logged else (None, None)
+            source = (self.log, self.log.communicators[number]) if self.kept.rings else (None, None)
             found = self._built[number] = build_communicator(
                 self.placed.fabric, own, self.version, self.settings, *source
             )
@@ -67,10 +98,14 @@ class _Job:
 
     def time(self, table: CallTable, number: int) -> Timed:
         """Return the time of a distinct call."""
-        call = table.distinct[number]
-        if not self.logged:
-            call = replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
+        call = self.planned(table.distinct[number])
         return self.timer.time(self.built(call.comm), call, _launch(self.log, call.comm))
+
+    def planned(self, call: LoggedCall) -> LoggedCall:
+        """Return a call without the log's choice of algorithm and protocol where that does not hold."""
+        if self.kept.choices:
+            return call
+        return replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
 
 
 def version_of(log: Log, request: Request) -> Version:
@@ -85,6 +120,32 @@ def version_of(log: Log, request: Request) -> Version:
         except InputError:
             continue
     return DEFAULT_VERSION
+
+
+def _kept(log: Log, request: Request) -> _Kept:
+    """Return what of the log's plans still holds in the environment and release that were asked for."""
+    if request.replan:
+        return _ANEW
+    known = {text.split("+")[0] for text in log.facts.versions}
+    if request.version and known and not any(_same(request.version, text) for text in known):
+        note = f"--nccl {request.version}: rings, trees and algorithms are chosen anew, as that release would"
+        return _Kept(rings=False, choices=False, note=note)
+    changed = [
+        name for name, value in request.env if log.facts.environment.get(name, {}).keys() != {value}
+    ]
+    if not changed:
+        return _Kept(rings=True, choices=True)
+    rings = all(name in _KEEP_RINGS for name in changed)
+    what = "algorithms" if rings else "rings, trees and algorithms"
+    note = f"--env {' '.join(changed)}: {what} are chosen anew, as the log's are those of another environment"
+    return _Kept(rings=rings, choices=False, note=note)
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return parse_version(one) == parse_version(other)
+    except InputError:
+        return False
 
 
 def settings_of(log: Log, request: Request) -> tuple[Settings, list[str]]:
@@ -135,13 +196,13 @@ def replay_log(request: Request) -> Replay:
         topology = guess.topology
         machine = [f"{topology}: concluded from", *(f"  {reason}" for reason in guess.reasons)]
     placed = place(topology, request.nodes, ranks.hosts, ranks.devices)
-    job = _Job(log, ranks, placed, request, logged=not request.replan)
+    job = _Job(log, ranks, placed, request, _kept(log, request))
     if request.whole:
         return _whole(job, table, request, machine)
     other = None
     if request.other is not None:
         there = place(request.other, request.nodes, ranks.hosts, ranks.devices)
-        other = _Job(log, ranks, there, request, logged=False)
+        other = _Job(log, ranks, there, request, _ANEW)
     found = Replay(
         "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
         str(job.version), machine,
@@ -167,9 +228,10 @@ def _whole(job: _Job, table: CallTable, request: Request, machine: list[str]) ->
         own = tuple(job.placed.rank[rank] for rank in job.ranks.of[number])
         built[own] = job.built(number)
     version = request.version or str(job.version)
-    return replay_recording(
-        recording, replace(request, version=version), Known(job.placed, built, machine)
-    )
+    asked = replace(request, version=version, replan=not job.kept.choices)
+    found = replay_recording(recording, asked, Known(job.placed, built, machine))
+    found.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
+    return found
 
 
 def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: Request) -> None:
@@ -203,10 +265,18 @@ def _require_calls(log: Log, table: CallTable) -> None:
     )
 
 
+def _partly(log: Log) -> list[str]:
+    """Return what of a log was not understood, or is contradicted by itself."""
+    return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
+
+
 def _notes(
     found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request, most: int
 ) -> None:
     log = job.log
+    found.notes += _partly(log)
+    if job.kept.note:
+        found.notes.append(job.kept.note)
     if table.source != "calls":
         found.notes.append(f"no lines of calls: {table.source}")
     if len(table.call) >= most:
@@ -326,10 +396,9 @@ def _trace(job: _Job, table: CallTable, request: Request) -> None:
     fabric = job.placed.fabric
     builder = ProgramBuilder(fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:
-        built = job.built(call.comm)
-        emit_call(
-            builder, fabric, built, call, choose(built.comm, call)[0], stream=f"comm{call.comm}"
-        )
+        built, call = job.built(call.comm), job.planned(call)
+        plan = choose(built.comm, call)[0]
+        emit_call(builder, fabric, built, call, plan, stream=f"comm{call.comm}")
     simulate(
         fabric,
         builder.build(),

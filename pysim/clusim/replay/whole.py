@@ -88,7 +88,7 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
         raise InputError(f"{recording.name}: nothing recorded that could be replayed")
     if request.topology is None and known is None:
         raise InputError(
-            f"{recording.name}: a {recording.kind} file does not tell the machine; give --topology, for example"
+            f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology, for example"
             f" --topology dgx-h100{' --nodes ' + str(-(-recording.num_ranks // 8)) if recording.num_ranks > 8 else ''}"
         )
     version, placed, translation, result = _run(
@@ -107,13 +107,13 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
     )
     found.notes = [*recording.assumed, *placed.notes]
     found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
-    spans = _spans(recording, translation, result)
+    spans = _spans(recording, translation, result, recorded=not request.replan)
     others: dict[Key, list[_Span]] = {}
     if request.other is not None:
         _, there, moved, outcome = _run(
             recording, replace(request, trace_out=None), request.other, None, recorded=False
         )
-        others = _spans(recording, moved, outcome)
+        others = _spans(recording, moved, outcome, recorded=False)
         found.other, found.other_ps = there.fabric.name, outcome.time_ps
         found.notes += there.notes
     _fill(found, recording, spans, others, placed)
@@ -122,7 +122,8 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
     found.notes.append(
         "one run of everything: times are those of the kernels, without launching them"
     )
-    found.recorded_ps = _recorded(recording)
+    written = {number for unit in translation.units for number in unit.events}
+    found.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
     busy = result.wires.counters["busy_ps"].tolist()
     top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
     found.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
@@ -132,7 +133,7 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
 def _run(
     recording: Recording, request: Request, topology: str, known: Known | None, *, recorded: bool
 ) -> tuple[str, Placed, Translation, Result]:
-    placed = known.placed if known else _placed(topology, request.nodes, recording.num_ranks)
+    placed = known.placed if known else _placed(topology, request.nodes, recording)
     version, settings = _settings(recording, request)
     emitter = NcclEmitter(
         placed.fabric,
@@ -154,8 +155,16 @@ def _run(
     return str(version), placed, translation, result
 
 
-def _placed(topology: str, nodes: int | None, count: int) -> Placed:
-    """Fill machines one after the other."""
+def _placed(topology: str, nodes: int | None, recording: Recording) -> Placed:
+    """Put ranks on the machines they were on; if that is not known, fill machines one after the other."""
+    count = recording.num_ranks
+    if len(recording.hosts) == count:
+        devices: list[int] = []
+        used: Counter[str] = Counter()
+        for host in recording.hosts:
+            devices.append(used[host])
+            used[host] += 1
+        return place(topology, nodes, recording.hosts, devices)
     machines = machines_of(load_machine(topology, nodes))
     size = max(1, min((len(machine) for machine in machines), default=1))
     hosts = [f"machine {rank // size}" for rank in range(count)]
@@ -173,7 +182,7 @@ class _Span:
 
 
 def _spans(
-    recording: Recording, translation: Translation, result: Result
+    recording: Recording, translation: Translation, result: Result, *, recorded: bool
 ) -> dict[Key, list[_Span]]:
     """Return the calls of the run by kind."""
     start, end = result.tasks.start_ps, result.tasks.end_ps
@@ -197,7 +206,7 @@ def _spans(
             max(1, took),
             _recorded_span(recording, unit),
             (*names, call.channels),
-            bool(event.algorithm),
+            recorded and bool(event.algorithm),
         )
         found.setdefault(key, []).append(span)
     return found
@@ -268,9 +277,9 @@ def _compute(recording: Recording) -> int:
     return total // max(1, len(recorded))
 
 
-def _recorded(recording: Recording) -> int:
+def _recorded(events: Sequence[Event]) -> int:
     """Return the recorded time from the first start to the last end [ps]."""
-    known: Sequence[Event] = [e for e in recording.events if e.start_ps != ABSENT]
+    known = [e for e in events if e.start_ps != ABSENT]
     if not any(event.duration_ps > 0 for event in known):
         return -1
     return max(e.start_ps + max(0, e.duration_ps) for e in known) - min(e.start_ps for e in known)

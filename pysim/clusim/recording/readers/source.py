@@ -82,12 +82,15 @@ def _open(name: str) -> IO[bytes]:
         magic = raw.peek(6)[:6]
     except OSError as error:
         raise InputError(f"{name}: {error.strerror or error}") from None
-    if magic[:2] == b"\x1f\x8b":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-    if magic[:3] == b"BZh":
-        return cast(IO[bytes], bz2.BZ2File(raw))
-    if magic == b"\xfd7zXZ\x00":
-        return cast(IO[bytes], lzma.LZMAFile(raw))
+    packers = (
+        (b"\x1f\x8b", gzip.GzipFile),
+        (b"BZh", bz2.BZ2File),
+        (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    )
+    for start, unpack in packers:
+        if magic.startswith(start):
+            raw.close()  # only what is opened by name is closed with its decompressor
+            return cast(IO[bytes], unpack(name))
     if magic[:4] == b"\x28\xb5\x2f\xfd":
         raw.close()
         raise InputError(f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`")

@@ -1,0 +1,70 @@
+"""JSON objects one after the other, in any arrangement: a list, one per line, or just behind each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from clusim.recording.readers.source import Part
+
+__all__ = ["objects"]
+
+_BETWEEN = re.compile(r"[\s,\[\]]*")
+_NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
+_END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
+_DECODER = json.JSONDecoder()
+
+
+def objects(
+    part: Part, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line and content of the objects of a file; what is between them is looked at no further.
+
+    Parameters
+    ----------
+    damage : callable
+        Takes the line of what is no JSON; reading goes on at the next line that begins with an object.
+    repair : callable, optional
+        Turns an object that is almost JSON, written on one line, into JSON.
+    """
+    text = part.data.decode("utf-8", "replace")
+    at, line, counted = 0, 1, 0
+    while True:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if at >= len(text):
+            return
+        line += text.count("\n", counted, at)
+        counted = at
+        found, end = _one(text, at, repair)
+        if found is not None:
+            at = end
+            yield line, found
+            continue
+        damage(line)
+        after = _NEXT.search(text, at)
+        if after is None:
+            return
+        at = after.end()
+
+
+def _one(
+    text: str, at: int, repair: Callable[[str], str] | None
+) -> tuple[dict[str, Any] | None, int]:
+    """Return the object that begins at a position, None if there is none, and where it ends."""
+    if text[at] != "{":
+        return None, at
+    try:
+        found, end = _DECODER.raw_decode(text, at)
+        return found, end
+    except (ValueError, RecursionError):
+        if repair is None:
+            return None, at
+    match = _END.search(text, at)
+    end = len(text) if match is None else match.start() + (match[0][0] == "}")
+    try:
+        found = json.loads(repair(text[at:end]).rstrip(", \t]"))
+    except (ValueError, RecursionError):
+        return None, at
+    return (found if isinstance(found, dict) else None), end
