@@ -64,13 +64,14 @@ GATEKEEPERS = {
     ),
     "defusedxml": ("clusim/fabric/importers/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
+    "google.protobuf": ("clusim/recording/readers/chakra_schema.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
-LAZY = {"networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow"}
+LAZY = {"networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
 LAZY_HOMES = (
     "clusim/trace/",
     "clusim/fabric/graph.py",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from glob import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from clusim.errors import InputError
 from clusim.recording.model import Recording
-from clusim.recording.readers.source import Paths, head, natural, parts
+from clusim.recording.readers.source import head, natural, parts
 
 __all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
 
@@ -38,14 +39,16 @@ PLANS: Final = {
 """Kinds that are algorithms and no recordings -> what they are; `clusim.recording.plans` reads them."""
 
 _PATTERNS: Final[tuple[tuple[str, bytes], ...]] = (
-    ("msccl", rb"\A(?:<\?xml[^>]*>)?(?:\s|<!--.*?-->)*<algo\s"),
+    ("msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),
+    ("chakra", rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
     ("kineto", rb'"(?:traceEvents|baseTimeNanoseconds|deviceProperties|distributedInfo)"\s*:'),
     ("inspector", rb'"(?:coll_perf|inspector_output_format_version)"\s*:'),
     ("mscclpp", rb'\A\s*\{(?=.*"(?:protocol|collective)"\s*:)(?=.*"(?:gpus|colltype|num_threads_per_block)"\s*:)'),
     ("profiler", rb'\A\s*\[?\s*\{.{0,2000}?"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|KERNEL)\w*"'),
     ("kineto", rb'\A\s*\[\s*\{.{0,2000}?"ph"\s*:'),
-    ("goal", rb"\A(?:\s|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*num_ranks\s+\d+"),
-    ("simai", rb"\A\s*[A-Z_]+[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:"),
+    ("goal", rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),
+    ("simai", rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:"),
+    ("simai", rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,comm_group_size,msg_size"),
     ("astra", rb"\A\s*(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)[^\n]*\n\s*\d+\s*\n"),
     ("nccl-log", rb"NCCL (?:INFO|WARN|CALL)|NCCL version|RCCL version"),
     ("nccl-tests", rb"out-of-place|algbw|nThread \d+ nGpus \d+"),
@@ -63,6 +66,8 @@ def kind_of(path: str) -> str:
     """
     if path == "-":
         return "nccl-log"
+    if not Path(path).exists() and any(Path(path).parent.glob(f"{escape(Path(path).name)}*.et")):
+        return "chakra"
     data, name = _beginning(path)
     if not data:
         raise InputError(f"{path}: is empty")
@@ -78,10 +83,10 @@ def kind_of(path: str) -> str:
     return "nccl-log"
 
 
-def reader(kind: str) -> Callable[[Paths], Recording]:
+def reader(kind: str) -> Callable[..., Recording]:
     """Return what reads files of a kind of `KINDS`."""
     module = import_module(f"clusim.recording.readers.{kind}")
-    found: Callable[[Paths], Recording] = module.read
+    found: Callable[..., Recording] = module.read
     return found
 
 
@@ -97,10 +102,13 @@ def _beginning(path: str) -> tuple[bytes, str]:
         )
         if not inside:
             raise InputError(f"{path}: is a directory without files")
-        return head(inside[0]), inside[0]
+        first_name = next((name for name in inside if name.endswith(".et")), inside[0])
+        return head(first_name), first_name
     data = head(path)
     if data[257:262] == b"ustar":
-        first = next(iter(parts(path, lambda name: True)))
+        inside_of = iter(parts(path, lambda name: True))
+        first = next(inside_of)
+        first = next((part for part in inside_of if part.name.endswith(".et")), first)
         return first.data[: 1 << 16], first.name
     return data, path
 

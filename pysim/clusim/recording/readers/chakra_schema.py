@@ -1,0 +1,194 @@
+"""The protobuf schema of Chakra execution traces, as a descriptor, and the messages of a trace.
+
+A trace is a stream of messages, each after its length as a varint: one `GlobalMetadata`, then `Node` after `Node`.
+Field numbers are those of et_def.proto of MLCommons Chakra, release 0.0.4 and later. Enumerations are plain integers
+here, and what is in no field is ignored, so that later releases, which only add types and fields, are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+from clusim.errors import InputError
+
+__all__ = ["COLLECTIVES", "NODE_TYPES", "attributes", "message_class", "messages", "pack"]
+
+NODE_TYPES: Final = {
+    "INVALID_NODE": 0,
+    "METADATA_NODE": 1,
+    "MEM_LOAD_NODE": 2,
+    "MEM_STORE_NODE": 3,
+    "COMP_NODE": 4,
+    "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6,
+    "COMM_COLL_NODE": 7,
+    "STORAGE_NODE": 8,
+    "BATCH_NODE": 9,
+    "CHECKPOINT_NODE": 10,
+}
+"""Types of nodes."""
+
+COLLECTIVES: Final = (
+    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
+    "REDUCE_SCATTER_BLOCK", "BARRIER",
+)  # fmt: skip
+"""Values of the attribute ``comm_type``."""
+
+_VALUES: Final = (
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
+    "sfixed64", "bool", "string", "bytes",
+)  # fmt: skip
+"""Types an attribute may have, by number; each has a field for one value and a field for a list."""
+
+_PLAIN: Final = {
+    "GlobalMetadata": ("bytes version 1", "*AttributeProto attr 2"),
+    "IOInfo": ("bytes values 1", "bytes shapes 2", "bytes types 3"),
+    "Node": (
+        "uint64 id 1",
+        "bytes name 2",
+        "int32 type 3",
+        "*uint64 ctrl_deps 4",
+        "*uint64 data_deps 5",
+        "uint64 start_time_micros 6",
+        "uint64 duration_micros 7",
+        "IOInfo inputs 8",
+        "IOInfo outputs 9",
+        "*AttributeProto attr 10",
+    ),
+}
+"""Messages without alternatives: type, name and number of every field; a star repeats it.
+
+Names are bytes, so that one in another encoding does not spoil the file; the version is, too, as releases before
+0.0.4 had the attributes there.
+"""
+
+
+@cache
+def message_class(name: str) -> Any:
+    """Return the class of a message of the schema."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="clusim/chakra.proto", package="clusim.chakra", syntax="proto3"
+    )
+    for message, fields in _PLAIN.items():
+        found = file.message_type.add(name=message)
+        for text in fields:
+            _field(found, text)
+    attribute = file.message_type.add(name="AttributeProto")
+    _field(attribute, "bytes name 1")
+    _field(attribute, "bytes doc_string 2")
+    attribute.oneof_decl.add(name="value")
+    for at, kind in enumerate(_VALUES):
+        shown = "bytes" if kind == "string" else kind
+        _field(attribute, f"{shown} {kind}_val {3 + 2 * at}", choice=True)
+        _field(attribute, f"{kind.title()}List {kind}_list {4 + 2 * at}", choice=True)
+        _field(file.message_type.add(name=f"{kind.title()}List"), f"*{shown} values 1")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"clusim.chakra.{name}"))
+
+
+def _field(message: Any, text: str, *, choice: bool = False) -> None:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
+    kind, name, number = text.removeprefix("*").split()
+    field = message.field.add(name=name, number=int(number))
+    field.label = (
+        FieldDescriptorProto.LABEL_REPEATED
+        if text[0] == "*"
+        else FieldDescriptorProto.LABEL_OPTIONAL
+    )
+    if kind in _VALUES:
+        field.type = FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+    else:
+        field.type = FieldDescriptorProto.TYPE_MESSAGE
+        field.type_name = f".clusim.chakra.{kind}"
+    if choice:
+        field.oneof_index = 0
+
+
+def messages(name: str, data: bytes, cut: Callable[[str], None]) -> Iterator[Any]:
+    """Yield the nodes of a trace.
+
+    Parameters
+    ----------
+    cut : callable
+        Takes a sentence when the file ends inside a message; what came before is yielded.
+
+    Raises
+    ------
+    InputError
+        It is no trace, or a message in it is damaged.
+    """
+    from google.protobuf.message import DecodeError
+
+    node_class = message_class("Node")
+    at, count = 0, 0
+    while at < len(data):
+        size, begin = _varint(name, data, at)
+        if begin < 0 or begin + size > len(data):
+            if count < 2:
+                raise InputError(
+                    f"{name}: byte {at}: a message of {size} bytes in a file of {len(data)}; expected a Chakra"
+                    " execution trace (.et): messages, each after its length"
+                )
+            cut(f"{name} is cut inside message {count + 1}; what comes before was read")
+            return
+        node = node_class()
+        try:
+            node.ParseFromString(data[begin : begin + size])
+        except DecodeError:
+            if count:
+                raise InputError(
+                    f"{name}: byte {begin}: message {count + 1} is no node of a Chakra trace; the file is damaged or"
+                    " of a release before 0.0.4"
+                ) from None
+        at, count = begin + size, count + 1
+        # Metadata have no field 3: the first message is a node only in files without metadata.
+        if count > 1 or node.type:
+            yield node
+
+
+def _varint(name: str, data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends; -1 if the data end first."""
+    value = 0
+    for place in range(10):
+        if at + place >= len(data):
+            return value, -1
+        byte = data[at + place]
+        value |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return value, at + place + 1
+    raise InputError(
+        f"{name}: byte {at}: is no length of a message; the file is damaged or no Chakra trace"
+    )
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """Return the attributes of a node by name: numbers, texts, and lists of them."""
+    found: dict[str, Any] = {}
+    for attribute in node.attr:
+        field = attribute.WhichOneof("value")
+        if field is None:
+            continue
+        value = getattr(attribute, field)
+        if field.endswith("_list"):
+            value = list(value.values)
+        elif field == "string_val":
+            value = value.decode("utf-8", "replace")
+        found[attribute.name.decode("utf-8", "replace")] = value
+    return found
+
+
+def pack(message: Any) -> bytes:
+    """Return a message as it is in a file: after its length."""
+    body: bytes = message.SerializeToString(deterministic=True)
+    size, found = len(body), bytearray()
+    while size >= 0x80:
+        found.append(size & 0x7F | 0x80)
+        size >>= 7
+    found.append(size)
+    return bytes(found) + body
