@@ -22,6 +22,14 @@ __all__ = ["NcclEmitter", "Planner", "Translation", "Unit", "to_schedule"]
 COMPLETE = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather",
             "scatter", "sendrecv")  # fmt: skip
 MESSAGES = ("send", "recv")
+_PRECISIONS = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "uint8": "f8",
+    "int8": "f8",
+}
 
 
 @dataclass(slots=True)
@@ -89,6 +97,7 @@ class _Writer:
         self.notes: Counter[str] = Counter()
         starts = [event.start_ps for event in recording.events if event.start_ps != ABSENT]
         self.origin_ps = min(starts, default=0)
+        self.endpoints = {node.name: node.endpoint for node in emitter.fabric.nodes}
         self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {recording.name}")
         self.groups = [*recording.groups, Group("all ranks", tuple(range(recording.num_ranks)))]
         self.kept = self._kept(most)
@@ -257,6 +266,7 @@ class _Writer:
                 rank,
                 compute_ps=event.duration_ps,
                 hbm_bytes=event.mem_bytes,
+                sms=event.sms,
                 stream=stream,
                 name=name,
                 after=after,
@@ -265,6 +275,7 @@ class _Writer:
             task = self.builder.kernel(
                 rank,
                 flops=event.flops,
+                precision=self._precision(rank, event.dtype) if event.flops > 0 else "",
                 hbm_bytes=event.mem_bytes,
                 stream=stream,
                 name=name,
@@ -273,6 +284,13 @@ class _Writer:
         else:
             task = self.builder.marker(rank, name, stream=stream, after=after)
         self.tasks[number] = (task,)
+
+    def _precision(self, rank: int, dtype: str) -> str:
+        """Return what a GPU computes elements of a type in: their own precision, else in another one that it has."""
+        endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
+        peak = endpoint.peak_flops if endpoint is not None else {}
+        wanted = _PRECISIONS.get(dtype, "")
+        return next((name for name in (wanted, "bf16", "f16", "f32") if name in peak), wanted)
 
     def _collective(self, unit: Unit, event: Event) -> None:
         group = self._group(event)

@@ -2,8 +2,9 @@
 
 A rank's operations are ``calc T`` [ns], ``send Nb to R`` and ``recv Nb from R``, with ``tag``, ``cpu`` and ``nic``;
 ``a requires b`` lets `a` wait for the end of `b`, ``a irequires b`` for its start. Independent operations run side by
-side. A send of at most `EAGER_BYTES` is done for its own rank as soon as it starts, as there; a receive never waits for
-the rank's own sends.
+side, but a cpu does one calc at a time. A send of at most `EAGER_BYTES` is done for its own rank as soon as it starts,
+as there; on the wire it goes as NCCL sends, when its receiver is ready. `goal_order` finds which receive gets which
+message.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
 from clusim.errors import InputError
 from clusim.recording.model import ABSENT, Event, EventKind, Group, Recording
-from clusim.recording.readers.source import Paths, lines, names_of
+from clusim.recording.readers.common import MOST_EVENTS
+from clusim.recording.readers.goal_order import ANY, Op, Order, Step, play
+from clusim.recording.readers.source import Paths, head, lines, names_of
 
 __all__ = ["EAGER_BYTES", "read"]
 
@@ -38,31 +39,16 @@ _MESSAGE = re.compile(
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 
-@dataclass(slots=True)
-class _Step:
-    """An operation of a rank; `needs` and `starts` are the operations whose end and start it waits for."""
-
-    kind: EventKind
-    line: int
-    label: str
-    size: int = 0
-    peer: int = ABSENT
-    tag: int = 0
-    cpu: int = 0
-    needs: list[int] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-
-
 class _Rank:
     """The operations of one rank while they are read."""
 
     def __init__(self, number: int, where: str) -> None:
         self.number, self.where = number, where
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.labels: dict[str, int] = {}
         self.edges: list[tuple[int, str, str, str]] = []
 
-    def add(self, step: _Step) -> None:
+    def add(self, step: Step) -> None:
         """Append an operation."""
         if step.label:
             if step.label in self.labels:
@@ -84,37 +70,17 @@ class _Rank:
             (step.starts if how == "irequires" else step.needs).append(self.labels[earlier])
         self.edges.clear()
 
-    def order(self) -> list[int]:
-        """Return the operations with all that wait after what they wait for, else as in the file."""
-        waiting = [len(step.needs) + len(step.starts) for step in self.steps]
-        wakes: list[list[int]] = [[] for _ in self.steps]
-        for at, step in enumerate(self.steps):
-            for other in (*step.needs, *step.starts):
-                wakes[other].append(at)
-        ready = [at for at, count in enumerate(waiting) if not count]
-        heapify(ready)
-        found = []
-        while ready:
-            at = heappop(ready)
-            found.append(at)
-            for other in wakes[at]:
-                waiting[other] -= 1
-                if not waiting[other]:
-                    heappush(ready, other)
-        if len(found) < len(self.steps):
-            stuck = next(at for at, count in enumerate(waiting) if count)
-            raise InputError(
-                f"{self.where}:{self.steps[stuck].line}: operations of rank {self.number} wait for each other in a"
-                " circle; remove a requires"
-            )
-        return found
-
 
 def read(paths: Paths) -> Recording:
     """Read a GOAL text file; raises `InputError` that names the line if it makes no sense."""
     names = names_of(paths)
     if len(names) != 1:
         raise InputError(f"{names[1]}: a GOAL schedule is one file; give only {names[0]}")
+    if b"\0" in head(names[0], 4096):
+        raise InputError(
+            f"{names[0]}: is a binary GOAL schedule, as txt2bin writes it, or no GOAL at all; give the text it was made"
+            " from"
+        )
     return _Reader(names[0]).recording()
 
 
@@ -123,7 +89,7 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.num_ranks = 0
+        self.num_ranks = self.count = 0
         self.ranks: dict[int, _Rank] = {}
         self.skipped: Counter[str] = Counter()
 
@@ -142,7 +108,7 @@ class _Reader:
             elif rank is None:
                 rank = self._outside(line, text)
             else:
-                self._inside(rank, line, text)
+                self._operation(rank, line, text)
         if rank is not None:
             raise self._bad(line, f"rank {rank.number} has no closing '}}'; is the file complete?")
         if not self.num_ranks:
@@ -170,7 +136,12 @@ class _Reader:
         self.ranks[number] = _Rank(number, self.name)
         return self.ranks[number]
 
-    def _inside(self, rank: _Rank, line: int, text: str) -> None:
+    def _operation(self, rank: _Rank, line: int, text: str) -> None:
+        self.count += 1
+        if self.count > MOST_EVENTS:
+            raise self._bad(
+                line, f"more than {MOST_EVENTS} operations and requires; use a shorter schedule"
+            )
         needs = _NEEDS.fullmatch(text)
         if needs is not None:
             rank.edges.append((line, needs[1], needs[2], needs[3]))
@@ -179,7 +150,7 @@ class _Reader:
         if calc is not None:
             if int(calc[2]) > MAX_NS:
                 raise self._bad(line, f"calc {calc[2]}: at most {MAX_NS} ns")
-            step = _Step("compute", line, calc[1] or "", int(calc[2]))
+            step = Step("compute", line, calc[1] or "", int(calc[2]))
             self._attributes(step, calc[3])
             rank.add(step)
             return
@@ -191,24 +162,27 @@ class _Reader:
             )
         rank.add(self._message(rank, line, message))
 
-    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> _Step:
+    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> Step:
         kind, word, peer = found[2], found[4], int(found[5])
         if word != ("to" if kind == "send" else "from"):
             raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
-        if not 0 <= peer < self.num_ranks or peer == rank.number:
+        anyone = kind == "recv" and peer == ANY
+        if not anyone and not 0 <= peer < self.num_ranks:
             raise self._bad(
-                line, f"{kind} {word} {peer}: must be another rank of 0..{self.num_ranks - 1}"
+                line, f"{kind} {word} {peer}: must be a rank of 0..{self.num_ranks - 1}"
             )
         if int(found[3]) > MAX_BYTES:
             raise self._bad(line, f"{kind} {found[3]}b: at most 1 TiB")
         event: EventKind = "send" if kind == "send" else "recv"
-        step = _Step(event, line, found[1] or "", int(found[3]), peer)
+        step = Step(event, line, found[1] or "", int(found[3]), peer)
         self._attributes(step, found[6])
-        if step.tag < 0:
-            raise self._bad(line, f"tag {step.tag}: receives of any tag are not supported")
+        if step.tag < (ANY if kind == "recv" else 0):
+            raise self._bad(
+                line, f"tag {step.tag}: must be at least 0; -1 is any, for receives only"
+            )
         return step
 
-    def _attributes(self, step: _Step, text: str) -> None:
+    def _attributes(self, step: Step, text: str) -> None:
         words = text.split()
         for name, value in zip(words[::2], words[1::2], strict=True):
             if name == "tag":
@@ -221,112 +195,173 @@ class _Reader:
     def _finish(self) -> Recording:
         found = Recording("goal", self.name, self.num_ranks)
         found.groups.append(Group("world", tuple(range(self.num_ranks))))
-        messages: Counter[tuple[str, int, int, int]] = Counter()
-        beside = 0
-        for number in sorted(self.ranks):
-            beside += self._events(found, self.ranks[number], messages)
-        if not found.events:
+        steps = {number: self.ranks[number].steps for number in sorted(self.ranks)}
+        if not any(steps.values()):
             raise InputError(f"{self.name}: no rank does anything; nothing can be simulated")
-        lonely = sum(
-            abs(count - messages["recv" if kind == "send" else "send", src, dst, tag])
-            for (kind, src, dst, tag), count in list(messages.items())
-            if kind == "send" or not messages["send", src, dst, tag]
-        )
-        if lonely:
+        order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
+        if order.stuck is not None:
+            order, eager = play(steps, MAX_BYTES), MAX_BYTES
+            self._refuse(order, steps)
             found.assumed.append(
-                f"{lonely} messages have only one end; the other one is taken to be ready"
-            )
-        if beside:
-            found.assumed.append(
-                f"{beside} ranks have calcs of one cpu in several chains; those that nothing orders run side by side"
+                f"with sends above {EAGER_BYTES} bytes that wait for their receivers the ranks wait for each other"
+                " forever; no send waits"
             )
         found.skipped = dict(self.skipped)
+        _Events(self.name, found, steps, order, eager).write()
         return found
 
-    def _events(
-        self, found: Recording, rank: _Rank, messages: Counter[tuple[str, int, int, int]]
-    ) -> bool:
-        """Append the events of a rank; returns whether calcs of one cpu are independent."""
-        event_of: dict[int, int] = {}
-        waits: dict[int, tuple[int, ...]] = {}
-        streams = _Streams()
-        sequences = self._sequences(rank, messages)
-        for at in rank.order():
-            step = rank.steps[at]
-            deps = _waits(rank, at, waits)
-            waits[at] = deps
-            event_of[at] = len(found.events)
-            found.events.append(
-                Event(
-                    step.kind,
-                    rank.number,
-                    streams.of(at, deps, step),
-                    step.label or step.kind,
-                    deps=tuple(event_of[other] for other in deps),
-                    duration_ps=step.size * PS_PER_NS if step.kind == "compute" else ABSENT,
-                    group=ABSENT if step.kind == "compute" else 0,
-                    sequence=sequences.get(at, 0),
-                    bytes=0 if step.kind == "compute" else step.size,
-                    dtype="uint8",
-                    peer=step.peer,
-                    tag=step.tag,
-                    where=f"{self.name}:{step.line}",
-                )
-            )
-        return streams.beside
+    def _refuse(self, order: Order, steps: dict[int, list[Step]]) -> None:
+        if order.stuck is None:
+            return
+        rank, at = order.stuck
+        step = steps[rank][at]
+        what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
+        raise self._bad(
+            step.line,
+            f"{what} of rank {rank} never gets done: operations wait for each other in a circle; remove a requires, or"
+            " change the order of sends and receives",
+        )
 
-    def _sequences(
-        self, rank: _Rank, messages: Counter[tuple[str, int, int, int]]
-    ) -> dict[int, int]:
-        """Return which message of its pair and tag every send and recv is, in the order of the file."""
-        found = {}
-        for at, step in enumerate(rank.steps):
+
+class _Events:
+    """Writes the operations as events, in the order in which they start."""
+
+    def __init__(
+        self, name: str, found: Recording, steps: dict[int, list[Step]], order: Order, eager: int
+    ) -> None:
+        self.name, self.found, self.steps, self.order = name, found, steps, order
+        self.eager_bytes = eager
+        self.event_of: dict[Op, int] = {}
+        self.waits: dict[Op, tuple[int, ...]] = {}
+        self.last: dict[tuple[int, int], int] = {}
+        self.first_cpu: dict[int, int] = {}
+        self.turns = 0
+
+    def write(self) -> None:
+        """Append all events."""
+        number = self._numbers()
+        alone = inside = 0
+        for op in self.order.started:
+            step = self.steps[op.rank][op.at]
+            self.waits[op] = self._waits(op, step)
             if step.kind == "compute":
+                self._calc(op, step)
+            elif op in number:
+                self._message(op, step, *number[op])
+            else:
+                inside += self._inside(op)
+                alone += not self._inside(op)
+                self.event_of[op] = ABSENT
+        if self.turns:
+            self.found.assumed.append(
+                f"calcs that share a cpu without a requires between them take turns as they get ready: {self.turns}"
+            )
+        ends = Counter(number.values())
+        lonely = sum(count < 2 for count in ends.values())
+        if lonely:
+            self.found.assumed.append(
+                f"{lonely} messages have only one end; the other one is taken to be ready"
+            )
+        if inside:
+            self.found.assumed.append(
+                f"sends and receives of a rank with itself take no time: {inside}"
+            )
+        if alone:
+            self.found.skipped["receives from any rank for which there is no send"] = alone
+
+    def _numbers(self) -> dict[Op, tuple[int, int, int, int]]:
+        """Return source, target, tag and number among these of every message whose ends are known."""
+        count: Counter[tuple[int, int, int]] = Counter()
+        found: dict[Op, tuple[int, int, int, int]] = {}
+        sent = {send: recv for recv, send in self.order.match.items()}
+        for op in self.order.started:
+            step = self.steps[op.rank][op.at]
+            if self._inside(op):
                 continue
-            pair = (rank.number, step.peer) if step.kind == "send" else (step.peer, rank.number)
-            key = (step.kind, *pair, step.tag)
-            found[at] = messages[key]
-            messages[key] += 1
+            if step.kind == "send":
+                key = (op.rank, step.peer, step.tag)
+            elif step.kind == "recv" and op not in self.order.match and step.peer != ANY:
+                key = (step.peer, op.rank, max(0, step.tag))
+            else:
+                continue
+            found[op] = (*key, count[key])
+            count[key] += 1
+            if op in sent:
+                found[sent[op]] = found[op]
         return found
 
+    def _inside(self, op: Op) -> bool:
+        """Return whether an operation is a message of a rank to itself."""
+        step = self.steps[op.rank][op.at]
+        send = self.order.match.get(op)
+        return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
 
-def _waits(rank: _Rank, at: int, waits: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the operations whose end an operation waits for.
+    def _waits(self, op: Op, step: Step) -> tuple[int, ...]:
+        """Return the events whose end an operation waits for.
 
-    Who waits for a start waits for what that one waits for; so does who waits for a send that does not block.
-    """
-    step = rank.steps[at]
-    found: list[int] = []
-    for other in step.needs:
-        before = rank.steps[other]
-        free = before.kind == "send" and (before.size <= EAGER_BYTES or step.kind == "recv")
-        found += waits[other] if free else (other,)
-    for other in step.starts:
-        found += waits[other]
-    return tuple(dict.fromkeys(found))
+        Who waits for a start waits for what that one waits for; so does who waits for a send that does not block.
+        """
+        found: list[int] = []
+        for at in step.needs:
+            other = Op(op.rank, at)
+            before = self.steps[op.rank][at]
+            free = before.kind == "send" and before.size <= self.eager_bytes
+            if self.event_of[other] == ABSENT and other in self.order.match:
+                found += self.waits[self.order.match[other]]
+            gone = free or self.event_of[other] == ABSENT
+            found += self.waits[other] if gone else (self.event_of[other],)
+        for at in step.starts:
+            found += self.waits[Op(op.rank, at)]
+        return tuple(dict.fromkeys(found))
 
+    def _calc(self, op: Op, step: Step) -> None:
+        cpu = (op.rank, step.cpu)
+        before = self.last.get(cpu)
+        if before is not None and before not in self.waits[op]:
+            self.turns += not self._follows(self.waits[op], before)
+            self.waits[op] = (*self.waits[op], before)
+        self.last[cpu] = self.event_of[op] = len(self.found.events)
+        self.found.events.append(
+            Event(
+                # Kernels of one GPU share it; the calcs of other cpus must run beside those of the first.
+                "compute" if self.first_cpu.setdefault(op.rank, step.cpu) == step.cpu else "delay",
+                op.rank,
+                f"cpu {step.cpu}",
+                step.label or "calc",
+                deps=self.waits[op],
+                duration_ps=step.size * PS_PER_NS,
+                where=f"{self.name}:{step.line}",
+            )
+        )
 
-class _Streams:
-    """Puts operations that follow each other on one stream, and independent ones on several."""
+    def _follows(self, waits: tuple[int, ...], before: int) -> bool:
+        """Return whether what waits for `waits` waits for `before`, too, as far as a few steps back show."""
+        seen = list(waits)
+        for at in seen:
+            if at == before or len(seen) > 100:
+                return True
+            seen += [d for d in self.found.events[at].deps if d >= before and d not in seen]
+        return False
 
-    def __init__(self) -> None:
-        self.last: dict[int, str] = {}
-        self.count = 0
-        self.beside = False
-        self._cpus: dict[int, set[str]] = {}
-
-    def of(self, at: int, deps: tuple[int, ...], step: _Step) -> str:
-        """Return the stream of an operation, that of the latest it waits for if nothing follows it there yet."""
-        name = next((self.last.pop(other) for other in reversed(deps) if other in self.last), "")
-        if not name:
-            name = str(self.count)
-            self.count += 1
-        self.last[at] = name
-        if step.kind == "compute":
-            own = self._cpus.setdefault(step.cpu, set())
-            own.add(name)
-            self.beside = self.beside or len(own) > 1
-        return name
+    def _message(self, op: Op, step: Step, *key: int) -> None:
+        source, target, tag, sequence = key
+        self.event_of[op] = len(self.found.events)
+        self.found.events.append(
+            Event(
+                step.kind,
+                op.rank,
+                f"{step.kind} {op.at}",
+                step.label or step.kind,
+                deps=self.waits[op],
+                group=0,
+                sequence=sequence,
+                bytes=step.size,
+                dtype="uint8",
+                peer=target if step.kind == "send" else source,
+                tag=tag,
+                where=f"{self.name}:{step.line}",
+            )
+        )
 
 
 def _statements(name: str) -> Iterator[tuple[int, str]]:
