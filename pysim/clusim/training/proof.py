@@ -18,7 +18,7 @@ from clusim.workload.parallel.fold import FoldedBlock, Folder
 __all__ = ["AFFORDABLE", "FoldReport", "State", "affordable", "fold_report", "states"]
 
 AFFORDABLE = 1 << 26
-"""Events for which the default writes out blocks that were not proved: about a minute."""
+"""Events of a run in which the default writes out blocks that were not proved: about half a minute."""
 
 INSTANCE_EVENTS = 200
 """What writing and reading one CTA's program costs, in events of packets."""
@@ -101,7 +101,10 @@ def fold_report(
     )
 
 
-def affordable(blocks: Iterable[FoldedBlock]) -> bool:
-    """Return whether it takes no more than `AFFORDABLE` to write out these blocks and run again."""
+def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
+    """Return whether it takes no more than `AFFORDABLE` to write out these blocks and run again.
+
+    `run_events` are those of the run in which they were folded.
+    """
     events = sum(block.found.hops + INSTANCE_EVENTS * block.found.instances for block in blocks)
-    return events <= AFFORDABLE
+    return run_events + events <= AFFORDABLE

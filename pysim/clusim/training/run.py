@@ -237,7 +237,7 @@ def train(
     fold : str, optional
         Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
         result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
-        all that are left were; ``auto`` does that if it takes no more than a minute or so, and else is ``all``.
+        all that are left were; ``auto`` does that where a run takes no more than half a minute or so, and else is ``all``.
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
 
@@ -308,7 +308,7 @@ def _run_proved(
         start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
         spans = spans_of(run.schedule, start, end)
         rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
-        if not rest or not (always or affordable(rest)):
+        if not rest or not (always or affordable(run.result.grants, rest)):
             return run
         folder.restart(folder.written | {block.number for block in rest})
     return _run(plan, None, steps, options)
