@@ -29,7 +29,7 @@ __all__ = ["command"]
 @click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
 @click.option("--fold", type=click.Choice(["auto", "all", "proved", "none"]), default=None,
-              help="Simulate equal blocks of work once: all, those proved identical, or what is affordable.")  # fmt: skip
+              help="Simulate equal blocks of work once: all, the proved, or what is affordable.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show what every layer computes, moves and keeps; simulate nothing.")  # fmt: skip
 @click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")

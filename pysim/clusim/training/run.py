@@ -237,7 +237,7 @@ def train(
     fold : str, optional
         Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
         result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
-        all that are left were; ``auto`` does that where a run takes no more than half a minute or so, and else is ``all``.
+        all that are left were; ``auto`` does that where a run takes half a minute or less, and else is ``all``.
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
 
