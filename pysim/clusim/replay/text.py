@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.logs.pictures import ranges
 from clusim.replay.report import CallResult, Replay
 from clusim.units import format_size, format_time
 
@@ -25,8 +26,9 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
         lines += ["", "assumed and left out"]
         lines += [f"  {note}" for note in found.notes]
         lines += [f"  skipped: {count} x {what}" for what, count in found.skipped.items()]
-    lines += ["", "communicators", *_communicators(found, everything)]
-    lines += ["", "calls", *_calls(found, everything)]
+    if found.calls:
+        lines += ["", "communicators", *_communicators(found, everything)]
+        lines += ["", "calls", *_calls(found, everything)]
     lines += ["", *_totals(found)]
     return "\n".join(lines)
 
@@ -62,7 +64,9 @@ def _communicators(found: Replay, everything: bool) -> list[str]:
             format_time(comm.time_ps), format_time(comm.other_ps) if found.other else "", comm.used,
         ])  # fmt: skip
     more = len(found.comms) - len(shown)
-    return _table(rows, (7,)) + ([f"  ... {more} more; --all shows them"] if more else [])
+    return _table([rows[0], *_merged(rows[1:])], (7,)) + (
+        [f"  ... {more} more; --all shows them"] if more else []
+    )
 
 
 def _calls(found: Replay, everything: bool) -> list[str]:
@@ -76,7 +80,7 @@ def _calls(found: Replay, everything: bool) -> list[str]:
     ]  # fmt: skip
     if len(found.comms) == 1:
         title[0] = ""
-    rows = [title, *(_row(found, call) for call in calls)]
+    rows = [title, *_merged([_row(found, call) for call in calls])]
     left = (1, 4, 5, 14, 15)
     lines = _table(rows, left)
     if len(calls) < len(found.calls):
@@ -84,6 +88,17 @@ def _calls(found: Replay, everything: bool) -> list[str]:
             f"  ... {len(found.calls) - len(calls)} more, which take less time; --all shows them"
         )
     return lines
+
+
+def _merged(rows: list[list[str]]) -> list[list[str]]:
+    """Return rows in which those that only differ by their communicator are one: symmetric groups."""
+    same: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        same.setdefault(tuple(row[1:]), []).append(row[0])
+    return [
+        [ranges([int(comm) for comm in comms]) if comms[0] else "", *rest]
+        for rest, comms in same.items()
+    ]
 
 
 def _row(found: Replay, call: CallResult) -> list[str]:
