@@ -74,8 +74,7 @@ def test_progress_grows_from_0_to_1(
     assert len(seen) > 10
     assert seen == sorted(seen)
     assert 0 <= seen[0][0] < 0.2
-    # A part of the run grows up to twofold where the computer is fast; the last one may be half of it.
-    assert 0.4 < seen[-1][0] <= 1
+    assert 0.7 < seen[-1][0] <= 1
 
 
 def test_progress_grows_while_equal_messages_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ Progress = Callable[[float, int], None]
 SLICE_S = 0.05
 """Aim for the wall time of one slice: how long Ctrl-C may take to be seen [s]."""
 
+SHOW_S = 0.05
+"""Wall time from which on it is too long to say after every slice how much is done [s]."""
+
 
 class Sink(Protocol):
     """Takes what a run gives while it runs; a trace file is one.
@@ -146,7 +149,7 @@ class Session:
                 progress(self.part_done(), self.engine.now_ps)
                 # On large machines it takes a while to look at all programs: at most one part in twenty.
                 took_s = time.perf_counter() - began_s
-                self._show_at_s = began_s + (20 * took_s if took_s > SLICE_S else 0)
+                self._show_at_s = began_s + (20 * took_s if took_s > SHOW_S else 0)
 
     def _without_proxies(self, records: Array | None) -> Array | None:
         if self._instances is None or records is None:
