@@ -193,6 +193,14 @@ class Context:
             turn = turn * self._width + route // count - 1
         return members[turn % len(members)]
 
+    def head_rail(self, position: int, adapter: int, channel: int) -> int:
+        """Return the rail behind an adapter that a head uses on a channel: every head has all channels, by turns."""
+        rails = self._rail_numbers[self.machine_of[position]]
+        if not rails:
+            return NONE
+        members = rails[adapter % len(rails)]
+        return members[channel % len(members)]
+
     def _ring(self, number: int, route: int) -> Ring:
         channel = self.channel(number)
         order = channel.ring

@@ -109,7 +109,9 @@ def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: b
 
 def _head_rail(context: Context, head: int, position: int, channel: int) -> int:
     adapters = context.comm.machines[context.machine_of[position]].nvls.adapters
-    return context.rail(position, adapters[head][0], channel) if len(adapters) > head else ABSENT
+    if len(adapters) <= head:
+        return ABSENT
+    return context.head_rail(position, adapters[head][0], channel)
 
 
 def _copies(local: _Machine, turn: int, position: int) -> None:
