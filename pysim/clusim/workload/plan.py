@@ -180,7 +180,7 @@ class Plan:
 
     def channels(self, dim: str) -> int | None:
         """Return the channels that the workload asks for in a dimension."""
-        spec = self.workload.communicators.get(dim)  # type: ignore[call-overload]
+        spec = self.workload.communicator(dim)
         return spec.channels if spec is not None else None
 
 

@@ -194,6 +194,10 @@ class Workload(Spec):
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
 
+    def communicator(self, dim: str) -> CommunicatorSpec | None:
+        """Return what is said of the collectives of a dimension, None if nothing is."""
+        return next((spec for name, spec in self.communicators.items() if name == dim), None)
+
 
 def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
     """Return the workload in a file, or the shipped one called so."""

@@ -80,7 +80,6 @@ class Emitter:
         )
         self._loads = self._load_of_ranks()
         self._zones = zones_of(self.plan.fabric)
-        self._settings = {dim: spec for dim, spec in own.communicators.items()}
         if self.nccl is None and own.collectives == "nccl":
             self.nccl = NcclCollectives(self.plan.fabric)
 
@@ -215,7 +214,7 @@ class Emitter:
             try:
                 tasks = self._write(operation, size, stream or own, waits, options)
             except ClusimError as error:
-                if own not in self._settings:
+                if self.plan.workload.communicator(own) is None:
                     raise
                 raise complain(self.plan.workload, ("communicators", own), str(error)) from None
             chosen = self.builder.last_call.algorithm or ""
@@ -244,7 +243,7 @@ class Emitter:
     def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
         """Return what the workload wants of a collective."""
         found: dict[str, Any] = {"dtype": self.plan.precision.dtype}
-        spec = self._settings.get(dim)  # type: ignore[call-overload]
+        spec = self.plan.workload.communicator(dim)
         if spec is not None:
             wanted = {
                 "channels": spec.channels,
