@@ -132,13 +132,21 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     return Guess(best.name, reasons)
 
 
+def _has_gpu(gpu: str) -> Callable[[_Preset], bool]:
+    return lambda preset: preset.gpu == gpu
+
+
+def _has_network(network: str) -> Callable[[_Preset], bool]:
+    return lambda preset: preset.network == network
+
+
 def _gpu_names(log: Log) -> list[_Clue]:
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     clues = []
     for name in names[:2]:
         gpu = next((gpu for pattern, gpu in _GPUS if re.search(pattern, name, re.IGNORECASE)), "")
         if gpu:
-            clues.append(_Clue(f"GPU name {name!r}: {gpu}", lambda p, g=gpu: p.gpu == g, 8, True))  # type: ignore[misc]
+            clues.append(_Clue(f"GPU name {name!r}: {gpu}", _has_gpu(gpu), 8, True))
         else:
             clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 0))
     return clues
@@ -213,7 +221,7 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
         ("IB", "IB"),
     ):
         if re.search(pattern, text):
-            return [_Clue(f"network {text}", lambda p, n=network: p.network == n, 2)]  # type: ignore[misc]
+            return [_Clue(f"network {text}", _has_network(network), 2)]
     if len(ranks.machines) > 1:
         return [_Clue("several machines", lambda p: bool(p.network), 1)]
     return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from json import decoder
+from json import JSONDecoder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ MAX_VALUES = 4_000_000
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,39})(\.\d{1,40})?([eE][-+]?\d{1,4})?")
+_STRINGS = JSONDecoder()
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -137,7 +138,7 @@ class _Reader:
 
     def _string(self) -> str:
         try:
-            text, self.at = decoder.scanstring(self.text, self.at + 1, True)  # type: ignore[attr-defined]
+            text, self.at = _STRINGS.raw_decode(self.text, self.at)
         except ValueError:
             self.fail("a text that does not end, or a bad escape in it")
         return str(text)

@@ -32,7 +32,8 @@ def objects(
     text = part.data.decode("utf-8", "replace")
     at, line, counted = 0, 1, 0
     while True:
-        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        between = _BETWEEN.match(text, at)
+        at = between.end() if between else at
         if at >= len(text):
             return
         line += text.count("\n", counted, at)
