@@ -15,7 +15,7 @@ CLI = ROOT / "cli" / "clusim_cli"
 # Bottom first, by the first name below `clusim`. A module imports only from rows above its own, and from its
 # own package; modules of one row do not know each other.
 FRONT = [
-    {"errors", "version"},
+    {"errors", "version", "ranges"},
     {"units", "resources"},
     {"outcome", "image", "logs"},
     {"hardware"},
@@ -29,7 +29,7 @@ FRONT = [
     {"engine", "reference", "traffic", "deadlock"},
 ]
 BACK = [
-    {"errors", "version"},
+    {"errors", "version", "ranges"},
     {"units"},
     {"outcome"},
     {"bins"},
