@@ -76,8 +76,6 @@ class _Network:
         found, tables = self.found, self.tables
         found.targets["wide"] = len(self.columns)
         found.targets["wide"][self.first_nic :] = self.columns
-        if len(found.machines.template) < 2 and not len(self.switches):
-            return
         nowhere = tables.add_routes(np.array([NONE]))
         found.wide_lo[:] = nowhere
         found.route_lo[self.switches] = nowhere
