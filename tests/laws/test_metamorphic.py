@@ -22,6 +22,7 @@ import yaml
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.collectives import ScheduleBuilder
+from clusim.fabric import check
 from clusim.result import Result
 from support.variants import (
     busiest_ps,
@@ -146,6 +147,18 @@ def test_twice_as_many_links_halve_what_each_of_them_carries(preset: str) -> Non
     part = 2 / 5 if preset == "mi300x" else 1 / 2
     assert most[1] == pytest.approx(most[0] * part, rel=0.03)
     assert before.time_ps * part <= after.time_ps < before.time_ps
+
+
+@pytest.mark.parametrize("preset", ["a100x4-mesh", "mi300x"])
+def test_links_that_prescribed_rings_leave_unused_are_told(preset: str) -> None:
+    data = data_of(preset)
+    doubled = with_links(data, count=lambda old: np.multiply(old, 2).tolist())
+    assert run(doubled, "ring", 1 << 20).time_ps == run(data, "ring", 1 << 20).time_ps
+    ends = sum(2 * link.count for link in fabric_of(data).links if link.cls in ("nvlink", "xgmi"))
+    told = [each.what for each in check(fabric_of(doubled)) if each.what.startswith("rings:")]
+    assert len(told) == 1
+    assert f"leave {ends} of {2 * ends} directions of links between GPUs unused" in told[0]
+    assert not [each for each in check(fabric_of(data)) if each.what.startswith("rings:")]
 
 
 @pytest.mark.parametrize("preset", SWITCHED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from clusim.errors import TopologyError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.check_flow import bisection_Bps, check_flow, network_bisection_Bps
@@ -66,6 +68,7 @@ def check(fabric: Fabric) -> list[Finding]:
     arrays = fabric.lower()
     found += check_links(fabric)
     found += _memory(fabric)
+    found += _rings(fabric)
     found += _deadlock(arrays)
     found += check_flow(fabric, arrays)
     order = {"error": 0, "warning": 1, "info": 2}
@@ -84,6 +87,28 @@ def _memory(fabric: Fabric) -> list[Finding]:
     if not lost:
         return []
     what = f"{listed(lost)}: no host memory; data that PCIe peers may not exchange have nowhere to be staged"
+    return [Finding("warning", what)]
+
+
+def _rings(fabric: Fabric) -> list[Finding]:
+    """Look for links between GPUs that the prescribed rings of a machine leave idle."""
+    ranks = {name: rank for rank, name in enumerate(fabric.ranks)}
+    links: Counter[tuple[int, int]] = Counter()
+    for link in fabric.links:
+        if link.a in ranks and link.b in ranks:
+            for hop in ((ranks[link.a], ranks[link.b]), (ranks[link.b], ranks[link.a])):
+                links[hop] += link.count
+    rings = fabric.ring_orders or ()
+    used = Counter(hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True))
+    if not rings or not all(hop in links for hop in used):
+        return []
+    idle = sum(max(0, count - used[hop]) for hop, count in links.items())
+    if not idle:
+        return []
+    what = (
+        f"rings: leave {idle} of {links.total()} directions of links between GPUs unused; list a ring for"
+        " each, or leave rings out to have them sought"
+    )
     return [Finding("warning", what)]
 
 
