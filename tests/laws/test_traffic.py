@@ -1,7 +1,7 @@
 """What synthetic traffic must take, derived from the rates and latencies of generated fabrics.
 
-Their links carry 50 GB/s, 20 ps a byte, and take 500 ns; a packet of 4,096 B has a header of 64 B, so it occupies a wire
-for T = 4160 x 20 ps; switches store and forward and take 1 ps, and 1 ps later what arrived is visible.
+Their links carry 50 GB/s, 20 ps a byte, and take 500 ns; a packet of 4,096 B has a header of 64 B, so it occupies a
+wire for T = 4160 x 20 ps; switches store and forward and take 1 ps, and 1 ps later what arrived is visible.
 """
 
 from __future__ import annotations
