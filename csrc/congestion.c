@@ -80,26 +80,65 @@ static const clusim_control *control_of(const clusim_sim *s, uint32_t flow) {
 }
 
 static void increase(const clusim_control *c, flow_control *f) {
-    uint32_t least = f->timer_count < f->byte_count ? f->timer_count : f->byte_count;
-    uint32_t most = f->timer_count + f->byte_count - least;
-    if (most >= c->fast_recovery) {
+    uint64_t least = base_umin(f->timer_count, f->byte_count);
+    if (base_umax(f->timer_count, f->byte_count) >= c->fast_recovery) {
         uint64_t over = least > c->fast_recovery ? least - c->fast_recovery : 0;
-        f->target = base_umin(c->line_rate, f->target + (over ? c->hyper * over : c->additive));
+        base_u128 target = f->target + (over ? (base_u128)c->hyper * over : c->additive);
+        f->target = target < c->line_rate ? (uint64_t)target : c->line_rate;
     }
     f->rate = (f->rate + f->target + 1) / 2;
 }
 
-static void advance(const clusim_control *c, flow_control *f, int64_t now) {
-    while (f->alpha_at <= now || f->increase_at <= now) {
-        if (f->alpha_at <= f->increase_at) {
-            f->alpha = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
-            f->alpha_at += c->alpha_timer_ps;
-        } else {
-            f->timer_count++;
-            increase(c, f);
-            f->increase_at += c->increase_timer_ps;
-        }
+/* How often a timer that is due next at `at` has been due by now. */
+static uint64_t times_due(int64_t at, int64_t timer_ps, int64_t now) {
+    return at > now ? 0 : (uint64_t)(now - at) / (uint64_t)timer_ps + 1;
+}
+
+/* Alpha decays until it does no more, in at most 2^16 steps; a flow may have been silent for days.
+ */
+static void advance_alpha(const clusim_control *c, flow_control *f, int64_t now) {
+    uint64_t due = times_due(f->alpha_at, c->alpha_timer_ps, now);
+    f->alpha_at += (int64_t)due * c->alpha_timer_ps;
+    for (; due > 0; due--) {
+        uint32_t next = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
+        if (next == f->alpha) return;
+        f->alpha = next;
     }
+}
+
+/* How many of `due` further steps do what the last one did, adding `up` to rate and target alike:
+ * none if the way of counting changes, or if the target meets the line rate. */
+static uint64_t steady_steps(const clusim_control *c, const flow_control *f, uint64_t up,
+                             uint64_t due) {
+    if (f->timer_count < f->byte_count) return 0;
+    if (f->timer_count < c->fast_recovery)
+        due = base_umin(due, c->fast_recovery - 1 - f->timer_count);
+    return up ? base_umin(due, (c->line_rate - f->target) / up) : due;
+}
+
+/* Rate and target soon climb by the same step each time; such steps are taken together. */
+static void advance_rate(const clusim_control *c, flow_control *f, int64_t now) {
+    uint64_t due = times_due(f->increase_at, c->increase_timer_ps, now);
+    f->increase_at += (int64_t)due * c->increase_timer_ps;
+    while (due > 0) {
+        uint64_t rate = f->rate, target = f->target;
+        f->timer_count++;
+        due--;
+        increase(c, f);
+        uint64_t up = f->target - target;
+        if (f->rate - rate != up) continue;
+        uint64_t steps = steady_steps(c, f, up, due);
+        f->rate += steps * up;
+        f->target += steps * up;
+        f->timer_count += steps;
+        due -= steps;
+    }
+}
+
+/* The two timers do not see what the other does, so their order does not matter. */
+static void advance(const clusim_control *c, flow_control *f, int64_t now) {
+    advance_alpha(c, f, now);
+    advance_rate(c, f, now);
 }
 
 void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {

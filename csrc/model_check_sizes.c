@@ -9,11 +9,14 @@
 
 enum {
     MOST_BURST = 1 << 28,        /* payload of a burst */
-    MOST_WIRE_BYTES = 1 << 29,   /* of a burst; an event carries fewer */
     MOST_VERTEX_SLOTS = 1 << 26, /* of all vertices */
     MOST_CANDIDATES = 1 << 21,   /* of one wire */
-    MOST_STEPS_LEFT = 4096       /* of a byte counter, by one packet */
+    MOST_STEPS_LEFT = 4096,      /* of a byte counter, by one packet */
+    MOST_STEPS = 1 << 24,        /* of a template, and slices of an instance that take no time */
+    LONGEST_FREE_PS = 1024 /
+        RANGE_SLOW_LEAST /* fixed costs below this may be 0 on a fast endpoint */
 };
+enum { RECV = 1, SEND = 2, USES_SEND = 30 }; /* flags of opcodes */
 #define MOST_VOQS (UINT64_C(1) << 28)
 
 /* ---- packets -----------------------------------------------------------------------------------
@@ -34,7 +37,8 @@ static uint64_t occupancy_of(const clusim_format *f, packet_size size) {
         uint64_t full = (exact - 1) * model_up(f, f->header_bytes[kind] + limit) +
                         model_up(f, f->header_bytes[kind] + last);
         uint64_t bytes = (KINDS_BARE >> kind) & 1 ? bare : full;
-        if (bytes >= MOST_WIRE_BYTES || exact * f->control_256[kind] / 256 >= MOST_WIRE_BYTES)
+        if (bytes >= RANGE_WIRE_BYTES_END ||
+            exact * f->control_256[kind] / 256 >= RANGE_WIRE_BYTES_END)
             return 0;
         most = base_umax(most, (bytes * f->service_1024[kind] + 1023) >> 10);
     }
@@ -71,21 +75,40 @@ static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most
     return CLUSIM_OK;
 }
 
-/* A packet's time on a wire is a duration like a latency. */
-static bool is_slow(uint64_t occupancy, uint64_t num, uint64_t den) {
-    return occupancy * den / num >= (uint64_t)RANGE_LATENCY_END;
+/* Least occupancy of a packet on a wire of a format. */
+static uint64_t least_occupancy(const clusim_format *f) {
+    uint64_t least = UINT64_MAX;
+    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+        uint64_t bytes = model_up(f, f->header_bytes[kind] + !((KINDS_BARE >> kind) & 1));
+        least = base_umin(least, (bytes * f->service_1024[kind] + 1023) >> 10);
+    }
+    return least;
+}
+
+/* A packet's time on a wire is a duration like a latency, and no wire is so fast that there is
+ * none. */
+static const char *wrong_rate(const clusim_image *im, uint32_t format, uint64_t most,
+                              const uint64_t rate[2]) {
+    NEED(most * rate[1] / rate[0] < (uint64_t)RANGE_LATENCY_END, "a packet takes 2^56 ps or more");
+    NEED(least_occupancy(&im->formats[format]) * rate[1] >= rate[0],
+         "a packet takes less than a picosecond");
+    return NULL;
 }
 
 static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
     for (uint64_t row = 0; row < im->num_wires; row++) {
         const clusim_wire *w = &im->wires[row];
-        if (is_slow(most[w->format], w->rate_num, w->rate_den))
-            return model_refuse(e, row, "wires", "a packet takes 2^56 ps or more");
+        uint64_t rate[2] = {w->rate_num, w->rate_den};
+        const char *wrong = wrong_rate(im, w->format, most[w->format], rate);
+        if (wrong) return model_refuse(e, row, "wires", wrong);
     }
     for (uint64_t row = 0; row < im->num_faults; row++) {
         const clusim_fault *f = &im->faults[row];
-        if (f->kind == 0 && f->num && is_slow(most[im->wires[f->index].format], f->num, f->den))
-            return model_refuse(e, row, "faults", "a packet takes 2^56 ps or more");
+        if (f->kind || f->num == 0) continue;
+        uint32_t format = im->wires[f->index].format;
+        uint64_t rate[2] = {f->num, f->den};
+        const char *wrong = wrong_rate(im, format, most[format], rate);
+        if (wrong) return model_refuse(e, row, "faults", wrong);
     }
     return CLUSIM_OK;
 }
@@ -115,21 +138,45 @@ static uint64_t steps_of(const clusim_image *im, const clusim_template *t) {
 }
 
 static const char *wrong_template(const clusim_image *im, uint64_t row) {
-    NEED(steps_of(im, &im->templates[row]) <= UINT32_MAX, "more than 2^32 steps");
+    NEED(steps_of(im, &im->templates[row]) <= MOST_STEPS, "more than 2^24 steps");
     return NULL;
 }
 
-/* Slices are numbered in 32 bits. */
-static const char *wrong_length(const clusim_image *im, const clusim_instance *x) {
-    const clusim_template *t = &im->templates[x->template_];
+/* Most slices of one pass through some steps of the template, and of all passes. */
+static base_u128 slices_of(const clusim_instance *x, const clusim_template *t, uint64_t steps) {
     uint64_t loop = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
     uint64_t loops = base_ceil_div(x->length, loop) + 1; /* at least one where primitives sync */
     uint64_t slices = base_ceil_div(x->chunk_bytes, base_umax(x->slice_min, 16));
-    base_u128 all = (base_u128)loops * steps_of(im, t) * base_umin(slices, x->slices);
-    NEED(all <= (base_u128)UINT32_MAX + 1, "more than 2^32 slices");
+    return (base_u128)loops * steps * base_umin(slices, x->slices);
+}
+
+static const clusim_conn *conn_of(const clusim_image *im, const clusim_instance *x, uint32_t at) {
+    return &im->conns[im->inst_conns[x->conn_off + at]];
+}
+
+/* Whether the slices of a primitive may take no time: no data move, and nothing is charged. */
+static bool is_free(const clusim_image *im, const clusim_instance *x, const clusim_prim *p) {
+    uint32_t flags = im->op_flags[p->opcode];
+    if (im->costs[x->cost].fixed_ps >= LONGEST_FREE_PS) return false;
+    if (p->flags) return true;
+    if (flags & ~(uint32_t)(RECV | SEND)) return false;
+    if (flags & SEND && conn_of(im, x, p->send)->kind == 0) return false;
+    return !(flags & RECV) ||
+           (conn_of(im, x, p->recv)->kind != 1 && conn_of(im, x, p->recv)->stage == NONE);
+}
+
+/* Slices are numbered in 32 bits, and many that take no time would not let the run stop. */
+static const char *wrong_length(const clusim_image *im, const clusim_instance *x) {
+    const clusim_template *t = &im->templates[x->template_];
+    uint64_t free_steps = 0;
+    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
+        if (is_free(im, x, &im->prims[p])) free_steps += im->prims[p].repeat;
+    }
+    NEED(slices_of(x, t, steps_of(im, t)) < RANGE_SLICES_END, "2^32 slices or more");
+    NEED(slices_of(x, t, free_steps) <= MOST_STEPS, "more than 2^24 slices that take no time");
     if (t->mode == 0) return NULL;
     base_u128 end = (base_u128)(t->nchunks - 1) * x->stride + x->offset;
-    NEED(end < (base_u128)RANGE_TIME_END, "its chunks end beyond 2^62 bytes");
+    NEED(end < RANGE_OFFSET_END, "its chunks end beyond 2^62 bytes");
     return NULL;
 }
 
@@ -144,11 +191,11 @@ static const char *wrong_instance(const clusim_image *im, uint64_t row) {
     uint64_t bytes = base_umin(x->chunk_bytes, x->length);
     for (uint32_t k = t->prim_lo; k < t->prim_hi; k++) {
         const clusim_prim *p = &im->prims[k];
-        uint32_t ends[] = {im->op_flags[p->opcode] & 1 ? p->recv : NONE,
-                           im->op_flags[p->opcode] & 30 ? p->send : NONE};
+        uint32_t flags = im->op_flags[p->opcode];
+        uint32_t ends[] = {flags & RECV ? p->recv : NONE, flags & USES_SEND ? p->send : NONE};
         for (uint32_t side = 0; side < 2; side++) {
             if (ends[side] == NONE) continue;
-            const clusim_conn *c = &im->conns[im->inst_conns[x->conn_off + ends[side]]];
+            const clusim_conn *c = conn_of(im, x, ends[side]);
             NEED(c->kind == 2 || fits(c, bytes), "a slice may have 2^32 packets");
         }
     }

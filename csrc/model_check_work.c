@@ -319,7 +319,8 @@ static int check_sources(const clusim_image *im, clusim_error *e) {
 static const char *wrong_fault(const clusim_image *im, uint64_t row) {
     const clusim_fault *f = &im->faults[row];
     NEED(f->index < (f->kind ? im->num_endpoints : im->num_wires), "index out of range");
-    NEED(f->kind == 0 || (f->num >= 1 && f->num <= RANGE_SLOW_MOST), "factor out of range");
+    NEED(f->kind == 0 || (f->num >= RANGE_SLOW_LEAST && f->num <= RANGE_SLOW_MOST),
+         "factor out of range");
     NEED(f->kind == 1 || f->num == 0 || f->den >= 1, "rate out of range");
     return NULL;
 }

@@ -5,12 +5,16 @@
 
 #include <stdint.h>
 
-#define RANGE_TIME_END ((int64_t)1 << 62)     /* no time of a run reaches this [ps] */
-#define RANGE_DURATION_END ((int64_t)1 << 61) /* durations and starts in an image [ps] */
-#define RANGE_LATENCY_END ((int64_t)1 << 56)  /* latencies and timers in an image [ps] */
-#define RANGE_PACKETS_END (UINT64_C(1) << 32) /* packets or bursts of a transfer */
-#define RANGE_MOST_BYTES (UINT64_C(1) << 52)  /* a length, an offset or a message [bytes] */
-#define RANGE_SLOW_MOST 16777216 /* of a factor, in 1/1024 */
+#define RANGE_TIME_END ((int64_t)1 << 62)        /* no time of a run reaches this [ps] */
+#define RANGE_DURATION_END ((int64_t)1 << 61)    /* durations and starts in an image [ps] */
+#define RANGE_LATENCY_END ((int64_t)1 << 56)     /* latencies and timers in an image [ps] */
+#define RANGE_PACKETS_END (UINT64_C(1) << 32)    /* packets or bursts of a transfer */
+#define RANGE_WIRE_BYTES_END (UINT64_C(1) << 29) /* a packet or burst on a wire [bytes] */
+#define RANGE_OFFSET_END (UINT64_C(1) << 62)     /* places of chunks in a buffer [bytes] */
+#define RANGE_SLICES_END (UINT64_C(1) << 32)     /* slices of an instance */
+#define RANGE_OWED_256_END (UINT64_C(1) << 62)   /* control bytes owed by a wire [1/256 byte] */
+#define RANGE_SLOW_LEAST 16 /* of a factor, in 1/1024 */
+#define RANGE_SLOW_MOST 16777216
 #define RANGE_NVC_LEAST 1
 #define RANGE_NVC_MOST 8
 
@@ -72,7 +76,7 @@
     F(endpoints, clusim_endpoint, node, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(endpoints, clusim_endpoint, sms, 4, 1, PLAIN, INT64_C(1), UINT64_C(1048576), nothing, 0) \
     F(endpoints, clusim_endpoint, cta_slots, 4, 1, PLAIN, INT64_C(1), UINT64_C(256), nothing, 0) \
-    F(endpoints, clusim_endpoint, slow_1024, 4, 1, PLAIN, INT64_C(1), UINT64_C(16777216), nothing, 0) \
+    F(endpoints, clusim_endpoint, slow_1024, 4, 1, PLAIN, INT64_C(16), UINT64_C(16777216), nothing, 0) \
     F(endpoints, clusim_endpoint, mem_cost16, 4, 1, PLAIN, INT64_C(1), UINT64_C(4294967295), nothing, 0) \
     F(endpoints, clusim_endpoint, deliver_256, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(endpoints, clusim_endpoint, read_256, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \

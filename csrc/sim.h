@@ -264,8 +264,8 @@ typedef struct flow_control {
     int64_t next_at;               /* earliest start of the next packet */
     int64_t alpha_at, increase_at; /* next timers, or NEVER */
     int64_t notified_at;           /* last notification sent, or -1 */
+    uint64_t timer_count, byte_count;
     uint32_t alpha;
-    uint32_t timer_count, byte_count;
 } flow_control;
 
 typedef struct shared_buffer {

@@ -26,12 +26,16 @@ HEAD = """\
 
 #include <stdint.h>
 
-#define RANGE_TIME_END ((int64_t)1 << {time})     /* no time of a run reaches this [ps] */
-#define RANGE_DURATION_END ((int64_t)1 << {duration}) /* durations and starts in an image [ps] */
-#define RANGE_LATENCY_END ((int64_t)1 << {latency})  /* latencies and timers in an image [ps] */
-#define RANGE_PACKETS_END (UINT64_C(1) << {packets}) /* packets or bursts of a transfer */
-#define RANGE_MOST_BYTES (UINT64_C(1) << {bytes})  /* a length, an offset or a message [bytes] */
-#define RANGE_SLOW_MOST {slow} /* of a factor, in 1/1024 */
+#define RANGE_TIME_END ((int64_t)1 << {time})        /* no time of a run reaches this [ps] */
+#define RANGE_DURATION_END ((int64_t)1 << {duration})    /* durations and starts in an image [ps] */
+#define RANGE_LATENCY_END ((int64_t)1 << {latency})     /* latencies and timers in an image [ps] */
+#define RANGE_PACKETS_END (UINT64_C(1) << {packets})    /* packets or bursts of a transfer */
+#define RANGE_WIRE_BYTES_END (UINT64_C(1) << {wire_bytes}) /* a packet or burst on a wire [bytes] */
+#define RANGE_OFFSET_END (UINT64_C(1) << {offset})     /* places of chunks in a buffer [bytes] */
+#define RANGE_SLICES_END (UINT64_C(1) << {slices})     /* slices of an instance */
+#define RANGE_OWED_256_END (UINT64_C(1) << {owed})   /* control bytes owed by a wire [1/256 byte] */
+#define RANGE_SLOW_LEAST {slow_least} /* of a factor, in 1/1024 */
+#define RANGE_SLOW_MOST {slow}
 #define RANGE_NVC_LEAST {least}
 #define RANGE_NVC_MOST {most}
 
@@ -74,7 +78,11 @@ def text() -> str:
             duration=_power(ranges.DURATION_END_PS),
             latency=_power(ranges.LATENCY_END_PS),
             packets=_power(ranges.PACKETS_END),
-            bytes=_power(ranges.MOST_BYTES),
+            wire_bytes=_power(ranges.WIRE_BYTES_END),
+            offset=_power(ranges.OFFSET_END_BYTES),
+            slices=_power(ranges.SLICES_END),
+            owed=_power(ranges.OWED_256_END),
+            slow_least=ranges.RANGES["endpoints"]["slow_1024"].lo,
             slow=ranges.RANGES["endpoints"]["slow_1024"].hi,
             least=ranges.NVC[0],
             most=ranges.NVC[1],

@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 __all__ = [
     "DURATION_END_PS",
     "LATENCY_END_PS",
+    "MEM_BYTES_256_END",
     "OFFSETS",
+    "OFFSET_END_BYTES",
+    "OWED_256_END",
     "PACKETS_END",
     "RANGES",
     "ROWS",
+    "SLICES_END",
     "TABLES",
     "TIME_END_PS",
+    "WIRE_BYTES_END",
     "Range",
     "first_illegal",
     "lengths",
@@ -40,6 +45,21 @@ LATENCY_END_PS = 1 << 56
 
 PACKETS_END = 1 << 32
 """A transfer has fewer packets (or bursts) than this."""
+
+WIRE_BYTES_END = 1 << 29
+"""A packet (or burst) has fewer bytes than this on any wire, headers included."""
+
+OFFSET_END_BYTES = 1 << 62
+"""Every place of a chunk in a buffer is below this [bytes]."""
+
+SLICES_END = 1 << 32
+"""An instance has fewer slices than this."""
+
+OWED_256_END = 1 << 62
+"""A wire owes fewer control bytes than this [1/256 byte]; a run in which one would not is refused."""
+
+MEM_BYTES_256_END = 1 << 64
+"""Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""
 
 NONE = 0xFFFFFFFF
 ANY32 = 0xFFFFFFFF
@@ -159,7 +179,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "node": _index("nodes"),
         "sms": _number(1, 1 << 20, "as those of instances"),
         "cta_slots": _number(1, 256, "four words of bits"),
-        "slow_1024": _number(1, 1 << 24, "16,384 times slower; fits with a fixed cost in 63 bits"),
+        "slow_1024": _number(16, 1 << 24, "64 times faster; times a fixed cost fits in 63 bits"),
         "mem_cost16": _number(1, ANY32, "memory takes some time"),
         "deliver_256": _CHARGE,
         "read_256": _CHARGE,
