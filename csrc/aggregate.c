@@ -1,6 +1,7 @@
 #include "aggregate.h"
 
 #include "node.h"
+#include "unit.h"
 #include "wire.h"
 
 static const clusim_vertex *image_of(const clusim_sim *s, uint32_t vertex) {
@@ -133,11 +134,8 @@ static void admit(clusim_sim *s, uint32_t vertex, uint32_t index) {
         sim_free_packet(s, index);
         return;
     }
-    unit_state *u = &s->units[v->unit];
-    const clusim_unit *image = &s->model->image.units[v->unit];
-    uint64_t work = (uint64_t)children * p->payload * image->cost16;
-    u->clock16 = base_max(u->clock16, (int64_t)((uint64_t)s->now_ps << 16)) + (int64_t)work;
-    sim_event(s, ((u->clock16 + 65535) >> 16) + image->latency_ps, EV_RESULT, v->unit, index);
+    int64_t at = unit_reduce(s, v->unit, (uint64_t)children * p->payload);
+    sim_event(s, at, EV_RESULT, v->unit, index);
 }
 
 void aggregate_up(clusim_sim *s, uint32_t index) {

@@ -34,6 +34,7 @@ void congestion_free_event(clusim_sim *s, uint32_t wire, uint32_t payload) {
     uint32_t vc = payload >> VC_SHIFT;
     pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + vc];
     state->held -= payload & BYTES_MASK;
+    s->wires[wire].credits[vc].available += payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire].xon_bytes) return;
     state->asked = 0;
     sim_event(s, s->now_ps + s->wires[wire].credit_ps, EV_PAUSE, wire, vc << 1);
@@ -80,19 +81,39 @@ static const clusim_control *control_of(const clusim_sim *s, uint32_t flow) {
 }
 
 static void increase(const clusim_control *c, flow_control *f) {
-    uint32_t least = f->timer_count < f->byte_count ? f->timer_count : f->byte_count;
-    uint32_t most = f->timer_count + f->byte_count - least;
-    if (most >= c->fast_recovery) {
+    uint64_t least = base_umin(f->timer_count, f->byte_count);
+    if (base_umax(f->timer_count, f->byte_count) >= c->fast_recovery) {
         uint64_t over = least > c->fast_recovery ? least - c->fast_recovery : 0;
-        f->target = base_umin(c->line_rate, f->target + (over ? c->hyper * over : c->additive));
+        base_u128 target = f->target + (over ? (base_u128)c->hyper * over : c->additive);
+        f->target = target < c->line_rate ? (uint64_t)target : c->line_rate;
     }
     f->rate = (f->rate + f->target + 1) / 2;
 }
 
+static uint32_t decayed(const clusim_control *c, uint32_t alpha) {
+    return (uint32_t)(((uint64_t)alpha * (65536 - c->g_65536)) >> 16);
+}
+
+/* Let the timers of a flow at full rate, whose alpha decays no more, pass: they change nothing but
+ * their own count, which the next notification clears. A flow may have been silent for days. */
+static bool skip_timers(const clusim_control *c, flow_control *f, int64_t now) {
+    if (f->rate != c->line_rate || f->target != c->line_rate || decayed(c, f->alpha) != f->alpha)
+        return false;
+    uint64_t alphas = (uint64_t)base_max(0, now - f->alpha_at) / (uint64_t)c->alpha_timer_ps;
+    uint64_t ups = (uint64_t)base_max(0, now - f->increase_at) / (uint64_t)c->increase_timer_ps;
+    f->alpha_at += (int64_t)alphas * c->alpha_timer_ps;
+    f->increase_at += (int64_t)ups * c->increase_timer_ps;
+    f->timer_count += ups;
+    return true;
+}
+
 static void advance(const clusim_control *c, flow_control *f, int64_t now) {
+    bool skipped = false;
     while (f->alpha_at <= now || f->increase_at <= now) {
+        if (!skipped) skipped = skip_timers(c, f, now);
+        if (f->alpha_at > now && f->increase_at > now) break;
         if (f->alpha_at <= f->increase_at) {
-            f->alpha = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
+            f->alpha = decayed(c, f->alpha);
             f->alpha_at += c->alpha_timer_ps;
         } else {
             f->timer_count++;
@@ -113,7 +134,8 @@ void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {
         increase(c, f);
     }
     int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
-    f->next_at = base_max(f->next_at, s->now_ps) + gap;
+    f->next_at = base_max(f->next_at, s->now_ps) + gap; /* below 2^62 + 2^58 */
+    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) sim_flow_beyond(s, flow);
 }
 
 void congestion_notify(clusim_sim *s, const packet *p) {
@@ -133,8 +155,7 @@ void congestion_notify_event(clusim_sim *s, uint32_t flow) {
     f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
     f->rate = base_umax(c->min_rate, f->rate - cut);
-    f->alpha = (uint32_t)base_umin(65536, (((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16) +
-                                              c->g_65536);
+    f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;
     f->alpha_at = s->now_ps + c->alpha_timer_ps;

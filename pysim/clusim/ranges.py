@@ -6,7 +6,16 @@ module; `csrc/ranges.h` is written from it.
 
 from __future__ import annotations
 
-__all__ = ["DURATION_END_PS", "PACKETS_END", "TIME_END_PS"]
+__all__ = [
+    "DURATION_END_PS",
+    "MEM_BYTES_256_END",
+    "OFFSET_END_BYTES",
+    "OWED_256_END",
+    "PACKETS_END",
+    "SLICES_END",
+    "TIME_END_PS",
+    "WIRE_BYTES_END",
+]
 
 TIME_END_PS = 1 << 62
 """No time of a run reaches this [ps]: 53 days of simulated time. A run that would is refused."""
@@ -16,3 +25,18 @@ DURATION_END_PS = 1 << 61
 
 PACKETS_END = 1 << 32
 """A transfer has fewer packets (or bursts) than this."""
+
+WIRE_BYTES_END = 1 << 29
+"""A packet (or burst) has fewer bytes than this on any wire, headers included."""
+
+OFFSET_END_BYTES = 1 << 62
+"""Every place of a chunk in a buffer is below this [bytes]."""
+
+SLICES_END = 1 << 32
+"""An instance has fewer slices than this."""
+
+OWED_256_END = 1 << 62
+"""A wire owes fewer control bytes than this [1/256 byte]; a run in which one would not is refused."""
+
+MEM_BYTES_256_END = 1 << 64
+"""Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""

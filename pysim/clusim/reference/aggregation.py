@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
@@ -59,9 +60,8 @@ def _admit(machine: Machine, vertex: Vertex, packet: Packet) -> None:
     vertex.open.pop(packet.number, None)
     unit = machine.units[vertex.spec.unit]
     time_ps = unit.reduce(machine.now_ps, children * packet.p)
-    machine.agenda.add(
-        time_ps, Class.RESULT, lambda: _result(machine, vertex, packet), (unit.index, 0)
-    )
+    who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
+    machine.plan(time_ps, Class.RESULT, lambda: _result(machine, vertex, packet), who, order)
 
 
 def _result(machine: Machine, vertex: Vertex, packet: Packet) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.outcome import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.specs import ControlSpec
 
@@ -19,12 +20,20 @@ class _Timer:
     period_ps: int
     due_ps: int | None = None
 
+    def skip(self, now_ps: int) -> int:
+        """Let all whole periods before `now_ps` pass; return how many."""
+        if self.due_ps is None or self.due_ps > now_ps:
+            return 0
+        periods = (now_ps - self.due_ps) // self.period_ps
+        self.due_ps += periods * self.period_ps
+        return periods
+
 
 class RateControl:
-    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps."""
+    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps. `who` has the flow."""
 
-    def __init__(self, spec: ControlSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:
+        self.spec, self.who = spec, who
         self.rate = self.target = spec.line_rate
         self.alpha = _ONE
         self.next_ps = 0
@@ -63,8 +72,11 @@ class RateControl:
 
     def advance(self, now_ps: int) -> None:
         """Handle every timer that is due by now, in order of time, alpha first."""
+        timers = [self._alpha_timer, self._increase_timer]
         while True:
-            timers = [self._alpha_timer, self._increase_timer]
+            if self._at_rest():
+                self._alpha_timer.skip(now_ps)
+                self._by_time += self._increase_timer.skip(now_ps)
             due = [t for t in timers if t.due_ps is not None and t.due_ps <= now_ps]
             if not due:
                 return
@@ -75,6 +87,11 @@ class RateControl:
             else:
                 self._by_time += 1
                 self._increase()
+
+    def _at_rest(self) -> bool:
+        """Say whether timers change nothing but their count any more: a flow may be silent for days."""
+        full = self.rate == self.target == self.spec.line_rate
+        return full and self.alpha == (self.alpha * (_ONE - self.spec.g_65536)) >> 16
 
     def _increase(self) -> None:
         spec, recovery = self.spec, self.spec.fast_recovery
