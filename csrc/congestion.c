@@ -34,6 +34,7 @@ void congestion_free_event(clusim_sim *s, uint32_t wire, uint32_t payload) {
     uint32_t vc = payload >> VC_SHIFT;
     pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + vc];
     state->held -= payload & BYTES_MASK;
+    s->wires[wire].credits[vc].available += payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire].xon_bytes) return;
     state->asked = 0;
     sim_event(s, s->now_ps + s->wires[wire].credit_ps, EV_PAUSE, wire, vc << 1);
@@ -89,6 +90,10 @@ static void increase(const clusim_control *c, flow_control *f) {
     f->rate = (f->rate + f->target + 1) / 2;
 }
 
+static uint32_t decayed(const clusim_control *c, uint32_t alpha) {
+    return (uint32_t)(((uint64_t)alpha * (65536 - c->g_65536)) >> 16);
+}
+
 /* How often a timer that is due next at `at` has been due by now. */
 static uint64_t times_due(int64_t at, int64_t timer_ps, int64_t now) {
     return at > now ? 0 : (uint64_t)(now - at) / (uint64_t)timer_ps + 1;
@@ -100,7 +105,7 @@ static void advance_alpha(const clusim_control *c, flow_control *f, int64_t now)
     uint64_t due = times_due(f->alpha_at, c->alpha_timer_ps, now);
     f->alpha_at += (int64_t)due * c->alpha_timer_ps;
     for (; due > 0; due--) {
-        uint32_t next = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
+        uint32_t next = decayed(c, f->alpha);
         if (next == f->alpha) return;
         f->alpha = next;
     }
@@ -152,7 +157,8 @@ void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {
         increase(c, f);
     }
     int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
-    f->next_at = base_max(f->next_at, s->now_ps) + gap;
+    f->next_at = base_max(f->next_at, s->now_ps) + gap; /* below 2^62 + 2^58 */
+    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) sim_flow_beyond(s, flow);
 }
 
 void congestion_notify(clusim_sim *s, const packet *p) {
@@ -172,8 +178,7 @@ void congestion_notify_event(clusim_sim *s, uint32_t flow) {
     f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
     f->rate = base_umax(c->min_rate, f->rate - cut);
-    f->alpha = (uint32_t)base_umin(65536, (((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16) +
-                                              c->g_65536);
+    f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;
     f->alpha_at = s->now_ps + c->alpha_timer_ps;

@@ -100,10 +100,16 @@ static inline model_legs model_legs_of(uint32_t via_first, uint32_t via_last, ui
     return legs;
 }
 
+/* est(b) where b*den has more than 63 bits; INT64_MAX stands for anything longer. */
+int64_t model_est_long(const rate_class *r, uint64_t bytes);
+
 /* est(b) of the contract: ceil(b*den/num). */
 static inline int64_t model_est(const rate_class *r, uint64_t bytes) {
-    if (LIKELY(r->num == 1)) return (int64_t)(bytes * r->den);
-    return (int64_t)base_ceil_div(bytes * r->den, r->num);
+    uint64_t work;
+    if (UNLIKELY(__builtin_mul_overflow(bytes, r->den, &work) || work >> 63))
+        return model_est_long(r, bytes);
+    if (LIKELY(r->num == 1)) return (int64_t)work;
+    return (int64_t)base_ceil_div(work, r->num);
 }
 
 static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {

@@ -304,6 +304,9 @@ static int count_sources(const clusim_image *im, clusim_error *e, uint32_t *slot
             taken[k] = 1;
         }
     }
+    for (uint64_t k = 0; k < im->num_messages; k++) {
+        if (!taken[k]) return model_refuse(e, k, "messages", "has no source");
+    }
     return CLUSIM_OK;
 }
 

@@ -74,6 +74,14 @@ static const char *walk_once(walk *w, uint32_t node, uint32_t target) {
     return wrong;
 }
 
+/* The node to which a first wire leads, on the way to a target beyond. */
+static uint32_t first_node(walk *w, uint32_t wire, uint32_t target) {
+    uint32_t node = w->im->wires[wire].dst;
+    if (w->im->nodes[node].endpoint != NONE && node != w->im->targets[target].node)
+        w->has_relays = true;
+    return node;
+}
+
 /* From a node over all targets. */
 static const char *walk_legs(walk *w, uint32_t node, model_legs legs) {
     for (uint32_t k = 0; k < legs.count; k++) {
@@ -89,7 +97,8 @@ static const char *walk_out(walk *w, uint32_t endpoint, uint32_t group, model_le
     const clusim_image *im = w->im;
     if (group == NONE) return walk_legs(w, im->endpoints[endpoint].node, legs);
     for (uint32_t k = im->group_off[group]; k < im->group_off[group + 1]; k++) {
-        const char *wrong = walk_legs(w, im->wires[im->group_wires[k]].dst, legs);
+        uint32_t node = first_node(w, im->group_wires[k], legs.targets[0]);
+        const char *wrong = walk_legs(w, node, legs);
         if (wrong) return wrong;
     }
     return NULL;
@@ -99,8 +108,7 @@ static const char *walk_out(walk *w, uint32_t endpoint, uint32_t group, model_le
 static const char *walk_back(walk *w, uint32_t wire, uint32_t requester) {
     uint32_t reverse = w->im->wires[wire].reverse;
     if (reverse == NONE) return "a response has no wire back";
-    if (w->im->nodes[w->im->wires[reverse].dst].endpoint == requester) return NULL;
-    return walk_once(w, w->im->wires[reverse].dst, requester);
+    return walk_once(w, first_node(w, reverse, requester), requester);
 }
 
 /* Requests that come by the routes, from a node on, and their responses. */
@@ -122,7 +130,7 @@ static const char *walk_read(walk *w, uint32_t group, uint32_t requester, uint32
     if (group == NONE)
         return walk_there_and_back(w, im->endpoints[requester].node, requester, responder);
     for (uint32_t k = im->group_off[group]; k < im->group_off[group + 1]; k++) {
-        uint32_t wire = im->group_wires[k], node = im->wires[wire].dst;
+        uint32_t wire = im->group_wires[k], node = first_node(w, wire, responder);
         bool there = node == im->endpoints[responder].node;
         const char *wrong = there ? walk_back(w, wire, requester)
                                   : walk_there_and_back(w, node, requester, responder);

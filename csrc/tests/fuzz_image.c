@@ -63,7 +63,7 @@ typedef struct image_case {
 } image_case;
 
 static struct {
-    uint64_t cases, refused, done, deadlocks, unfinished, endless, events;
+    uint64_t cases, refused, done, deadlocks, unfinished, beyond, events;
 } tally;
 
 static image_case *present; /* what to save if the program dies */
@@ -194,7 +194,7 @@ static void run_sim(clusim_sim *s, const image_case *c) {
     int status;
     uint64_t events = 0;
     do {
-        status = clusim_sim_run(s, RANGE_TIME_END, MOST_EVENTS - events);
+        status = clusim_sim_run(s, INT64_MAX, MOST_EVENTS - events);
         while (clusim_sim_take_records(s, records, 4096)) continue;
         events = clusim_sim_num_events(s);
     } while (status == CLUSIM_STOP_RECORDS && events < MOST_EVENTS);
@@ -204,7 +204,7 @@ static void run_sim(clusim_sim *s, const image_case *c) {
     tally.done += status == CLUSIM_STOP_DONE;
     tally.deadlocks += status == CLUSIM_STOP_DEADLOCK;
     tally.unfinished += status == CLUSIM_STOP_EVENTS || status == CLUSIM_STOP_RECORDS;
-    tally.endless += status < 0;
+    tally.beyond += status == CLUSIM_ERR_RANGE;
     if (status != CLUSIM_STOP_DONE) return;
     if (clusim_sim_check(s, &error) == CLUSIM_ERR_CONSERVATION)
         finding("conservation: %s", error.message);
@@ -425,8 +425,9 @@ int main(int argc, char **argv) {
     for (uint64_t k = 0; k < count; k++) free_case(&corpus[k]);
     free(corpus);
     printf("seed %" PRIu64 ": %" PRIu64 " cases, %" PRIu64 " refused, %" PRIu64 " done, %" PRIu64
-           " deadlocks, %" PRIu64 " unfinished, %" PRIu64 " given up, %" PRIu64 " events\n",
+           " deadlocks, %" PRIu64 " unfinished, %" PRIu64 " beyond the ranges, %" PRIu64
+           " events\n",
            o.seed, tally.cases, tally.refused, tally.done, tally.deadlocks, tally.unfinished,
-           tally.endless, tally.events);
+           tally.beyond, tally.events);
     return 0;
 }

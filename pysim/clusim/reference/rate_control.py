@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.outcome import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.specs import ControlSpec
 
@@ -29,10 +30,10 @@ class _Timer:
 
 
 class RateControl:
-    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps."""
+    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps. `who` has the flow."""
 
-    def __init__(self, spec: ControlSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:
+        self.spec, self.who = spec, who
         self.rate = self.target = spec.line_rate
         self.alpha = _ONE
         self.next_ps = 0
