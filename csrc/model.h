@@ -141,8 +141,12 @@ static inline uint64_t model_occupancy(const clusim_format *f, uint32_t kind, ui
     return ((uint64_t)wire_bytes * f->service_1024[kind] + 1023) >> 10;
 }
 
+static inline uint32_t model_part_size(const uint32_t *off, uint32_t part) {
+    return off[part + 1] - off[part];
+}
+
 static inline uint32_t model_group_size(const clusim_model *m, uint32_t group) {
-    return m->image.group_off[group + 1] - m->image.group_off[group];
+    return model_part_size(m->image.group_off, group);
 }
 
 static inline const uint32_t *model_group(const clusim_model *m, uint32_t group) {

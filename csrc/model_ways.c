@@ -10,14 +10,19 @@
 
 enum { KNOWN = 1 << 12 };
 
+typedef struct way_step {
+    uint32_t node, next; /* next wire of its route to go over */
+} way_step;
+
 typedef struct walk {
     const clusim_image *im;
-    uint32_t *seen;  /* owned; per node: number of the walk that came by last */
-    uint32_t *stack; /* owned; nodes to go on from */
-    uint32_t number; /* of the present walk */
+    uint32_t *seen;  /* owned; per node: number of the walk that is on it, plus 1 if it is done */
+    way_step *stack; /* owned; the way from its start to where it is */
+    uint32_t number; /* of the present walk, even */
     bool has_relays;
-    bool records;       /* whether a walk notes the wires by which it arrives */
-    uint32_t *arrivals; /* owned */
+    const clusim_conn *multicast; /* whose packets must fit in the buffers on the way, or NULL */
+    bool records;                 /* whether a walk notes the wires by which it arrives */
+    uint32_t *arrivals;           /* owned */
     uint32_t num_arrivals;
     uint32_t known_from[KNOWN], known_to[KNOWN]; /* ways that were walked, by hash */
 } walk;
@@ -28,38 +33,56 @@ static uint32_t slot_of(uint32_t from, uint32_t to) {
            KNOWN;
 }
 
-/* Visit what may come after a node on the way to a target. */
-static const char *go_on(walk *w, uint32_t node, uint32_t target, uint32_t *height) {
+/* Whether no buffer of a wire ever has room for a multicast. Nobody waits for one, so that the run
+ * would end with the packet in the fabric. */
+static bool is_stuck(const clusim_image *im, const clusim_conn *c, const clusim_wire *x) {
+    if (c == NULL || x->xoff_bytes) return false;
+    const clusim_format *f = &im->formats[x->format];
+    uint32_t full = c->packet_bytes * c->burst;
+    uint32_t exact = model_exact(f, MCAST, full, c->packet_bytes);
+    return model_wire_bytes(f, MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
+}
+
+/* Look at the next wire of the route at the top of the stack, and go over it. */
+static const char *go_on(walk *w, uint32_t target, uint32_t *height) {
     const clusim_image *im = w->im;
-    uint32_t goal = im->targets[target].node, group = model_route_in(im, node, target);
+    way_step *top = &w->stack[*height - 1];
+    uint32_t goal = im->targets[target].node, group = model_route_in(im, top->node, target);
     if (group == NONE) return "no route between the two ends";
-    for (uint32_t k = im->group_off[group]; k < im->group_off[group + 1]; k++) {
-        const clusim_wire *x = &im->wires[im->group_wires[k]];
-        if (x->src != node) return "a route does not leave its node";
-        if (x->dst == goal) {
-            if (w->records) w->arrivals[w->num_arrivals++] = im->group_wires[k];
-            continue;
-        }
-        if (w->seen[x->dst] == w->number) continue;
-        if (im->nodes[x->dst].endpoint != NONE) w->has_relays = true;
-        w->seen[x->dst] = w->number;
-        w->stack[(*height)++] = x->dst;
+    if (top->next == model_part_size(im->group_off, group)) {
+        w->seen[top->node] = w->number + 1;
+        --*height;
+        return NULL;
     }
+    uint32_t wire = im->group_wires[im->group_off[group] + top->next++];
+    const clusim_wire *x = &im->wires[wire];
+    if (x->src != top->node) return "a route does not leave its node";
+    if (is_stuck(im, w->multicast, x)) return "a multicast packet is larger than a buffer";
+    if (x->dst == goal) {
+        if (w->records) w->arrivals[w->num_arrivals++] = wire;
+        return NULL;
+    }
+    if (w->seen[x->dst] == w->number) return "routes lead in a circle";
+    if (w->seen[x->dst] == w->number + 1) return NULL;
+    if (im->nodes[x->dst].endpoint != NONE) w->has_relays = true;
+    w->seen[x->dst] = w->number;
+    w->stack[(*height)++] = (way_step){x->dst, 0};
     return NULL;
 }
 
-/* Walk all ways from a node to a target; afterwards `seen` marks the nodes before the target. */
+/* Walk all ways from a node to a target. */
 static const char *walk_from(walk *w, uint32_t node, uint32_t target) {
-    if (++w->number == 0) {
+    w->number += 2;
+    if (w->number >= UINT32_MAX - 2) {
         memset(w->seen, 0, (w->im->num_nodes + 1) * sizeof *w->seen);
-        w->number = 1;
+        w->number = 2;
     }
     if (node == w->im->targets[target].node) return NULL;
     uint32_t height = 1;
-    w->stack[0] = node;
+    w->stack[0] = (way_step){node, 0};
     w->seen[node] = w->number;
     while (height) {
-        const char *wrong = go_on(w, w->stack[--height], target, &height);
+        const char *wrong = go_on(w, target, &height);
         if (wrong) return wrong;
     }
     return NULL;
@@ -158,7 +181,9 @@ static const char *ways_of_multimem(walk *w, const clusim_conn *c) {
     for (uint32_t k = im->group_off[c->first_group]; k < im->group_off[c->first_group + 1]; k++) {
         uint32_t node = im->wires[im->group_wires[k]].dst;
         for (uint32_t j = im->mgroup_off[c->mgroup]; j < im->mgroup_off[c->mgroup + 1]; j++) {
-            const char *wrong = walk_once(w, node, im->mgroup_members[j]);
+            w->multicast = c;
+            const char *wrong = walk_from(w, node, im->mgroup_members[j]);
+            w->multicast = NULL;
             if (wrong) return wrong;
         }
     }

@@ -188,14 +188,20 @@ static void read_out(clusim_sim *s, const image_case *c) {
     free(memory);
 }
 
+static void take_records(clusim_sim *s) {
+    size_t count = clusim_sim_num_records(s);
+    clusim_record *records = malloc((count + 1) * sizeof *records);
+    if (clusim_sim_take_records(s, records, count) != count) finding("records are missing");
+    free(records);
+}
+
 static void run_sim(clusim_sim *s, const image_case *c) {
-    static clusim_record records[4096];
     clusim_error error;
     int status;
     uint64_t events = 0;
     do {
         status = clusim_sim_run(s, INT64_MAX, MOST_EVENTS - events);
-        while (clusim_sim_take_records(s, records, 4096)) continue;
+        take_records(s);
         events = clusim_sim_num_events(s);
     } while (status == CLUSIM_STOP_RECORDS && events < MOST_EVENTS);
     tally.events += events;
