@@ -2,6 +2,7 @@
  *
  *     fuzz_image --cases 10000 --seed 1 --save DIR CORPUS...    mutate files of the corpus
  *     fuzz_image --replay FILE...                               run files as they are
+ *     fuzz_image --write 17 --seed 1 --save DIR CORPUS...       save case 17 without running it
  *
  * Every case is checked, and if it is accepted, run for some events, drained, balanced and read
  * out. What the sanitizers find, an assertion, a hang, an allocation beyond reason and an imbalance
@@ -68,6 +69,7 @@ static struct {
 
 static image_case *present; /* what to save if the program dies */
 static const char *save_dir;
+static const char *program;
 
 enum { MOST_ROWS_ADDED = 4, MOST_EVENTS = 20000, CPU_SECONDS = 5 };
 
@@ -138,7 +140,7 @@ static void on_death(void) {
     if (present == NULL || save_dir == NULL) return;
     snprintf(path, sizeof path, "%s/case-%d-%" PRIu64 ".img", save_dir, (int)getpid(), tally.cases);
     save_case(path);
-    int n = snprintf(line, sizeof line, "saved; replay with: fuzz_image --replay %s\n", path);
+    int n = snprintf(line, sizeof line, "saved; replay with: %s --replay %s\n", program, path);
     if (n > 0) put(2, line, (size_t)n);
     present = NULL;
 }
@@ -371,12 +373,13 @@ static void free_case(image_case *c) {
 
 typedef struct options {
     uint64_t cases, seed;
+    uint64_t only; /* case to save, or UINT64_MAX */
     bool replay;
     int first_file;
 } options;
 
 static options read_options(int argc, char **argv) {
-    options o = {.cases = 10000, .seed = 1};
+    options o = {.cases = 10000, .seed = 1, .only = UINT64_MAX};
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
         if (strcmp(argv[i], "--replay") == 0) {
@@ -385,6 +388,9 @@ static options read_options(int argc, char **argv) {
             o.cases = strtoull(argv[++i], NULL, 10);
         } else if (i + 1 < argc && strcmp(argv[i], "--seed") == 0) {
             o.seed = strtoull(argv[++i], NULL, 10);
+        } else if (i + 1 < argc && strcmp(argv[i], "--write") == 0) {
+            o.only = strtoull(argv[++i], NULL, 10);
+            o.cases = o.only + 1;
         } else if (i + 1 < argc && strcmp(argv[i], "--save") == 0) {
             save_dir = argv[++i];
         } else {
@@ -397,17 +403,24 @@ static options read_options(int argc, char **argv) {
 
 static void fuzz(const options *o, const image_case *corpus, uint64_t count) {
     image_case damaged = {0};
-    for (uint64_t n = 0; n < o->cases; n++) {
+    for (uint64_t n = o->only == UINT64_MAX ? 0 : o->only; n < o->cases; n++) {
         random_state = o->seed * UINT64_C(0x9E3779B97F4A7C15) + n;
         next_random();
         copy_case(&damaged, &corpus[below(count)]);
         mutate(&damaged);
-        run_case(&damaged);
+        if (o->only == UINT64_MAX) {
+            run_case(&damaged);
+        } else {
+            present = &damaged;
+            tally.cases = n;
+            on_death();
+        }
     }
     free_case(&damaged);
 }
 
 int main(int argc, char **argv) {
+    program = argv[0];
     options o = read_options(argc, argv);
     uint64_t count = (uint64_t)(argc - o.first_file);
     if (argc <= o.first_file) {
