@@ -70,6 +70,9 @@ int model_check_image(const clusim_image *image, clusim_error *error, bool *has_
  */
 int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
 
+/* Counts and sizes that follow from several rows, after everything else. */
+int model_check_sizes(const clusim_image *image, clusim_error *error);
+
 /* The part about connections, programs and traffic, after that about routes. */
 int model_check_work(const clusim_image *image, clusim_error *error);
 

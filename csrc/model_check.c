@@ -167,5 +167,6 @@ int model_check_image(const clusim_image *im, clusim_error *e, bool *has_relays)
     };
     int status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
     if (status == CLUSIM_OK) status = model_check_routes(im, e, has_relays);
-    return status == CLUSIM_OK ? model_check_work(im, e) : status;
+    if (status == CLUSIM_OK) status = model_check_work(im, e);
+    return status == CLUSIM_OK ? model_check_sizes(im, e) : status;
 }

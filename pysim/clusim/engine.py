@@ -13,7 +13,15 @@ import numpy as np
 from clusim._engine import ffi, lib
 from clusim.errors import InternalError, ScheduleError
 from clusim.image import DTYPES, OPCODES, Array, Image
-from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Beyond, Stop, range_exceeded
+from clusim.outcome import (
+    INSTANCE_STATE,
+    NEVER,
+    RECORD,
+    WIRE_COUNTERS,
+    Beyond,
+    Stop,
+    range_exceeded,
+)
 
 __all__ = ["Simulation", "__version__"]
 

@@ -15,6 +15,7 @@ __all__ = [
     "SLICES_END",
     "TIME_END_PS",
     "WIRE_BYTES_END",
+    "packets_refused",
 ]
 
 TIME_END_PS = 1 << 62
@@ -40,3 +41,11 @@ OWED_256_END = 1 << 62
 
 MEM_BYTES_256_END = 1 << 64
 """Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""
+
+
+def packets_refused(size_bytes: int, packet_bytes: int) -> str:
+    """Return why a transfer of a size has too many packets of another [bytes]; empty if it has not."""
+    packets = -(-size_bytes // packet_bytes)
+    if packets < PACKETS_END:
+        return ""
+    return f"{packets} packets; at most 2^32-1: larger packets or bursts"

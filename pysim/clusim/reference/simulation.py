@@ -13,6 +13,7 @@ from clusim.reference import ends
 from clusim.reference.agenda import Class
 from clusim.reference.arbitration import phase_b
 from clusim.reference.arithmetic import mix
+from clusim.reference.limits import check_sizes
 from clusim.reference.machine import Machine
 from clusim.reference.model import Model
 from clusim.reference.schedule import Schedule
@@ -53,6 +54,7 @@ class Simulation:
     def __init__(self, image: Image, records: bool = True) -> None:
         self.now_ps = 0
         self._machine = Machine(Model(image))
+        check_sizes(self._machine.model)
         self._schedule = Schedule(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
