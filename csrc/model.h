@@ -69,8 +69,9 @@ int model_check_image(const clusim_image *image, clusim_error *error, bool *has_
 
 int model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
 int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
-int model_check_work(const clusim_image *image, clusim_error *error);  /* programs, traffic */
-int model_check_sizes(const clusim_image *image, clusim_error *error); /* products of numbers */
+int model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
+int model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
+int model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
 int model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
 typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);

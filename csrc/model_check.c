@@ -137,5 +137,6 @@ int model_check_image(const clusim_image *im, clusim_error *e, bool *has_relays)
     if (status == CLUSIM_OK) status = model_check_routes(im, e, has_relays);
     if (status == CLUSIM_OK) status = model_check_work(im, e);
     if (status == CLUSIM_OK) status = model_check_sizes(im, e);
+    if (status == CLUSIM_OK) status = model_check_bounds(im, e);
     return status == CLUSIM_OK ? model_check_ways(im, e, has_relays) : status;
 }

@@ -1,261 +1,137 @@
-/* model_check_sizes.c - products of legal numbers that the engine computes: they fit in its types,
- * and what the image makes the engine allocate or walk through has an end.
+/* model_check_sizes.c - counts and sizes that follow from several rows of an image: packets of a
+ * transfer, bytes of a packet on a wire, places in a buffer, slices of an instance (contract,
+ * section 1). The single rows were checked before.
  */
 #include "model.h"
-#include "ranges.h"
 
-#define NEED(cond, what)                                                                           \
-    if (!(cond)) return what
+typedef unsigned long long ull;
 
-enum {
-    MOST_BURST = 1 << 28,                     /* payload of a burst */
-    MOST_VERTEX_SLOTS = 1 << 26,              /* of all vertices */
-    MOST_CANDIDATES = 1 << 21,                /* of one wire */
-    MOST_STEPS_LEFT = 4096,                   /* of a byte counter, by one packet */
-    MOST_STEPS = 1 << 24,                     /* of a template */
-    MOST_FREE_SLICES = 1 << 22,               /* of an instance, that take no time */
-    LONGEST_FREE_PS = 1024 / RANGE_SLOW_LEAST /* cheaper ones may be free on fast endpoints */
-};
-enum { RECV = 1, SEND = 2, USES_SEND = 30 }; /* flags of opcodes */
-#define MOST_VOQS (UINT64_C(1) << 28)
-
-/* ---- packets -----------------------------------------------------------------------------------
- */
-
-typedef struct packet_size {
-    uint64_t packet, burst;
-} packet_size;
-
-/* Greatest occupancy of a burst on a wire of a format, of all kinds; 0 if one is too large. */
-static uint64_t occupancy_of(const clusim_format *f, packet_size size) {
-    uint64_t most = 0, payload = size.packet * size.burst;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
-        uint64_t limit = base_umin(size.packet, f->limit_bytes[kind]);
-        uint64_t exact = base_ceil_div(payload, limit);
-        uint64_t bare = exact * model_up(f, f->header_bytes[kind]);
-        uint64_t last = payload - (exact - 1) * limit;
-        uint64_t full = (exact - 1) * model_up(f, f->header_bytes[kind] + limit) +
-                        model_up(f, f->header_bytes[kind] + last);
-        uint64_t bytes = (KINDS_BARE >> kind) & 1 ? bare : full;
-        if (bytes >= RANGE_WIRE_BYTES_END ||
-            exact * f->control_256[kind] / 256 >= RANGE_WIRE_BYTES_END)
-            return 0;
-        most = base_umax(most, (bytes * f->service_1024[kind] + 1023) >> 10);
-    }
-    return most < UINT32_MAX ? most : 0;
+static int refuse(clusim_error *e, const char *table, uint64_t row, const char *what) {
+    return model_refuse(e, row, table, what);
 }
 
-/* Take a packet size into the greatest occupancy of every format. */
-static const char *note_size(const clusim_image *im, packet_size size, uint64_t *most) {
-    NEED(size.packet * size.burst <= MOST_BURST, "burst is too large");
+static int refuse_packets(clusim_error *e, const char *table, uint64_t row, uint64_t packets) {
+    char what[96];
+    snprintf(what, sizeof what, "%llu packets; at most 2^32-1: larger packets or bursts",
+             (ull)packets);
+    return refuse(e, table, row, what);
+}
+
+/* ---- packets on wires ------------------------------------------------------------------------ */
+
+/* As model_wire_bytes, whatever the result. */
+static uint64_t wire_bytes(const clusim_format *f, uint32_t kind, uint64_t payload,
+                           uint32_t packet_bytes) {
+    uint64_t limit = base_umin(packet_bytes, f->limit_bytes[kind]);
+    uint64_t exact = base_ceil_div(payload, limit), header = f->header_bytes[kind];
+    if ((KINDS_BARE >> kind) & 1) return exact * model_up(f, header); /* below 2^28 * 2^33 */
+    uint64_t rest = payload - (exact - 1) * limit;
+    return (exact - 1) * model_up(f, header + limit) + model_up(f, header + rest);
+}
+
+static bool packet_ok(const clusim_image *im, uint32_t packet_bytes, uint32_t burst) {
+    uint64_t full = (uint64_t)packet_bytes * burst;
     for (uint64_t f = 0; f < im->num_formats; f++) {
-        uint64_t occupancy = occupancy_of(&im->formats[f], size);
-        NEED(occupancy, "a burst has too many bytes on a wire");
-        most[f] = base_umax(most[f], occupancy);
-    }
-    return NULL;
-}
-
-static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
-    packet_size last = {0, 0}; /* neighbours are mostly alike */
-    for (uint64_t row = 0; row < im->num_conns; row++) {
-        const clusim_conn *c = &im->conns[row];
-        if (c->kind == 2 || (c->packet_bytes == last.packet && c->burst == last.burst)) continue;
-        last = (packet_size){c->packet_bytes, c->burst};
-        const char *wrong = note_size(im, last, most);
-        if (wrong) return model_refuse(e, row, "conns", wrong);
-    }
-    for (uint64_t row = 0; row < im->num_sources; row++) {
-        const clusim_source *s = &im->sources[row];
-        if (s->packet_bytes == last.packet && s->burst == last.burst) continue;
-        last = (packet_size){s->packet_bytes, s->burst};
-        const char *wrong = note_size(im, last, most);
-        if (wrong) return model_refuse(e, row, "sources", wrong);
-    }
-    return CLUSIM_OK;
-}
-
-/* Least occupancy of a packet on a wire of a format. */
-static uint64_t least_occupancy(const clusim_format *f) {
-    uint64_t least = UINT64_MAX;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
-        uint64_t bytes = model_up(f, f->header_bytes[kind] + !((KINDS_BARE >> kind) & 1));
-        least = base_umin(least, (bytes * f->service_1024[kind] + 1023) >> 10);
-    }
-    return least;
-}
-
-/* A packet's time on a wire is a duration like a latency, and no wire is so fast that there is
- * none. */
-static const char *wrong_rate(const clusim_image *im, uint32_t format, uint64_t most,
-                              const uint64_t rate[2]) {
-    NEED(most * rate[1] / rate[0] < (uint64_t)RANGE_LATENCY_END, "a packet takes 2^56 ps or more");
-    NEED(least_occupancy(&im->formats[format]) * rate[1] >= rate[0],
-         "a packet takes less than a picosecond");
-    return NULL;
-}
-
-static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
-    for (uint64_t row = 0; row < im->num_wires; row++) {
-        const clusim_wire *w = &im->wires[row];
-        uint64_t rate[2] = {w->rate_num, w->rate_den};
-        const char *wrong = wrong_rate(im, w->format, most[w->format], rate);
-        if (wrong) return model_refuse(e, row, "wires", wrong);
-    }
-    for (uint64_t row = 0; row < im->num_faults; row++) {
-        const clusim_fault *f = &im->faults[row];
-        if (f->kind || f->num == 0) continue;
-        uint32_t format = im->wires[f->index].format;
-        uint64_t rate[2] = {f->num, f->den};
-        const char *wrong = wrong_rate(im, format, most[format], rate);
-        if (wrong) return model_refuse(e, row, "faults", wrong);
-    }
-    return CLUSIM_OK;
-}
-
-/* ---- rate control ------------------------------------------------------------------------------
- */
-
-static bool outruns(const clusim_image *im, uint32_t control, uint64_t burst_bytes) {
-    return control != NONE && burst_bytes / im->controls[control].byte_counter > MOST_STEPS_LEFT;
-}
-
-static const char *wrong_conn(const clusim_image *im, uint64_t row) {
-    const clusim_conn *c = &im->conns[row];
-    NEED(!outruns(im, c->control, (uint64_t)c->packet_bytes * c->burst),
-         "a packet is more than 4096 times its byte_counter");
-    return NULL;
-}
-
-/* ---- programs ----------------------------------------------------------------------------------
- */
-
-/* Primitives of a template, with their repeats. */
-static uint64_t steps_of(const clusim_image *im, const clusim_template *t) {
-    uint64_t steps = 0;
-    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) steps += im->prims[p].repeat;
-    return steps;
-}
-
-static const char *wrong_template(const clusim_image *im, uint64_t row) {
-    NEED(steps_of(im, &im->templates[row]) <= MOST_STEPS, "more than 2^24 steps");
-    return NULL;
-}
-
-/* Most slices of one pass through some steps of the template, and of all passes. */
-static base_u128 slices_of(const clusim_instance *x, const clusim_template *t, uint64_t steps) {
-    uint64_t loop = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
-    uint64_t loops = base_ceil_div(x->length, loop) + 1; /* at least one where primitives sync */
-    uint64_t slices = base_ceil_div(x->chunk_bytes, base_umax(x->slice_min, 16));
-    return (base_u128)loops * steps * base_umin(slices, x->slices);
-}
-
-static const clusim_conn *conn_of(const clusim_image *im, const clusim_instance *x, uint32_t at) {
-    return &im->conns[im->inst_conns[x->conn_off + at]];
-}
-
-/* Whether the slices of a primitive may take no time: no data move, and nothing is charged. */
-static bool is_free(const clusim_image *im, const clusim_instance *x, const clusim_prim *p) {
-    uint32_t flags = im->op_flags[p->opcode];
-    if (im->costs[x->cost].fixed_ps >= LONGEST_FREE_PS) return false;
-    if (p->flags) return true;
-    if (flags & ~(uint32_t)(RECV | SEND)) return false;
-    if (flags & SEND && conn_of(im, x, p->send)->kind == 0) return false;
-    return !(flags & RECV) ||
-           (conn_of(im, x, p->recv)->kind != 1 && conn_of(im, x, p->recv)->stage == NONE);
-}
-
-/* Slices are numbered in 32 bits, and many that take no time would not let the run stop. */
-static const char *wrong_length(const clusim_image *im, const clusim_instance *x) {
-    const clusim_template *t = &im->templates[x->template_];
-    uint64_t free_steps = 0;
-    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
-        if (is_free(im, x, &im->prims[p])) free_steps += im->prims[p].repeat;
-    }
-    NEED(slices_of(x, t, steps_of(im, t)) < RANGE_SLICES_END, "2^32 slices or more");
-    NEED(slices_of(x, t, free_steps) <= MOST_FREE_SLICES,
-         "more than 2^22 slices that take no time");
-    if (t->mode == 0) return NULL;
-    base_u128 end = (base_u128)(t->nchunks - 1) * x->stride + x->offset;
-    NEED(end < RANGE_OFFSET_END, "its chunks end beyond 2^62 bytes");
-    return NULL;
-}
-
-static bool fits(const clusim_conn *c, uint64_t bytes) {
-    uint64_t payload = base_ceil_div(bytes * c->expand_120, 120);
-    return base_ceil_div(payload, (uint64_t)c->packet_bytes * c->burst) < RANGE_PACKETS_END;
-}
-
-static const char *wrong_instance(const clusim_image *im, uint64_t row) {
-    const clusim_instance *x = &im->instances[row];
-    const clusim_template *t = &im->templates[x->template_];
-    uint64_t bytes = base_umin(x->chunk_bytes, x->length);
-    for (uint32_t k = t->prim_lo; k < t->prim_hi; k++) {
-        const clusim_prim *p = &im->prims[k];
-        uint32_t flags = im->op_flags[p->opcode];
-        uint32_t ends[] = {flags & RECV ? p->recv : NONE, flags & USES_SEND ? p->send : NONE};
-        for (uint32_t side = 0; side < 2; side++) {
-            if (ends[side] == NONE) continue;
-            const clusim_conn *c = conn_of(im, x, ends[side]);
-            NEED(c->kind == 2 || fits(c, bytes), "a slice may have 2^32 packets");
+        for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+            if (wire_bytes(&im->formats[f], kind, full, packet_bytes) >= RANGE_WIRE_BYTES_END)
+                return false;
         }
     }
-    return wrong_length(im, x);
+    return true;
 }
 
-static const char *wrong_source(const clusim_image *im, uint64_t row) {
-    const clusim_source *s = &im->sources[row];
-    uint64_t full = (uint64_t)s->packet_bytes * s->burst;
-    NEED(!outruns(im, s->control, full), "a packet is more than 4096 times its byte_counter");
-    for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
-        NEED(base_ceil_div(im->messages[k].bytes, full) < RANGE_PACKETS_END,
-             "a message has 2^32 packets or more");
+#define TOO_LARGE                                                                                  \
+    "a burst of 2^29 bytes or more on a wire, headers included: a smaller burst, or larger "       \
+    "packets"
+
+/* Neighbours mostly have the same packets, so one look serves many rows. */
+static int check_packets(const clusim_image *im, clusim_error *e) {
+    uint32_t packet = 0, burst = 0;
+    for (uint64_t i = 0; i < im->num_conns; i++) {
+        const clusim_conn *c = &im->conns[i];
+        if (c->kind == 2 || (c->packet_bytes == packet && c->burst == burst)) continue;
+        packet = c->packet_bytes;
+        burst = c->burst;
+        if (!packet_ok(im, packet, burst)) return refuse(e, "conns", i, TOO_LARGE);
     }
-    return NULL;
-}
-
-/* ---- memory ------------------------------------------------------------------------------------
- */
-
-static int check_queues(const clusim_image *im, clusim_error *e, uint64_t *incoming) {
-    for (uint64_t w = 0; w < im->num_wires; w++) incoming[im->wires[w].dst]++;
-    uint64_t queues = 0;
-    for (uint64_t w = 0; w < im->num_wires; w++) {
-        uint64_t here = (incoming[im->wires[w].src] + 1) * im->nvc;
-        queues += here;
-        if (here > MOST_CANDIDATES || queues > MOST_VOQS)
-            return model_refuse(e, w, "wires", "too many queues; use fewer wires per node");
+    for (uint64_t i = 0; i < im->num_sources; i++) {
+        const clusim_source *s = &im->sources[i];
+        if (s->packet_bytes == packet && s->burst == burst) continue;
+        packet = s->packet_bytes;
+        burst = s->burst;
+        if (!packet_ok(im, packet, burst)) return refuse(e, "sources", i, TOO_LARGE);
     }
     return CLUSIM_OK;
 }
 
-static int check_memory(const clusim_image *im, clusim_error *e) {
-    uint64_t slots = 0;
-    for (uint64_t v = 0; v < im->num_vertices; v++) {
-        slots += im->vertices[v].slots;
-        if (slots > MOST_VERTEX_SLOTS)
-            return model_refuse(e, v, "vertices", "more than 2^26 slots in all");
+/* ---- messages and slices --------------------------------------------------------------------- */
+
+static int check_messages(const clusim_image *im, clusim_error *e) {
+    for (uint64_t i = 0; i < im->num_sources; i++) {
+        const clusim_source *s = &im->sources[i];
+        uint64_t full = (uint64_t)s->packet_bytes * s->burst;
+        for (uint32_t m = s->msg_lo; m < s->msg_hi; m++) {
+            uint64_t packets = base_ceil_div(im->messages[m].bytes, full);
+            if (packets >= RANGE_PACKETS_END) return refuse_packets(e, "messages", m, packets);
+        }
     }
-    uint64_t *incoming = calloc(im->num_nodes + 1, sizeof *incoming);
-    if (incoming == NULL) return model_no_memory(e);
-    int status = check_queues(im, e, incoming);
-    free(incoming);
-    return status;
+    return CLUSIM_OK;
+}
+
+/* Bytes of the largest slice an instance can have. */
+static uint64_t largest_slice(const clusim_instance *x) {
+    uint64_t piece = base_umin(x->chunk_bytes, x->length);
+    uint64_t even = base_ceil_div(base_ceil_div(piece, x->slices), 16) * 16;
+    return base_umin(piece, base_umax(even, x->slice_min));
+}
+
+/* Most packets that a transfer over one of the connections of a primitive has. */
+static uint64_t most_packets(const clusim_image *im, const clusim_instance *x,
+                             const clusim_prim *p) {
+    uint32_t flags = im->op_flags[p->opcode], locals[2] = {p->recv, p->send};
+    bool used[2] = {(flags & 1) != 0, (flags & 30) != 0};
+    uint64_t most = 0;
+    for (int k = 0; k < 2; k++) {
+        if (!used[k]) continue;
+        const clusim_conn *c = &im->conns[im->inst_conns[(uint64_t)x->conn_off + locals[k]]];
+        if (c->kind == 2) continue;
+        uint64_t bytes = base_ceil_div(largest_slice(x) * c->expand_120, 120);
+        most = base_umax(most, base_ceil_div(bytes, (uint64_t)c->packet_bytes * c->burst));
+    }
+    return most;
+}
+
+/* Whether every place of a chunk is below the end of offsets. */
+static bool places_ok(const clusim_instance *x, const clusim_template *t) {
+    uint64_t step = t->mode == 0 ? x->chunk_bytes : x->stride;
+    base_u128 last = (base_u128)t->nchunks * step;
+    if (t->mode == 1) last += (base_u128)x->offset + x->length + x->chunk_bytes;
+    return last < RANGE_OFFSET_END;
+}
+
+static int check_instance(const clusim_image *im, uint64_t row, clusim_error *e) {
+    const clusim_instance *x = &im->instances[row];
+    const clusim_template *t = &im->templates[x->template_];
+    if (!places_ok(x, t)) return refuse(e, "instances", row, "chunks at or beyond 2^62 bytes");
+    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    base_u128 slices = 0;
+    for (uint32_t k = t->prim_lo; k < t->prim_hi; k++) {
+        uint64_t packets = most_packets(im, x, &im->prims[k]);
+        if (packets >= RANGE_PACKETS_END) return refuse_packets(e, "instances", row, packets);
+        slices += im->prims[k].repeat;
+    }
+    /* A slice is at least 16 bytes, but for the last of a piece. */
+    uint64_t piece = base_umin(x->chunk_bytes, x->length);
+    slices *= base_umax(1, base_ceil_div(x->length, span)); /* below 2^64 * 2^52 */
+    bool many = slices >= RANGE_SLICES_END;
+    many = many || slices * base_umin(x->slices, piece / 16 + 1) >= RANGE_SLICES_END;
+    return many ? refuse(e, "instances", row, "2^32 slices or more; larger chunks") : CLUSIM_OK;
 }
 
 int model_check_sizes(const clusim_image *im, clusim_error *e) {
-    const model_table tables[] = {
-        {"conns", im->num_conns, wrong_conn},
-        {"templates", im->num_templates, wrong_template},
-        {"instances", im->num_instances, wrong_instance},
-        {"sources", im->num_sources, wrong_source},
-    };
-    uint64_t *most = calloc(im->num_formats + 1, sizeof *most);
-    if (most == NULL) return model_no_memory(e);
-    int status = check_packets(im, e, most);
-    if (status == CLUSIM_OK) status = check_rates(im, e, most);
-    free(most);
-    if (status == CLUSIM_OK)
-        status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
-    return status == CLUSIM_OK ? check_memory(im, e) : status;
+    int status = check_packets(im, e);
+    if (status == CLUSIM_OK) status = check_messages(im, e);
+    for (uint64_t i = 0; status == CLUSIM_OK && i < im->num_instances; i++)
+        status = check_instance(im, i, e);
+    return status;
 }

@@ -127,6 +127,7 @@ static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
 static const char *wrong_data(const clusim_image *im, const clusim_conn *c) {
     uint32_t from = c->kind == 1 ? c->dst : c->src, to = c->kind == 1 ? c->src : c->dst;
     NEED(c->packet_bytes >= 1 && c->burst >= 1, "packet_bytes and burst must be positive");
+    NEED((uint64_t)c->packet_bytes * c->burst <= (1u << 28), "burst is too large");
     if (c->first_group != NONE) {
         uint32_t wire = im->group_wires[im->group_off[c->first_group]];
         NEED(im->wires[wire].src == im->endpoints[from].node, "first_group leaves another node");
@@ -283,6 +284,7 @@ static int check_edges(const clusim_image *im, clusim_error *e) {
 static const char *wrong_source(const clusim_image *im, uint64_t row) {
     const clusim_source *s = &im->sources[row];
     NEED(s->msg_lo <= s->msg_hi, "messages the wrong way round");
+    NEED((uint64_t)s->packet_bytes * s->burst <= (1u << 28), "burst is too large");
     NEED(s->control == NONE || s->policy == 1, "rate control needs one wire");
     for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
         const clusim_message *m = &im->messages[k];

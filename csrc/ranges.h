@@ -13,7 +13,7 @@
 #define RANGE_OFFSET_END (UINT64_C(1) << 62)     /* places of chunks in a buffer [bytes] */
 #define RANGE_SLICES_END (UINT64_C(1) << 32)     /* slices of an instance */
 #define RANGE_OWED_256_END (UINT64_C(1) << 62)   /* control bytes owed by a wire [1/256 byte] */
-#define RANGE_SLOW_LEAST 16                      /* of a factor, in 1/1024 */
+#define RANGE_SLOW_LEAST 16 /* of a factor, in 1/1024 */
 #define RANGE_SLOW_MOST 16777216
 #define RANGE_NVC_LEAST 1
 #define RANGE_NVC_MOST 8
@@ -178,11 +178,11 @@
     F(templates, clusim_template, nchunks, 4, 1, PLAIN, INT64_C(1), UINT64_C(16777216), nothing, 0) \
     F(templates, clusim_template, mode, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(instances, clusim_instance, start_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(2305843009213693951), nothing, 0) \
-    F(instances, clusim_instance, offset, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
+    F(instances, clusim_instance, offset, 8, 1, PLAIN, INT64_C(0), UINT64_C(9223372036854775807), nothing, 0) \
     F(instances, clusim_instance, length, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
     F(instances, clusim_instance, chunk_bytes, 8, 1, PLAIN, INT64_C(1), UINT64_C(1099511627775), nothing, 0) \
-    F(instances, clusim_instance, stride, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
-    F(instances, clusim_instance, limit, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
+    F(instances, clusim_instance, stride, 8, 1, PLAIN, INT64_C(0), UINT64_C(9223372036854775807), nothing, 0) \
+    F(instances, clusim_instance, limit, 8, 1, PLAIN, INT64_C(0), UINT64_C(9223372036854775807), nothing, 0) \
     F(instances, clusim_instance, slice_min, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
     F(instances, clusim_instance, task, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), tasks, 0) \
     F(instances, clusim_instance, endpoint, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, 0) \
@@ -227,7 +227,7 @@
     F(faults, clusim_fault, num, 8, 1, PLAIN, INT64_C(0), UINT64_C(1073741823), nothing, 0) \
     F(faults, clusim_fault, den, 8, 1, PLAIN, INT64_C(0), UINT64_C(1073741823), nothing, 0) \
     F(faults, clusim_fault, kind, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(faults, clusim_fault, index, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0)
+    F(faults, clusim_fault, index, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
 
 /* clang-format on */
 

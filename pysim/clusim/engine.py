@@ -12,8 +12,16 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.errors import InternalError, ScheduleError
-from clusim.image import DTYPES, OPCODES, Array, Image
-from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Beyond, Stop, range_exceeded
+from clusim.image import DTYPES, OP_FLAGS, Array, Image
+from clusim.outcome import (
+    INSTANCE_STATE,
+    NEVER,
+    RECORD,
+    WIRE_COUNTERS,
+    Beyond,
+    Stop,
+    range_exceeded,
+)
 
 __all__ = ["Simulation", "__version__"]
 
@@ -66,7 +74,7 @@ for _struct, _dtype in _OUTPUTS.items():
 def _c_image(image: Image, keep: list[Any]) -> Any:
     """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
     out = ffi.new("clusim_image *")
-    flags = np.array([op.flags for op in OPCODES.values()], np.uint32)
+    flags = OP_FLAGS
     out.op_flags = ffi.from_buffer("uint32_t[]", flags)
     out.num_opcodes = len(flags)
     out.seed = image.seed

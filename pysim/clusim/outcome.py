@@ -88,7 +88,7 @@ _WHY = {
 
 def range_exceeded(what: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to go on with."""
-    return RangeExceeded(what.name.lower(), index, _WHY[what])
+    return RangeExceeded(what.name.lower(), index, f"{_WHY[what]}; simulate less at once")
 
 
 WIRE_COUNTERS: np.dtype[Any] = np.dtype(

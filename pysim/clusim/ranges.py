@@ -3,7 +3,7 @@
 `RANGES` has every number of an image, with its lowest and highest legal value; `ROWS` how many rows its tables
 may have. The C engine's check loops over a copy of both (`csrc/ranges.h`, written by `csrc/bindings/write_ranges.py`);
 `first_illegal` is the same check over NumPy columns. Inside the ranges no sum or product of one step of an engine
-leaves its type, given what the checks of more than one field refuse (`csrc/model_check_sizes.c`).
+leaves its type, given what the checks of several fields refuse (`csrc/model_check_sizes.c`, `model_check_bounds.c`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "Range",
     "first_illegal",
     "lengths",
+    "packets_refused",
 ]
 
 TIME_END_PS = 1 << 62
@@ -65,6 +66,14 @@ NONE = 0xFFFFFFFF
 ANY32 = 0xFFFFFFFF
 MOST_BYTES = 1 << 52
 """Largest message, length or offset [bytes]: 4 PiB."""
+
+def packets_refused(size_bytes: int, packet_bytes: int) -> str:
+    """Return why a transfer of a size has too many packets of another [bytes]; empty if it has not."""
+    packets = -(-size_bytes // packet_bytes)
+    if packets < PACKETS_END:
+        return ""
+    return f"{packets} packets; at most 2^32-1: larger packets or bursts"
+
 
 TABLES = (
     "op_flags",
@@ -156,6 +165,7 @@ _SMS = _number(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits")
 _CHARGE = _number(0, 1 << 16, "bytes of memory per byte of payload, times 256")
 _PACKET = _number(0, 1 << 28, "bytes of a packet or burst; also bounds their product")
 _CHUNK = _number(-(1 << 24), 1 << 24, "products of two of these and a repeat fit in 63 bits")
+_PLACE = _number(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62")
 _SIZE = _number(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
 
 RANGES: dict[str, dict[str, Range]] = {
@@ -298,11 +308,11 @@ RANGES: dict[str, dict[str, Range]] = {
     },
     "instances": {
         "start_ps": _DURATION,
-        "offset": _SIZE,
+        "offset": _PLACE,
         "length": _SIZE,
         "chunk_bytes": _number(1, (1 << 40) - 1, "times nchunks fits in 64 bits"),
-        "stride": _SIZE,
-        "limit": _SIZE,
+        "stride": _PLACE,
+        "limit": _PLACE,
         "slice_min": _SIZE,
         "task": _index("tasks"),
         "endpoint": _index("endpoints"),

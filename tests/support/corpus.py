@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.image import DTYPES, OPCODES, Image
+from clusim.image import DTYPES, Image
 from clusim.ranges import TABLES
 
 __all__ = ["keep", "load", "read", "write"]
@@ -32,16 +32,11 @@ DIFFERENT_SIZES = ("tiny", "small", "small", "small")
 
 def write(image: Image, path: Path) -> None:
     """Write an image for the fuzzer."""
-    parts = [HEAD.pack(MAGIC, image.nvc, image.seed)]
+    parts, tables = [HEAD.pack(MAGIC, image.nvc, image.seed)], image.tables()
     for name in TABLES:
-        table = op_flags() if name == "op_flags" else getattr(image, name)
+        table = tables[name]
         parts += [TABLE.pack(table.dtype.itemsize, len(table)), table.tobytes()]
     path.write_bytes(b"".join(parts))
-
-
-def op_flags() -> np.ndarray[Any, Any]:
-    """Return the opcodes' flags, the one table that is no part of an image."""
-    return np.array([op.flags for op in OPCODES.values()], np.uint32)
 
 
 def read(path: Path) -> Image:

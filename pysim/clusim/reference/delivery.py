@@ -122,6 +122,4 @@ def _respond_at(machine: Machine, time_ps: int, wire: Wire, packet: Packet) -> N
     endpoint = machine.model.nodes[wire.spec.dst].endpoint
     assert endpoint is not None
     who, order = (Beyond.ENDPOINT, endpoint), (wire.index, 0)
-    machine.plan(
-        time_ps, Class.RESPOND, lambda: enter(machine, out, candidate, packet), who, order
-    )
+    machine.plan(time_ps, Class.RESPOND, lambda: enter(machine, out, candidate, packet), who, order)

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.errors import ScheduleError
 from clusim.image import NONE, Image
 from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop, range_exceeded
+from clusim.ranges import first_illegal
 from clusim.reference import ends
 from clusim.reference.agenda import Class
 from clusim.reference.arbitration import phase_b
 from clusim.reference.arithmetic import mix
+from clusim.reference.limits import check_sizes
 from clusim.reference.machine import Machine
 from clusim.reference.model import Model
 from clusim.reference.schedule import Schedule
@@ -44,6 +47,12 @@ class Simulation:
     records : bool
         Whether to keep completion records.
 
+    Raises
+    ------
+    ScheduleError
+        A number of the image is outside its range (`clusim.ranges`), or counts too much. What belongs together
+        is not checked as the C engine does: the reference is given images that lowering or a test made.
+
     Attributes
     ----------
     now_ps : int
@@ -52,7 +61,10 @@ class Simulation:
 
     def __init__(self, image: Image, records: bool = True) -> None:
         self.now_ps = 0
+        if wrong := first_illegal(image.tables(), image.nvc):
+            raise ScheduleError(f"image: {wrong}")
         self._machine = Machine(Model(image))
+        check_sizes(self._machine.model)
         self._schedule = Schedule(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
