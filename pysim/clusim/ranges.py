@@ -67,6 +67,7 @@ ANY32 = 0xFFFFFFFF
 MOST_BYTES = 1 << 52
 """Largest message, length or offset [bytes]: 4 PiB."""
 
+
 def packets_refused(size_bytes: int, packet_bytes: int) -> str:
     """Return why a transfer of a size has too many packets of another [bytes]; empty if it has not."""
     packets = -(-size_bytes // packet_bytes)

@@ -48,7 +48,12 @@ def test_the_engines_copy_of_the_ranges_is_up_to_date():
 
 def test_every_field_of_every_table_has_a_range():
     tables = {name for name in ranges.TABLES if name != "op_flags"}
-    assert tables == set(DTYPES) == set(ranges.RANGES) - {"op_flags"} == set(ranges.ROWS) - {"op_flags"}
+    assert (
+        tables
+        == set(DTYPES)
+        == set(ranges.RANGES) - {"op_flags"}
+        == set(ranges.ROWS) - {"op_flags"}
+    )
     for name, dtype in DTYPES.items():
         assert list(ranges.RANGES[name]) == list(dtype.names or [""])
     for fields in ranges.RANGES.values():
@@ -143,17 +148,35 @@ BAD_ROWS = {
     "offsets that do not ascend": ("group_off", 1, "", 2**31, "must be"),
     "offsets beyond their table": ("group_off", -1, "", 2**31, "must be"),
     "a target at no node": ("targets", 0, "node", 99, "targets[0].node: 99; must be 0 to"),
-    "a via that is no target": ("conns", 0, "via_first", 77, "conns[0].via_first: 77; must be 0 to"),
+    "a via that is no target": (
+        "conns",
+        0,
+        "via_first",
+        77,
+        "conns[0].via_first: 77; must be 0 to",
+    ),
     "a via that is an endpoint": ("conns", 0, "via_first", 1, "a via is an endpoint"),
     "instances without end": ("tasks", 0, "inst_hi", NONE - 1, "tasks[0].inst_hi: "),
     "instances of another task": ("tasks", 0, "inst_hi", 2, "an instance of another task"),
     "a task that waits for nobody": ("tasks", 0, "num_deps", 1, "num_deps is not what names it"),
-    "chunk numbers beyond 2^63": ("prims", 0, "step", 2**31 - 1, "prims[0].step: 2147483647; must be"),
+    "chunk numbers beyond 2^63": (
+        "prims",
+        0,
+        "step",
+        2**31 - 1,
+        "prims[0].step: 2147483647; must be",
+    ),
     "a timer beyond the end of time": ("controls", 0, "alpha_timer_ps", 2**63 - 1, "must be 1 to"),
     "a repeat without end": ("prims", 0, "repeat", NONE, "prims[0].repeat: 4294967295; must be"),
     "messages of two sources": ("sources", 0, "msg_hi", 1, "messages[1]: has no source"),
     "a wire too fast for time": ("wires", 0, "rate_num", 2**29, "less than a picosecond"),
-    "a wire that is not its reverse's": ("wires", 0, "reverse", 3, "is not the reverse of its reverse"),
+    "a wire that is not its reverse's": (
+        "wires",
+        0,
+        "reverse",
+        3,
+        "is not the reverse of its reverse",
+    ),
     "two nodes with one endpoint": ("nodes", 2, "endpoint", 1, "endpoint does not match"),
     "a first group that leads elsewhere": ("conns", 0, "first_group", 0, "leaves another node"),
     "more virtual channels than there are": ("conns", 0, "vc", 1, "conns[0].vc: 1; must be 0 to 0"),

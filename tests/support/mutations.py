@@ -32,10 +32,8 @@ def mutated(image: Image, rng: random.Random, legal: float = 0.7) -> Image:
         flat = column.reshape(-1).copy()
         at = rng.randrange(len(flat))
         old = int(flat[at])
-        if rng.random() < legal:
-            value = _legal_value(image, allowed, old, rng)
-        else:
-            value = _any_value(allowed, old, rng)
+        pick = _legal_value if rng.random() < legal else _any_value
+        value = pick(image, allowed, old, rng)
         bits = np.iinfo(flat.dtype).bits
         flat[at] = np.array(value % 2**bits, np.uint64).astype(f"<u{bits // 8}").view(flat.dtype)
         if field:
@@ -54,6 +52,6 @@ def _legal_value(image: Image, allowed: Range, old: int, rng: random.Random) -> 
     return min(max(value, allowed.lo), allowed.hi)
 
 
-def _any_value(allowed: Range, old: int, rng: random.Random) -> int:
+def _any_value(_: Image, allowed: Range, old: int, rng: random.Random) -> int:
     outside = (allowed.lo - 1, allowed.hi + 1, allowed.lo, allowed.hi)
     return rng.choice([*EDGES, *outside, old ^ (1 << rng.randrange(64)), -old])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.outcome import Beyond
-from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
