@@ -9,15 +9,20 @@ PYTEST_ARGS ?=
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/tests/*.c)
 ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
 SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
+FUZZ_CASES ?= 1000000
+FUZZ_SEED ?= 1
+FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
-.PHONY: help run test test-c test-python sanitize lint format bench docs golden clean
+.PHONY: help run test test-c test-python sanitize tsan fuzz lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run       set up .venv, build, run a 64 MiB ring all-reduce on a DGX A100, packet by packet"
 	@echo "make test      set up .venv, build, run the C and the Python tests"
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
+	@echo "make tsan      runs in several threads, under the thread sanitizer"
+	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard, the layer rules"
 	@echo "make bench     one JSON line per benchmark case"
 	@echo "make format    apply ruff and clang-format"
@@ -40,18 +45,39 @@ test-python: $(VENV)/.dev $(VENV)/.built
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.
-sanitize: $(VENV)/.dev
-	@mkdir -p build
-	@$(CMAKE) -S . -B build/san -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE=ON -DCLUSIM_PYTHON=ON \
-	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_ROOT_DIR=$(abspath $(VENV)) -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/san.log 2>&1 || { cat build/san.log; exit 1; }
-	@$(CMAKE) --build build/san
+sanitize: build/san/.built build/corpus
 	$(BIN)/ctest --test-dir build/san --output-on-failure
+	$(FUZZ) --cases 10000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
 	@rm -rf build/san/site && mkdir -p build/san/site && cp -r pysim/clusim cli/clusim_cli build/san/site/ \
 	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/
 	PYTHONPATH=build/san/site:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
 	  LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
 	  $(BIN)/python -S -c 'import sys, pytest, clusim._engine as e; assert "/san/" in e.__file__; sys.exit(pytest.main(sys.argv[1:]))' \
 	  -q -p no:cacheprovider $(SANITIZED_TESTS)
+
+# A failing case is saved in build/, with the command that runs it again.
+FUZZ = ASAN_OPTIONS=$(FUZZ_OPTIONS) build/san/fuzz_image
+
+fuzz: build/san/.built build/corpus
+	$(FUZZ) --cases $(FUZZ_CASES) --seed $(FUZZ_SEED) --save build build/corpus/*.img
+
+build/corpus: $(VENV)/.dev $(wildcard tests/support/*.py) pysim/clusim/image.py pysim/clusim/ranges.py
+	$(BIN)/python tests/support/corpus.py write $@ 300
+	@touch $@
+
+tsan: $(VENV)/.venv
+	@mkdir -p build
+	@$(CMAKE) -S . -B build/tsan -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE_THREADS=ON \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo >build/tsan.log 2>&1 || { cat build/tsan.log; exit 1; }
+	@$(CMAKE) --build build/tsan
+	$(BIN)/ctest --test-dir build/tsan --output-on-failure -R threads
+
+build/san/.built: $(VENV)/.dev $(ENGINE_INPUTS) $(wildcard csrc/tests/*.c)
+	@mkdir -p build
+	@$(CMAKE) -S . -B build/san -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE=ON -DCLUSIM_PYTHON=ON \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_ROOT_DIR=$(abspath $(VENV)) -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/san.log 2>&1 || { cat build/san.log; exit 1; }
+	@$(CMAKE) --build build/san
+	@touch $@
 
 lint: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 #include "aggregate.h"
 
 #include "node.h"
+#include "unit.h"
 #include "wire.h"
 
 static const clusim_vertex *image_of(const clusim_sim *s, uint32_t vertex) {
@@ -15,12 +16,14 @@ bool aggregate_init(clusim_sim *s) {
     uint64_t slots = 0;
     for (uint32_t v = 0; v < im->num_vertices; v++) slots += image_of(s, v)->slots;
     s->vertex_counts = calloc(slots + 1, sizeof *s->vertex_counts);
-    if (s->vertex_counts == NULL) return false;
+    s->vertex_payloads = calloc(slots + 1, sizeof *s->vertex_payloads);
+    if (s->vertex_counts == NULL || s->vertex_payloads == NULL) return false;
     slots = 0;
     for (uint32_t v = (uint32_t)im->num_vertices; v-- > 0;) {
         vertex_state *state = &s->vertices[v];
         state->wait_head = state->wait_tail = state->xfer = NONE;
         state->counts = s->vertex_counts + slots;
+        state->payloads = s->vertex_payloads + slots;
         slots += image_of(s, v)->slots;
         bool leaf = image_of(s, v)->unit == NONE;
         state->member = leaf ? v : s->vertices[image_of(s, v)->child_lo].member;
@@ -29,7 +32,14 @@ bool aggregate_init(clusim_sim *s) {
 }
 
 void aggregate_begin(clusim_sim *s, uint32_t xfer_index) {
-    s->vertices[s->xfers[xfer_index].vertex].xfer = xfer_index;
+    uint32_t vertex = s->xfers[xfer_index].vertex;
+    if (UNLIKELY(s->vertices[vertex].xfer != NONE)) sim_beyond(s, BEYOND_VERTEX, vertex);
+    s->vertices[vertex].xfer = xfer_index;
+}
+
+void aggregate_end(clusim_sim *s, uint32_t xfer_index) {
+    uint32_t *present = &s->vertices[s->xfers[xfer_index].vertex].xfer;
+    if (LIKELY(*present == xfer_index)) *present = NONE;
 }
 
 uint32_t aggregate_first_wire(const clusim_sim *s, uint32_t vertex) {
@@ -129,15 +139,14 @@ static void admit(clusim_sim *s, uint32_t vertex, uint32_t index) {
     wire_return_credit(s, &s->wires[p->out], p->vc, p->wire_bytes, s->now_ps);
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
+    if (state->counts[place] == 0) state->payloads[place] = p->payload;
+    if (UNLIKELY(state->payloads[place] != p->payload)) sim_beyond(s, BEYOND_VERTEX, vertex);
     if (++state->counts[place] < children) {
         sim_free_packet(s, index);
         return;
     }
-    unit_state *u = &s->units[v->unit];
-    const clusim_unit *image = &s->model->image.units[v->unit];
-    uint64_t work = (uint64_t)children * p->payload * image->cost16;
-    u->clock16 = base_max(u->clock16, (int64_t)((uint64_t)s->now_ps << 16)) + (int64_t)work;
-    sim_event(s, ((u->clock16 + 65535) >> 16) + image->latency_ps, EV_RESULT, v->unit, index);
+    int64_t at = unit_reduce(s, v->unit, (uint64_t)children * p->payload);
+    sim_event(s, at, EV_RESULT, v->unit, index);
 }
 
 void aggregate_up(clusim_sim *s, uint32_t index) {

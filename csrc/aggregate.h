@@ -16,6 +16,7 @@ bool aggregate_init(clusim_sim *s); /* false without memory */
 
 /* A member starts a transfer: what comes down from now on is for it. */
 void aggregate_begin(clusim_sim *s, uint32_t xfer_index);
+void aggregate_end(clusim_sim *s, uint32_t xfer_index);
 
 /* A packet from a child has arrived at its parent; the last one of an operation is due. */
 void aggregate_up(clusim_sim *s, uint32_t packet);

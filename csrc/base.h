@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "ranges.h"
+
 #define NONE UINT32_C(0xFFFFFFFF)
 #define NEVER INT64_MAX
 

@@ -34,6 +34,7 @@ void congestion_free_event(clusim_sim *s, uint32_t wire, uint32_t payload) {
     uint32_t vc = payload >> VC_SHIFT;
     pause_state *state = &s->pauses[(uint64_t)wire * s->nvc + vc];
     state->held -= payload & BYTES_MASK;
+    s->wires[wire].credits[vc].available += payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire].xon_bytes) return;
     state->asked = 0;
     sim_event(s, s->now_ps + s->wires[wire].credit_ps, EV_PAUSE, wire, vc << 1);
@@ -80,26 +81,69 @@ static const clusim_control *control_of(const clusim_sim *s, uint32_t flow) {
 }
 
 static void increase(const clusim_control *c, flow_control *f) {
-    uint32_t least = f->timer_count < f->byte_count ? f->timer_count : f->byte_count;
-    uint32_t most = f->timer_count + f->byte_count - least;
-    if (most >= c->fast_recovery) {
+    uint64_t least = base_umin(f->timer_count, f->byte_count);
+    if (base_umax(f->timer_count, f->byte_count) >= c->fast_recovery) {
         uint64_t over = least > c->fast_recovery ? least - c->fast_recovery : 0;
-        f->target = base_umin(c->line_rate, f->target + (over ? c->hyper * over : c->additive));
+        base_u128 target = f->target + (over ? (base_u128)c->hyper * over : c->additive);
+        f->target = target < c->line_rate ? (uint64_t)target : c->line_rate;
     }
     f->rate = (f->rate + f->target + 1) / 2;
 }
 
-static void advance(const clusim_control *c, flow_control *f, int64_t now) {
-    while (f->alpha_at <= now || f->increase_at <= now) {
-        if (f->alpha_at <= f->increase_at) {
-            f->alpha = (uint32_t)(((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16);
-            f->alpha_at += c->alpha_timer_ps;
-        } else {
-            f->timer_count++;
-            increase(c, f);
-            f->increase_at += c->increase_timer_ps;
-        }
+static uint32_t decayed(const clusim_control *c, uint32_t alpha) {
+    return (uint32_t)(((uint64_t)alpha * (65536 - c->g_65536)) >> 16);
+}
+
+/* How often a timer that is due next at `at` has been due by now. */
+static uint64_t times_due(int64_t at, int64_t timer_ps, int64_t now) {
+    return at > now ? 0 : (uint64_t)(now - at) / (uint64_t)timer_ps + 1;
+}
+
+/* Alpha decays until it does no more, in at most 2^16 steps; a flow may have been silent for days.
+ */
+static void advance_alpha(const clusim_control *c, flow_control *f, int64_t now) {
+    uint64_t due = times_due(f->alpha_at, c->alpha_timer_ps, now);
+    f->alpha_at += (int64_t)due * c->alpha_timer_ps;
+    for (; due > 0; due--) {
+        uint32_t next = decayed(c, f->alpha);
+        if (next == f->alpha) return;
+        f->alpha = next;
     }
+}
+
+/* How many of `due` further steps do what the last one did, adding `up` to rate and target alike:
+ * none if the way of counting changes, or if the target meets the line rate. */
+static uint64_t steady_steps(const clusim_control *c, const flow_control *f, uint64_t up,
+                             uint64_t due) {
+    if (f->timer_count < f->byte_count) return 0;
+    if (f->timer_count < c->fast_recovery)
+        due = base_umin(due, c->fast_recovery - 1 - f->timer_count);
+    return up ? base_umin(due, (c->line_rate - f->target) / up) : due;
+}
+
+/* Rate and target soon climb by the same step each time; such steps are taken together. */
+static void advance_rate(const clusim_control *c, flow_control *f, int64_t now) {
+    uint64_t due = times_due(f->increase_at, c->increase_timer_ps, now);
+    f->increase_at += (int64_t)due * c->increase_timer_ps;
+    while (due > 0) {
+        uint64_t rate = f->rate, target = f->target;
+        f->timer_count++;
+        due--;
+        increase(c, f);
+        uint64_t up = f->target - target;
+        if (f->rate - rate != up) continue;
+        uint64_t steps = steady_steps(c, f, up, due);
+        f->rate += steps * up;
+        f->target += steps * up;
+        f->timer_count += steps;
+        due -= steps;
+    }
+}
+
+/* The two timers do not see what the other does, so their order does not matter. */
+static void advance(const clusim_control *c, flow_control *f, int64_t now) {
+    advance_alpha(c, f, now);
+    advance_rate(c, f, now);
 }
 
 void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {
@@ -113,7 +157,8 @@ void congestion_granted(clusim_sim *s, uint32_t flow, uint32_t payload) {
         increase(c, f);
     }
     int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
-    f->next_at = base_max(f->next_at, s->now_ps) + gap;
+    f->next_at = base_max(f->next_at, s->now_ps) + gap; /* below 2^62 + 2^58 */
+    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) sim_flow_beyond(s, flow);
 }
 
 void congestion_notify(clusim_sim *s, const packet *p) {
@@ -133,8 +178,7 @@ void congestion_notify_event(clusim_sim *s, uint32_t flow) {
     f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
     f->rate = base_umax(c->min_rate, f->rate - cut);
-    f->alpha = (uint32_t)base_umin(65536, (((uint64_t)f->alpha * (65536 - c->g_65536)) >> 16) +
-                                              c->g_65536);
+    f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;
     f->alpha_at = s->now_ps + c->alpha_timer_ps;

@@ -9,6 +9,16 @@ static const clusim_task *task_of(const clusim_sim *s, uint32_t task) {
     return &s->model->image.tasks[task];
 }
 
+void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
+    endpoint_state *e = &s->endpoints[endpoint];
+    clock_pass_long(&e->memory, ((base_u128)x256 * e->mem_cost16) >> 8);
+}
+
+int64_t memory_beyond(clusim_sim *s, uint32_t endpoint, int64_t at_ps) {
+    sim_beyond(s, BEYOND_ENDPOINT, endpoint);
+    return base_min(at_ps, RANGE_TIME_END);
+}
+
 void memory_mark_dirty(clusim_sim *s, uint32_t endpoint) {
     endpoint_state *e = &s->endpoints[endpoint];
     if (e->dirty) return;
@@ -121,8 +131,9 @@ static void set_speed(clusim_sim *s, uint32_t task) {
     k->speed = kernel_speed(s, task);
     base_u128 left = (base_u128)(WHOLE - k->done) << 16;
     base_u128 wait = (left + k->speed - 1) / k->speed;
-    uint64_t ps = clamp128(wait, (uint64_t)1 << 61);
-    k->end_at = s->now_ps + (int64_t)base_umax(1, ps);
+    uint64_t ps = clamp128(wait, RANGE_TIME_END);
+    k->end_at = base_min(s->now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
+    if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, BEYOND_TASK, task);
     expect_end(s, task);
 }
 

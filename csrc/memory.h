@@ -10,13 +10,29 @@
 
 #include "sim.h"
 
-/* mem(E, x) of the contract: the time at which memory accepts x/256 bytes offered now. */
+/* What is rare in memory_access: work that does not fit 64 bits, and what leaves the ranges. */
+void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256);
+int64_t memory_beyond(clusim_sim *s, uint32_t endpoint, int64_t at_ps);
+
+/* mem(E, x) of the contract: the time at which memory accepts x/256 bytes offered now.
+ *
+ * x256 is below 2^60 (a packet stands for at most 2^28 bytes, a factor is below 2^32). The clock
+ * may pass the end of time by what is charged in the last timestamp: below 2^40 ps each here. */
 static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
     endpoint_state *e = &s->endpoints[endpoint];
-    int64_t at16 = base_max(e->mem16, (int64_t)((uint64_t)s->now_ps << 16));
-    e->mem16 = at16 + (int64_t)((x256 * e->mem_cost16) >> 8);
-    e->mem_bytes_256 += x256;
-    return (at16 + 65535) >> 16;
+    clock_reach(&e->memory, s->now_ps);
+    int64_t at_ps = clock_read(&e->memory);
+    uint64_t work;
+    if (LIKELY(!__builtin_mul_overflow(x256, e->mem_cost16, &work))) {
+        work = (work >> 8) + e->memory.fraction16;
+        e->memory.ps += (int64_t)(work >> 16);
+        e->memory.fraction16 = (uint32_t)work & 65535;
+    } else {
+        memory_charge_long(s, endpoint, x256);
+    }
+    bool wrapped = __builtin_add_overflow(e->mem_bytes_256, x256, &e->mem_bytes_256);
+    if (UNLIKELY(wrapped || at_ps >= RANGE_TIME_END)) return memory_beyond(s, endpoint, at_ps);
+    return at_ps;
 }
 
 static inline void memory_inject(clusim_sim *s, uint32_t endpoint, uint64_t payload) {

@@ -53,6 +53,11 @@ static void free_arrays(clusim_image *im) {
 
 /* ---- derived tables ------------------------------------------------------------------------ */
 
+int64_t model_est_long(const rate_class *r, uint64_t bytes) {
+    base_u128 ps = ((base_u128)bytes * r->den + r->num - 1) / r->num;
+    return ps < (base_u128)INT64_MAX ? (int64_t)ps : INT64_MAX;
+}
+
 static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint32_t format) {
     for (uint32_t i = 0; i < m->num_rates; i++) {
         const rate_class *r = &m->rates[i];

@@ -63,15 +63,16 @@ struct clusim_model {
     int32_t bucket_shift; /* of the event queue */
 };
 
-/* Refuse images that would make the engine misbehave; the front end's checks speak better. */
+/* Refuse images that would make the engine misbehave; the front end's checks speak better. The
+ * parts below are made in this order, and each trusts what those before it have passed. */
 int model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
 
-/* The part about routes, after that about the fabric; says whether packets pass through endpoints.
- */
+int model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
 int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
-
-/* The part about connections, programs and traffic, after that about routes. */
-int model_check_work(const clusim_image *image, clusim_error *error);
+int model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
+int model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
+int model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
+int model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
 typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);
 typedef struct model_table {
@@ -84,11 +85,32 @@ typedef struct model_table {
 int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
                        clusim_error *e);
 int model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
+int model_no_memory(clusim_error *error);
+
+/* Where the packets of a connection or message go: over up to two targets to an endpoint. */
+typedef struct model_legs {
+    uint32_t targets[3];
+    uint32_t count;
+} model_legs;
+
+static inline model_legs model_legs_of(uint32_t via_first, uint32_t via_last, uint32_t to) {
+    model_legs legs = {.count = 0};
+    if (via_first != NONE) legs.targets[legs.count++] = via_first;
+    if (via_last != NONE) legs.targets[legs.count++] = via_last;
+    legs.targets[legs.count++] = to;
+    return legs;
+}
+
+/* est(b) where b*den has more than 63 bits; INT64_MAX stands for anything longer. */
+int64_t model_est_long(const rate_class *r, uint64_t bytes);
 
 /* est(b) of the contract: ceil(b*den/num). */
 static inline int64_t model_est(const rate_class *r, uint64_t bytes) {
-    if (LIKELY(r->num == 1)) return (int64_t)(bytes * r->den);
-    return (int64_t)base_ceil_div(bytes * r->den, r->num);
+    uint64_t work;
+    if (UNLIKELY(__builtin_mul_overflow(bytes, r->den, &work) || work >> 63))
+        return model_est_long(r, bytes);
+    if (LIKELY(r->num == 1)) return (int64_t)work;
+    return (int64_t)base_ceil_div(work, r->num);
 }
 
 static inline uint64_t model_up(const clusim_format *f, uint64_t bytes) {
@@ -120,8 +142,12 @@ static inline uint64_t model_occupancy(const clusim_format *f, uint32_t kind, ui
     return ((uint64_t)wire_bytes * f->service_1024[kind] + 1023) >> 10;
 }
 
+static inline uint32_t model_part_size(const uint32_t *off, uint32_t part) {
+    return off[part + 1] - off[part];
+}
+
 static inline uint32_t model_group_size(const clusim_model *m, uint32_t group) {
-    return m->image.group_off[group + 1] - m->image.group_off[group];
+    return model_part_size(m->image.group_off, group);
 }
 
 static inline const uint32_t *model_group(const clusim_model *m, uint32_t group) {

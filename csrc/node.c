@@ -135,11 +135,12 @@ static void note_last(xfer *x, uint32_t wire, int64_t time, int64_t greatest) {
     if (time > greatest || (time == greatest && wire < x->last_wire)) x->last_wire = wire;
 }
 
-void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible, uint32_t from) {
-    xfer *x = &s->xfers[xfer_index];
+static void count_delivery(clusim_sim *s, const packet *p, int64_t visible, uint32_t from) {
+    xfer *x = &s->xfers[p->xfer];
+    x->delivered += p->payload;
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, xfer_index);
+    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer);
 }
 
 static void accept_credit(clusim_sim *s, const packet *p, uint32_t from, int64_t at) {
@@ -168,7 +169,7 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
     }
     bool write = p->kind != READ_RESP && p->kind != RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
-    node_deliver(s, p->xfer, visible, from);
+    count_delivery(s, p, visible, from);
     sim_free_packet(s, index);
 }
 

@@ -42,7 +42,4 @@ static inline void node_enqueue(clusim_sim *s, uint32_t index, uint32_t candidat
     if (UNLIKELY(s->wires[p->out].traits & MARKS)) congestion_mark(s, p);
 }
 
-/* Count `n` deliveries of a transfer, the last visible at `visible`. */
-void node_deliver(clusim_sim *s, uint32_t xfer_index, int64_t visible, uint32_t from);
-
 #endif

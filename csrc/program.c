@@ -52,8 +52,9 @@ static void make_due(clusim_sim *s, uint32_t id) {
 
 static uint64_t chunk_number(const clusim_template *t, const clusim_prim *p,
                              const clusim_instance *x, uint32_t i) {
-    int64_t n = t->nchunks;
-    int64_t q = ((int64_t)p->base + (int64_t)p->coef * x->rotation + (int64_t)p->step * i) % n;
+    int64_t n = t->nchunks; /* below 2^32; each sum stays below 2^63, their sum might not */
+    int64_t start = ((int64_t)p->base + (int64_t)p->coef * x->rotation) % n;
+    int64_t q = (start + (int64_t)p->step * i % n) % n;
     return (uint64_t)(q < 0 ? q + n : q);
 }
 
@@ -77,13 +78,44 @@ static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, 
     return hi > lo ? hi - lo : 0;
 }
 
+static uint64_t all_loops(const clusim_instance *x, const clusim_template *t) {
+    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    return base_ceil_div(x->length, span);
+}
+
+/* Lowest chunk number that any step of the template has. */
+static uint64_t lowest_chunk(const clusim_image *im, const clusim_instance *x,
+                             const clusim_template *t) {
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t p = t->prim_lo; p < t->prim_hi && lowest; p++) {
+        const clusim_prim *prim = &im->prims[p];
+        for (uint32_t i = 0; i < prim->repeat && i < t->nchunks; i++) /* then they come again */
+            lowest = base_umin(lowest, chunk_number(t, prim, x, i));
+    }
+    return lowest;
+}
+
+enum { STEPS_TO_COUNT = 1 << 20 };
+
+/* Loops of mode 1 after which all pieces are cut off by `limit`: going through many of those would
+ * take long and do nothing. */
+static uint64_t loops_before_limit(const clusim_image *im, const clusim_instance *x,
+                                   const clusim_template *t, uint64_t loops) {
+    uint64_t steps = 0;
+    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) steps += im->prims[p].repeat;
+    if (t->mode == 0 || (base_u128)steps * loops < STEPS_TO_COUNT) return loops;
+    if (steps == 0) return 0;
+    uint64_t first = lowest_chunk(im, x, t) * x->stride + x->offset;
+    if (first >= x->limit) return 0;
+    return base_umin(loops, base_ceil_div(x->limit - first, x->chunk_bytes));
+}
+
 static uint64_t loop_count(const clusim_image *im, const clusim_instance *x,
                            const clusim_template *t) {
-    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
-    uint64_t loops = base_ceil_div(x->length, span);
-    for (uint32_t p = t->prim_lo; p < t->prim_hi && loops == 0; p++)
-        loops = im->prims[p].flags & PRIM_SYNC;
-    return loops;
+    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
+        if (im->prims[p].flags & PRIM_SYNC) return base_umax(1, all_loops(x, t));
+    }
+    return loops_before_limit(im, x, t, all_loops(x, t));
 }
 
 /* Set the present piece and its first slice; false if there is nothing to move in it. */
@@ -140,8 +172,12 @@ static uint64_t slice_bytes(const inst_state *st) {
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-static int64_t pace_after(int64_t start, uint64_t bytes, uint64_t cost16) {
-    return start + (int64_t)(((base_u128)bytes * cost16) >> 16);
+/* now + ((bytes*cost16) >> 16); bytes are below 2^54 and the cost below 2^54. */
+static int64_t pace_after(clusim_sim *s, uint32_t id, uint64_t bytes, uint64_t cost16) {
+    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->now_ps;
+    if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
+    sim_beyond(s, BEYOND_INSTANCE, id);
+    return RANGE_TIME_END;
 }
 
 static uint64_t cost_of(const clusim_sim *s, const view *v) {
@@ -199,7 +235,7 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     x->full = c->packet_bytes * c->burst;
     x->count = inject_count(x->bytes, x->full);
     x->cost16 = cost_of(s, v);
-    x->pace_ps = pace_after(s->now_ps, x->bytes, x->cost16);
+    x->pace_ps = pace_after(s, v->id, x->bytes, x->cost16);
     x->type = (uint8_t)type;
     x->kind = first_kind[type];
     x->policy = (uint8_t)c->policy;
@@ -284,6 +320,13 @@ static bool pass_gate(clusim_sim *s, const view *v) {
     return true;
 }
 
+/* What a slice waits behind its gate: at most the end of time, at which the run is refused. */
+static int64_t fixed_ps(const clusim_sim *s, const view *v) {
+    int64_t fixed = s->model->image.costs[v->image->cost].fixed_ps;
+    base_u128 slowed = ((base_u128)(uint64_t)fixed * v->state->slow_1024) >> 10;
+    return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
+}
+
 static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
     sim_event(s, at_ps, EV_READY, 0, id);
 }
@@ -306,7 +349,7 @@ static bool start_main(clusim_sim *s, const view *v) {
         start_transfer(s, v, v->send, XFER_WRITE);
         return false;
     }
-    int64_t pace = pace_after(s->now_ps, slice_bytes(v->state), cost_of(s, v));
+    int64_t pace = pace_after(s, v->id, slice_bytes(v->state), cost_of(s, v));
     if (pace == s->now_ps) return true;
     ready_at(s, v->id, pace);
     return false;
@@ -389,8 +432,7 @@ void program_run(clusim_sim *s, uint32_t id) {
                 st->slow_1024 = s->endpoints[v.image->endpoint].slow_1024;
                 st->gate_ps = s->now_ps;
                 st->wire = NONE;
-                int64_t fixed = s->model->image.costs[v.image->cost].fixed_ps;
-                fixed = (fixed * st->slow_1024) >> 10;
+                int64_t fixed = fixed_ps(s, &v);
                 st->phase = PH_FIXED;
                 if (fixed == 0) continue;
                 ready_at(s, id, s->now_ps + fixed);

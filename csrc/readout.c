@@ -4,6 +4,11 @@
 #include "program.h"
 #include "wire.h"
 
+void clusim_sim_beyond(const clusim_sim *s, uint32_t *what, uint32_t *index) {
+    *what = s->beyond;
+    *index = s->beyond_index;
+}
+
 int64_t clusim_sim_now_ps(const clusim_sim *s) { return s->now_ps; }
 uint64_t clusim_sim_num_events(const clusim_sim *s) { return s->event_count; }
 uint64_t clusim_sim_fingerprint(const clusim_sim *s) { return s->fingerprint; }
@@ -36,7 +41,7 @@ void clusim_sim_read_instances(const clusim_sim *s, clusim_instance_state *out) 
 
 void clusim_sim_read_mem_bytes_256(const clusim_sim *s, uint64_t *out) {
     for (uint64_t e = 0; e < s->model->image.num_endpoints; e++)
-        out[e] = s->endpoints[e].mem_bytes_256;
+        out[e] = s->draining ? s->final_mem_256[e] : s->endpoints[e].mem_bytes_256;
 }
 
 size_t clusim_sim_take_records(clusim_sim *s, clusim_record *out, size_t capacity) {

@@ -5,6 +5,7 @@
 
 #include "aggregate.h"
 #include "congestion.h"
+#include "laws.h"
 #include "memory.h"
 #include "node.h"
 #include "program.h"
@@ -44,7 +45,7 @@ static bool allocate_fabric(clusim_sim *s) {
     if (ok && m->has_controls) {
         ok &= zeroed(&s->controls, im->num_conns + im->num_sources, sizeof *s->controls);
     }
-    return ok && aggregate_init(s);
+    return ok && aggregate_init(s) && laws_init(s);
 }
 
 static bool allocate_work(clusim_sim *s) {
@@ -121,6 +122,7 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
     s->nvc = model->image.nvc;
     s->keep_records = keep_records != 0;
     s->packet_free = s->xfer_free = s->buffer_free = NONE;
+    s->beyond = BEYOND_NOTHING;
     if (!allocate_fabric(s) || !allocate_work(s)) {
         clusim_sim_destroy(s);
         return CLUSIM_ERR_NO_MEMORY;
@@ -138,24 +140,41 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
 void clusim_sim_destroy(clusim_sim *s) {
     if (s == NULL) return;
     event_queue_free(&s->events);
+    laws_free(s);
     for (uint64_t i = 0; s->credits && i < s->model->image.num_wires * s->nvc; i++)
         free(s->credits[i].ring);
     for (uint32_t i = 0; i < s->xfer_size; i++) free(s->xfers[i].own_group);
-    void *owned[] = {s->wires,          s->credits,
-                     s->voqs,           s->ready_bits,
-                     s->wait_bits,      s->flows,
-                     s->packets,        s->xfers,
-                     s->buffers,        s->conns,
-                     s->insts,          s->endpoints,
-                     s->tasks,          s->sources,
-                     s->units,          s->message_end,
-                     s->records,        s->final,
-                     s->phase_b.ids,    s->due_tasks.ids,
-                     s->due_starts.ids, s->due_insts.ids,
-                     s->wave.ids,       s->slot_queue.ids,
-                     s->deferred.ids,   s->dirty_endpoints.ids,
-                     s->vertices,       s->vertex_counts,
-                     s->pauses,         s->congestion,
+    void *owned[] = {s->wires,
+                     s->credits,
+                     s->voqs,
+                     s->ready_bits,
+                     s->wait_bits,
+                     s->flows,
+                     s->packets,
+                     s->xfers,
+                     s->buffers,
+                     s->conns,
+                     s->insts,
+                     s->endpoints,
+                     s->tasks,
+                     s->sources,
+                     s->units,
+                     s->message_end,
+                     s->records,
+                     s->final,
+                     s->phase_b.ids,
+                     s->due_tasks.ids,
+                     s->due_starts.ids,
+                     s->due_insts.ids,
+                     s->wave.ids,
+                     s->slot_queue.ids,
+                     s->deferred.ids,
+                     s->dirty_endpoints.ids,
+                     s->vertices,
+                     s->vertex_counts,
+                     s->vertex_payloads,
+                     s->pauses,
+                     s->congestion,
                      s->controls};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free(owned[i]);
     free(s);
@@ -180,6 +199,8 @@ static void wake(clusim_sim *s, uint32_t wire) {
 }
 
 static void complete(clusim_sim *s, uint32_t xfer_index) {
+    laws_transfer(s, &s->xfers[xfer_index]);
+    if (s->xfers[xfer_index].type == XFER_AGGREGATE) aggregate_end(s, xfer_index);
     if (s->xfers[xfer_index].owner_kind == OWNER_SOURCE) {
         source_complete(s, xfer_index);
     } else {
@@ -328,11 +349,12 @@ static void step(clusim_sim *s) {
         more = task_wave(s);
     } while (more);
     if (s->dirty_endpoints.len) memory_settle(s);
-    phase_b(s);
+    if (LIKELY(s->beyond == BEYOND_NOTHING)) phase_b(s);
 }
 
 static void finish(clusim_sim *s) {
     s->finished = true;
+    clusim_sim_read_mem_bytes_256(s, s->final_mem_256);
     uint64_t f = s->fingerprint;
     for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
         clusim_wire_counters *c = &s->final[w];
@@ -359,7 +381,8 @@ static bool all_done(const clusim_sim *s) {
     return s->tasks_left == 0 && s->messages_left == 0 && s->event_count;
 }
 
-/* Handle the next timestamp. CLUSIM_STOP_DONE here only means: go on. */
+/* Handle the next timestamp. CLUSIM_STOP_DONE here only means: go on. No event is at or beyond the
+ * end of time: the run was refused when it came up. */
 static inline int advance(clusim_sim *s, int64_t until_ps) {
     event_queue *q = &s->events;
     bool any = event_queue_any(q) || refill(s);
@@ -372,10 +395,11 @@ static inline int advance(clusim_sim *s, int64_t until_ps) {
     }
     s->now_ps = at_ps;
     step(s);
-    return CLUSIM_STOP_DONE;
+    return LIKELY(s->beyond == BEYOND_NOTHING) ? CLUSIM_STOP_DONE : CLUSIM_ERR_RANGE;
 }
 
 int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
+    if (s->beyond != BEYOND_NOTHING) return CLUSIM_ERR_RANGE;
     if (s->finished) return CLUSIM_STOP_DONE;
     uint64_t room = UINT64_MAX - s->event_count;
     uint64_t stop_at = s->event_count + base_umin(max_events, room);
@@ -391,13 +415,13 @@ int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
 
 /* After the end: let packets, credits and timers run out; kernels and tasks are done already. */
 int clusim_sim_check(clusim_sim *s, clusim_error *error) {
-    if (s->finished) {
-        int64_t end_ps = s->now_ps;
-        s->draining = true;
-        while (advance(s, NEVER) == CLUSIM_STOP_DONE) continue;
-        int status = verify_balances(s, error);
-        s->now_ps = end_ps;
-        return status;
-    }
-    return verify_balances(s, error);
+    if (!s->finished) return verify_balances(s, error);
+    int64_t end_ps = s->now_ps;
+    s->draining = true;
+    int status = s->beyond == BEYOND_NOTHING ? CLUSIM_STOP_DONE : CLUSIM_ERR_RANGE;
+    while (status == CLUSIM_STOP_DONE) status = advance(s, NEVER);
+    if (status >= 0) status = verify_balances(s, error);
+    if (status == CLUSIM_OK) status = laws_check(s, end_ps, error);
+    s->now_ps = end_ps;
+    return status;
 }

@@ -7,6 +7,7 @@
 #ifndef CLUSIM_SIM_H
 #define CLUSIM_SIM_H
 
+#include "clock.h"
 #include "event_queue.h"
 #include "model.h"
 
@@ -147,6 +148,7 @@ typedef struct xfer {
     int64_t visible; /* greatest visible time of its packets */
     uint64_t bytes;
     uint64_t remaining; /* deliveries missing */
+    uint64_t delivered; /* bytes, of all copies */
     uint32_t count;     /* packets */
     uint32_t ungranted;
     uint32_t limit; /* P0 */
@@ -199,7 +201,7 @@ typedef struct inst_state {
 } inst_state;
 
 typedef struct endpoint_state {
-    int64_t mem16; /* memory's clock, 2^-16 ps */
+    clock16 memory;
     uint64_t mem_cost16;
     uint64_t mem_bytes_256;
     uint32_t slow_1024;
@@ -230,17 +232,19 @@ typedef struct source_state {
 } source_state;
 
 typedef struct unit_state {
-    int64_t clock16;
+    clock16 clock;
     uint64_t in_use;
+    uint64_t reduced_bytes; /* operands worked off so far */
     uint32_t wait_head, wait_tail;
     uint32_t deferred; /* packets that arrive now, by wire id */
 } unit_state;
 
 /* An inner vertex of an aggregation tree. */
 typedef struct vertex_state {
-    uint32_t base;    /* operations finished */
-    uint32_t head;    /* place of operation `base` in `counts` */
-    uint16_t *counts; /* owned by the sim; children admitted, per open operation */
+    uint32_t base;      /* operations finished */
+    uint32_t head;      /* place of operation `base` in `counts` */
+    uint16_t *counts;   /* owned by the sim; children admitted, per open operation */
+    uint32_t *payloads; /* likewise; what their packets stand for */
     uint32_t wait_head, wait_tail;
     uint32_t xfer;   /* member: its present transfer */
     uint32_t member; /* a member below, whose transfer stands for all */
@@ -264,8 +268,8 @@ typedef struct flow_control {
     int64_t next_at;               /* earliest start of the next packet */
     int64_t alpha_at, increase_at; /* next timers, or NEVER */
     int64_t notified_at;           /* last notification sent, or -1 */
+    uint64_t timer_count, byte_count;
     uint32_t alpha;
-    uint32_t timer_count, byte_count;
 } flow_control;
 
 typedef struct shared_buffer {
@@ -278,6 +282,40 @@ typedef struct id_list {
     uint32_t *ids; /* owned */
     uint32_t len, size;
 } id_list;
+
+/* What the laws of laws.c need to remember: of a wire, ... */
+typedef struct law_wire {
+    uint64_t fault_rate30; /* highest rate of its faults, bytes per 2^30 ps */
+    uint64_t due_ps;       /* what its bytes take, up to the last change of its rate */
+    uint64_t bytes;        /* counted in due_ps */
+} law_wire;
+
+/* ... and of the wires out of an endpoint, and into it. */
+typedef struct law_end {
+    uint64_t rate30;  /* their highest rates together, in payload per 2^30 ps */
+    int64_t least_ps; /* shortest latency */
+    uint64_t payload; /* what complete transfers moved over them */
+} law_end;
+
+typedef struct law_break { /* the first broken law of a transfer */
+    const char *what;      /* NULL: none */
+    uint32_t endpoint;
+    uint64_t found, expected;
+} law_break;
+
+/* Whose time or number left the ranges (contract, section 1), in the order in which one is named.
+ * As clusim.outcome.Beyond. */
+enum beyond {
+    BEYOND_WIRE,
+    BEYOND_ENDPOINT,
+    BEYOND_UNIT,
+    BEYOND_CONNECTION,
+    BEYOND_SOURCE,
+    BEYOND_INSTANCE,
+    BEYOND_TASK,
+    BEYOND_VERTEX, /* an aggregation that does not add up */
+    BEYOND_NOTHING
+};
 
 struct clusim_sim {
     const clusim_model *model;
@@ -304,6 +342,7 @@ struct clusim_sim {
     unit_state *units;
     vertex_state *vertices;
     uint16_t *vertex_counts;
+    uint32_t *vertex_payloads;
     pause_state *pauses;             /* [wire * nvc + vc], if any wire is paused or marks */
     congestion_counters *congestion; /* per wire, likewise */
     flow_control *controls;          /* connections, then sources, if any is controlled */
@@ -314,12 +353,19 @@ struct clusim_sim {
     clusim_record *records;
     size_t num_records, record_size;
     bool keep_records, slot_freed;
-    bool any_down, rates_changed;
+    bool any_down, rates_changed; /* at any time */
+    uint32_t wires_down;          /* now */
     bool finished, draining, failed;
+    uint32_t beyond, beyond_index; /* an enum beyond */
     uint32_t nvc;
     uint64_t tasks_left, messages_left;
     uint64_t event_count, fingerprint;
     clusim_wire_counters *final; /* counters at the end of the run */
+    uint64_t *final_mem_256;     /* likewise */
+    law_wire *law_wires;
+    law_end *law_ends; /* [2 * endpoint]: out of it, [2 * endpoint + 1]: into it */
+    int64_t law_slack_ps;
+    law_break broken;
 };
 
 /* The key of an event: its rank in phase A, its class, and a number.
@@ -340,8 +386,18 @@ static inline uint32_t sim_key(const clusim_sim *s, uint32_t class, uint32_t num
     return rank << RANK_SHIFT | class << CLASS_SHIFT | (number & NUMBER_MASK);
 }
 
+/* Something of the run left the ranges: it ends with this timestamp. */
+void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index);
+void sim_flow_beyond(clusim_sim *s, uint32_t flow);
+void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload);
+
+/* Sums of a time and durations may have wrapped around 2^63 in `at`, but not around 2^64. */
 static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
                              uint32_t payload) {
+    if (UNLIKELY((uint64_t)at >= (uint64_t)RANGE_TIME_END)) {
+        sim_event_beyond(s, class, order, payload);
+        return;
+    }
     event_queue_push(&s->events, at, sim_key(s, class, order), payload);
 }
 

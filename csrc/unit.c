@@ -5,6 +5,15 @@
 
 static uint32_t unit_of(const clusim_sim *s, uint32_t wire) { return s->info[wire].dst_unit; }
 
+int64_t unit_reduce(clusim_sim *s, uint32_t unit, uint64_t operand_bytes) {
+    unit_state *u = &s->units[unit];
+    const clusim_unit *image = &s->model->image.units[unit];
+    u->reduced_bytes += operand_bytes;
+    clock_reach(&u->clock, s->now_ps);
+    clock_pass_long(&u->clock, (base_u128)operand_bytes * image->cost16);
+    return clock_read(&u->clock) + image->latency_ps;
+}
+
 /* Index of the VOQ for packets made inside the source node of `wire`. */
 static uint32_t inner_queue(const clusim_sim *s, uint32_t wire, uint32_t vc) {
     return s->info[wire].num_voqs - s->nvc + vc;
@@ -70,14 +79,10 @@ void unit_data(clusim_sim *s, uint32_t index, uint32_t from) {
     sim_free_packet(s, index);
     if (--s->packets[op].members) return;
     uint32_t unit = unit_of(s, from);
-    unit_state *u = &s->units[unit];
-    const clusim_unit *image = &s->model->image.units[unit];
     const clusim_image *im = &s->model->image;
     uint32_t group = s->xfers[s->packets[op].xfer].mgroup;
     uint64_t members = im->mgroup_off[group + 1] - im->mgroup_off[group];
-    uint64_t work = members * s->packets[op].payload * image->cost16;
-    u->clock16 = base_max(u->clock16, (int64_t)((uint64_t)s->now_ps << 16)) + (int64_t)work;
-    int64_t at = ((u->clock16 + 65535) >> 16) + image->latency_ps;
+    int64_t at = unit_reduce(s, unit, members * s->packets[op].payload);
     sim_event(s, at, EV_RESULT, unit, op);
 }
 

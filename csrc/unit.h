@@ -12,6 +12,9 @@
 
 void unit_request(clusim_sim *s, uint32_t packet, uint32_t from);
 void unit_data(clusim_sim *s, uint32_t packet, uint32_t from);
+/* Put an operation on some bytes into the unit now; returns the time of its result. */
+int64_t unit_reduce(clusim_sim *s, uint32_t unit, uint64_t operand_bytes);
+
 void unit_result(clusim_sim *s, uint32_t packet);
 
 #endif

@@ -67,7 +67,7 @@ int verify_balances(clusim_sim *s, clusim_error *e) {
     free(held);
     free(seen);
     if (status != CLUSIM_OK) return status;
-    if (!s->any_down) {
+    if (!s->wires_down) {
         if (s->packets_live) return unbalanced(e, 0, "packets left", s->packets_live, 0);
         if (s->xfers_live) return unbalanced(e, 0, "transfers left", s->xfers_live, 0);
         if (s->buffers_live) return unbalanced(e, 0, "shared buffers left", s->buffers_live, 0);

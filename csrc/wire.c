@@ -5,6 +5,7 @@
 #include "aggregate.h"
 #include "congestion.h"
 #include "inject.h"
+#include "laws.h"
 #include "node.h"
 
 void wire_init(clusim_sim *s, uint32_t wire) {
@@ -70,7 +71,9 @@ void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_
     c->ring[(c->head + i) & mask] = (credit_return){at_ps, bytes};
 }
 
-void wire_drain(const clusim_sim *s, wire_state *w) {
+void wire_drain(clusim_sim *s, wire_state *w) {
+    if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
+        sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
     int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
     w->drained_at = s->now_ps;
     if (idle <= 0 || w->down) return;
@@ -86,14 +89,27 @@ void wire_drain(const clusim_sim *s, wire_state *w) {
 /* ---- the start of a packet ---------------------------------------------------------------------
  */
 
-/* Time of occupying the wire with `bytes`; the remainder stays on the wire. */
-static inline int64_t occupy(wire_state *w, uint64_t bytes) {
+/* Products of more than 63 bits: even so the time may be short, on a fast wire. */
+static uint64_t occupy_long(wire_state *w, uint64_t bytes) {
     const rate_class *r = w->rate;
-    if (LIKELY(r->num == 1)) return (int64_t)(bytes * r->den);
-    uint64_t work = bytes * r->den + w->rem;
+    base_u128 work = (base_u128)bytes * r->den + w->rem;
+    base_u128 t = work / r->num;
+    w->rem = (uint64_t)(work - t * r->num);
+    return t < (base_u128)RANGE_TIME_END ? (uint64_t)t : (uint64_t)RANGE_TIME_END;
+}
+
+/* Time of occupying the wire with `bytes`; the remainder stays on the wire. Below 2^63 or, where
+ * the product of bytes and rate has more, at most the end of time, at which the run is refused. */
+static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
+    const rate_class *r = w->rate;
+    uint64_t work;
+    if (UNLIKELY(__builtin_mul_overflow(bytes, r->den, &work) || work >> 63))
+        return occupy_long(w, bytes);
+    if (LIKELY(r->num == 1)) return work;
+    work += w->rem;
     uint64_t t = work / r->num;
     w->rem = work - t * r->num;
-    return (int64_t)t;
+    return t;
 }
 
 /* Where the far node will send a forwarded packet at the latest by estimate: wire q of the
@@ -133,25 +149,34 @@ static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wir
     if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
     if (UNLIKELY(p->kind == AGG_UP) && aggregate_at_end(s, p)) return tail;
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
-    int64_t ready = head + w->rate->header_ps[p->kind] + w->far_latency_ps;
+    int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
+                              (uint64_t)w->far_latency_ps);
     if (LIKELY((w->traits & PLAIN_CUT) && !s->rates_changed)) return ready;
+    if (UNLIKELY((uint64_t)ready >= (uint64_t)RANGE_TIME_END)) return ready; /* may have wrapped */
     return base_max(ready, tail_bound(s, p, w, tail));
 }
 
 /* Extra time if this packet is hit by an error and sent again. */
-static int64_t replay(const clusim_sim *s, wire_state *w, int64_t t) {
+static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
     uint32_t wire = (uint32_t)(w - s->wires);
     const clusim_wire *image = &s->model->image.wires[wire];
     if (base_hash32(s->model->image.seed, wire, w->grants) >= image->error_threshold) return 0;
     w->replays++;
-    return t + image->replay_ps;
+    return base_umin(t + (uint64_t)image->replay_ps, (uint64_t)RANGE_TIME_END);
+}
+
+/* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
+static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
+    if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
+    sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+    return RANGE_TIME_END;
 }
 
 /* Put a packet on the wire now. */
 static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_index) {
     const rate_class *rate = w->rate;
     packet *p = &s->packets[packet_index];
-    int64_t now = s->now_ps, prefix = 0, extra = 0;
+    uint64_t now = (uint64_t)s->now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {
         wire_drain(s, w);
@@ -159,24 +184,24 @@ static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_in
         w->owed_256 -= flits * rate->flit_256;
         w->control_bytes += flits * rate->format->flit_bytes;
         occupancy += flits * rate->format->flit_bytes;
-        prefix = (int64_t)flits * rate->flit_ps;
+        prefix = flits * (uint64_t)rate->flit_ps;
     }
-    int64_t t = occupy(w, occupancy);
+    uint64_t t = occupy(w, occupancy);
     if (UNLIKELY(w->traits & HAS_ERRORS)) extra = replay(s, w, t);
-    int64_t end = now + t + extra;
+    int64_t end = end_of_packet(s, w, now + t + extra);
     w->free_at = end;
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
     if (UNLIKELY(w->stall_since >= 0)) {
-        w->stall_credit_ps += now - w->stall_since;
+        w->stall_credit_ps += s->now_ps - w->stall_since;
         w->stall_since = -1;
     }
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
-    w->busy_ps += end - now;
-    int64_t head = now + extra + prefix + w->latency_ps;
+    w->busy_ps += end - s->now_ps;
+    int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
     sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out, packet_index);
 }
 
@@ -344,7 +369,9 @@ void wire_arbitrate(clusim_sim *s, uint32_t wire) {
 
 void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
     wire_state *w = &s->wires[wire];
+    laws_rate_changes(s, wire);
     s->rates_changed = true;
+    s->wires_down += (rate == NONE) - (uint32_t)w->down;
     w->rem = 0;
     w->down = rate == NONE;
     w->rate = &s->model->rates[rate == NONE ? s->info[wire].rate : rate];

@@ -25,7 +25,7 @@ void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out);
 void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes, int64_t free_ps);
 
 /* Let whole owed flits leave while the wire idles, up to now. */
-void wire_drain(const clusim_sim *s, wire_state *w);
+void wire_drain(clusim_sim *s, wire_state *w);
 
 void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps);
 
@@ -45,6 +45,7 @@ static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc,
         return;
     }
     int64_t at_ps = free_ps + w->credit_ps;
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&
@@ -58,7 +59,7 @@ static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc,
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Fewer than a flit never
  * leave, and then it does not matter when draining was last looked at. */
-static inline void wire_owe(const clusim_sim *s, wire_state *w, uint64_t control_256) {
+static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) {
     if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
     w->drained_at = s->now_ps;
     w->owed_256 += control_256;

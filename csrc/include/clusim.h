@@ -22,7 +22,8 @@ enum clusim_status {
     CLUSIM_OK = 0,
     CLUSIM_ERR_NO_MEMORY = -1,
     CLUSIM_ERR_BAD_IMAGE = -2,
-    CLUSIM_ERR_CONSERVATION = -3,
+    CLUSIM_ERR_CONSERVATION = -3, /* something is left, or a law of physics was broken */
+    CLUSIM_ERR_RANGE = -4,        /* the run would leave the ranges: see clusim_sim_beyond */
 };
 
 /* Why clusim_sim_run() returned. */
@@ -337,6 +338,10 @@ void clusim_sim_destroy(clusim_sim *sim);
 
 /* Advance; returns a clusim_stop, or a negative clusim_status. Stops only between timestamps. */
 int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
+
+/* After CLUSIM_ERR_RANGE: whose time or number is too large (as clusim.outcome.Beyond) and its
+ * index. */
+void clusim_sim_beyond(const clusim_sim *sim, uint32_t *what, uint32_t *index);
 int64_t clusim_sim_now_ps(const clusim_sim *sim);
 uint64_t clusim_sim_num_events(const clusim_sim *sim);
 uint64_t clusim_sim_fingerprint(const clusim_sim *sim);

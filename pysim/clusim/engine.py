@@ -12,8 +12,16 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.errors import InternalError, ScheduleError
-from clusim.image import DTYPES, OPCODES, Array, Image
-from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop
+from clusim.image import DTYPES, OP_FLAGS, Array, Image
+from clusim.outcome import (
+    INSTANCE_STATE,
+    NEVER,
+    RECORD,
+    WIRE_COUNTERS,
+    Beyond,
+    Stop,
+    range_exceeded,
+)
 
 __all__ = ["Simulation", "__version__"]
 
@@ -66,7 +74,7 @@ for _struct, _dtype in _OUTPUTS.items():
 def _c_image(image: Image, keep: list[Any]) -> Any:
     """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
     out = ffi.new("clusim_image *")
-    flags = np.array([op.flags for op in OPCODES.values()], np.uint32)
+    flags = OP_FLAGS
     out.op_flags = ffi.from_buffer("uint32_t[]", flags)
     out.num_opcodes = len(flags)
     out.seed = image.seed
@@ -103,6 +111,7 @@ class Simulation:
 
     def __init__(self, image: Image, records: bool = True) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
+        self._seed = int(image.seed)
         keep: list[Any] = []
         error = ffi.new("clusim_error *")
         model = ffi.new("clusim_model **")
@@ -122,9 +131,17 @@ class Simulation:
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance the simulation and say why it stopped."""
         status = lib.clusim_sim_run(self._sim, until_ps, max_events)
-        if status < 0:
-            raise MemoryError("the engine ran out of memory")
+        self._raise_failure(status)
         return Stop(status)
+
+    def _raise_failure(self, status: int) -> None:
+        """Raise what a negative status of an advancing engine means."""
+        if status == lib.CLUSIM_ERR_RANGE:
+            what, index = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+            lib.clusim_sim_beyond(self._sim, what, index)
+            raise range_exceeded(Beyond(what[0]), int(index[0]))
+        if status == lib.CLUSIM_ERR_NO_MEMORY:
+            raise MemoryError("the engine ran out of memory")
 
     @property
     def now_ps(self) -> int:
@@ -189,5 +206,10 @@ class Simulation:
     def check_conservation(self) -> None:
         """After DONE: drain what is under way, then raise `InternalError` unless all balances."""
         error = ffi.new("clusim_error *")
-        if lib.clusim_sim_check(self._sim, error) < 0:
-            raise InternalError(f"conservation: {ffi.string(error.message).decode()}")
+        status = lib.clusim_sim_check(self._sim, error)
+        self._raise_failure(status)
+        if status < 0:
+            raise InternalError(
+                f"conservation: {ffi.string(error.message).decode()}; seed {self._seed},"
+                f" fingerprint {self.fingerprint():016x}; please report"
+            )

@@ -14,6 +14,7 @@ __all__ = [
     "EnvironmentFailure",
     "InputError",
     "InternalError",
+    "RangeExceeded",
     "ScheduleError",
     "TopologyError",
     "TraceError",
@@ -45,6 +46,24 @@ class TraceError(ClusimError):
 
 class InputError(ClusimError):
     """A bad argument: unknown name, value out of range, options that contradict each other."""
+
+
+class RangeExceeded(ClusimError):
+    """A run that would leave the ranges that the engines compute with (`clusim.ranges`).
+
+    Attributes
+    ----------
+    what, index
+        Whose time or number it is: "wire", "instance", ..., and its index in the image.
+    """
+
+    def __init__(self, what: str, index: int, why: str, name: str = "") -> None:
+        super().__init__(f"{what} {name or index}: {why}")
+        self.what, self.index, self.why = what, index, why
+
+    def named(self, name: str) -> RangeExceeded:
+        """Return the same error with a name in place of the index."""
+        return RangeExceeded(self.what, self.index, self.why, name)
 
 
 class EnvironmentFailure(ClusimError):

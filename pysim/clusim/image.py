@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DTYPES", "NONE", "OPCODES", "Image", "Op", "Opcode", "empty"]
+__all__ = ["DTYPES", "NONE", "OPCODES", "OP_FLAGS", "Image", "Op", "Opcode", "empty"]
 
 NONE = 0xFFFFFFFF
 """Marks an absent index."""
@@ -63,6 +63,9 @@ OPCODES: dict[str, Opcode] = {
     name: Opcode(number, name, flags) for number, (name, flags) in enumerate(_OPCODE_FLAGS.items())
 }
 """Opcodes by name. A ``read`` of the IR is a ``recv``-family primitive on a read connection."""
+
+OP_FLAGS = np.array([opcode.flags for opcode in OPCODES.values()], np.uint32)
+"""Flags of the opcodes by number, as the engine wants them."""
 
 OPCODE_SLOTS = 18
 """Entries of a cost table, an even number of at least `OPCODES`."""
@@ -343,6 +346,10 @@ class Image:
     sources: Array = _default("sources")
     messages: Array = _default("messages")
     faults: Array = _default("faults")
+
+    def tables(self) -> dict[str, Array]:
+        """Return all tables by name, with the opcodes' flags, as `clusim.ranges.first_illegal` wants them."""
+        return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
 
     def __post_init__(self) -> None:
         """Check dtypes and contiguity, so that both engines may trust them."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bins import BinRecorder
-from clusim.errors import DeadlockError, InputError
+from clusim.errors import DeadlockError, InputError, RangeExceeded
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
@@ -325,13 +325,14 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
         if session.run(sinks, options.progress) is Stop.DEADLOCK:
             raise job.stuck(session)
         result = _result(session, job)
-        session.engine.check_conservation()
         if checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
-    except BaseException:
+    except BaseException as error:
         if trace is not None:
             trace.abandon(session.engine.now_ps, session.engine, recorder)
+        if isinstance(error, RangeExceeded) and error.what == "wire":
+            raise error.named(job.wires.names[error.index]) from None
         raise
     if trace is not None:
         trace.finish(result)

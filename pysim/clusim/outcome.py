@@ -8,7 +8,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["INSTANCE_STATE", "RECORD", "WIRE_COUNTERS", "Cause", "Engine", "State", "Stop"]
+from clusim.errors import RangeExceeded
+
+__all__ = [
+    "INSTANCE_STATE",
+    "RECORD",
+    "WIRE_COUNTERS",
+    "Beyond",
+    "Cause",
+    "Engine",
+    "State",
+    "Stop",
+    "range_exceeded",
+]
 
 NEVER = 2**63 - 1
 """A time no run reaches [ps]."""
@@ -41,6 +53,42 @@ class Cause(IntEnum):
     NONE = 0  # it did not wait: its instance came when the gate was open
     RECV = 1  # the data: the tail of its recv connection
     SEND = 2  # room: the head of its send connection
+
+
+class Beyond(IntEnum):
+    """Whose time or number left the ranges (contract, section 1), or which aggregation does not add up (section 6).
+
+    Of several the first, of the lowest id.
+    """
+
+    WIRE = 0
+    ENDPOINT = 1
+    UNIT = 2
+    CONNECTION = 3
+    SOURCE = 4
+    INSTANCE = 5
+    TASK = 6
+    VERTEX = 7
+
+
+_END = "at or beyond 2^62 ps (53 days of simulated time)"
+_WHY = {
+    Beyond.WIRE: f"a packet on it would end, or its credit return, {_END}",
+    Beyond.ENDPOINT: f"its memory would accept a packet, or a transfer end there, {_END},"
+    " or be charged 2^56 bytes",
+    Beyond.UNIT: f"a reduction would end {_END}",
+    Beyond.CONNECTION: f"a flag would be seen, or the next packet leave, {_END}",
+    Beyond.SOURCE: f"the next packet would leave {_END}",
+    Beyond.INSTANCE: f"a step would end {_END}",
+    Beyond.TASK: f"it would end {_END}",
+    Beyond.VERTEX: "its children's packets of one number differ in size,"
+    " or a member has two transfers at a time",
+}
+
+
+def range_exceeded(what: Beyond, index: int) -> RangeExceeded:
+    """Return the error of a run that an engine refused to go on with."""
+    return RangeExceeded(what.name.lower(), index, f"{_WHY[what]}; simulate less at once")
 
 
 WIRE_COUNTERS: np.dtype[Any] = np.dtype(
@@ -93,7 +141,13 @@ class Engine(Protocol):
         ...
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
-        """Advance; returns between two timestamps, never inside one."""
+        """Advance; returns between two timestamps, never inside one.
+
+        Raises
+        ------
+        RangeExceeded
+            The run would leave the ranges that engines compute with (contract, section 1).
+        """
         ...
 
     def wires(self) -> Array:
@@ -125,5 +179,8 @@ class Engine(Protocol):
         ...
 
     def check_conservation(self) -> None:
-        """After DONE: let what is still under way drain, then raise `InternalError` unless all balances."""
+        """After DONE: let what is still under way drain, then raise `InternalError` unless all balances.
+
+        Also if a law of physics was broken. What is read afterwards is still as it was at the end of the run.
+        """
         ...

@@ -123,8 +123,14 @@ class Session:
     def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
         """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record.
 
+        After DONE the laws of every run are checked, so that nobody who gets here has a number that breaks one.
+
         Raises
         ------
+        InternalError
+            The engine broke a law, e.g. of conservation.
+        RangeExceeded
+            The run would leave the ranges that engines compute with.
         KeyboardInterrupt
             Ctrl-C was pressed; what came before it is with the sinks.
         """
@@ -140,6 +146,8 @@ class Session:
                 if mine is not None and len(mine):
                     sink.records(mine)
                 sink.tick(self.engine.now_ps, self.engine, self.recorder)
+            if stop is Stop.DONE:
+                self.engine.check_conservation()
             if stop in (Stop.DONE, Stop.DEADLOCK):
                 return stop
             if interrupted[0]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clusim.errors import InputError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import NONE, Image, empty
+from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
 
@@ -337,6 +338,9 @@ def _vias(arrays: FabricArrays, messages: Messages) -> Array:
 def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Image:
     """Return the image of `plan` on `fabric`, `burst` packets travelling as one."""
     arrays, messages = fabric.lower(), plan.messages
+    why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
+    if why:
+        raise InputError(f"message {format_size(traffic.message_bytes)}: {why}")
     wires = arrays.wires.copy()
     whole = np.minimum(burst, -(-traffic.message_bytes // traffic.packet_bytes))
     least = 3 * wire_bytes(arrays, traffic.packet_bytes, int(whole))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
@@ -53,15 +54,17 @@ def _admit(machine: Machine, vertex: Vertex, packet: Packet) -> None:
     machine.release(packet.buffer, machine.now_ps)
     children = len(vertex.spec.children)
     admitted = vertex.open.get(packet.number, 0) + 1
+    if vertex.sizes.setdefault(packet.number, packet.p) != packet.p:
+        machine.refuse((Beyond.VERTEX, vertex.index))
     if admitted < children:
         vertex.open[packet.number] = admitted
         return
     vertex.open.pop(packet.number, None)
+    vertex.sizes.pop(packet.number)
     unit = machine.units[vertex.spec.unit]
     time_ps = unit.reduce(machine.now_ps, children * packet.p)
-    machine.agenda.add(
-        time_ps, Class.RESULT, lambda: _result(machine, vertex, packet), (unit.index, 0)
-    )
+    who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
+    machine.plan(time_ps, Class.RESULT, lambda: _result(machine, vertex, packet), who, order)
 
 
 def _result(machine: Machine, vertex: Vertex, packet: Packet) -> None:

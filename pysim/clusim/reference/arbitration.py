@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.arithmetic import hash32
 from clusim.reference.machine import Machine
@@ -114,11 +115,14 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     packet = candidate.packet
     wire.end_credit_stall(now_ps)
     flit = wire.spec.format.flit_bytes
+    machine.check_owed(wire)
     control = wire.take_control_bytes(now_ps)  # 1.
     prefix_ps = (control // flit) * wire.estimate_ps(flit)
     busy_ps = wire.occupy_ps(control + packet.occupancy(model, wire.index))  # 2.
     extra_ps = _replay_ps(model, wire, busy_ps)
     end_ps = now_ps + busy_ps + extra_ps
+    who = (Beyond.WIRE, wire.index)
+    machine.in_range(end_ps, who)
     wire.free_at_ps = end_ps
     machine.look_at(wire.index, end_ps)
     wire_bytes = packet.wire_bytes(model, wire.index)
@@ -133,7 +137,7 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     packet.buffer = Buffer(wire.index, packet.vc, wire_bytes)
     order = (wire.index, wire.counters.grants)
     at_ps = arrival_ps(machine, wire, packet, (head_ps, tail_ps))  # 6.
-    machine.agenda.add(at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), order)
+    machine.plan(at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), who, order)
     wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
     if candidate.flow is not None:
@@ -158,11 +162,12 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     requester = transfer.terms.requester
     if transfer.rate is not None:
         transfer.rate.granted(machine.now_ps, packet.p)
+        machine.in_range(transfer.rate.next_ps, transfer.rate.who)
     if transfer.terms.answered:
         transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1
     if packet.kind in (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_UP):
         inject_256 = machine.model.endpoints[requester].inject_256
-        machine.memories[requester].accept_ps(packet.p * inject_256, machine.now_ps)
+        machine.accept_ps(requester, packet.p * inject_256)
     if transfer.granted_count == transfer.count:
         del machine.flows[requester][candidate.slot]
         transfer.owner.all_granted(transfer.greatest_end_ps)

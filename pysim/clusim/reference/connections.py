@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from clusim.outcome import Beyond
 from clusim.reference.machine import Machine
 from clusim.reference.rate_control import RateControl
 from clusim.reference.specs import ConnSpec, Policy
@@ -56,7 +57,8 @@ class Connection:
 
     def __post_init__(self) -> None:
         self.packet_count = self.read_count = self.spec.key
-        self.rate = RateControl(self.spec.control) if self.spec.control else None
+        who = (Beyond.CONNECTION, self.index)
+        self.rate = RateControl(self.spec.control, who) if self.spec.control else None
 
     def count(self, packets: int, staged_read: bool) -> int:
         """Count the packets of a new transfer; return what they count from, or the pinned key."""
@@ -96,7 +98,8 @@ class Connection:
         if delay_ps == 0:
             self.machine.waves.later(action)
         else:
-            self.machine.at(self.machine.now_ps + delay_ps, action)
+            who = (Beyond.CONNECTION, self.index)
+            self.machine.at(self.machine.now_ps + delay_ps, action, who)
 
     def _show_tail(self, slots: int) -> None:
         self.tail_visible += slots

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet, Transfer
@@ -22,10 +23,9 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
     assert endpoint is not None
     assert packet.buffer is not None
     spec = machine.model.endpoints[endpoint]
-    memory = machine.memories[endpoint]
     reads = packet.kind in _RESPONSES
     size_256 = packet.p * (spec.read_256 if reads else spec.deliver_256)
-    accepted_ps = memory.accept_ps(size_256, machine.now_ps)
+    accepted_ps = machine.accept_ps(endpoint, size_256)
     machine.release(packet.buffer, accepted_ps)
     if reads:
         response = _response(packet)
@@ -65,7 +65,7 @@ def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
     rate, now_ps = transfer.rate, machine.now_ps
     if rate is not None and packet.marked and rate.answers_mark(now_ps):
         time_ps = now_ps + rate.spec.cnp_delay_ps
-        machine.agenda.add(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps))
+        machine.plan(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps), rate.who)
 
 
 def _delivered(machine: Machine, transfer: Transfer, visible_ps: int, wire: int) -> None:
@@ -74,7 +74,8 @@ def _delivered(machine: Machine, transfer: Transfer, visible_ps: int, wire: int)
     transfer.note_visible(visible_ps, wire)
     if transfer.delivered == transfer.deliveries:
         v_ps = transfer.visible_ps
-        machine.at(v_ps, lambda: transfer.owner.completed(transfer, v_ps))
+        who = (Beyond.ENDPOINT, transfer.terms.requester)
+        machine.at(v_ps, lambda: transfer.owner.completed(transfer, v_ps), who)
 
 
 def _response(request: Packet) -> Packet:
@@ -118,7 +119,7 @@ def _respond_at(machine: Machine, time_ps: int, wire: Wire, packet: Packet) -> N
     assert out is not None
     candidate = wire.spec.in_local * machine.model.nvc + packet.vc
     packet.vc = next_vc(machine.model, packet, out)
-    order = (wire.index, 0)
-    machine.agenda.add(
-        time_ps, Class.RESPOND, lambda: enter(machine, out, candidate, packet), order
-    )
+    endpoint = machine.model.nodes[wire.spec.dst].endpoint
+    assert endpoint is not None
+    who, order = (Beyond.ENDPOINT, endpoint), (wire.index, 0)
+    machine.plan(time_ps, Class.RESPOND, lambda: enter(machine, out, candidate, packet), who, order)

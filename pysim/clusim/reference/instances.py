@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from clusim.image import NONE, OPCODES, Op
-from clusim.outcome import Cause, State
+from clusim.outcome import Beyond, Cause, State
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.connections import Connection, Post
@@ -115,7 +115,8 @@ class Instance:
         if time_ps <= machine.now_ps:
             machine.waves.runnable.add(self.index)
         else:
-            machine.at(time_ps, lambda: machine.waves.runnable.add(self.index))
+            who = (Beyond.INSTANCE, self.index)
+            machine.at(time_ps, lambda: machine.waves.runnable.add(self.index), who)
 
     def _program(self) -> Iterator[None]:
         for step in slices(self.spec):
@@ -242,7 +243,9 @@ class Instance:
         size = ceil_div(step.bytes * connection.spec.expand_120, 120)
         cost16 = self._cost16(step.prim)
         start_ps = machine.now_ps
-        carry = _Carry(self, terms.answered, start_ps + ((size * cost16) >> 16), post, connection)
+        pace_ps = start_ps + ((size * cost16) >> 16)
+        machine.in_range(pace_ps, (Beyond.INSTANCE, self.index))
+        carry = _Carry(self, terms.answered, pace_ps, post, connection)
         transfer = Transfer(
             terms=terms,
             owner=carry,
@@ -255,6 +258,8 @@ class Instance:
         staged_read = kind == Kind.READ_REQ and connection.spec.stage is not None
         transfer.base = connection.count(transfer.count, staged_read)
         if terms.vertex is not None:
+            if machine.vertices[terms.vertex].busy:
+                machine.refuse((Beyond.VERTEX, terms.vertex))
             transfer.first_number = machine.vertices[terms.vertex].begin(transfer)
         start_transfer(machine, self.spec.endpoint, self.slot, transfer)
         yield

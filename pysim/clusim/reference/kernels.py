@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clusim.outcome import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.machine import Machine
 from clusim.reference.specs import TaskSpec
@@ -85,7 +86,9 @@ class Kernels:
         self._epochs += 1
         self._epoch = number = self._epochs
         self._machine.at(
-            self._machine.now_ps + self._spec.mem_quantum_ps, lambda: self._epoch_ends(number)
+            self._machine.now_ps + self._spec.mem_quantum_ps,
+            lambda: self._epoch_ends(number),
+            (Beyond.ENDPOINT, self._endpoint),
         )
 
     def _epoch_ends(self, number: int) -> None:
@@ -117,7 +120,7 @@ class Kernels:
             if kernel.setting == setting and kernel in self._running:
                 self._end(kernel)
 
-        self._machine.at(time_ps, end)
+        self._machine.at(time_ps, end, (Beyond.TASK, kernel.task))
 
     def _end(self, kernel: _Kernel) -> None:
         self._running.remove(kernel)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from clusim.outcome import Beyond
+from clusim.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.reference.agenda import Agenda, Class
 from clusim.reference.memory import Memory
 from clusim.reference.model import Model
@@ -13,7 +15,10 @@ from clusim.reference.vertex_state import Vertex
 from clusim.reference.waves import Waves
 from clusim.reference.wires import Pause, Wire
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "Who"]
+
+Who = tuple[Beyond, int]
+"""Whose time it is: what ends a run that would leave the ranges (section 1)."""
 
 
 def _pause(nvc: int) -> Pause:
@@ -31,6 +36,8 @@ class Machine:
         Present speed factor of each endpoint.
     examine : set of int
         Wires whose situation may have changed; phase B looks at these.
+    beyond : tuple or None
+        What left the ranges in this timestamp: the run ends with it.
     """
 
     def __init__(self, model: Model) -> None:
@@ -55,10 +62,48 @@ class Machine:
         self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
         self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
         self.examine: set[int] = set()
+        self.beyond: Who | None = None
 
-    def at(self, time_ps: int, action: Callable[[], None]) -> None:
+    def refuse(self, who: Who) -> None:
+        """Note that something left the ranges; of several in a timestamp the first is named."""
+        self.beyond = who if self.beyond is None else min(self.beyond, who)
+
+    def in_range(self, time_ps: int, who: Who) -> bool:
+        """Say whether a time is one that a run may have; if not, the run ends."""
+        if time_ps < TIME_END_PS:
+            return True
+        self.refuse(who)
+        return False
+
+    def plan(
+        self,
+        time_ps: int,
+        kind: Class,
+        action: Callable[[], None],
+        who: Who,
+        order: tuple[int, int] = (0, 0),
+    ) -> None:
+        """Let `action` happen at `time_ps` in a class, unless that is beyond the end of time."""
+        if self.in_range(time_ps, who):
+            self.agenda.add(time_ps, kind, action, order)
+
+    def at(self, time_ps: int, action: Callable[[], None], who: Who) -> None:
         """Let `action` happen as a TIMER at `time_ps`."""
-        self.agenda.add(time_ps, Class.TIMER, action)
+        self.plan(time_ps, Class.TIMER, action, who)
+
+    def accept_ps(self, endpoint: int, size_256: int) -> int:
+        """Charge the memory of an endpoint now; return when it accepts (section 8) [ps]."""
+        memory = self.memories[endpoint]
+        time_ps = memory.accept_ps(size_256, self.now_ps)
+        self.in_range(time_ps, (Beyond.ENDPOINT, endpoint))
+        if memory.bytes_256 >= MEM_BYTES_256_END:
+            self.refuse((Beyond.ENDPOINT, endpoint))
+        return time_ps
+
+    def check_owed(self, wire: Wire) -> None:
+        """Refuse a run in which a wire owes too much when it might drain (section 3)."""
+        if wire.owed >= OWED_256_END:
+            self.refuse((Beyond.WIRE, wire.index))
 
     def look_at(self, wire: int, time_ps: int) -> None:
         """Let phase B of `time_ps` look at `wire`."""
@@ -94,7 +139,7 @@ class Machine:
             self.examine.add(wire.index)
 
         time_ps = self.now_ps + self.credit_ps(wire.index)
-        self.agenda.add(time_ps, Class.PAUSE, act, (wire.index, 0))
+        self.plan(time_ps, Class.PAUSE, act, (Beyond.WIRE, wire.index), (wire.index, 0))
 
     def release(self, buffer: Buffer, free_ps: int, granted: bool = False) -> None:
         """One holder of an input buffer is done with it at `free_ps`; the last returns the credit.
@@ -105,13 +150,14 @@ class Machine:
         buffer.free_ps = max(buffer.free_ps, free_ps)
         if buffer.holders:
             return
+        who = (Beyond.WIRE, buffer.wire)
         if self.wires[buffer.wire].pause is None:
             time_ps = buffer.free_ps + self.credit_ps(buffer.wire)
-            self.agenda.add(time_ps, Class.CREDIT, lambda: self._return_credit(buffer))
+            self.plan(time_ps, Class.CREDIT, lambda: self._return_credit(buffer), who)
         else:
             time_ps = max(buffer.free_ps, self.now_ps + 1) if granted else buffer.free_ps
             order = (buffer.wire, 0)
-            self.agenda.add(time_ps, Class.FREE, lambda: self._free(buffer), order)
+            self.plan(time_ps, Class.FREE, lambda: self._free(buffer), who, order)
 
     def _return_credit(self, buffer: Buffer) -> None:
         self.wires[buffer.wire].credit[buffer.vc] += buffer.bytes

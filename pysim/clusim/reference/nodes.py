@@ -87,6 +87,7 @@ def _owe_control_bytes(machine: Machine, wire: Wire, packet: Packet) -> None:
     """Section 3, owed control bytes."""
     if wire.spec.reverse is not None:
         reverse = machine.wires[wire.spec.reverse]
+        machine.check_owed(reverse)
         reverse.drain(machine.now_ps)
         m = packet.exact_packets(machine.model, wire.index)
         reverse.owed += m * wire.spec.format.control_256[packet.kind]

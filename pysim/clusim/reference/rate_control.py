@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.outcome import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.specs import ControlSpec
 
@@ -19,12 +20,20 @@ class _Timer:
     period_ps: int
     due_ps: int | None = None
 
+    def pass_until(self, now_ps: int) -> int:
+        """Return how often it has been due by `now_ps`; the next time is later."""
+        if self.due_ps is None or self.due_ps > now_ps:
+            return 0
+        times = (now_ps - self.due_ps) // self.period_ps + 1
+        self.due_ps += times * self.period_ps
+        return times
+
 
 class RateControl:
-    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps."""
+    """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps. `who` has the flow."""
 
-    def __init__(self, spec: ControlSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:
+        self.spec, self.who = spec, who
         self.rate = self.target = spec.line_rate
         self.alpha = _ONE
         self.next_ps = 0
@@ -62,19 +71,37 @@ class RateControl:
             timer.due_ps = now_ps + timer.period_ps
 
     def advance(self, now_ps: int) -> None:
-        """Handle every timer that is due by now, in order of time, alpha first."""
-        while True:
-            timers = [self._alpha_timer, self._increase_timer]
-            due = [t for t in timers if t.due_ps is not None and t.due_ps <= now_ps]
-            if not due:
-                return
-            timer = min(due, key=lambda t: t.due_ps or 0)
-            timer.due_ps = (timer.due_ps or 0) + timer.period_ps
-            if timer is self._alpha_timer:
-                self.alpha = (self.alpha * (_ONE - self.spec.g_65536)) >> 16
-            else:
-                self._by_time += 1
-                self._increase()
+        """Handle every timer that is due by now; the two do not see what the other does."""
+        for _ in range(self._alpha_timer.pass_until(now_ps)):
+            decayed = (self.alpha * (_ONE - self.spec.g_65536)) >> 16
+            if decayed == self.alpha:
+                break
+            self.alpha = decayed
+        due = self._increase_timer.pass_until(now_ps)
+        while due > 0:
+            rate, target = self.rate, self.target
+            self._by_time += 1
+            due -= 1
+            self._increase()
+            up = self.target - target
+            if self.rate - rate == up:
+                steps = self._steady_steps(up, due)
+                self.rate += steps * up
+                self.target += steps * up
+                self._by_time += steps
+                due -= steps
+
+    def _steady_steps(self, up: int, due: int) -> int:
+        """Return how many of the next `due` steps add `up` to rate and target, as the last one did.
+
+        A flow may be silent for days, in which its timers are due a million times.
+        """
+        spec, recovery = self.spec, self.spec.fast_recovery
+        if self._by_time < self._by_bytes:
+            return 0  # what they count for still grows
+        if self._by_time < recovery:
+            due = min(due, recovery - 1 - self._by_time)
+        return min(due, (spec.line_rate - self.target) // up) if up else due
 
     def _increase(self) -> None:
         spec, recovery = self.spec, self.spec.fast_recovery

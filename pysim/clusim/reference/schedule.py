@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.outcome import State
+from clusim.outcome import Beyond, State
 from clusim.reference.arithmetic import mix
 from clusim.reference.connections import Connection
 from clusim.reference.instances import Instance, InstanceHost
@@ -62,7 +62,8 @@ class Schedule(InstanceHost):
         elif spec.kind == _DELAY and spec.delay_ps == 0:
             self.machine.waves.later(lambda: self._task_done(task))
         elif spec.kind == _DELAY:
-            self.machine.at(now_ps + spec.delay_ps, lambda: self._task_done(task))
+            who = (Beyond.TASK, task)
+            self.machine.at(now_ps + spec.delay_ps, lambda: self._task_done(task), who)
         elif spec.kind == _MARKER or spec.inst_lo == spec.inst_hi:
             self._task_done(task)
         else:
@@ -75,7 +76,11 @@ class Schedule(InstanceHost):
         if delay_ps == 0:
             self._begin_waiting(instance)
         else:
-            self.machine.at(self.machine.now_ps + delay_ps, lambda: self._begin_waiting(instance))
+            self.machine.at(
+                self.machine.now_ps + delay_ps,
+                lambda: self._begin_waiting(instance),
+                (Beyond.INSTANCE, instance.index),
+            )
 
     def _begin_waiting(self, instance: Instance) -> None:
         instance.state = State.WAIT_CTA_SLOT

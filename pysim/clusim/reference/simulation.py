@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.errors import ScheduleError
 from clusim.image import NONE, Image
-from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop
+from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop, range_exceeded
+from clusim.ranges import first_illegal
 from clusim.reference import ends
 from clusim.reference.agenda import Class
 from clusim.reference.arbitration import phase_b
 from clusim.reference.arithmetic import mix
+from clusim.reference.limits import check_sizes
 from clusim.reference.machine import Machine
 from clusim.reference.model import Model
 from clusim.reference.schedule import Schedule
@@ -44,6 +47,12 @@ class Simulation:
     records : bool
         Whether to keep completion records.
 
+    Raises
+    ------
+    ScheduleError
+        A number of the image is outside its range (`clusim.ranges`), or counts too much. What belongs together
+        is not checked as the C engine does: the reference is given images that lowering or a test made.
+
     Attributes
     ----------
     now_ps : int
@@ -52,20 +61,28 @@ class Simulation:
 
     def __init__(self, image: Image, records: bool = True) -> None:
         self.now_ps = 0
+        if wrong := first_illegal(image.tables(), image.nvc):
+            raise ScheduleError(f"image: {wrong}")
         self._machine = Machine(Model(image))
+        check_sizes(self._machine.model)
         self._schedule = Schedule(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
-        self._sources = [Source(spec, self._schedule, self._messages_ps) for spec in model.sources]
+        self._sources = [
+            Source(i, spec, self._schedule, self._messages_ps)
+            for i, spec in enumerate(model.sources)
+        ]
         for i, fault in enumerate(model.faults):
             self._plan_fault(i, fault)
-        self._machine.at(0, lambda: None)
+        self._machine.agenda.add(0, Class.TIMER, lambda: None)
         self._final: list[dict[str, int]] | None = None
         self._final_memory: list[int] = []
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance by whole timestamps until done, `until_ps`, `max_events` or a deadlock."""
         used = 0
+        if self._machine.beyond is not None:
+            raise range_exceeded(*self._machine.beyond)
         while self._final is None:
             time_ps = self._machine.agenda.next_time()
             if time_ps is None:
@@ -75,8 +92,8 @@ class Simulation:
                 return Stop.TIME
             if used >= max_events:
                 return Stop.EVENTS
-            used += self._timestamp(time_ps)
             self.now_ps = time_ps
+            used += self._timestamp(time_ps)
             if self._schedule.tasks_left == 0 and -1 not in self._messages_ps:
                 self._finish()
         return Stop.DONE
@@ -92,7 +109,10 @@ class Simulation:
         machine.waves.run(self._schedule)
         for kernels in self._schedule.kernels:
             kernels.settle()
-        phase_b(machine)
+        if machine.beyond is None:
+            phase_b(machine)
+        if machine.beyond is not None:
+            raise range_exceeded(*machine.beyond)
         return events
 
     def _plan_fault(self, index: int, fault: FaultSpec) -> None:

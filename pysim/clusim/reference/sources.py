@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.outcome import Beyond
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.instances import first_group
 from clusim.reference.packets import Terms, Transfer, steered
@@ -15,12 +16,15 @@ __all__ = ["Source"]
 class Source:
     """A source in progress; it holds its CTA slot from time 0 on."""
 
-    def __init__(self, spec: SourceSpec, schedule: Schedule, done_ps: list[int]) -> None:
+    def __init__(
+        self, index: int, spec: SourceSpec, schedule: Schedule, done_ps: list[int]
+    ) -> None:
         self._spec, self._schedule, self._done_ps = spec, schedule, done_ps
         self._machine = schedule.machine
         self._slot = schedule.take_slot(spec.endpoint)
         self._message = spec.msg_lo
-        self._rate = RateControl(spec.control) if spec.control else None
+        self._who = (Beyond.SOURCE, index)
+        self._rate = RateControl(spec.control, self._who) if spec.control else None
         self._granted_ps: int | None = 0  # greatest end of the message before, once known
         self._complete_ps: int | None = 0  # completion of the message before, once known
         self._plan()
@@ -36,7 +40,7 @@ class Source:
         if self._spec.serial:
             times_ps.append(self._complete_ps or 0)
         self._granted_ps = self._complete_ps = None
-        self._machine.at(max(times_ps), self._start)
+        self._machine.at(max(times_ps), self._start, self._who)
 
     def _start(self) -> None:
         message = self._machine.model.messages[self._message]

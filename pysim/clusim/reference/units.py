@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
@@ -67,9 +68,8 @@ def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
     members = len(packet.transfer.terms.members)
     time_ps = unit.reduce(machine.now_ps, members * packet.p)
     request = operation.request
-    machine.agenda.add(
-        time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), (unit.index, 0)
-    )
+    who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
+    machine.plan(time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), who, order)
 
 
 def _result(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> None:

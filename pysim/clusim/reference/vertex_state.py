@@ -26,6 +26,8 @@ class Vertex:
         Of a unit's vertex: operations finished.
     open : dict
         Of a unit's vertex: children admitted, per number.
+    sizes : dict
+        Of a unit's vertex: bytes of the first child's packet, per open number.
     waiting : list of Packet
         Of a unit's vertex: packets not admitted yet, in order of arrival.
     """
@@ -36,6 +38,7 @@ class Vertex:
     transfer: Transfer | None = None
     base: int = 0
     open: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
     waiting: list[Packet] = field(default_factory=list)
 
     def begin(self, transfer: Transfer) -> int:
@@ -44,6 +47,11 @@ class Vertex:
         self.transfer = transfer
         self.next_number = (first + transfer.count) % _NUMBERS
         return first
+
+    @property
+    def busy(self) -> bool:
+        """Whether a member has a transfer that is not complete."""
+        return self.transfer is not None and not self.transfer.complete
 
     def fits(self, number: int) -> bool:
         """Say whether a packet of this number can be admitted."""
