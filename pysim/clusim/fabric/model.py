@@ -132,6 +132,16 @@ class Endpoint:
         Name of the chip; `links` is how many links to other GPUs it has (0: any number).
     pcie_Bps : float
         Payload-layer rate of its widest PCIe link [B/s]; 0 is unknown.
+    architecture : str
+        Row of the presets of protocols and of launching; empty is unknown.
+    compute_capability : int
+        CUDA compute capability times ten, what NCCL decides by; 0 is unknown.
+    peer_access : bool or None
+        Whether the driver lets two such chips reach each other over PCIe; None is unknown.
+    mem_bytes : int
+        Size of its memory [bytes]; 0 is unknown.
+    gemm_fraction : float
+        Part of the peak that large matrix products reach; 0 is unknown.
     """
 
     sms: int = 132
@@ -150,6 +160,11 @@ class Endpoint:
     chip: str = ""
     links: int = 0
     pcie_Bps: float = 0.0
+    architecture: str = ""
+    compute_capability: int = 0
+    peer_access: bool | None = None
+    mem_bytes: int = 0
+    gemm_fraction: float = 0.0
 
     @property
     def mem_cost16(self) -> int:

@@ -120,8 +120,25 @@ def _chip(endpoint: Endpoint) -> dict[str, Any]:
         "slowdown": endpoint.slow_1024 / 1024,
         "peak_flops": dict(endpoint.peak_flops),
         "links": endpoint.links,
+        **_known(endpoint),
         **({"pcie_rate": format_rate(endpoint.pcie_Bps, exact=True)} if endpoint.pcie_Bps else {}),
     }
+
+
+def _known(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what a chip may leave open, as far as it is known."""
+    data: dict[str, Any] = {}
+    if endpoint.architecture:
+        data["architecture"] = endpoint.architecture
+    if endpoint.compute_capability:
+        data["compute_capability"] = endpoint.compute_capability / 10
+    if endpoint.peer_access is not None:
+        data["peer_access"] = endpoint.peer_access
+    if endpoint.mem_bytes:
+        data["memory"] = f"{endpoint.mem_bytes}B"
+    if endpoint.gemm_fraction:
+        data["gemm_fraction"] = endpoint.gemm_fraction
+    return data
 
 
 def _switch(

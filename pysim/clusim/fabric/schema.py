@@ -61,6 +61,11 @@ class ChipSpec(Spec):
     """An endpoint chip: GPU, host or the DRAM of a host."""
 
     base: str | None = None
+    architecture: str | None = None
+    compute_capability: Annotated[float, Field(ge=1, le=99)] | None = None
+    peer_access: bool | None = None
+    memory: Size | None = None
+    gemm_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     sms: Annotated[int, Field(ge=1, le=65_536)] | None = None
     cta_slots: Annotated[int, Field(ge=1, le=256)] | None = None
     write_latency: Latency | None = None

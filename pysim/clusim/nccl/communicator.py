@@ -107,6 +107,12 @@ class Communicator:
     p2p_per_peer: int
     ranks: tuple[int, ...] = ()
 
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of the oldest GPU, by which launching takes its time."""
+        gpus = [gpu for system in self.systems for gpu in system.gpus]
+        return min(gpus, key=lambda gpu: gpu.capability).architecture
+
     @cached_property
     def channels(self) -> list[Channel]:
         """Return rings and trees over all machines."""
@@ -273,7 +279,8 @@ def _systems(
     parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
     for node in fabric.nodes:
         if node.zone in parts:
-            chip = node.endpoint.chip if node.endpoint else ""
+            end = node.endpoint
+            chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
             parts[node.zone].append((_short(node.name), node.kind, node.model, chip))
     for link in fabric.links:
         zone = zones[link.a]

@@ -26,9 +26,7 @@ __all__ = [
     "Path",
     "Pattern",
     "Protocol",
-    "compute_capability",
     "cpu_of",
-    "has_peer_access",
     "max_channels",
     "nvlink_GBps",
     "path_types",
@@ -190,50 +188,6 @@ def socket_GBps(cpu: Cpu, version: Version) -> float:
 def peer_overhead(rate_GBps: float, version: Version) -> float:
     """Return what a peer-to-peer flow through an Intel root complex costs: small TLPs take more of a link."""
     return rate_GBps * 6 / 5 if version[:2] >= (2, 12) else rate_GBps * 12 / 9
-
-
-_CHIPS: tuple[tuple[str, int], ...] = (
-    ("p100", 60),
-    ("v100", 70),
-    ("t4", 75),
-    ("a100", 80),
-    ("a800", 80),
-    ("a30", 80),
-    ("a10", 86),
-    ("a40", 86),
-    ("rtx-a", 86),
-    ("rtx-30", 86),
-    ("rtx-40", 89),
-    ("l4", 89),
-    ("l2", 89),
-    ("rtx-50", 120),
-    ("h100", 90),
-    ("h200", 90),
-    ("h800", 90),
-    ("h20", 90),
-    ("gh200", 90),
-    ("gb200", 100),
-    ("b200", 100),
-    ("b300", 103),
-    ("gb300", 103),
-    ("mi", 90),
-)
-
-
-def compute_capability(chip: str) -> int:
-    """Return the compute capability of a chip times ten; 80 for one that is not known.
-
-    AMD chips run RCCL, which has its own constants; they are treated like the NVIDIA chips of their time.
-    """
-    name = chip.lower()
-    if name.startswith("mi"):
-        return 80
-    return next((number for prefix, number in _CHIPS if name.startswith(prefix)), 80)
-
-
-def has_peer_access(chip: str) -> bool:
-    """Return whether the driver lets two such cards reach each other over PCIe (GeForce: no)."""
-    return not chip.lower().startswith(("rtx-30", "rtx-40", "rtx-50"))
 
 
 def max_channels(version: Version) -> int:

@@ -19,9 +19,7 @@ from clusim.nccl.constants import (
     Cpu,
     LOCAL_GBps,
     Path,
-    compute_capability,
     cpu_of,
-    has_peer_access,
     nvlink_GBps,
     pcie_GBps,
     socket_GBps,
@@ -62,6 +60,10 @@ class Device:
     ----------
     capability : int
         Compute capability of a GPU times ten.
+    architecture : str
+        Of a GPU: row of the presets of launching.
+    peer_access : bool or None
+        Of a GPU: whether the driver lets it reach others over PCIe; None is unknown.
     speed_GBps, latency_us, collective : float, float, bool
         Of an adapter: its rate, the latency its plugin states, whether its network reduces.
     port : int
@@ -76,6 +78,8 @@ class Device:
     links: list[Link] = field(default_factory=list)
     capability: int = 0
     chip: str = ""
+    architecture: str = ""
+    peer_access: bool | None = None
     cpu: Cpu = UNKNOWN_CPU
     speed_GBps: float = 0.0
     latency_us: float = 0.0
@@ -303,11 +307,8 @@ def _devices(
             seen += 1
             if wanted is not None and seen - 1 not in wanted:
                 continue
-            chip = node.endpoint.chip if node.endpoint else ""
-            gpu = Device("gpu", node.name, len(system.gpus), chip=chip)
-            gpu.capability = compute_capability(chip)
+            devices[node.name] = gpu = _gpu(node, len(system.gpus))
             system.gpus.append(gpu)
-            devices[node.name] = gpu
         elif node.kind == "switch" and node.tier == "root":
             cpu = Device("cpu", node.name, len(system.cpus), cpu=cpu_of(node.model))
             system.cpus.append(cpu)
@@ -321,6 +322,25 @@ def _devices(
             devices[node.name] = Device("pci", node.name, len(system.others))
             system.others.append(devices[node.name])
     return devices
+
+
+def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
+    """Return the error that a chip does not say what NCCL decides by."""
+    what = f"chip {chip!r} of {node}: {field_} is not known, and NCCL decides by it"
+    return TopologyError(f"{what}; give the chip a base, or '{field_}: {example}'")
+
+
+def _gpu(node: FabricNode, index: int) -> Device:
+    end = node.endpoint
+    if end is None or not end.compute_capability:
+        raise unknown(end.chip if end else "", node.name, "compute_capability", "9.0")
+    return Device(
+        *("gpu", node.name, index),
+        capability=end.compute_capability,
+        chip=end.chip,
+        architecture=end.architecture,
+        peer_access=end.peer_access,
+    )
 
 
 def _join_all(
@@ -428,6 +448,13 @@ def _join_sockets(system: System) -> None:
             system.join(a, b, "sys", socket_GBps(a.cpu, system.version))
 
 
+def _has_peer_access(gpu: Device) -> bool:
+    """Return whether the driver lets a GPU reach others over PCIe."""
+    if gpu.peer_access is None:
+        raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
+    return gpu.peer_access
+
+
 def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
     """Return whether two GPUs reach each other directly over a path."""
     settings = system.settings
@@ -435,7 +462,7 @@ def peer_access(system: System, a: Device, b: Device, route: Route, level: Path)
         return False
     if not since(system.version, "asks the driver for peer access"):
         level = max(level, Path.PXB)
-    elif route.type > Path.NVB and not (has_peer_access(a.chip) and has_peer_access(b.chip)):
+    elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
         return False
     if settings.p2p_level is not None:
         level = settings.p2p_level
