@@ -36,6 +36,7 @@ from clusim.fabric.schema import (
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,
+    CPUS,
     FORMATS,
     LINKS,
     NICS,
@@ -186,6 +187,9 @@ class Catalogue:
                 path: Path = (section, name, "rate_control")
                 self.problems.add(path, f"unknown rate control {base!r}{hint}")
                 own.rate_control = None
+        if isinstance(own, SwitchSpec) and own.cpu is not None and own.cpu not in CPUS:
+            what = f"unknown processor {own.cpu!r}{did_you_mean(own.cpu, CPUS)}"
+            self.problems.add((section, name, "cpu"), what)
         if isinstance(own, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), own)
 
@@ -295,6 +299,7 @@ def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0)
         zone=zone,
         peer_payload_bytes=switch.peer_payload or 0,
         buffer_bytes=switch.buffer or 0,
+        cpu=switch.cpu or "",
     )
 
 
@@ -330,6 +335,9 @@ _NIC_FIELDS = {
     "flush": "flush_ps",
     "transit": "transit_ps",
     "adaptive": "adaptive",
+    "speed": "speed_Bps",
+    "plugin": "plugin",
+    "plugin_latency": "plugin_ps",
 }
 
 

@@ -248,6 +248,12 @@ class Nic:
         Reaction to congestion marks (RoCE).
     adaptive : bool
         Packets of a message may take different paths; switches choose the emptiest output.
+    speed_Bps : float
+        Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
+    plugin : str
+        Whose transport NCCL uses: its own, or the plugin for ``efa``, which shows adapters of one GPU as one.
+    plugin_ps : int
+        Latency that the plugin states [ps].
     """
 
     mtu_bytes: int = 4096
@@ -258,6 +264,9 @@ class Nic:
     transit_ps: int = 0
     rate_control: RateControl | None = None
     adaptive: bool = False
+    speed_Bps: float = 0.0
+    plugin: Literal["nccl", "efa"] = "nccl"
+    plugin_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +294,9 @@ class Node:
     buffer_bytes : int
         Packet memory that all ports of a switch share [bytes]; 0 is unknown.
     model : str
-        Name of the type a switch, root complex or adapter was made from.
+        Name of the type a switch, root complex or adapter was made from, for people.
+    cpu : str
+        Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
     """
 
     name: str
@@ -302,6 +313,7 @@ class Node:
     peer_payload_bytes: int = 0
     buffer_bytes: int = 0
     model: str = field(default="", compare=False)
+    cpu: str = ""
 
     @property
     def forwards(self) -> bool:

@@ -142,9 +142,11 @@ def _known(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _switch(
-    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int
+    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int, cpu: str
 ) -> dict[str, Any]:
     data: dict[str, Any] = {"ports": ports} if ports else {}
+    if cpu:
+        data["cpu"] = cpu
     if peer_payload_bytes:
         data["peer_payload"] = f"{peer_payload_bytes}B"
     if buffer_bytes:
@@ -167,6 +169,9 @@ def _nic(nic: Nic, ports: int) -> dict[str, Any]:
         "flush": _ps(nic.flush_ps),
         **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),
         "adaptive": nic.adaptive,
+        **({"speed": format_rate(nic.speed_Bps, exact=True)} if nic.speed_Bps else {}),
+        "plugin": nic.plugin,
+        **({"plugin_latency": _ps(nic.plugin_ps)} if nic.plugin_ps else {}),
         **({"ports": ports} if ports else {}),
         **({"rate_control": _rate_control(control)} if control else {}),
     }
@@ -231,7 +236,7 @@ def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str
         data["nic"] = nics.of((node.nic, node.ports))
     else:
         data["switch"] = switches.of(
-            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes)
+            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes, node.cpu)
         )
         data["store_and_forward"] = node.store_and_forward
     return data

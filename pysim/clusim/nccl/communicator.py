@@ -281,7 +281,7 @@ def _systems(
         if node.zone in parts:
             end = node.endpoint
             chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
-            parts[node.zone].append((_short(node.name), node.kind, node.model, chip))
+            parts[node.zone].append((_short(node.name), node.kind, node.cpu, node.nic, chip))
     for link in fabric.links:
         zone = zones[link.a]
         if zone == zones[link.b] and zone in parts:

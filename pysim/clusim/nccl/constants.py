@@ -144,19 +144,6 @@ class Cpu(NamedTuple):
 
 UNKNOWN_CPU = Cpu()
 
-_CPUS: dict[str, Cpu] = {
-    "xeon-ivb": Cpu("intel", "broadwell"),
-    "xeon-bdw": Cpu("intel", "broadwell"),
-    "xeon-skl": Cpu("intel", "skylake"),
-    "xeon-icx": Cpu("intel", "skylake"),
-    "xeon-spr": Cpu("intel", "sapphire rapids"),
-    "xeon-emr": Cpu("intel", "emerald rapids"),
-    "xeon-gnr": Cpu("intel", "emerald rapids"),
-    "power9": Cpu("power", "power9"),
-    "grace": Cpu("arm", "grace"),
-    "arm": Cpu("arm", "arm"),
-}
-
 _SOCKET_GBps = {
     "broadwell": 6.0,
     "skylake": 10.0,
@@ -166,11 +153,10 @@ _SOCKET_GBps = {
 }
 
 
-def cpu_of(model: str) -> Cpu:
-    """Return the processor that a type of root complex belongs to."""
-    if model.startswith("epyc"):
-        return Cpu("amd", model.removeprefix("epyc-"))
-    return _CPUS.get(model, UNKNOWN_CPU)
+def cpu_of(name: str) -> Cpu:
+    """Return the processor of a root complex from its vendor and model; empty is unknown."""
+    vendor, _, model = name.partition(" ")
+    return Cpu(vendor, model) if name else UNKNOWN_CPU
 
 
 def socket_GBps(cpu: Cpu, version: Version) -> float:
@@ -179,7 +165,9 @@ def socket_GBps(cpu: Cpu, version: Version) -> float:
         return 16.0 if since(version, "socket bandwidth of AMD") else LOCAL_GBps
     if cpu.vendor == "arm":
         return 6.0
-    rate = _SOCKET_GBps.get(cpu.model, 10.0 if cpu.vendor == "intel" else LOCAL_GBps)
+    if cpu.vendor == "other":
+        return LOCAL_GBps
+    rate = _SOCKET_GBps[cpu.model]
     if cpu.vendor == "intel" and not since(version, "socket bandwidth of AMD"):
         return 6.0 if cpu.model == "broadwell" else 10.0
     return rate
