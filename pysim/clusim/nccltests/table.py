@@ -187,7 +187,6 @@ def json_of(
         "start_time": times[0],
         "args": list(args),
         "env": list(env),
-        "notes": list(notes),
         "nccl_version": library,
         "config": {
             "nthreads": options.nthreads,
@@ -233,4 +232,5 @@ def json_of(
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
         "end_time": times[1],
+        **({"notes": list(notes)} if notes else {}),
     }
