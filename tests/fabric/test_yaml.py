@@ -184,6 +184,10 @@ GOLDEN = [
         replaced("type: nvlink4", "type: nvlink4, count: true"),
         "6:51: links[0].count[0]: True: must be a valid integer",
     ),
+    (
+        replaced("type: nvlink4", "rate: 25 GB/s, latency: 1us"),
+        "6:5: links[0]: 'format' is missing; give it or a type, such as nvlink1",
+    ),
     (replaced("type: nvlink4", "type: nvlink4, pair: zip"), "links[0].pair: zip of 2 with 1 nodes"),
     (
         replaced("{kind: switch, latency: 100ns}", ""),

@@ -38,7 +38,6 @@ __all__ = ["MAX_LINKS", "MAX_NODES", "assemble"]
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
 
-DEFAULT_FORMAT = "nvlink4"
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
 _RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
@@ -373,8 +372,8 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | N
     look_at_thresholds(state.problems, path, merged)
     if merged.format is None:
         own = list(state.topology.formats)
-        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else DEFAULT_FORMAT})
-    for key in ("rate", "latency"):
+        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else None})
+    for key in ("rate", "latency", "format"):
         if getattr(merged, key) is None:
             state.problems.add(
                 path, f"{key!r} is missing; give it or a type, such as {', '.join(list(LINKS)[:5])}"
