@@ -14,7 +14,7 @@ from typing import Any
 
 import clusim
 from clusim.collectives import ScheduleBuilder
-from clusim.hardware import compute
+from clusim.hardware import CHIPS, compute
 from clusim.training import train
 from clusim.training.contention import contention
 from clusim.workload import Workload
@@ -259,7 +259,7 @@ def page() -> str:
     """Return the whole page."""
     parts = [
         HEAD.format(
-            gemm=compute.gemm_fraction("a100-sxm4-80gb").value, sustained=compute.SUSTAINED.value
+            gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value, sustained=compute.SUSTAINED.value
         )
     ]
     parts.append(HEAD_TABLE5 + "\n".join(table5("")) + "\n" + CARRIED)

@@ -87,7 +87,8 @@ def command(
     target = _output(options)
     note = f"clusim: simulated {topology}, {where.setup.num_nodes} x {where.processes} processes"
     show = (lambda line: None) if as_json else click.echo
-    for text in head(test.binary, options, library, found, note):
+    notes = where.setup.comm.notes
+    for text in head(test.binary, options, library, found, [note, *notes]):
         show(text)
     every = []
     for _ in range(options.run_cycles):
@@ -105,6 +106,7 @@ def command(
         *(test.binary, options, library, found, every),
         args=["clusim", *sys.argv[1:]],
         env=names,
+        notes=notes,
         times=(began, strftime(NOW, localtime())),
     )
     if target is not None:

@@ -97,11 +97,11 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.lowering import known_at_start, parse_faults
     from clusim.report.text import collective_report
     from clusim.simulate import simulate
-    from clusim_cli.schedules import can_verify, wanted_schedule
+    from clusim_cli.schedules import can_verify, planned
 
     machine = fabric.load(topology, nodes=options["nodes"])
     known = known_at_start(machine, parse_faults(machine, [*machine.faults, *options["faults"]]))
-    schedule = wanted_schedule(known, options)
+    schedule, notes = planned(machine, known, options)
     with shown_progress(not no_progress, options["trace_out"]) as progress:
         result = simulate(
             machine,
@@ -110,6 +110,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
             seed=options["seed"],
             verify=options["verify"] and can_verify(schedule),
             faults=options["faults"],
+            notes=notes,
             engine=options["engine"],
             trace_out=options["trace_out"],
             trace_primitives=options["trace_primitives"],

@@ -11,17 +11,36 @@ if TYPE_CHECKING:
     from clusim.fabric import Fabric
     from clusim.schedule import Schedule
 
-__all__ = ["can_verify", "is_plan", "wanted_schedule"]
+__all__ = ["can_verify", "is_plan", "planned"]
 
 
-def wanted_schedule(machine: Fabric, options: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of the options of ``clusim run`` on a fabric, of which broken parts are left out."""
+def planned(
+    machine: Fabric, known: Fabric, options: Mapping[str, Any]
+) -> tuple[Schedule, list[str]]:
+    """Return the schedule of the options of ``clusim run``, and what must be said of it.
+
+    Parameters
+    ----------
+    known : Fabric
+        What is left of the machine at the start, on which the plan is made.
+    """
+    from clusim.lowering import plan_change
+
+    notes: list[str] = []
+    schedule = wanted_schedule(known, options, notes)
+    if known is not machine:
+        notes.append(plan_change(wanted_schedule(machine, options, []), schedule))
+    return schedule, notes
+
+
+def wanted_schedule(machine: Fabric, options: Mapping[str, Any], notes: list[str]) -> Schedule:
+    """Return the schedule of the options of ``clusim run`` on a fabric; what must be said of it is put into `notes`."""
     from clusim import collectives
 
     operation = collectives.operation_name(options["collective"])
     size_bytes = 0 if operation == "barrier" else options["size"]
     if options["algorithm"] == "nccl":
-        return _of_nccl(machine, operation, size_bytes, options)
+        return _of_nccl(machine, operation, size_bytes, options, notes)
     if is_plan(options["algorithm"]):
         return _of_plan(machine, operation, size_bytes, options)
     for name, given in (("--env", options["environment"]), ("--nccl-version", options["version"])):
@@ -82,7 +101,11 @@ def _check_operation(path: str, asked: str, found: str) -> None:
 
 
 def _of_nccl(
-    machine: Fabric, operation: str, size_bytes: int, options: Mapping[str, Any]
+    machine: Fabric,
+    operation: str,
+    size_bytes: int,
+    options: Mapping[str, Any],
+    notes: list[str],
 ) -> Schedule:
     from clusim.nccl import (
         LATEST,
@@ -101,6 +124,7 @@ def _of_nccl(
     version = parse_version(options["version"]) if options["version"] else LATEST
     settings = parse_env(parse_assignments(options["environment"]))
     comm = communicator(machine, version, settings, ranks=options["ranks"])
+    notes += comm.notes
     root = options["root"]
     if root is not None and root not in comm.ranks:
         raise InputError(f"--root {root}: is not among the ranks that take part")

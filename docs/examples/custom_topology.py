@@ -2,7 +2,7 @@
 
 import clusim
 
-net = clusim.FabricBuilder("four-on-one", architecture="hopper", channels={"default": 8})
+net = clusim.FabricBuilder("four-on-one", channels={"default": 8})
 net.gpu("gpu0..3", chip="h100-sxm5")
 net.switch("switch0", latency="110ns")
 net.link("gpu0..3", "switch0", count=4, type="nvlink4")

@@ -15,7 +15,7 @@ from clusim.errors import DeadlockError, InputError, RangeExceeded
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
+from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.session import EngineName, Progress, Session, Sink, loop_counts, start_engine
 from clusim.version import version
 
@@ -75,17 +75,23 @@ class Job:
 
 
 def collective_job(
-    fabric: Fabric, schedule: Schedule, options: Options, seed: int, faults: Sequence[Any]
+    fabric: Fabric,
+    schedule: Schedule,
+    options: Options,
+    seed: int,
+    faults: Sequence[Any],
+    notes: Sequence[str] = (),
 ) -> Job:
     """Lower `schedule` onto `fabric`."""
     from clusim.deadlock import Waits, deadlock_error
-    from clusim.lowering import lower, parse_faults
+    from clusim.lowering import describe_faults, lower, parse_faults
     from clusim.schedule import to_arrays, to_text
 
     if not 0 <= seed < 2**64:
         raise InputError(f"seed {seed}: must be at least 0 and below 2^64")
+    texts = [*fabric.faults, *(own for own in faults if isinstance(own, str))]
     faults = [
-        *parse_faults(fabric, [*fabric.faults, *(own for own in faults if isinstance(own, str))]),
+        *parse_faults(fabric, texts),
         *(own for own in faults if not isinstance(own, str)),
     ]
     lowered = lower(fabric, schedule, granularity=options.granularity, seed=seed, faults=faults)
@@ -108,6 +114,8 @@ def collective_job(
             granularity_note=lowered.describe(),
             seed=seed,
             schedule_text=to_text(schedule) if traced else "",
+            faults=describe_faults(fabric.lower(), faults, texts),
+            notes=tuple(notes),
         ),
         _wires(fabric.lower()),
         Tasks(names, nothing, nothing),
@@ -339,6 +347,15 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
     return result
 
 
+def _run_wires(job: Job, engine: Engine) -> Wires:
+    """Return the wires with what they did and, if one was broken, what rate they had on average."""
+    faults = job.image.faults
+    mean_Bps = None
+    if (faults["kind"] == 0).any():
+        mean_Bps = mean_rates_Bps(job.wires.rate_Bps, faults, engine.now_ps)
+    return replace(job.wires, counters=engine.wires(), mean_Bps=mean_Bps)
+
+
 def _result(session: Session, job: Job) -> Result:
     engine = session.engine
     start_ps, end_ps = (times[: len(job.tasks.names)] for times in engine.task_times())
@@ -350,7 +367,7 @@ def _result(session: Session, job: Job) -> Result:
         wall_s=session.wall_s,
         fingerprint=engine.fingerprint(),
         provenance=job.provenance,
-        wires=replace(job.wires, counters=engine.wires()),
+        wires=_run_wires(job, engine),
         tasks=Tasks(job.tasks.names, start_ps, end_ps),
         bins=session.recorder.bins(),
         call=job.call,

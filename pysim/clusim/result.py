@@ -25,6 +25,7 @@ __all__ = [
     "Wires",
     "busbw_factor",
     "counted_share",
+    "mean_rates_Bps",
 ]
 
 Array = NDArray[Any]
@@ -53,6 +54,19 @@ def busbw_factor(operation: str, ranks: int) -> float:
     if name in ("reducescatter", "allgather", "alltoall", "gather", "scatter"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
+    """Return the mean rate of every wire from the start until `time_ps`, with the faults of an image [bytes/s]."""
+    result = np.array(rate_Bps, np.float64)
+    rows = faults[(faults["kind"] == 0) & (faults["time_ps"] < max(1, time_ps))]
+    for wire in np.unique(rows["index"]).tolist():
+        own = rows[rows["index"] == wire]
+        own = own[np.argsort(own["time_ps"], kind="stable")]
+        edges_ps = np.array([0, *own["time_ps"].tolist(), max(1, time_ps)], np.float64)
+        rates = [result[wire], *(own["num"] / own["den"] * PS_PER_S)]
+        result[wire] = float(np.dot(np.diff(edges_ps), rates) / edges_ps[-1])
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,8 @@ class Wires:
         Whether the wire leaves an endpoint rather than a switch.
     counters : ndarray, shape (wires,)
         Final counters (`clusim.outcome.WIRE_COUNTERS`).
+    mean_Bps : ndarray or None
+        Mean rate over the run with its faults [bytes/s]; None: no fault touched a wire.
     """
 
     names: list[str]
@@ -92,6 +108,12 @@ class Wires:
     rate_Bps: Array
     from_endpoint: Array
     counters: Array
+    mean_Bps: Array | None = None
+
+    @property
+    def effective_Bps(self) -> Array:
+        """Return what the wires had on average: the nominal rate, less what faults took [bytes/s]."""
+        return self.rate_Bps if self.mean_Bps is None else self.mean_Bps
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,10 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How the result came about; enough to make it again."""
+    """How the result came about; enough to make it again.
+
+    `faults` are what broke and what that did to rates; `notes` what must be said of the plan.
+    """
 
     fabric: str
     fabric_text: str
@@ -128,6 +153,8 @@ class Provenance:
     seed: int
     version: str
     command: str = ""
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,5 +259,7 @@ class Result:
             "granularity": self.provenance.granularity,
             "burst_packets": self.provenance.burst_packets,
             "seed": self.provenance.seed,
+            "faults": list(self.provenance.faults),
+            "notes": list(self.provenance.notes),
             "version": self.provenance.version,
         }

@@ -36,6 +36,7 @@ def simulate(
     trace_limit_bytes: int = TRACE_LIMIT_BYTES,
     bins: int = MAX_BINS,
     faults: Sequence[Any] = (),
+    notes: Sequence[str] = (),
     progress: Progress | None = None,
     command: str = "",
 ) -> Result:
@@ -66,6 +67,8 @@ def simulate(
         What breaks when, besides the fabric's own faults: texts as ``link gpu3:nvl5 down at 2ms``, or
         `clusim.lowering.Fault`. To plan a collective around what is broken at time 0, build it on
         `clusim.lowering.known_at_start`.
+    notes : sequence of str
+        What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
     progress : callable or None
         Called about 20 times a second with (part done, simulated ps); raising from it ends the run.
     command : str
@@ -84,7 +87,7 @@ def simulate(
         granularity, engine, bins, trace_out, trace_primitives, progress, command, trace_limit_bytes
     )
     checker = Checker(schedule) if verify else None
-    job = collective_job(fabric, schedule, options, seed, faults)
+    job = collective_job(fabric, schedule, options, seed, faults, notes)
     return run_job(job, options, checker)
 
 

@@ -35,7 +35,7 @@ EVERYTHING = [
 
 
 def two_planes() -> FabricBuilder:
-    net = FabricBuilder("two-planes", architecture="hopper", channels={"default": 4})
+    net = FabricBuilder("two-planes", channels={"default": 4})
     net.define("switches", "plane", base="nvswitch3", latency="90ns")
     net.gpu("gpu0..3", chip="h100-sxm5")
     net.switch("sw0..1", switch="plane")

@@ -18,10 +18,10 @@ def busbw_GBps(capsys: pytest.CaptureFixture[str], *words: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("slot", "chip", "architecture", "measured_GBps"),
+    ("slot", "chip", "measured_GBps"),
     [
-        ("pcie-gen4-x16", "a100-pcie-40gb", "ampere", 26.2),  # A100 device to host 26.19
-        ("pcie-gen5-x16", "h100-pcie", "hopper", 52.4),  # H100 device to host 52
+        ("pcie-gen4-x16", "a100-pcie-40gb", 26.2),  # A100 device to host 26.19
+        ("pcie-gen5-x16", "h100-pcie", 52.4),  # H100 device to host 52
     ],
 )
 def test_peers_below_a_switch(
@@ -29,14 +29,12 @@ def test_peers_below_a_switch(
     tmp_path: Path,
     slot: str,
     chip: str,
-    architecture: str,
     measured_GBps: float,
 ) -> None:
     path = resources.find_topology("a100-pcie-x8")
     assert path is not None
     text = path.read_text(encoding="utf-8")
     text = text.replace("chip: a100-pcie-40gb", f"chip: {chip}").replace("pcie-gen4-x16", slot)
-    text = text.replace("architecture: ampere", f"architecture: {architecture}")
     file = tmp_path / "box.yaml"
     file.write_text(text, encoding="utf-8")
     one_way = busbw_GBps(capsys, str(file), "--ranks", "0,1", "--collective", "broadcast")

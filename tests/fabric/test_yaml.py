@@ -34,7 +34,9 @@ vcs: 3
 channels: {default: 4, ring: 2}
 rings: [[0, 1, 2, 3], [3, 2, 1, 0]]
 chips:
-  ours: {sms: 10, cta_slots: 12, memory_rate: 1 TB/s, memory_efficiency: 0.5, write_latency: 90ns}
+  ours:
+    {architecture: hopper, sms: 10, cta_slots: 12, memory_rate: 1 TB/s, memory_efficiency: 0.5, write_latency: 90ns,
+     read_latency: 350ns, response_latency: 100ns, memory_per_delivered: 1, memory_per_read: 1, memory_per_injected: 1}
   faster: {base: ours, sms: 20, slowdown: 2}
 switches:
   crossbar: {ports: 8, latency: 200ns, reduction_rate: 1 TB/s, reduction_capacity: 8KiB}
@@ -182,6 +184,10 @@ GOLDEN = [
         replaced("type: nvlink4", "type: nvlink4, count: true"),
         "6:51: links[0].count[0]: True: must be a valid integer",
     ),
+    (
+        replaced("type: nvlink4", "rate: 25 GB/s, latency: 1us"),
+        "6:5: links[0]: 'format' is missing; give it or a type, such as nvlink1",
+    ),
     (replaced("type: nvlink4", "type: nvlink4, pair: zip"), "links[0].pair: zip of 2 with 1 nodes"),
     (
         replaced("{kind: switch, latency: 100ns}", ""),
@@ -211,7 +217,7 @@ GOLDEN = [
     ),
     (GOOD + "on: no\n", "7:1: on: unknown key; there are name, description"),
     (
-        replaced("  sw:", "  gpu7..8: {kind: gpu, chip: gb200}\n  sw:")
+        replaced("  sw:", "  gpu7..8: {kind: gpu, chip: h200-sxm5}\n  sw:")
         + "  - {from: gpu7, to: gpu8, type: nvlink4}\n",
         "disconnected: no route gpu0 to gpu7, gpu0 to gpu8, gpu1 to gpu7, gpu1 to gpu8 and 4 more; add links",
     ),

@@ -2,7 +2,6 @@
 
 POLARIS = """
 # Polaris as its NUMA nodes are set: a root complex per GPU, adapters next to GPU 1 and GPU 3.
-architecture: ampere
 gdr_level: phb
 nodes:
   gpu0..3: {kind: gpu, chip: a100-sxm4-40gb}
@@ -23,7 +22,6 @@ network: {kind: dragonfly, link: slingshot-200, switch: rosetta}
 
 TWO_SOCKETS = """
 # Two GPUs on the two sockets of an AMD server.
-architecture: ampere
 nodes:
   gpu0..1: {kind: gpu, chip: a100-pcie-40gb}
   cpu0..1: {kind: switch, switch: epyc-rome}

@@ -137,7 +137,7 @@ def test_nothing_left_is_an_error() -> None:
 
 
 def test_before_2_24_nccl_algo_spares_rings_of_other_collectives() -> None:
-    settings, group = parse_env({"NCCL_ALGO": "Tree"}), Group(8, 1, 80, 80)
+    settings, group = parse_env({"NCCL_ALGO": "Tree"}), Group(8, 1, 80, 80, "intel")
     for version, expected in (("2.20", True), ("2.27", False)):
         table = cost_table(group, graphs(12, 20, Path.NVL), parse_version(version), settings)
         assert bool(table.cost(ALLGATHER, RING, SIMPLE).bandwidth_GBps) is expected

@@ -62,7 +62,7 @@ def test_values() -> None:
     settings = parse_env(parse_assignments(words))
     assert settings.buffsize == 8 << 20
     assert settings.p2p_level is Path.PXB
-    assert settings.ignored == ("NCCL_DEBUG",)
+    assert settings.without_effect == ("NCCL_DEBUG",)
     assert parse_env({"NCCL_MAX_NRINGS": "4"}).max_nchannels == 4
     assert parse_env({"HOME": "/root"}) == parse_env({})
 

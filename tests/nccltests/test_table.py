@@ -30,7 +30,7 @@ def device(rank: int) -> Device:
 
 def output() -> str:
     options = Options(ngpus=2, minbytes=8, maxbytes=8 << 30, stepfactor=2, check=1)
-    text = head("all_reduce_perf", options, 22703, [device(0), device(1)], "clusim: simulated x")
+    text = head("all_reduce_perf", options, 22703, [device(0), device(1)], ["clusim: simulated x"])
     text += [*table_head(options), *(line.text() for line in lines())]
     return "\n".join([*text, *foot("all_reduce_perf", lines())]) + "\n"
 

@@ -30,7 +30,6 @@ def pcie_machine(
     return "\n".join(
         [
             "name: bench",
-            "architecture: ampere",
             "p2p: write",
             "channels: {default: 2}",
             extra,

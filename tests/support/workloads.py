@@ -38,8 +38,9 @@ def tiny(text: str = "", **replace: str) -> Workload:
 
 def ideal(ranks: int) -> Fabric:
     """Return GPUs on one switch whose links and programs take next to no time."""
-    net = clusim.FabricBuilder("ideal", architecture="host", channels={"default": 1})
-    net.gpu(f"gpu0..{ranks - 1}", chip="a100-sxm4-80gb")
+    net = clusim.FabricBuilder("ideal", channels={"default": 1})
+    net.define("chips", "ideal-a100", base="a100-sxm4-80gb", architecture="host")
+    net.gpu(f"gpu0..{ranks - 1}", chip="ideal-a100")
     net.switch("switch0", latency="1ps")
     net.link(
         f"gpu0..{ranks - 1}",

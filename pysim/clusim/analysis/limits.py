@@ -20,6 +20,7 @@ __all__ = [
     "Limit",
     "TierTraffic",
     "WireUse",
+    "broken_wires",
     "busiest_wires",
     "class_traffic",
     "limit",
@@ -36,6 +37,8 @@ class WireUse:
 
     Attributes
     ----------
+    rate_Bps, effective_Bps : float
+        Nominal, and on average over the run with its faults.
     busy, no_credit, nothing : float
         It served packets; it stood still for want of credit; it had nothing to send. They add up to 1.
     contended : float
@@ -47,6 +50,7 @@ class WireUse:
     name: str
     wire_class: str
     rate_Bps: float
+    effective_Bps: float
     busy: float
     no_credit: float
     nothing: float
@@ -73,6 +77,10 @@ class Limit:
         together [10^9 bytes/s].
     tier_busy : float
         Mean part of the run in which the wires of its class were busy.
+    rate_GBps, effective_GBps : float
+        Of the wire: nominal, and on average over the run with its faults [10^9 bytes/s].
+    tier_effective_GBps : float
+        As `tier_GBps`, with the faults of the run.
     """
 
     name: str
@@ -83,6 +91,9 @@ class Limit:
     tier_wires: int = 1
     tier_GBps: float = 0.0
     tier_busy: float = 0.0
+    rate_GBps: float = 0.0
+    effective_GBps: float = 0.0
+    tier_effective_GBps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +115,8 @@ class ClassTraffic:
         Mean part of the run in which a wire stood still for want of credit, or paused.
     pauses, marks, replays : int
         Times a receiver paused its sender, packets marked for congestion, packets sent again.
-    rate_GBps : float
-        Nominal rate of all its wires together [10^9 bytes/s].
+    rate_GBps, effective_GBps : float
+        Rate of all its wires together, nominal and on average over the run with its faults [10^9 bytes/s].
     """
 
     wire_class: str
@@ -121,6 +132,7 @@ class ClassTraffic:
     marks: int = 0
     replays: int = 0
     rate_GBps: float = 0.0
+    effective_GBps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +151,7 @@ class TierTraffic:
     marks: int
     replays: int
     rate_GBps: float
+    effective_GBps: float
 
 
 def wire_use(result: Result, wire: int) -> WireUse:
@@ -150,6 +163,7 @@ def wire_use(result: Result, wire: int) -> WireUse:
         name=result.wires.names[wire],
         wire_class=result.wires.classes[wire],
         rate_Bps=float(result.wires.rate_Bps[wire]),
+        effective_Bps=float(result.wires.effective_Bps[wire]),
         busy=busy,
         no_credit=credit,
         nothing=max(0.0, 1.0 - busy - credit),
@@ -162,6 +176,13 @@ def busiest_wires(result: Result, count: int = 5) -> list[WireUse]:
     """Return the `count` busiest wires, busiest first; ties by wire id."""
     order = np.argsort(-result.wires.counters["busy_ps"], kind="stable")[:count]
     return [wire_use(result, int(w)) for w in order if result.wires.counters["packets"][w]]
+
+
+def broken_wires(result: Result) -> list[WireUse]:
+    """Return the wires that had less than their nominal rate for some of the run, least rate first."""
+    effective, nominal = result.wires.effective_Bps, result.wires.rate_Bps
+    found = np.flatnonzero(effective < nominal * (1 - 1e-9))
+    return [wire_use(result, int(w)) for w in found[np.argsort(effective[found], kind="stable")]]
 
 
 def limit(result: Result) -> Limit | None:
@@ -185,6 +206,9 @@ def limit(result: Result) -> Limit | None:
         tier_wires=int(mine.sum()) // machines,
         tier_GBps=float(result.wires.rate_Bps[mine].sum()) / machines / 1e9,
         tier_busy=float(result.utilisation[mine].mean()),
+        rate_GBps=float(result.wires.rate_Bps[wire]) / 1e9,
+        effective_GBps=float(result.wires.effective_Bps[wire]) / 1e9,
+        tier_effective_GBps=float(result.wires.effective_Bps[mine].sum()) / machines / 1e9,
     )
 
 
@@ -239,6 +263,14 @@ def tables_json(result: Result) -> dict[str, Any]:
         "limit": None if top is None else _rounded(asdict(top)),
         "tiers": [_rounded(asdict(row)) for row in tier_traffic(result)],
         "classes": [_rounded(asdict(row)) for row in class_traffic(result)],
+        "broken_wires": [
+            {
+                "name": use.name,
+                "rate_GBps": use.rate_Bps / 1e9,
+                "effective_GBps": use.effective_Bps / 1e9,
+            }
+            for use in broken_wires(result)
+        ],
     }
 
 
@@ -268,6 +300,7 @@ def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, An
             "max_busy": float(busy[mine].max()),
             "no_credit": float(stalled[mine].mean()),
             "rate_GBps": float(result.wires.rate_Bps[mine].sum()) / 1e9,
+            "effective_GBps": float(result.wires.effective_Bps[mine].sum()) / 1e9,
         }
         for counter in ("pauses", "marks", "replays"):
             totals[counter] = int(rows[counter].sum())

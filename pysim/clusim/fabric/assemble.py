@@ -18,7 +18,7 @@ from clusim.fabric.catalogue import (
     make_switch,
     merge,
 )
-from clusim.fabric.model import Fabric, Link, Node, Protocol
+from clusim.fabric.model import Endpoint, Fabric, Link, Node, Protocol
 from clusim.fabric.problems import Path, Problems, did_you_mean
 from clusim.fabric.schema import (
     ChipSpec,
@@ -38,8 +38,6 @@ __all__ = ["MAX_LINKS", "MAX_NODES", "assemble"]
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
 
-DEFAULT_ARCHITECTURE = "hopper"
-DEFAULT_FORMAT = "nvlink4"
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
 _RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
@@ -50,11 +48,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     state = Catalogue(topology, problems)
     nodes, names = _nodes(state)
     links = _links(state, names)
-    architecture = topology.architecture or DEFAULT_ARCHITECTURE
-    if architecture not in ARCHITECTURES:
-        hint = did_you_mean(architecture, ARCHITECTURES)
-        problems.add(("architecture",), f"unknown architecture {architecture!r}{hint}")
-        architecture = DEFAULT_ARCHITECTURE
+    architecture = _architecture(state, nodes)
     protocols = _protocols(state, architecture)
     formats = {
         name: make_format(name, state.resolve("formats", name, ("formats", name)))
@@ -96,6 +90,42 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         sources={**topology.sources, **state.sources},
         source_text=source_text,
     )
+
+
+_IDEAL = "host"
+"""Architecture of hosts, and of what is left when a description is wrong anyway."""
+
+
+def _architecture(state: Catalogue, nodes: list[Node]) -> str:
+    """Return whose protocols and point-to-point mode the ranks take: what their chips are.
+
+    The key of the description is needed only where the GPUs are of several architectures.
+    """
+    problems, given = state.problems, state.topology.architecture
+    chips: dict[str, str] = {}
+    for node in nodes:
+        end = node.endpoint
+        if end is not None and node.kind in ("gpu", "host") and end.architecture:
+            chips.setdefault(end.architecture, end.chip)
+    gpus = {arch: chip for arch, chip in chips.items() if arch != _IDEAL} or chips
+    if given is not None and given not in ARCHITECTURES:
+        hint = did_you_mean(given, ARCHITECTURES)
+        problems.add(("architecture",), f"unknown architecture {given!r}{hint}")
+    elif given is not None and gpus and given not in gpus:
+        arch, chip = next(iter(gpus.items()))
+        what = (
+            f"{given!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
+        )
+        problems.add(("architecture",), what)
+    elif given is None and len(gpus) > 1:
+        what = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
+        which = " or ".join(gpus)
+        problems.add(
+            ("nodes",), f"chip {what}; say whose protocols all ranks use: 'architecture: {which}'"
+        )
+    else:
+        return given or next(iter(gpus), _IDEAL)
+    return _IDEAL
 
 
 def _check_unused(topology: Topology, problems: Problems) -> None:
@@ -178,6 +208,8 @@ def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     name = spec.chip or "host"
     chip = state.resolve("chips", name, (*path, "chip")) or ChipSpec()
     endpoint = make_endpoint(name, chip)
+    if spec.kind != "memory":
+        _look_at_architecture(state, name, endpoint, path)
     if endpoint.mem_quantum_ps << 16 < endpoint.mem_cost16:
         problems.add(
             (*path, "chip"), "memory moves less than a byte per memory_quantum; give a longer one"
@@ -186,6 +218,23 @@ def _node(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     return Node(
         "", spec.kind, latency, spec.relay, endpoint, None, spec.tier or spec.kind, spec.relay
     )
+
+
+def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: Path) -> None:
+    """Note a chip whose architecture nobody knows: protocols and launching depend on it."""
+    known = endpoint.architecture
+    if known in ARCHITECTURES:
+        return
+    own = name in state.topology.chips
+    place: Path = ("chips", name) if own else (*path, "chip")
+    if known:
+        hint = did_you_mean(known, ARCHITECTURES)
+        state.problems.add((*place, "architecture"), f"unknown architecture {known!r}{hint}")
+    elif not own:
+        state.problems.add(place, f"{name!r} is no GPU; the presets are {', '.join(_gpu_chips())}")
+    else:
+        what = f"'architecture' is missing; give a base, or one of {', '.join(ARCHITECTURES)}"
+        state.problems.add(place, what, key=True)
 
 
 def _gpu_chips() -> list[str]:
@@ -323,8 +372,8 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: Path) -> LinkTypeSpec | N
     look_at_thresholds(state.problems, path, merged)
     if merged.format is None:
         own = list(state.topology.formats)
-        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else DEFAULT_FORMAT})
-    for key in ("rate", "latency"):
+        merged = merged.model_copy(update={"format": own[0] if len(own) == 1 else None})
+    for key in ("rate", "latency", "format"):
         if getattr(merged, key) is None:
             state.problems.add(
                 path, f"{key!r} is missing; give it or a type, such as {', '.join(list(LINKS)[:5])}"

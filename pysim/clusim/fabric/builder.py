@@ -16,7 +16,7 @@ class FabricBuilder:
     Quantities are strings with units, names may be ranges (``gpu0..7``), and types come from the hardware presets or
     are defined by `define`. Example::
 
-        net = FabricBuilder("two-planes", architecture="hopper")
+        net = FabricBuilder("two-planes")
         net.gpu("gpu0..3", chip="h100-sxm5")
         net.switch("sw0..1", latency="110ns")
         net.link("gpu0..3", "sw0..1", count=9, type="nvlink4")
@@ -24,7 +24,7 @@ class FabricBuilder:
     """
 
     def __init__(self, name: str, **settings: Any) -> None:
-        """Start a fabric; `settings` are top-level keys such as ``architecture``, ``p2p``, ``channels``."""
+        """Start a fabric; `settings` are top-level keys such as ``p2p``, ``channels``."""
         self._data: dict[str, Any] = {"name": name, **settings, "nodes": {}, "links": []}
 
     def _node(self, name: str, kind: str, keys: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ from clusim.fabric.schema import (
 from clusim.hardware import (
     ARCHITECTURES,
     CHIPS,
+    CPUS,
     FORMATS,
     LINKS,
     NICS,
@@ -85,10 +86,13 @@ _WHAT = {
     "protocols": "protocol",
 }
 
-DEFAULT_CHIP = "h100-sxm5"
-"""Chips without a base take what they leave open from this one, except its link count and peak rates."""
-
-_NOT_INHERITED: dict[str, Any] = {"links": None, "peak_flops": None, "pcie_rate": None}
+_OPTIONAL = frozenset(
+    {
+        *("base", "architecture", "compute_capability", "peer_access", "memory", "gemm_fraction"),
+        *("slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
+    }
+)
+"""What a chip need not say: who needs it asks for it."""
 
 DEFAULT_BUFFER_BYTES = 32_768
 
@@ -183,17 +187,28 @@ class Catalogue:
                 path: Path = (section, name, "rate_control")
                 self.problems.add(path, f"unknown rate control {base!r}{hint}")
                 own.rate_control = None
+        if isinstance(own, SwitchSpec) and own.cpu is not None and own.cpu not in CPUS:
+            what = f"unknown processor {own.cpu!r}{did_you_mean(own.cpu, CPUS)}"
+            self.problems.add((section, name, "cpu"), what)
         if isinstance(own, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), own)
+
+    def _look_for_gaps(self, name: str, own: ChipSpec) -> None:
+        """Note what a chip that stands by itself leaves open: there is nothing to take it from."""
+        given = {key for key in own.model_fields_set if getattr(own, key) is not None}
+        missing = [key for key in ChipSpec.model_fields if key not in given | _OPTIONAL]
+        if missing:
+            shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            what = (
+                f"has no base and does not say {shown}; give a base, for example 'base: h100-sxm5'"
+            )
+            self.problems.add(("chips", name), what, key=True)
 
     def _derive(self, section: Section, name: str, own: Spec, seen: tuple[str, ...]) -> Any:
         base_name: str | None = getattr(own, "base", None)
         place: Path = (section, name, "base")
-        if base_name is None and section == "chips":
-            for key, figure in CHIPS[DEFAULT_CHIP].items():
-                if key not in own.model_fields_set and key not in _NOT_INHERITED:
-                    self.sources[f"chip {name}: {key}"] = f"as {DEFAULT_CHIP}: {figure}"
-            return merge(_preset(section, DEFAULT_CHIP).model_copy(update=_NOT_INHERITED), own)
+        if isinstance(own, ChipSpec) and base_name is None:
+            self._look_for_gaps(name, own)
         if base_name is None:
             return own
         if base_name == name and name in _PRESETS[section]:
@@ -228,6 +243,10 @@ _CHIP_FIELDS = {
     "links": "links",
     "peak_flops": "peak_flops",
     "pcie_rate": "pcie_Bps",
+    "architecture": "architecture",
+    "peer_access": "peer_access",
+    "memory": "mem_bytes",
+    "gemm_fraction": "gemm_fraction",
 }
 _CHIP_SHARES = {
     "memory_per_delivered": "deliver_256",
@@ -244,6 +263,8 @@ def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
     for key, attribute in _CHIP_SHARES.items():
         if (share := getattr(chip, key)) is not None:
             given[attribute] = round(share * 256)
+    if chip.compute_capability is not None:
+        given["compute_capability"] = round(chip.compute_capability * 10)
     if chip.slowdown is not None:
         given["slow_1024"] = round(chip.slowdown * 1024)
     return Endpoint(**given)
@@ -278,6 +299,7 @@ def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0)
         zone=zone,
         peer_payload_bytes=switch.peer_payload or 0,
         buffer_bytes=switch.buffer or 0,
+        cpu=switch.cpu or "",
     )
 
 
@@ -313,6 +335,9 @@ _NIC_FIELDS = {
     "flush": "flush_ps",
     "transit": "transit_ps",
     "adaptive": "adaptive",
+    "speed": "speed_Bps",
+    "plugin": "plugin",
+    "plugin_latency": "plugin_ps",
 }
 
 

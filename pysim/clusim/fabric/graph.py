@@ -60,7 +60,7 @@ def from_networkx(
     node, link : mapping
         Keys for nodes and edges whose attributes do not give them, e.g. ``link={"rate": "50 GB/s"}``.
     **settings
-        Top-level keys, e.g. ``name``, ``architecture``, ``routing``.
+        Top-level keys, e.g. ``name``, ``channels``, ``routing``.
     """
     if graph.is_directed():
         raise TopologyError("graph is directed; links are duplex: pass graph.to_undirected()")

@@ -132,6 +132,16 @@ class Endpoint:
         Name of the chip; `links` is how many links to other GPUs it has (0: any number).
     pcie_Bps : float
         Payload-layer rate of its widest PCIe link [B/s]; 0 is unknown.
+    architecture : str
+        Row of the presets of protocols and of launching; empty is unknown.
+    compute_capability : int
+        CUDA compute capability times ten, what NCCL decides by; 0 is unknown.
+    peer_access : bool or None
+        Whether the driver lets two such chips reach each other over PCIe; None is unknown.
+    mem_bytes : int
+        Size of its memory [bytes]; 0 is unknown.
+    gemm_fraction : float
+        Part of the peak that large matrix products reach; 0 is unknown.
     """
 
     sms: int = 132
@@ -150,6 +160,11 @@ class Endpoint:
     chip: str = ""
     links: int = 0
     pcie_Bps: float = 0.0
+    architecture: str = ""
+    compute_capability: int = 0
+    peer_access: bool | None = None
+    mem_bytes: int = 0
+    gemm_fraction: float = 0.0
 
     @property
     def mem_cost16(self) -> int:
@@ -233,6 +248,12 @@ class Nic:
         Reaction to congestion marks (RoCE).
     adaptive : bool
         Packets of a message may take different paths; switches choose the emptiest output.
+    speed_Bps : float
+        Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
+    plugin : str
+        Whose transport NCCL uses: its own, or the plugin for ``efa``, which shows adapters of one GPU as one.
+    plugin_ps : int
+        Latency that the plugin states [ps].
     """
 
     mtu_bytes: int = 4096
@@ -243,6 +264,9 @@ class Nic:
     transit_ps: int = 0
     rate_control: RateControl | None = None
     adaptive: bool = False
+    speed_Bps: float = 0.0
+    plugin: Literal["nccl", "efa"] = "nccl"
+    plugin_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +294,9 @@ class Node:
     buffer_bytes : int
         Packet memory that all ports of a switch share [bytes]; 0 is unknown.
     model : str
-        Name of the type a switch, root complex or adapter was made from.
+        Name of the type a switch, root complex or adapter was made from, for people.
+    cpu : str
+        Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
     """
 
     name: str
@@ -287,6 +313,7 @@ class Node:
     peer_payload_bytes: int = 0
     buffer_bytes: int = 0
     model: str = field(default="", compare=False)
+    cpu: str = ""
 
     @property
     def forwards(self) -> bool:

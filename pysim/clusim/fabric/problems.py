@@ -34,7 +34,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     words = list(dict.fromkeys(known))
     meant = {name: name for name in words}
     meant |= {name: key for name, key in SYNONYMS.items() if key in meant and name not in meant}
-    near = difflib.get_close_matches(word, meant, 1, 0.6)
+    near = [name for name in meant if name.startswith(f"{word}-")][:1]
+    near = near or difflib.get_close_matches(word, meant, 1, 0.6)
     if near:
         return f"; did you mean {meant[near[0]]!r}?"
     if not words:

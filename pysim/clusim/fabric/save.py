@@ -120,14 +120,33 @@ def _chip(endpoint: Endpoint) -> dict[str, Any]:
         "slowdown": endpoint.slow_1024 / 1024,
         "peak_flops": dict(endpoint.peak_flops),
         "links": endpoint.links,
+        **_known(endpoint),
         **({"pcie_rate": format_rate(endpoint.pcie_Bps, exact=True)} if endpoint.pcie_Bps else {}),
     }
 
 
+def _known(endpoint: Endpoint) -> dict[str, Any]:
+    """Return what a chip may leave open, as far as it is known."""
+    data: dict[str, Any] = {}
+    if endpoint.architecture:
+        data["architecture"] = endpoint.architecture
+    if endpoint.compute_capability:
+        data["compute_capability"] = endpoint.compute_capability / 10
+    if endpoint.peer_access is not None:
+        data["peer_access"] = endpoint.peer_access
+    if endpoint.mem_bytes:
+        data["memory"] = f"{endpoint.mem_bytes}B"
+    if endpoint.gemm_fraction:
+        data["gemm_fraction"] = endpoint.gemm_fraction
+    return data
+
+
 def _switch(
-    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int
+    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int, cpu: str
 ) -> dict[str, Any]:
     data: dict[str, Any] = {"ports": ports} if ports else {}
+    if cpu:
+        data["cpu"] = cpu
     if peer_payload_bytes:
         data["peer_payload"] = f"{peer_payload_bytes}B"
     if buffer_bytes:
@@ -150,6 +169,9 @@ def _nic(nic: Nic, ports: int) -> dict[str, Any]:
         "flush": _ps(nic.flush_ps),
         **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),
         "adaptive": nic.adaptive,
+        **({"speed": format_rate(nic.speed_Bps, exact=True)} if nic.speed_Bps else {}),
+        "plugin": nic.plugin,
+        **({"plugin_latency": _ps(nic.plugin_ps)} if nic.plugin_ps else {}),
         **({"ports": ports} if ports else {}),
         **({"rate_control": _rate_control(control)} if control else {}),
     }
@@ -214,7 +236,7 @@ def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str
         data["nic"] = nics.of((node.nic, node.ports))
     else:
         data["switch"] = switches.of(
-            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes)
+            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes, node.cpu)
         )
         data["store_and_forward"] = node.store_and_forward
     return data

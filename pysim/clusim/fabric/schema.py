@@ -61,6 +61,11 @@ class ChipSpec(Spec):
     """An endpoint chip: GPU, host or the DRAM of a host."""
 
     base: str | None = None
+    architecture: str | None = None
+    compute_capability: Annotated[float, Field(ge=1, le=99)] | None = None
+    peer_access: bool | None = None
+    memory: Size | None = None
+    gemm_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     sms: Annotated[int, Field(ge=1, le=65_536)] | None = None
     cta_slots: Annotated[int, Field(ge=1, le=256)] | None = None
     write_latency: Latency | None = None
@@ -89,6 +94,7 @@ class SwitchSpec(Spec):
     reduction_capacity: Size | None = None
     reduction_rate: Bandwidth | None = None
     reduction_slots: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    cpu: Annotated[str, Field(max_length=64)] | None = None
     peer_payload: Annotated[int, read_with(small_size), example("64B")] | None = None
     buffer: Amount | None = None
     tier: Tier | None = None
@@ -123,6 +129,9 @@ class NicSpec(Spec):
     transit: Time | None = None
     rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
     adaptive: bool | None = None
+    speed: Bandwidth | None = None
+    plugin: Literal["nccl", "efa"] | None = None
+    plugin_latency: Time | None = None
     ports: Count | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.hardware.cards import CARDS
 from clusim.hardware.chips import CHIPS as _SERVER_CHIPS
-from clusim.hardware.cpus import ROOTS
+from clusim.hardware.cpus import CPUS, ROOTS
 from clusim.hardware.figures import Figure, Mark, Preset, Value, lookup
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS
 from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS, NETWORK_SWITCHES
@@ -17,6 +17,7 @@ from clusim.hardware.switches import NVSWITCHES
 __all__ = [
     "ARCHITECTURES",
     "CHIPS",
+    "CPUS",
     "CTA_SKEW",
     "FORMATS",
     "LINKS",

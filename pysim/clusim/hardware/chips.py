@@ -13,7 +13,19 @@ from __future__ import annotations
 from clusim.hardware.figures import Figure, assumed, calibrated, measured, published
 from clusim.hardware.pcie import x16_rate
 
-__all__ = ["CHIPS", "L2_HOLDS", "L2_PARTLY", "L2_SMALL", "common", "pcie", "traffic"]
+__all__ = [
+    "CHIPS",
+    "L2_HOLDS",
+    "L2_PARTLY",
+    "L2_SMALL",
+    "common",
+    "identity",
+    "pcie",
+    "traffic",
+]
+
+_CUDA = "NVIDIA, CUDA GPU compute capability (developer.nvidia.com/cuda-gpus)"
+_MAMF = "largest matrix product rate found by search, ml-engineering accelerator benchmarks (MAMF)"
 
 _LATENCY_SPLIT = (
     "split of a remote store, SM to peer L2 visible, 450-600 ns in total: egress 150-200, SerDes 2 x 50,"
@@ -43,6 +55,41 @@ def common(slots: int) -> dict[str, Figure]:
     }
 
 
+def identity(
+    architecture: str,
+    capability: float,
+    memory: str,
+    *,
+    gemm: Figure | None = None,
+    peers: Figure | None = None,
+    sheet: str = "data sheet",
+) -> dict[str, Figure]:
+    """Return what a chip says of itself to NCCL, to launching and to kernels.
+
+    Parameters
+    ----------
+    architecture : str
+        Row of `clusim.hardware.protocols` and `clusim.hardware.launch`.
+    capability : float
+        CUDA compute capability, such as 8.6.
+    memory : str
+        Size of its memory.
+    gemm : Figure or None
+        Part of the dense peak that large matrix products reach; None: nobody has measured it.
+    peers : Figure or None
+        Whether the driver lets two of them reach each other over PCIe; None: it does.
+    """
+    return {
+        "architecture": published(
+            architecture, _CUDA + ("; Turing is taken as Volta" if capability == 7.5 else "")
+        ),
+        "compute_capability": published(capability, _CUDA),
+        "peer_access": peers or published(True, "CUDA peer access over PCIe, data centre boards"),
+        "memory": published(memory, sheet),
+        "gemm_fraction": gemm or assumed(0.80, "between the measured A100 (0.87) and B200 (0.78)"),
+    }
+
+
 def pcie(generation: int, lanes: int = 16) -> dict[str, Figure]:
     """Return the host interface of a chip."""
     return {"pcie_rate": published(x16_rate(generation, lanes), f"PCIe Gen{generation} x{lanes}")}
@@ -64,10 +111,17 @@ L2_PARTLY = (
 )
 L2_SMALL = "plus 3/4: the FIFO slices under way exceed L2 several times (4 to 6 MB)"
 
+_A100_GEMM = measured(0.87, f"271 of 312 TFLOP/s bf16 on the 80 GB variant, {_MAMF}")
+_H100_GEMM = measured(0.80, f"794.5 of 989 TFLOP/s bf16, {_MAMF}")
+_B200_GEMM = measured(0.78, f"1745 of 2250 TFLOP/s bf16, {_MAMF}")
+
 _WHITEPAPER = "NVIDIA data sheet and architecture whitepaper"
 
 CHIPS: dict[str, dict[str, Figure]] = {
     "p100-sxm2": {
+        **identity(
+            "pascal", 6.0, "16GiB", gemm=assumed(0.85, "plain FMA units, no tensor cores to feed")
+        ),
         "sms": published(56, f"Tesla P100, {_WHITEPAPER}"),
         **common(56),
         "memory_rate": published("732 GB/s", f"Tesla P100, 4 stacks HBM2, {_WHITEPAPER}"),
@@ -80,6 +134,13 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(3),
     },
     "v100-sxm2": {
+        **identity(
+            *("volta", 7.0, "32GiB"),
+            gemm=assumed(
+                0.80, "cuBLAS on V100 tensor cores is usually quoted at 95 to 105 of 125 TFLOP/s"
+            ),
+            sheet="data sheet; the first ones had 16 GiB",
+        ),
         "sms": published(80, f"Tesla V100, {_WHITEPAPER}"),
         **common(80),
         "memory_rate": published("900 GB/s", f"Tesla V100, 4 stacks HBM2, {_WHITEPAPER}"),
@@ -90,6 +151,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(3),
     },
     "a100-sxm4-40gb": {
+        **identity("ampere", 8.0, "40GiB", gemm=_A100_GEMM),
         "sms": published(108, f"A100, {_WHITEPAPER}"),
         **common(108),
         "memory_rate": published("1555 GB/s", f"A100 40 GB, 5 stacks HBM2, {_WHITEPAPER}"),
@@ -102,6 +164,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(4),
     },
     "a100-sxm4-80gb": {
+        **identity("ampere", 8.0, "80GiB", gemm=_A100_GEMM),
         "sms": published(108, f"A100, {_WHITEPAPER}"),
         **common(108),
         "memory_rate": published("2039 GB/s", f"A100 80 GB, 5 stacks HBM2e, {_WHITEPAPER}"),
@@ -117,6 +180,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(4),
     },
     "h100-sxm5": {
+        **identity("hopper", 9.0, "80GiB", gemm=_H100_GEMM),
         "sms": published(132, f"H100 SXM, {_WHITEPAPER}"),
         **common(132),
         "memory_rate": published("3350 GB/s", f"H100 SXM, 5 stacks HBM3, {_WHITEPAPER}"),
@@ -132,6 +196,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(5),
     },
     "h200-sxm5": {
+        **identity("hopper", 9.0, "141GB", gemm=_H100_GEMM),
         "sms": published(132, f"H200 SXM, {_WHITEPAPER}"),
         **common(132),
         "memory_rate": published("4800 GB/s", f"H200 SXM, 6 stacks HBM3e, {_WHITEPAPER}"),
@@ -147,6 +212,11 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(5),
     },
     "b200-sxm": {
+        **identity(
+            *("blackwell", 10.0, "180GB"),
+            gemm=_B200_GEMM,
+            sheet="data sheet: 180 GB usable in HGX B200",
+        ),
         "sms": published(148, f"B200, {_WHITEPAPER}"),
         **common(148),
         "memory_rate": published("8 TB/s", f"B200, 8 stacks HBM3e, {_WHITEPAPER}"),
@@ -160,6 +230,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         **pcie(5),
     },
     "gb200": {
+        **identity("blackwell", 10.0, "186GB", gemm=_B200_GEMM),
         "sms": published(148, f"GB200, {_WHITEPAPER}; 148 to 152 are seen"),
         **common(148),
         "memory_rate": published("8 TB/s", f"GB200, 8 stacks HBM3e per GPU, {_WHITEPAPER}"),
@@ -172,6 +243,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         "links": published(18, "GB200: 18 NVLink 5 links per GPU"),
     },
     "gh200": {
+        **identity("hopper", 9.0, "96GB", gemm=_H100_GEMM),
         "sms": published(132, f"GH200, {_WHITEPAPER}"),
         **common(132),
         "memory_rate": measured(
@@ -188,6 +260,7 @@ CHIPS: dict[str, dict[str, Figure]] = {
         "links": published(18, "GH200: 18 NVLink 4 links; the CPU is on NVLink-C2C"),
     },
     "host": {
+        "architecture": assumed("host", "an ideal host: all delay is the network's"),
         "sms": assumed(64, "cores of a server"),
         "cta_slots": assumed(256, "no limit of interest: flows of a host"),
         "write_latency": assumed(
@@ -216,6 +289,7 @@ CHIPS["h800-sxm5"] = CHIPS["h100-sxm5"] | {
     ),
 }
 CHIPS["h20-sxm5"] = CHIPS["h100-sxm5"] | {
+    "memory": published("96GiB", "data sheet"),
     "sms": published(78, "H20: 78 SMs"),
     **common(78),
     "memory_rate": published("4000 GB/s", "H20: 96 GB HBM3, 4.0 TB/s"),
@@ -224,12 +298,14 @@ CHIPS["h20-sxm5"] = CHIPS["h100-sxm5"] | {
     ),
 }
 CHIPS["b300-sxm"] = CHIPS["b200-sxm"] | {
+    **identity("blackwell", 10.3, "288GB", gemm=_B200_GEMM),
     "peak_flops": published(
         {"f32": 76e12, "f16": 2250e12, "bf16": 2250e12, "f8": 4500e12}, "B300, dense"
     ),
     **pcie(6),
 }
 CHIPS["gb300"] = CHIPS["gb200"] | {
+    **identity("blackwell", 10.3, "288GB", gemm=_B200_GEMM),
     "peak_flops": published(
         {"f32": 80e12, "f16": 2500e12, "bf16": 2500e12, "f8": 5000e12}, "GB300, dense"
     ),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
-__all__ = ["ROOTS"]
+__all__ = ["CPUS", "ROOTS"]
 
 _INTEL_LATENCY = calibrated(
     "130ns",
@@ -31,8 +31,12 @@ _SPLIT = published(
 _WHOLE = assumed("128B", "forwards the TLPs of a GPU as they are; NCCL charges nothing on AMD")
 
 
-def _root(latency: Figure, peer: Figure, what: str) -> Preset:
+_TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which it takes rates and distances"
+
+
+def _root(latency: Figure, peer: Figure, what: str, cpu: str) -> Preset:
     return {
+        "cpu": published(cpu, _TOPO),
         "latency": latency,
         "peer_payload": peer,
         "store_and_forward": assumed(False, f"{what}: TLPs are forwarded as they come"),
@@ -41,23 +45,29 @@ def _root(latency: Figure, peer: Figure, what: str) -> Preset:
 
 
 ROOTS: dict[str, Preset] = {
-    "xeon-ivb": _root(_INTEL_LATENCY, _SPLIT, "Ivy Bridge E5 v2"),
-    "xeon-bdw": _root(_INTEL_LATENCY, _SPLIT, "Broadwell E5 v4"),
-    "xeon-skl": _root(_INTEL_LATENCY, _SPLIT, "Skylake and Cascade Lake SP"),
-    "xeon-icx": _root(_INTEL_LATENCY, _SPLIT, "Ice Lake SP"),
-    "xeon-spr": _root(_INTEL_LATENCY, _SPLIT, "Sapphire Rapids"),
-    "xeon-emr": _root(_INTEL_LATENCY, _SPLIT, "Emerald Rapids"),
-    "xeon-gnr": _root(_INTEL_LATENCY, _SPLIT, "Granite Rapids"),
-    "epyc-naples": _root(_AMD_LATENCY, _WHOLE, "EPYC Naples"),
-    "epyc-rome": _root(_AMD_LATENCY, _WHOLE, "EPYC Rome"),
-    "epyc-milan": _root(_AMD_LATENCY, _WHOLE, "EPYC Milan"),
-    "epyc-genoa": _root(_AMD_LATENCY, _WHOLE, "EPYC Genoa"),
-    "epyc-turin": _root(_AMD_LATENCY, _WHOLE, "EPYC Turin"),
+    "xeon-ivb": _root(_INTEL_LATENCY, _SPLIT, "Ivy Bridge E5 v2", "intel broadwell"),
+    "xeon-bdw": _root(_INTEL_LATENCY, _SPLIT, "Broadwell E5 v4", "intel broadwell"),
+    "xeon-skl": _root(_INTEL_LATENCY, _SPLIT, "Skylake and Cascade Lake SP", "intel skylake"),
+    "xeon-icx": _root(_INTEL_LATENCY, _SPLIT, "Ice Lake SP", "intel skylake"),
+    "xeon-spr": _root(_INTEL_LATENCY, _SPLIT, "Sapphire Rapids", "intel sapphire rapids"),
+    "xeon-emr": _root(_INTEL_LATENCY, _SPLIT, "Emerald Rapids", "intel emerald rapids"),
+    "xeon-gnr": _root(_INTEL_LATENCY, _SPLIT, "Granite Rapids", "intel emerald rapids"),
+    "epyc-naples": _root(_AMD_LATENCY, _WHOLE, "EPYC Naples", "amd naples"),
+    "epyc-rome": _root(_AMD_LATENCY, _WHOLE, "EPYC Rome", "amd rome"),
+    "epyc-milan": _root(_AMD_LATENCY, _WHOLE, "EPYC Milan", "amd milan"),
+    "epyc-genoa": _root(_AMD_LATENCY, _WHOLE, "EPYC Genoa", "amd genoa"),
+    "epyc-turin": _root(_AMD_LATENCY, _WHOLE, "EPYC Turin", "amd turin"),
     "power9": _root(
-        _AMD_LATENCY, assumed("128B", "cache lines of POWER are 128 B"), "POWER9 with PHB4 bridges"
+        _AMD_LATENCY,
+        assumed("128B", "cache lines of POWER are 128 B"),
+        "POWER9 with PHB4 bridges",
+        "power power9",
     ),
-    "grace": _root(_GRACE_LATENCY, _WHOLE, "NVIDIA Grace"),
-    "arm": _root(_GRACE_LATENCY, _WHOLE, "other Arm servers"),
-    "root-complex": _root(_INTEL_LATENCY, _WHOLE, "unknown CPU"),
+    "grace": _root(_GRACE_LATENCY, _WHOLE, "NVIDIA Grace", "arm grace"),
+    "arm": _root(_GRACE_LATENCY, _WHOLE, "other Arm servers", "arm arm"),
+    "root-complex": _root(_INTEL_LATENCY, _WHOLE, "unknown CPU", "other unknown"),
 }
 """Root complexes by name."""
+
+CPUS: tuple[str, ...] = tuple(dict.fromkeys(str(root["cpu"].value) for root in ROOTS.values()))
+"""Processors as NCCL tells them apart: vendor and model."""

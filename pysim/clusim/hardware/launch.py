@@ -44,15 +44,21 @@ KERNEL_OVERHEAD: dict[str, Figure] = {
 }
 """From the end of the steps of one kernel to the first step of the next one in the stream, by GPU architecture."""
 
+_UNMEASURED = ("pascal", "volta", "ada", "blackwell", "cdna")
+
 GRAPH_NODE: dict[str, Figure] = {
     "ampere": measured("0.79us", "graph node on A100 and x86 (simllm); a launch takes 1.81 us"),
     "hopper": measured("0.59us", "graph node on GH200 (simllm); a launch takes 1.30 us"),
+    **{arch: calibrated("0.59us", "not measured; as Hopper") for arch in _UNMEASURED},
+    "host": calibrated("0", "an ideal host"),
 }
 """Launch of a kernel out of a CUDA graph, by GPU architecture."""
 
 STREAM_LAUNCH: dict[str, Figure] = {
     "ampere": measured("1.81us", "pipelined launches on A100 and x86 (simllm)"),
     "hopper": measured("1.30us", "pipelined launches on GH200 (simllm)"),
+    **{arch: calibrated("1.30us", "not measured; as Hopper") for arch in _UNMEASURED},
+    "host": calibrated("0", "an ideal host"),
 }
 """Launch of a kernel in a stream, which `KERNEL_OVERHEAD` contains, by GPU architecture."""
 

@@ -66,7 +66,9 @@ def _nic(
     gpudirect: Figure | None = None,
     adaptive: Figure | None = None,
     ports: int = 1,
+    gbps: int = 0,
 ) -> Preset:
+    """Return an adapter; `gbps` is what it reports to NCCL, 0 the rate of its cable."""
     preset = {
         "latency": latency,
         "mtu": mtu or published(4096, "largest InfiniBand and RoCE MTU"),
@@ -77,6 +79,8 @@ def _nic(
         "adaptive": adaptive or assumed(False, "one path per connection unless asked for"),
         "ports": published(ports, "network ports of the adapter"),
     }
+    if gbps:
+        preset["speed"] = published(f"{gbps} Gb/s", "rate of the adapter, as it reports it to NCCL")
     return preset if control is None else {**preset, "rate_control": control}
 
 
@@ -89,21 +93,30 @@ _CX3_LATENCY = assumed("200ns", "as later ConnectX, somewhat slower")
 
 def _roce(gbps: int, ports: int = 1) -> Preset:
     control = assumed(f"dcqcn-{gbps}", "DCQCN, its steps scaled with the rate")
-    return _nic(_CX_LATENCY, control=control, ports=ports)
+    return _nic(_CX_LATENCY, control=control, ports=ports, gbps=gbps)
 
 
 _SPRAY = published(True, "SRD sprays the packets of a message over many paths")
 _EFA_FLUSH = published("1us", "aws-ofi-nccl flushes by a local read")
 
 
-def _efa(transit_us: float, source: str) -> Preset:
+def _efa(gbps: int, transit_us: float, source: str) -> Preset:
     """Return an EFA adapter; `source` says where the delay of its messages is from."""
     preset = _nic(
         assumed("1us", "Nitro card: forwarding of a packet, part of the latency end to end"),
         flush=_EFA_FLUSH,
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
         adaptive=_SPRAY,
+        gbps=gbps,
     )
+    stated = "75us" if gbps == 100 else "35us"
+    preset = {
+        **preset,
+        "plugin": published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
+        "plugin_latency": published(
+            stated, "aws-ofi-nccl states 75 us on p4d and p5, 35 us since p5en, to NCCL's tuner"
+        ),
+    }
     return {**preset, "transit": calibrated(f"{transit_us:g}us", f"SRD in firmware: {source}")}
 
 
@@ -114,15 +127,15 @@ _EFA_3 = (
 )
 
 NICS: dict[str, Preset] = {
-    "cx3-fdr": _nic(_CX3_LATENCY),
-    "cx4-edr": _nic(_CX_LATENCY),
-    "cx5-edr": _nic(_CX_LATENCY),
-    "cx6-hdr": _nic(_CX_LATENCY),
-    "cx6-hdr100": _nic(_CX_LATENCY),
-    "cx6-fdr": _nic(_CX_LATENCY),
-    "cx7-ndr": _nic(_CX_LATENCY),
-    "cx7-ndr200": _nic(_CX_LATENCY, ports=2),
-    "cx8-xdr": _nic(_CX_LATENCY),
+    "cx3-fdr": _nic(_CX3_LATENCY, gbps=56),
+    "cx4-edr": _nic(_CX_LATENCY, gbps=100),
+    "cx5-edr": _nic(_CX_LATENCY, gbps=100),
+    "cx6-hdr": _nic(_CX_LATENCY, gbps=200),
+    "cx6-hdr100": _nic(_CX_LATENCY, gbps=100),
+    "cx6-fdr": _nic(_CX_LATENCY, gbps=56),
+    "cx7-ndr": _nic(_CX_LATENCY, gbps=400),
+    "cx7-ndr200": _nic(_CX_LATENCY, ports=2, gbps=200),
+    "cx8-xdr": _nic(_CX_LATENCY, gbps=800),
     "cx4-roce25": _roce(25, 2),
     "cx5-roce100": _roce(100),
     "cx6-roce100": _roce(100, 2),
@@ -131,12 +144,12 @@ NICS: dict[str, Preset] = {
     "cx7-roce400": _roce(400),
     "cx8-roce800": _roce(800),
     "bf3": _roce(400),
-    "bf3-ndr": _nic(_CX_LATENCY),
-    "efa-25g": _efa(13, _EFA_1),
-    "efa-100g": _efa(13, _EFA_1),
-    "efa-100g-v2": _efa(13, _EFA_1),
-    "efa-200g": _efa(12, _EFA_3),
-    "efa-400g": _efa(12, _EFA_3),
+    "bf3-ndr": _nic(_CX_LATENCY, gbps=400),
+    "efa-25g": _efa(25, 13, _EFA_1),
+    "efa-100g": _efa(100, 13, _EFA_1),
+    "efa-100g-v2": _efa(100, 13, _EFA_1),
+    "efa-200g": _efa(200, 12, _EFA_3),
+    "efa-400g": _efa(400, 12, _EFA_3),
     "ena-25g": _nic(
         assumed("2us", "Nitro card"),
         post=assumed("12us", "TCP through the kernel, 25-30 us between two hosts"),
@@ -144,6 +157,7 @@ NICS: dict[str, Preset] = {
         flush=_NO_FLUSH,
         mtu=published(8960, "jumbo frames of ENA, MTU 9001"),
         gpudirect=published(False, "no RDMA: data go through host memory"),
+        gbps=25,
     ),
     "cassini-200g": _nic(
         measured(
@@ -152,9 +166,12 @@ NICS: dict[str, Preset] = {
         ),
         mtu=assumed(2048, "Cassini cuts messages into 2 KiB packets"),
         adaptive=published(True, "Rosetta routes every packet by load"),
+        gbps=200,
     ),
     "cx5-slingshot": _nic(
-        _CX_LATENCY, adaptive=published(True, "Slingshot 10: Rosetta routes every packet by load")
+        _CX_LATENCY,
+        adaptive=published(True, "Slingshot 10: Rosetta routes every packet by load"),
+        gbps=100,
     ),
     "gvnic-200g": _nic(
         assumed("2us", "Titanium card"),
@@ -162,6 +179,7 @@ NICS: dict[str, Preset] = {
         completion=assumed("6us", "GPUDirect-TCPXO: a service process watches for NCCL"),
         mtu=published(8192, "jumbo frames of gVNIC, MTU 8244 to 8896"),
         gpudirect=published(True, "GPUDirect-TCPXO: headers to the host, payload to the GPU"),
+        gbps=200,
     ),
     "nic": _nic(_CX_LATENCY),
 }

@@ -7,7 +7,7 @@ times of head and tail counters, CTA costs, and how many bursts buffers hold at 
 
 from __future__ import annotations
 
-from clusim.lowering.faults import Fault, known_at_start
+from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import parse_fault, parse_faults
 from clusim.lowering.front import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Lowered, lower
 
@@ -17,8 +17,10 @@ __all__ = [
     "TARGET_HOPS",
     "Fault",
     "Lowered",
+    "describe_faults",
     "known_at_start",
     "lower",
     "parse_fault",
     "parse_faults",
+    "plan_change",
 ]

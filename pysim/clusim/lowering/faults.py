@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,18 @@ from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.arrays import lower as lower_fabric
 from clusim.fabric.model import Fabric
 from clusim.image import empty
+from clusim.units import format_time
+
+if TYPE_CHECKING:
+    from clusim.schedule import Schedule
 
 __all__ = [
     "Fault",
     "dead_wires",
+    "describe_faults",
     "known_at_start",
     "lower_faults",
+    "plan_change",
     "without_wires",
     "worn_wires",
 ]
@@ -143,6 +149,65 @@ def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
         fabric.links[index].a in names and fabric.links[index].b in names for index in gone
     )
     return replace(fabric, links=links, ring_orders=None if direct else fabric.ring_orders)
+
+
+def describe_faults(
+    arrays: FabricArrays, faults: Iterable[Fault], texts: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return a line for every fault: its text and what it does to which rates, and when.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        What was asked for; one that no row of `faults` is left of was less bad than others of the same time.
+    """
+    groups: dict[str, list[Fault]] = {" ".join(text.split()): [] for text in texts}
+    for fault in faults:
+        groups.setdefault(
+            fault.text or f"fault of {fault.wire or f'rank {fault.rank}'}", []
+        ).append(fault)
+    return tuple(f"{text}: {_effect(arrays, own)}" for text, own in groups.items())
+
+
+def _effect(arrays: FabricArrays, faults: Sequence[Fault]) -> str:
+    if not faults:
+        return "a worse fault of the same links or rank counts instead"
+    if faults[0].rank is not None:
+        words = [f"x{float(f.factor):g} {_since(f.time_ps)}" for f in faults]
+        return f"CTAs and kernels of rank {faults[0].rank} take " + ", ".join(words)
+    wires = {_wire(arrays, fault.wire) for fault in faults}
+    many = f"{len(wires)} wire{'s' if len(wires) > 1 else ''}"
+    if faults[0].bit_errors:
+        return f"{many} with a bit error rate of {faults[0].bit_errors:g}"
+    changes: dict[tuple[int, float, float], int] = {}
+    for fault in sorted(faults, key=lambda item: item.time_ps):
+        row = arrays.wires[_wire(arrays, fault.wire)]
+        nominal = int(row["rate_num"]) / int(row["rate_den"]) * 1e3
+        key = (fault.time_ps, float(fault.factor) * nominal, nominal)
+        changes[key] = changes.get(key, 0) + 1
+    return "; ".join(
+        f"{count} wire{'s' if count > 1 else ''} at {now:.2f} of {nominal:.2f} GB/s {_since(time_ps)}"
+        for (time_ps, now, nominal), count in changes.items()
+    )
+
+
+def _since(time_ps: int) -> str:
+    return f"from {format_time(time_ps)} on" if time_ps else "from the start"
+
+
+def plan_change(healthy: Schedule, planned: Schedule) -> str:
+    """Return how a plan made on `known_at_start` differs from that of the whole fabric, for people."""
+    before, after = healthy.calls[0], planned.calls[0]
+    head = "planned without what is down from the start:"
+    changes = [
+        f"{name} {getattr(after, name)} instead of {getattr(before, name)}"
+        for name in ("algorithm", "protocol", "channels")
+        if getattr(after, name) != getattr(before, name)
+    ]
+    if changes:
+        return f"{head} {', '.join(changes)}"
+    same = f"{after.algorithm}, {after.protocol}, {after.channels} channels"
+    return f"{head} {same}, as on the whole machine"
 
 
 def _wire(arrays: FabricArrays, wire: str | int | None) -> int:

@@ -34,6 +34,7 @@ from clusim.nccl.constants import (
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, Group
+from clusim.nccl.notes import notes_on_chips, notes_on_variables
 from clusim.nccl.search import search
 from clusim.nccl.topology import System, build_system
 from clusim.nccl.tuner import Selection, select
@@ -106,6 +107,24 @@ class Communicator:
     p2p_channels: int
     p2p_per_peer: int
     ranks: tuple[int, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of the oldest GPU, by which launching takes its time."""
+        gpus = [gpu for system in self.systems for gpu in system.gpus]
+        return min(gpus, key=lambda gpu: gpu.capability).architecture
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said of every plan: stand-ins, what is not known, variables without effect."""
+        gpus = [gpu for system in self.systems for gpu in system.gpus]
+        notes = notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
+        unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
+        if unknown:
+            notes.append(
+                f"processor {unknown[0]} is not known: NCCL's figures of unknown ones count"
+            )
+        return (*notes, *notes_on_variables(self.settings))
 
     @cached_property
     def channels(self) -> list[Channel]:
@@ -273,8 +292,9 @@ def _systems(
     parts: dict[int, list[tuple[object, ...]]] = {zone: [] for zone in members}
     for node in fabric.nodes:
         if node.zone in parts:
-            chip = node.endpoint.chip if node.endpoint else ""
-            parts[node.zone].append((_short(node.name), node.kind, node.model, chip))
+            end = node.endpoint
+            chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
+            parts[node.zone].append((_short(node.name), node.kind, node.cpu, node.nic, chip))
     for link in fabric.links:
         zone = zones[link.a]
         if zone == zones[link.b] and zone in parts:

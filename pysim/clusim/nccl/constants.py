@@ -26,9 +26,7 @@ __all__ = [
     "Path",
     "Pattern",
     "Protocol",
-    "compute_capability",
     "cpu_of",
-    "has_peer_access",
     "max_channels",
     "nvlink_GBps",
     "path_types",
@@ -146,19 +144,6 @@ class Cpu(NamedTuple):
 
 UNKNOWN_CPU = Cpu()
 
-_CPUS: dict[str, Cpu] = {
-    "xeon-ivb": Cpu("intel", "broadwell"),
-    "xeon-bdw": Cpu("intel", "broadwell"),
-    "xeon-skl": Cpu("intel", "skylake"),
-    "xeon-icx": Cpu("intel", "skylake"),
-    "xeon-spr": Cpu("intel", "sapphire rapids"),
-    "xeon-emr": Cpu("intel", "emerald rapids"),
-    "xeon-gnr": Cpu("intel", "emerald rapids"),
-    "power9": Cpu("power", "power9"),
-    "grace": Cpu("arm", "grace"),
-    "arm": Cpu("arm", "arm"),
-}
-
 _SOCKET_GBps = {
     "broadwell": 6.0,
     "skylake": 10.0,
@@ -168,11 +153,10 @@ _SOCKET_GBps = {
 }
 
 
-def cpu_of(model: str) -> Cpu:
-    """Return the processor that a type of root complex belongs to."""
-    if model.startswith("epyc"):
-        return Cpu("amd", model.removeprefix("epyc-"))
-    return _CPUS.get(model, UNKNOWN_CPU)
+def cpu_of(name: str) -> Cpu:
+    """Return the processor of a root complex from its vendor and model; empty is unknown."""
+    vendor, _, model = name.partition(" ")
+    return Cpu(vendor, model) if name else UNKNOWN_CPU
 
 
 def socket_GBps(cpu: Cpu, version: Version) -> float:
@@ -181,7 +165,9 @@ def socket_GBps(cpu: Cpu, version: Version) -> float:
         return 16.0 if since(version, "socket bandwidth of AMD") else LOCAL_GBps
     if cpu.vendor == "arm":
         return 6.0
-    rate = _SOCKET_GBps.get(cpu.model, 10.0 if cpu.vendor == "intel" else LOCAL_GBps)
+    if cpu.vendor == "other":
+        return LOCAL_GBps
+    rate = _SOCKET_GBps[cpu.model]
     if cpu.vendor == "intel" and not since(version, "socket bandwidth of AMD"):
         return 6.0 if cpu.model == "broadwell" else 10.0
     return rate
@@ -190,50 +176,6 @@ def socket_GBps(cpu: Cpu, version: Version) -> float:
 def peer_overhead(rate_GBps: float, version: Version) -> float:
     """Return what a peer-to-peer flow through an Intel root complex costs: small TLPs take more of a link."""
     return rate_GBps * 6 / 5 if version[:2] >= (2, 12) else rate_GBps * 12 / 9
-
-
-_CHIPS: tuple[tuple[str, int], ...] = (
-    ("p100", 60),
-    ("v100", 70),
-    ("t4", 75),
-    ("a100", 80),
-    ("a800", 80),
-    ("a30", 80),
-    ("a10", 86),
-    ("a40", 86),
-    ("rtx-a", 86),
-    ("rtx-30", 86),
-    ("rtx-40", 89),
-    ("l4", 89),
-    ("l2", 89),
-    ("rtx-50", 120),
-    ("h100", 90),
-    ("h200", 90),
-    ("h800", 90),
-    ("h20", 90),
-    ("gh200", 90),
-    ("gb200", 100),
-    ("b200", 100),
-    ("b300", 103),
-    ("gb300", 103),
-    ("mi", 90),
-)
-
-
-def compute_capability(chip: str) -> int:
-    """Return the compute capability of a chip times ten; 80 for one that is not known.
-
-    AMD chips run RCCL, which has its own constants; they are treated like the NVIDIA chips of their time.
-    """
-    name = chip.lower()
-    if name.startswith("mi"):
-        return 80
-    return next((number for prefix, number in _CHIPS if name.startswith(prefix)), 80)
-
-
-def has_peer_access(chip: str) -> bool:
-    """Return whether the driver lets two such cards reach each other over PCIe (GeForce: no)."""
-    return not chip.lower().startswith(("rtx-30", "rtx-40", "rtx-50"))
 
 
 def max_channels(version: Version) -> int:

@@ -1,7 +1,7 @@
 """NCCL's environment variables, with the syntax its users know.
 
 `Settings` is what the variables of one run amount to. Names NCCL has and clusim has no use for (``NCCL_DEBUG``) are
-accepted; names nobody knows are an error, with the nearest known one.
+accepted, and results say that they have no effect; names nobody knows are an error, with the nearest known one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from clusim.nccl.constants import (
 from clusim.units import parse_size
 
 __all__ = [
+    "PLAN_ONLY",
+    "WITHOUT_EFFECT",
     "Choice",
     "Settings",
     "adapter_allowed",
@@ -77,29 +79,26 @@ class Settings:
     p2p_nvl_chunksize: int | None = None
     p2p_pci_chunksize: int | None = None
     p2p_net_chunksize: int | None = None
-    shm_disable: bool = False
     net_gdr_level: Path | None = None
     net_overhead_ns: int | None = None
     pxn_disable: bool = False
     nvb_disable: bool = False
     cross_nic: int = 2
     ib_hca: str = ""
-    ib_merge_nics: bool = True
     nvls_enable: bool = True
     nvls_nchannels: int | None = None
     nvls_chunksize: int | None = None
     nvlstree_max_chunksize: int | None = None
     collnet_enable: bool = False
     collnet_node_threshold: int = 2
-    mnnvl_enable: bool = True
-    ignored: tuple[str, ...] = field(default=(), compare=False)
+    without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""
-        return replace(self, **_read(env, list(self.ignored)))
+        return replace(self, **_read(env, list(self.without_effect)))
 
 
-_IGNORED_TEXT = """
+_NAMES_WITHOUT_EFFECT = """
 DEBUG DEBUG_SUBSYS DEBUG_FILE SOCKET_IFNAME SOCKET_FAMILY NET NET_PLUGIN TUNER_PLUGIN PROFILER_PLUGIN IB_TIMEOUT
 IB_RETRY_CNT IB_GID_INDEX IB_TC IB_SL IB_DISABLE IB_QPS_PER_CONNECTION IB_SPLIT_DATA_ON_QPS IB_ADAPTIVE_ROUTING
 IB_PCI_RELAXED_ORDERING IB_CUDA_SUPPORT CHECK_POINTERS LAUNCH_MODE ASYNC_ERROR_HANDLING CUMEM_ENABLE
@@ -107,8 +106,18 @@ CUMEM_HOST_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER LOCAL_REGISTER SET_STACK_S
 SOCKET_NTHREADS COMM_ID HOSTID IGNORE_CPU_AFFINITY NET_FORCE_FLUSH NET_SHARED_BUFFERS TOPO_DUMP_FILE
 GRAPH_DUMP_FILE OOB_NET_ENABLE RAS_ENABLE CONF_FILE DMABUF_ENABLE GDRCOPY_ENABLE WORK_FIFO_BYTES CGA_CLUSTER_SIZE
 P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE SYM_CTAS
+SHM_DISABLE IB_MERGE_NICS MNNVL_ENABLE
 """
-_IGNORED = frozenset(f"NCCL_{name}" for name in _IGNORED_TEXT.split())
+WITHOUT_EFFECT = frozenset(f"NCCL_{name}" for name in _NAMES_WITHOUT_EFFECT.split())
+"""Variables of NCCL that are accepted and change nothing here; results that were asked for with one say so."""
+
+PLAN_ONLY = {
+    "NCCL_P2P_LEVEL": "p2p_level",
+    "NCCL_P2P_DISABLE": "p2p_disable",
+    "NCCL_NET_GDR_LEVEL": "net_gdr_level",
+}
+"""Variables that change NCCL's plan while the data go as the fabric says, and their settings."""
+
 _REFUSED = {
     "NCCL_TOPO_FILE": "give the file as the topology",
     "NCCL_GRAPH_FILE": "a fixed graph cannot be given",
@@ -133,21 +142,21 @@ def parse_env(env: Mapping[str, str]) -> Settings:
     return Settings().with_env(env)
 
 
-def _read(env: Mapping[str, str], ignored: list[str]) -> dict[str, Any]:
+def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for given, value in env.items():
         name = _OLD_NAMES.get(given, given)
         if not name.startswith("NCCL_"):
             continue
-        if name in _IGNORED:
-            ignored.append(name)
+        if name in WITHOUT_EFFECT:
+            without_effect.append(name)
             continue
         if name in _REFUSED:
             raise InputError(f"{name}: {_REFUSED[name]}")
         if name not in _READERS:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, [*_READERS, *_IGNORED], 1)
+            near = get_close_matches(name, [*_READERS, *WITHOUT_EFFECT], 1)
             raise InputError(
                 f"{name}: no variable of NCCL that clusim knows"
                 + (f"; did you mean {near[0]}?" if near else "")
@@ -157,7 +166,7 @@ def _read(env: Mapping[str, str], ignored: list[str]) -> dict[str, Any]:
     low, high = found.get("min_nchannels"), found.get("max_nchannels")
     if low and high and low > high:
         raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
-    found["ignored"] = tuple(ignored)
+    found["without_effect"] = tuple(without_effect)
     return found
 
 
@@ -296,21 +305,18 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "NCCL_P2P_NVL_CHUNKSIZE": ("p2p_nvl_chunksize", _size),
     "NCCL_P2P_PCI_CHUNKSIZE": ("p2p_pci_chunksize", _size),
     "NCCL_P2P_NET_CHUNKSIZE": ("p2p_net_chunksize", _size),
-    "NCCL_SHM_DISABLE": ("shm_disable", _flag),
     "NCCL_NET_GDR_LEVEL": ("net_gdr_level", _level),
     "NCCL_NET_OVERHEAD": ("net_overhead_ns", _whole(0, 1_000_000)),
     "NCCL_PXN_DISABLE": ("pxn_disable", _flag),
     "NCCL_NVB_DISABLE": ("nvb_disable", _flag),
     "NCCL_CROSS_NIC": ("cross_nic", _crossing),
     "NCCL_IB_HCA": ("ib_hca", _text),
-    "NCCL_IB_MERGE_NICS": ("ib_merge_nics", _flag),
     "NCCL_NVLS_ENABLE": ("nvls_enable", _flag),
     "NCCL_NVLS_NCHANNELS": ("nvls_nchannels", _CHANNELS),
     "NCCL_NVLS_CHUNKSIZE": ("nvls_chunksize", _size),
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("nvlstree_max_chunksize", _size),
     "NCCL_COLLNET_ENABLE": ("collnet_enable", _flag),
     "NCCL_COLLNET_NODE_THRESHOLD": ("collnet_node_threshold", _whole(1, 1_000_000)),
-    "NCCL_MNNVL_ENABLE": ("mnnvl_enable", _flag),
 }
 
 

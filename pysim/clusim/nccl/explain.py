@@ -40,7 +40,8 @@ def explain(
         "num_nodes": group.num_nodes,
         "compute_capability": group.lowest_capability,
         "cpu": group.cpu_vendor,
-        "ignored_env": list(comm.settings.ignored),
+        "ignored_env": list(comm.settings.without_effect),
+        "notes": list(comm.notes),
         "adapters": _adapters(comm),
         "graphs": {name: _graph(comm.graphs[algorithm]) for name, algorithm in _GRAPHS},
         "channels": {
@@ -207,8 +208,8 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     yield "switch points"
     for point in data["switch_points"]:
         yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
-    if data["ignored_env"]:
-        yield f"without effect here: {', '.join(data['ignored_env'])}"
+    for note in data["notes"]:
+        yield f"note: {note}"
 
 
 def _choice_line(c: dict[str, Any]) -> str:

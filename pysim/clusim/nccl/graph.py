@@ -78,10 +78,10 @@ class Group:
     """
 
     num_ranks: int
-    num_nodes: int = 1
-    lowest_capability: int = 80
-    highest_capability: int = 80
-    cpu_vendor: str = "intel"
+    num_nodes: int
+    lowest_capability: int
+    highest_capability: int
+    cpu_vendor: str
     nvls: bool = False
     collnet: bool = False
     max_local: int = 0

@@ -8,20 +8,18 @@ adapters over the GPU next to them (PXN).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from clusim.errors import TopologyError
+from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import (
     UNKNOWN_CPU,
     Cpu,
     LOCAL_GBps,
     Path,
-    compute_capability,
     cpu_of,
-    has_peer_access,
     nvlink_GBps,
     pcie_GBps,
     socket_GBps,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from clusim.fabric.model import Link as FabricLink
     from clusim.fabric.model import Node as FabricNode
 
-__all__ = ["Device", "Link", "Route", "System", "adapter_Gbps", "build_system"]
+__all__ = ["Device", "Link", "Route", "System", "build_system"]
 
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
 LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]
@@ -62,6 +60,10 @@ class Device:
     ----------
     capability : int
         Compute capability of a GPU times ten.
+    architecture : str
+        Of a GPU: row of the presets of launching.
+    peer_access : bool or None
+        Of a GPU: whether the driver lets it reach others over PCIe; None is unknown.
     speed_GBps, latency_us, collective : float, float, bool
         Of an adapter: its rate, the latency its plugin states, whether its network reduces.
     port : int
@@ -76,6 +78,8 @@ class Device:
     links: list[Link] = field(default_factory=list)
     capability: int = 0
     chip: str = ""
+    architecture: str = ""
+    peer_access: bool | None = None
     cpu: Cpu = UNKNOWN_CPU
     speed_GBps: float = 0.0
     latency_us: float = 0.0
@@ -208,45 +212,15 @@ class System:
         return None
 
 
-def _number(pattern: str, text: str) -> int | None:
-    match = re.search(pattern, text)
-    return int(match.group(1)) if match else None
-
-
-_INFINIBAND = (
-    ("xdr", 800),
-    ("ndr200", 200),
-    ("ndr", 400),
-    ("hdr100", 100),
-    ("hdr", 200),
-    ("edr", 100),
-    ("fdr", 56),
-    ("slingshot", 100),
-)
-
-
-def adapter_Gbps(model: str, rate_Bps: float = 0.0) -> float:
-    """Return the speed an adapter reports [Gb/s], from the name of its type or else the rate of its links."""
-    name = model.lower()
-    speed = next((speed for word, speed in _INFINIBAND if word in name), None)
-    if speed is None:
-        speed = _number(r"(?:roce|efa|gvnic|ena|cassini|eth|nic)[a-z]*-?(\d{2,3})", name)
-    if speed is None and name.startswith("bf3"):
-        speed = 400
-    if speed is None:
-        speed = _number(r"-(\d{2,3})g?$", name)
-    if speed is None:
-        speed = round(rate_Bps * 8 / 1e9) or 100
-    return float(speed)
-
-
-def _pcie_rate(link: FabricLink) -> float:
-    generation = _number(r"gen(\d)", link.name)
-    lanes = _number(r"-x(\d+)", link.name)
-    if generation in (1, 2, 3, 4, 5, 6) and lanes:
-        return pcie_GBps(generation, lanes) * link.count
+def _pcie_GBps(link: FabricLink) -> float:
+    """Return what NCCL takes a PCIe link for [GB/s]: by the generation and lanes that have its rate."""
+    rate_Bps = link.rate.bytes_per_s
+    slots = [(gen, lanes) for gen in GENERATIONS for lanes in LANES]
+    gen, lanes = min(slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate_Bps - 1))
+    if abs(lane_MBps(gen) * lanes * 1e6 / rate_Bps - 1) < 0.03:
+        return pcie_GBps(gen, lanes) * link.count
     # 12 GB/s stand for the 15.7 of Gen3 x16, and so on.
-    return round(link.rate.bytes_per_s * link.count / 1e9 * 0.762, 1)
+    return round(rate_Bps * link.count / 1e9 * 0.762, 1)
 
 
 def build_system(
@@ -303,13 +277,10 @@ def _devices(
             seen += 1
             if wanted is not None and seen - 1 not in wanted:
                 continue
-            chip = node.endpoint.chip if node.endpoint else ""
-            gpu = Device("gpu", node.name, len(system.gpus), chip=chip)
-            gpu.capability = compute_capability(chip)
+            devices[node.name] = gpu = _gpu(node, len(system.gpus))
             system.gpus.append(gpu)
-            devices[node.name] = gpu
         elif node.kind == "switch" and node.tier == "root":
-            cpu = Device("cpu", node.name, len(system.cpus), cpu=cpu_of(node.model))
+            cpu = Device("cpu", node.name, len(system.cpus), cpu=cpu_of(node.cpu))
             system.cpus.append(cpu)
             devices[node.name] = cpu
         elif node.kind == "switch" and node.name in nvlinked:
@@ -321,6 +292,25 @@ def _devices(
             devices[node.name] = Device("pci", node.name, len(system.others))
             system.others.append(devices[node.name])
     return devices
+
+
+def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
+    """Return the error that a chip does not say what NCCL decides by."""
+    what = f"chip {chip!r} of {node}: {field_} is not known, and NCCL decides by it"
+    return TopologyError(f"{what}; give the chip a base, or '{field_}: {example}'")
+
+
+def _gpu(node: FabricNode, index: int) -> Device:
+    end = node.endpoint
+    if end is None or not end.compute_capability:
+        raise unknown(end.chip if end else "", node.name, "compute_capability", "9.0")
+    return Device(
+        *("gpu", node.name, index),
+        capability=end.compute_capability,
+        chip=end.chip,
+        architecture=end.architecture,
+        peer_access=end.peer_access,
+    )
 
 
 def _join_all(
@@ -339,7 +329,7 @@ def _join_all(
         elif link.cls == "c2c" and {a.kind, b.kind} == {"gpu", "cpu"}:
             system.join(a, b, "c2c", round(link.rate.bytes_per_s * link.count / 1e9, 1))
         elif link.cls == "pcie":
-            system.join(a, b, "pci", _pcie_rate(link))
+            system.join(a, b, "pci", _pcie_GBps(link))
     lonely = [gpu for gpu in system.gpus if not any(k.kind in ("pci", "c2c") for k in gpu.links)]
     if lonely and not system.cpus:
         system.cpus.append(Device("cpu", "host", 0))
@@ -361,7 +351,7 @@ def _add_adapters(
     for link in links:
         for end, other in ((link.a, link.b), (link.b, link.a)):
             if nodes[end].kind == "nic" and other in devices and link.cls in ("pcie", "c2c"):
-                rate = _pcie_rate(link) if link.cls == "pcie" else LOCAL_GBps
+                rate = _pcie_GBps(link) if link.cls == "pcie" else LOCAL_GBps
                 places[end] = (devices[other], rate + places.get(end, (None, 0.0))[1])
     groups: dict[tuple[str, int], list[str]] = {}
     for place, names in _by_place(places).items():
@@ -374,29 +364,35 @@ def _add_adapters(
         first = nodes[members[0]]
         place = places[members[0]][0]
         number = len(system.adapters)
-        uplink = uplinks.get(first.name)
-        rate = uplink.rate.bytes_per_s if uplink is not None else 0.0
-        model = first.model
-        if not model or model == "nic":
-            model = uplink.name if uplink is not None else str(fabric.network.get("link", ""))
         nic = Device("nic", members[0], number)
         net = Device("net", f"NET/{number}", number, port=number, members=tuple(members))
-        net.speed_GBps = sum(adapter_Gbps(model, rate) for _ in members) / 8
+        net.speed_GBps = sum(_speed_GBps(nodes[name], uplinks.get(name)) for name in members)
         net.gpudirect = first.nic.gpudirect if first.nic else True
         net.collective = _reduces(fabric)
-        if model.startswith("efa") and system.version[:2] >= (2, 12):
-            net.latency_us = _efa_latency_us(model, system.capabilities[0])
+        if _plugin(first) == "efa" and system.version[:2] >= (2, 12):
+            net.latency_us = _plugin_latency_us(first, system.capabilities[0])
         system.others.append(nic)
         system.adapters.append(net)
         system.join(nic, place, "pci", sum(places[name][1] for name in members))
         system.join(nic, net, "net", net.speed_GBps)
 
 
-def _efa_latency_us(model: str, capability: int) -> float:
-    """Return the latency aws-ofi-nccl states: 150 us on p3dn, 75 on p4d and p5, 35 since p5en."""
+def _speed_GBps(node: FabricNode, uplink: FabricLink | None) -> float:
+    """Return the speed an adapter reports [GB/s]: its own, or else that of its cable in whole Gb/s."""
+    if node.nic is not None and node.nic.speed_Bps:
+        return node.nic.speed_Bps / 1e9
+    return round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
+
+
+def _plugin(node: FabricNode) -> str:
+    return node.nic.plugin if node.nic is not None else "nccl"
+
+
+def _plugin_latency_us(node: FabricNode, capability: int) -> float:
+    """Return the latency the plugin of an adapter states; aws-ofi-nccl has 150 us for p3dn, the last before A100."""
     if capability < 80:
         return 150.0
-    return 75.0 if "100g" in model else 35.0
+    return node.nic.plugin_ps / 1e6 if node.nic is not None else 0.0
 
 
 def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]]:
@@ -408,7 +404,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
 
 def _grouped(names: list[str], nodes: dict[str, FabricNode], place: Device) -> int:
     """Return how many adapters the network plugin shows as one: EFA joins those that belong to the same GPU."""
-    if not names or not nodes[names[0]].model.startswith("efa"):
+    if not names or _plugin(nodes[names[0]]) != "efa":
         return 1
     gpus = sum(link.remote.kind == "gpu" for link in place.links)
     return max(1, len(names) // gpus) if gpus else 1
@@ -428,6 +424,13 @@ def _join_sockets(system: System) -> None:
             system.join(a, b, "sys", socket_GBps(a.cpu, system.version))
 
 
+def _has_peer_access(gpu: Device) -> bool:
+    """Return whether the driver lets a GPU reach others over PCIe."""
+    if gpu.peer_access is None:
+        raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
+    return gpu.peer_access
+
+
 def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
     """Return whether two GPUs reach each other directly over a path."""
     settings = system.settings
@@ -435,7 +438,7 @@ def peer_access(system: System, a: Device, b: Device, route: Route, level: Path)
         return False
     if not since(system.version, "asks the driver for peer access"):
         level = max(level, Path.PXB)
-    elif route.type > Path.NVB and not (has_peer_access(a.chip) and has_peer_access(b.chip)):
+    elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
         return False
     if settings.p2p_level is not None:
         level = settings.p2p_level

@@ -16,14 +16,6 @@ from clusim.units import parse_time
 
 __all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
 
-_ARCHITECTURES = (
-    (100, "blackwell"),
-    (90, "hopper"),
-    (89, "ada"),
-    (80, "ampere"),
-    (70, "volta"),
-    (0, "pascal"),
-)
 _PATTERNS = ("alltoall", "gather", "scatter", "sendrecv", "hypercube")
 
 
@@ -59,11 +51,10 @@ class Host:
 
 
 def host_of(comm: Communicator) -> Host:
-    """Return the host of a communicator, by its oldest GPU."""
-    capability, name = comm.group.lowest_capability, comm.group.cpu_vendor
-    architecture = next(arch for least, arch in _ARCHITECTURES if capability >= least)
-    known = name if name in figures.HOST_LAUNCH else "other"
-    return Host(architecture, known, comm.group.num_ranks)
+    """Return the host of a communicator, by its oldest GPU; POWER9 was not measured and is as unknown CPUs."""
+    group = comm.group
+    vendor = "other" if group.cpu_vendor == "power" else group.cpu_vendor
+    return Host(comm.architecture, vendor, group.num_ranks)
 
 
 def _ps(table: Mapping[str, Figure], key: str) -> int:
@@ -75,8 +66,7 @@ def overhead_ps(host: Host, launch: Launch, channels: int = 1) -> int:
     arch = host.architecture
     time_ps = _ps(figures.KERNEL_OVERHEAD, arch)
     if launch.graph:
-        known = arch if arch in figures.GRAPH_NODE else "hopper"
-        time_ps -= _ps(figures.STREAM_LAUNCH, known) - _ps(figures.GRAPH_NODE, known)
+        time_ps -= _ps(figures.STREAM_LAUNCH, arch) - _ps(figures.GRAPH_NODE, arch)
     further = max(1, min(launch.gpus_per_thread, host.num_ranks)) - 1
     time_ps += further * _ps(figures.GROUP_SKEW, host.vendor)
     if further and not launch.graph:

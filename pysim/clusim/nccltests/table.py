@@ -89,9 +89,9 @@ def _half(half: Half) -> str:
 
 
 def head(
-    program: str, options: Options, library: int, devices: Sequence[Device], note: str
+    program: str, options: Options, library: int, devices: Sequence[Device], notes: Sequence[str]
 ) -> list[str]:
-    """Return the lines in front of the table."""
+    """Return the lines in front of the table; `notes` are our own."""
     step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
     kind = "factor" if options.stepfactor > 1 else "bytes"
     lines = [
@@ -106,7 +106,7 @@ def head(
         lines.append("# Blocking Enabled: wait for completion and barrier after each collective ")
     if options.parallel_init:
         lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
-    lines += ["#", f"# {note}", "# Using devices"]
+    lines += ["#", *(f"# {note}" for note in notes), "# Using devices"]
     return [*lines, *(device.line() for device in devices)]
 
 
@@ -172,6 +172,7 @@ def json_of(
     args: Sequence[str],
     env: Sequence[str],
     times: tuple[str, str],
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what ``-J`` writes; `times` are those of start and end."""
     time = "cpu_time" if options.report_cputime else "time"
@@ -231,4 +232,5 @@ def json_of(
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
         "end_time": times[1],
+        **({"notes": list(notes)} if notes else {}),
     }

@@ -96,6 +96,10 @@ class _Job:
             )
         return found
 
+    def known(self) -> list[Built]:
+        """Return the communicators that were needed so far."""
+        return list(self._built.values())
+
     def time(self, table: CallTable, number: int) -> Timed:
         """Return the time of a distinct call."""
         call = self.planned(table.distinct[number])
@@ -295,6 +299,7 @@ def _notes(
         found.notes.append(f"the log names no release of NCCL: {DEFAULT_VERSION} assumed")
     elif log.facts.library == "RCCL" and not request.version:
         found.notes.append(f"RCCL: treated as NCCL {DEFAULT_VERSION}")
+    found.notes += [note for built in job.known() for note in built.comm.notes]
     dropped = settings_of(log, request)[1]
     if dropped:
         found.notes.append(f"not used of the job's environment: {', '.join(dropped)}")

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from clusim.errors import InputError
+from clusim.fabric import Fabric
 from clusim.logs.calls import LoggedCall
 from clusim.nccl import LATEST, Communicator, Plan, Settings, Version, parse_env, parse_version
+from clusim.nccl.notes import notes_on_chips, notes_on_variables
 from clusim.nccl.programs.front import PATTERNS
 from clusim.recording.emitter import NcclEmitter, Planner
 from clusim.recording.model import ABSENT, Event, Recording
@@ -63,6 +65,13 @@ def _settings(recording: Recording, request: Request) -> tuple[Version, Settings
     return version, parse_env(dict(request.env))
 
 
+def _notes(fabric: Fabric, request: Request) -> list[str]:
+    """Return what must be said of plans of NCCL on a fabric."""
+    ends = [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
+    chips = ((end.chip, end.architecture, end.compute_capability) for end in ends)
+    return [*notes_on_chips(chips), *notes_on_variables(parse_env(dict(request.env)))]
+
+
 @dataclass(frozen=True)
 class Known:
     """What is known of the machine of a recording besides what was asked for.
@@ -105,7 +114,7 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
         total_ps=result.time_ps,
         skipped=dict(recording.skipped),
     )
-    found.notes = [*recording.assumed, *placed.notes]
+    found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
     found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=not request.replan)
     others: dict[Key, list[_Span]] = {}

@@ -9,6 +9,7 @@ from clusim.analysis.limits import (
     ClassTraffic,
     TierTraffic,
     WireUse,
+    broken_wires,
     busiest_wires,
     class_traffic,
     limit,
@@ -43,13 +44,20 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
     parts = [
         _head(result),
         _table(rows),
+        _said(result),
         _limit_lines(result),
-        _wire_table(busiest_wires(result)),
+        _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
         _table(_foot(result)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _said(result: Result) -> list[str]:
+    """Return what broke and what must be known of the plan, a line each."""
+    lines = [f"  fault: {text}" for text in result.provenance.faults]
+    return [*lines, *(f"  note:  {text}" for text in result.provenance.notes)]
 
 
 def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
@@ -92,6 +100,8 @@ def _limit_lines(result: Result) -> list[str]:
     if top is None:
         return []
     text = f"{top.reached:.1%} of the time busy: {top.name} ({top.wire_class})"
+    if top.effective_GBps < top.rate_GBps * (1 - 1e-9):
+        text += f", at {top.effective_GBps:.2f} of its {top.rate_GBps:.2f} GB/s"
     lines = [f"  limit: {text}"]
     share = f"{top.payload_share:.1%} of what it carries is payload"
     if top.busbw_bound_GBps is None:
@@ -101,24 +111,42 @@ def _limit_lines(result: Result) -> list[str]:
         lines.append(f"         {share}; {bound}")
     if machines_of(result) > 1:
         rate = top.tier_GBps / max(1, top.tier_wires)
+        left = ""
+        if top.tier_effective_GBps < top.tier_GBps * (1 - 1e-9):
+            left = f" ({top.tier_effective_GBps:.2f} with the faults)"
         lines.append(
-            f"         {top.wire_class}: {top.tier_wires} x {rate:.2f} = {top.tier_GBps:.2f} GB/s per machine,"
+            f"         {top.wire_class}: {top.tier_wires} x {rate:.2f} = {top.tier_GBps:.2f} GB/s per machine{left},"
             f" {top.tier_busy:.1%} busy on average"
         )
     return lines
 
 
-def _wire_table(uses: list[WireUse]) -> list[str]:
+MOST_BROKEN = 8
+"""Broken wires that the table shows besides the busiest."""
+
+
+def _wire_table(uses: list[WireUse], broken: list[WireUse]) -> list[str]:
+    """Return the busiest wires and those that faults touched, which have a column for the rate that was left."""
     if not uses:
         return ["  nothing crossed any wire"]
+    shown = {use.name for use in uses}
+    others = [use for use in broken if use.name not in shown]
+    uses = [*uses, *others[:MOST_BROKEN]]
     width = max(12, *(len(use.name) for use in uses))
-    head = f"  {'busiest wires':<{width}}  {'GB/s':>8} {'busy':>7} {'no credit':>9} {'nothing':>8} {'contended':>9}"
+    left = f" {'effective':>9}" if broken else ""
+    head = f"  {'busiest wires':<{width}}  {'GB/s':>8}{left}"
+    head += f" {'busy':>7} {'no credit':>9} {'nothing':>8} {'contended':>9}"
     rows = [
-        f"  {use.name:<{width}}  {use.rate_Bps / 1e9:>8.2f} {use.busy:>7.1%} {use.no_credit:>9.1%}"
-        f" {use.nothing:>8.1%} {use.contended:>9.1%}"
+        f"  {use.name:<{width}}  {use.rate_Bps / 1e9:>8.2f}{_effective(use) if broken else ''}"
+        f" {use.busy:>7.1%} {use.no_credit:>9.1%} {use.nothing:>8.1%} {use.contended:>9.1%}"
         for use in uses
     ]
-    return [head, *rows]
+    more = len(others) - MOST_BROKEN
+    return [head, *rows, *([f"  and {more} more broken wires"] if more > 0 else [])]
+
+
+def _effective(use: WireUse) -> str:
+    return f" {use.effective_Bps / 1e9:>9.2f}"
 
 
 def _tier_table(table: list[TierTraffic]) -> list[str]:
@@ -148,6 +176,8 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
     with_asked = table[0].asked_bytes is not None and table[0].asked_bytes > 0
     head = f"  {'class of wires':<{width}}  {'wires':>5} {'busy':>7} {'payload':>11} {'on the wire':>11}"
     head += f" {'of what busbw counts':>20}" if with_asked else ""
+    broken = any(row.effective_GBps < row.rate_GBps * (1 - 1e-9) for row in table)
+    head += f" {'GB/s':>10} {'effective':>10}" if broken else ""
     lines = [head]
     for row in table:
         line = (
@@ -156,6 +186,8 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
         )
         if with_asked and row.asked_bytes:
             line += f" {row.payload_bytes / row.asked_bytes:>20.1%}"
+        if broken:
+            line += f" {row.rate_GBps:>10.2f} {row.effective_GBps:>10.2f}"
         lines.append(line)
     return lines
 

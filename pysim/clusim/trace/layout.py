@@ -47,6 +47,8 @@ IMAGE = "/image"
 UNITS: dict[str, tuple[str, str]] = {
     "/meta/fabric_text": ("", "topology, verbatim"),
     "/meta/schedule_text": ("", "schedule in its text form"),
+    "/meta/faults": ("", "what broke, and what that did to rates"),
+    "/meta/notes": ("", "what must be said of the plan"),
     "/meta/progress": (
         "",
         "simulated time [ps], bins in use, records written, all at the last flush",

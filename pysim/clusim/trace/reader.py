@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import TraceError
 from clusim.outcome import WIRE_COUNTERS
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
+from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.layout import FORMAT
 
 __all__ = ["Column", "columns", "open_trace", "read_records", "read_result"]
@@ -95,7 +95,7 @@ def read_result(path: str | Path) -> Result:
             wall_s=float(meta.get("wall_s", 0.0)),
             fingerprint=int(_text(meta.get("fingerprint", "0")), 16),
             provenance=_provenance(file),
-            wires=_wires(file),
+            wires=_wires(file, int(meta["time_ps"]) if complete else now_ps),
             tasks=Tasks(
                 _texts(file, "/tasks/name"), file["/tasks/start"][:], file["/tasks/end"][:]
             ),
@@ -142,6 +142,8 @@ def _provenance(file: Any) -> Provenance:
         seed=int(meta["seed"]),
         version=_text(meta["version"]),
         command=_text(meta["command"]),
+        faults=tuple(_texts(file, "/meta/faults")) if "/meta/faults" in file else (),
+        notes=tuple(_texts(file, "/meta/notes")) if "/meta/notes" in file else (),
     )
 
 
@@ -156,7 +158,7 @@ def _call(meta: Any) -> Call | None:
     return Call(**values)
 
 
-def _wires(file: Any) -> Wires:
+def _wires(file: Any, time_ps: int) -> Wires:
     names = _texts(file, "/wires/wire")
     counters = np.zeros(len(names), WIRE_COUNTERS)
     for name in WIRE_COUNTERS.names or ():
@@ -167,7 +169,16 @@ def _wires(file: Any) -> Wires:
         file["/fabric/rate"][:],
         file["/fabric/from_endpoint"][:].astype(bool),
         counters,
+        _mean_Bps(file, time_ps),
     )
+
+
+def _mean_Bps(file: Any, time_ps: int) -> Array | None:
+    """Return the mean rates of the wires if a fault of the engine's input touched one."""
+    faults = file["/image/faults"][:] if "/image/faults" in file else None
+    if faults is None or not (faults["kind"] == 0).any():
+        return None
+    return mean_rates_Bps(file["/fabric/rate"][:], faults, time_ps)
 
 
 def _bins(file: Any, count: int, now_ps: int) -> Bins:

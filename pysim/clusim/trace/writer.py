@@ -272,6 +272,9 @@ class TraceWriter:
         _set(self._file.create_group("meta"), meta)
         self._put("/meta/fabric_text", [provenance.fabric_text])
         self._put("/meta/schedule_text", [provenance.schedule_text])
+        for name in ("faults", "notes"):
+            if lines := getattr(provenance, name):
+                self._put(f"/meta/{name}", list(lines))
         self._put("/meta/progress", np.zeros(3, np.int64))
 
     def _write_fabric(self, wires: Wires) -> None:

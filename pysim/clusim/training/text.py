@@ -151,7 +151,7 @@ def _memory(result: TrainingResult) -> list[str]:
 def _room(item: Memory) -> str:
     """Say how much is left of the chip's memory, or missing."""
     if not item.capacity:
-        return ""
+        return " of an unknown size"
     left = abs(item.capacity - item.total) / 2**30
     return f" of {item.capacity / 2**30:.0f}, {left:.1f} {'missing' if item.missing else 'free'}"
 

@@ -12,9 +12,9 @@ from math import ceil
 from typing import Literal
 
 from clusim.errors import InputError
-from clusim.fabric.model import Endpoint, Fabric
+from clusim.fabric.model import Fabric
 from clusim.hardware import compute
-from clusim.units import parse_size, parse_time
+from clusim.units import parse_time
 
 __all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
 
@@ -205,7 +205,8 @@ def chip_of(
 ) -> Chip:
     """Return the chip of a fabric's first GPU; the arguments replace figures of the presets."""
     node = fabric.nodes[fabric.lower().node_of(0)]
-    endpoint = node.endpoint or Endpoint()
+    endpoint = node.endpoint
+    assert endpoint is not None, "ranks are endpoints"
     peak = endpoint.peak_flops.get(precision.peak)
     if peak is None:
         known = [name for name, item in PRECISIONS.items() if item.peak in endpoint.peak_flops]
@@ -213,23 +214,24 @@ def chip_of(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
         )
-    found = compute.gemm_fraction(endpoint.chip).value
     fused = compute.ATTENTION_FRACTION.value
     lasting = compute.SUSTAINED.value
-    assert isinstance(found, float)
     assert isinstance(fused, float)
     assert isinstance(lasting, float)
-    if memory_bytes is None:
-        size = compute.memory_capacity(endpoint.chip)
-        memory_bytes = parse_size(str(size.value)) if size else 0
+    found = gemm_fraction or endpoint.gemm_fraction
+    if not found:
+        raise InputError(
+            f"chip {endpoint.chip!r} of {node.name}: gemm_fraction is not known; give the chip a base, or the"
+            " workload 'hardware: {gemm_fraction: 0.8}'"
+        )
     return Chip(
         name=endpoint.chip,
         sms=endpoint.sms,
         peak_flops=float(peak),
-        gemm_fraction=gemm_fraction or found,
+        gemm_fraction=found,
         attention_fraction=attention_fraction or fused,
         memory_Bps=endpoint.mem_Bps * endpoint.mem_efficiency,
-        memory_bytes=memory_bytes,
+        memory_bytes=endpoint.mem_bytes if memory_bytes is None else memory_bytes,
         floor_ps=parse_time(str(compute.KERNEL_FLOOR.value)),
         sustained=sustained or lasting,
     )

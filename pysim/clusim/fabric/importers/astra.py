@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.fabric.importers.common import Draft, fail, number, printable
-from clusim.fabric.importers.devices import CHIPS, chip_by_hint
+from clusim.fabric.importers.devices import chip_by_hint
 from clusim.fabric.importers.presets import known_chip, named_chip
 from clusim.fabric.yamltext import parse
 
@@ -143,7 +143,6 @@ def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
         name = hint[0] if hint else DEFAULT_CHIP
         why = "the file's name says so" if hint else "the file does not say; --chip does"
         draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why)
-    draft.settings["architecture"] = CHIPS[name].architecture
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}
     for index in range(count):

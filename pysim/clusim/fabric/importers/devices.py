@@ -1,8 +1,7 @@
 """Which chip, processor and adapter a PCI identity stands for, and what is known of each.
 
 **Hardware** PCI vendor, device and class numbers, compute capabilities (``sm``), AMD's ``gcn`` numbers, CPU families.
-**Model** Each maps to a preset of `clusim.hardware` by name. A GPU without a preset is defined in the imported file on
-top of the nearest one, with the figures of its data sheet given here.
+**Model** Each maps to a preset of `clusim.hardware` by name.
 **Not modelled** Board variants of one chip: clocks, power limits, memory sizes.
 **Parameters** The tables below.
 """
@@ -10,9 +9,10 @@ top of the nearest one, with the figures of its data sheet given here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
+
+from clusim.hardware import CHIPS as PRESETS
 
 __all__ = [
     "CHIPS",
@@ -37,8 +37,6 @@ class Chip:
 
     Attributes
     ----------
-    architecture : str
-        Whose protocols the collectives take.
     gen, width : int
         PCIe generation and lanes of the card.
     link : str
@@ -49,103 +47,97 @@ class Chip:
         Links to each NVSwitch of the usual machine; empty: there is none.
     switch : str
         Type of that NVSwitch.
-    base : str
-        Preset that `own` changes, if the chip is no preset itself.
-    own : dict
-        Figures of the data sheet, with the keys of ``chips`` in topology files.
+    architecture : str
+        Whose protocols the collectives take, as the preset says.
     """
 
-    architecture: str
     gen: int = 4
     width: int = 16
     link: str = ""
     links: int = 0
     planes: tuple[int, ...] = ()
     switch: str = ""
-    base: str = ""
-    own: Mapping[str, Any] = field(default_factory=dict)
+    architecture: str = ""
 
 
-def _card(
-    architecture: str,
-    gen: int,
-    base: str,
-    sms: int,
-    memory: str,
-    link: str = "",
-    links: int = 0,
-    planes: tuple[int, ...] = (),
-    switch: str = "",
-) -> Chip:
-    """Return a chip that is no preset: figures of its data sheet on top of `base`."""
-    own = {"sms": sms, "memory_rate": memory, "links": links}
-    return Chip(architecture, gen, 16, link, links, planes, switch, base, own)
+_A100: dict[str, Any] = {"link": "nvlink3", "links": 12, "planes": (2,) * 6, "switch": "nvswitch2"}
+_H100: dict[str, Any] = {
+    "link": "nvlink4",
+    "links": 18,
+    "planes": (5, 4, 4, 5),
+    "switch": "nvswitch3",
+}
+_H800: dict[str, Any] = {
+    "link": "nvlink4",
+    "links": 8,
+    "planes": (2, 2, 2, 2),
+    "switch": "nvswitch3",
+}
+_B200: dict[str, Any] = {"link": "nvlink5", "links": 18, "planes": (9, 9), "switch": "nvswitch4"}
+_NVL72: dict[str, Any] = {
+    "link": "nvlink5",
+    "links": 18,
+    "planes": (1,) * 18,
+    "switch": "nvswitch4",
+}
 
 
-_A100 = {"link": "nvlink3", "links": 12, "planes": (2,) * 6, "switch": "nvswitch2"}
-_H100 = {"link": "nvlink4", "links": 18, "planes": (5, 4, 4, 5), "switch": "nvswitch3"}
-_H800 = {"link": "nvlink4", "links": 8, "planes": (2, 2, 2, 2), "switch": "nvswitch3"}
-_B200 = {"link": "nvlink5", "links": 18, "planes": (9, 9), "switch": "nvswitch4"}
-_NVL72 = {"link": "nvlink5", "links": 18, "planes": (1,) * 18, "switch": "nvswitch4"}
-
-
-def _chip(architecture: str, gen: int, usual: Mapping[str, Any]) -> Chip:
-    return Chip(architecture, gen, **usual)
-
+_WIRED: dict[str, Chip] = {
+    "p100-sxm2": Chip(3, link="nvlink1", links=4),
+    "p100-pcie": Chip(3),
+    "v100-sxm2": Chip(3, link="nvlink2", links=6),
+    "v100-sxm3": Chip(3, link="nvlink2", links=6, planes=(1,) * 6, switch="nvswitch1"),
+    "v100-pcie": Chip(3),
+    "t4": Chip(3),
+    "rtx-2080ti": Chip(3, link="nvlink2", links=2),
+    "titan-rtx": Chip(3, link="nvlink2", links=2),
+    "a100-sxm4-40gb": Chip(4, **_A100),
+    "a100-sxm4-80gb": Chip(4, **_A100),
+    "a800-sxm4-80gb": Chip(4, **_A100 | {"links": 8, "planes": (1, 1, 1, 1, 2, 2)}),
+    "a100-pcie-40gb": Chip(link="nvlink3", links=12),
+    "a100-pcie-80gb": Chip(link="nvlink3", links=12),
+    "a30": Chip(4, link="nvlink3", links=4),
+    "a10": Chip(),
+    "a40": Chip(link="nvlink3-bridge", links=4),
+    "rtx-a6000": Chip(link="nvlink3-bridge", links=4),
+    "rtx-3090": Chip(link="nvlink3-bridge", links=4),
+    "rtx-4090": Chip(),
+    "rtx-6000-ada": Chip(4),
+    "l4": Chip(),
+    "l20": Chip(),
+    "l40": Chip(4),
+    "l40s": Chip(),
+    "h100-sxm5": Chip(5, **_H100),
+    "h100-pcie": Chip(5, link="nvlink4", links=12),
+    "h100-nvl": Chip(5, link="nvlink4", links=12),
+    "h800-sxm5": Chip(5, **_H800),
+    "h20-sxm5": Chip(5, **_H100),
+    "h200-sxm5": Chip(5, **_H100),
+    "h200-nvl": Chip(5, link="nvlink4", links=18),
+    "gh200": Chip(5, link="nvlink4", links=18),
+    "b200-sxm": Chip(5, **_B200),
+    "b300-sxm": Chip(6, **_B200),
+    "gb200": Chip(5, **_NVL72),
+    "gb300": Chip(6, **_NVL72),
+    "rtx-5090": Chip(5),
+    "rtx-pro-6000": Chip(5),
+    "mi50": Chip(link="xgmi-mi50", links=2),
+    "mi60": Chip(4, link="xgmi-mi50", links=2),
+    "mi100": Chip(link="xgmi-mi100", links=3),
+    "mi210": Chip(4, link="xgmi-mi250x", links=3),
+    "mi250-gcd": Chip(4, link="xgmi-mi250x", links=8),
+    "mi250x-gcd": Chip(link="xgmi-mi250x", links=8),
+    "mi300a": Chip(5, link="xgmi-mi300x", links=6),
+    "mi300x": Chip(5, link="xgmi-mi300x", links=7),
+    "mi325x": Chip(5, link="xgmi-mi300x", links=7),
+    "mi355x": Chip(5, link="xgmi-mi355x", links=7),
+}
 
 CHIPS: dict[str, Chip] = {
-    "p100-sxm2": Chip("pascal", 3, link="nvlink1", links=4),
-    "p100-pcie": Chip("pascal", 3),
-    "v100-sxm2": Chip("volta", 3, link="nvlink2", links=6),
-    "v100-sxm3": _card(
-        "volta", 3, "v100-sxm2", 80, "900 GB/s", "nvlink2", 6, (1,) * 6, "nvswitch1"
-    ),
-    "v100-pcie": Chip("volta", 3),
-    "t4": Chip("volta", 3),
-    "rtx-2080ti": _card("volta", 3, "t4", 68, "616 GB/s", "nvlink2", 2),
-    "titan-rtx": _card("volta", 3, "t4", 72, "672 GB/s", "nvlink2", 2),
-    "a100-sxm4-40gb": _chip("ampere", 4, _A100),
-    "a100-sxm4-80gb": _chip("ampere", 4, _A100),
-    "a800-sxm4-80gb": _chip("ampere", 4, _A100 | {"links": 8, "planes": (1, 1, 1, 1, 2, 2)}),
-    "a100-pcie-40gb": Chip("ampere", link="nvlink3", links=12),
-    "a100-pcie-80gb": Chip("ampere", link="nvlink3", links=12),
-    "a30": _card("ampere", 4, "a10", 56, "933 GB/s", "nvlink3", 4),
-    "a10": Chip("ampere"),
-    "a40": Chip("ampere", link="nvlink3-bridge", links=4),
-    "rtx-a6000": Chip("ampere", link="nvlink3-bridge", links=4),
-    "rtx-3090": Chip("ampere", link="nvlink3-bridge", links=4),
-    "rtx-4090": Chip("ada"),
-    "rtx-6000-ada": _card("ada", 4, "l40s", 142, "960 GB/s"),
-    "l4": Chip("ada"),
-    "l20": Chip("ada"),
-    "l40": _card("ada", 4, "l40s", 142, "864 GB/s"),
-    "l40s": Chip("ada"),
-    "h100-sxm5": _chip("hopper", 5, _H100),
-    "h100-pcie": Chip("hopper", 5, link="nvlink4", links=12),
-    "h100-nvl": Chip("hopper", 5, link="nvlink4", links=12),
-    "h800-sxm5": _chip("hopper", 5, _H800),
-    "h20-sxm5": _chip("hopper", 5, _H100),
-    "h200-sxm5": _chip("hopper", 5, _H100),
-    "h200-nvl": _card("hopper", 5, "h100-nvl", 132, "4800 GB/s", "nvlink4", 18),
-    "gh200": Chip("hopper", 5, link="nvlink4", links=18),
-    "b200-sxm": _chip("blackwell", 5, _B200),
-    "b300-sxm": _chip("blackwell", 6, _B200),
-    "gb200": _chip("blackwell", 5, _NVL72),
-    "gb300": _chip("blackwell", 6, _NVL72),
-    "rtx-5090": Chip("blackwell", 5),
-    "rtx-pro-6000": _card("blackwell", 5, "rtx-5090", 188, "1792 GB/s"),
-    "mi50": Chip("cdna", link="xgmi-mi50", links=2),
-    "mi60": _card("cdna", 4, "mi50", 64, "1024 GB/s", "xgmi-mi50", 2),
-    "mi100": Chip("cdna", link="xgmi-mi100", links=3),
-    "mi210": _card("cdna", 4, "mi250x-gcd", 104, "1638 GB/s", "xgmi-mi250x", 3),
-    "mi250-gcd": _card("cdna", 4, "mi250x-gcd", 104, "1638 GB/s", "xgmi-mi250x", 8),
-    "mi250x-gcd": Chip("cdna", link="xgmi-mi250x", links=8),
-    "mi300a": _card("cdna", 5, "mi300x", 228, "5300 GB/s", "xgmi-mi300x", 6),
-    "mi300x": Chip("cdna", 5, link="xgmi-mi300x", links=7),
-    "mi325x": Chip("cdna", 5, link="xgmi-mi300x", links=7),
-    "mi355x": Chip("cdna", 5, link="xgmi-mi355x", links=7),
+    name: replace(chip, architecture=str(PRESETS[name]["architecture"].value))
+    for name, chip in _WIRED.items()
 }
-"""GPUs by name; those with `own` figures have no preset in `clusim.hardware` and are defined in the imported file."""
+"""GPUs by name, each a preset of `clusim.hardware`, and how the machines they are in are wired."""
 
 _BY_ID = {
     (0x10DE, 0x15F9): "p100-sxm2",

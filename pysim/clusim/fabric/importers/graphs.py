@@ -167,7 +167,6 @@ class _Reader:
         keys: Attributes = {"relay": True, "latency": "100ns"} if relay else {}
         if kind == "gpu":
             chip = self._chip(attributes, name)
-            self.draft.settings.setdefault("architecture", CHIPS[chip].architecture)
             self.draft.node(name, "gpu", chip=known_chip(self.draft, chip, name), **keys)
         elif kind in ("host", "memory"):
             # Host memory alone would be no endpoint of a job.

@@ -252,6 +252,6 @@ def _split(count: int, planes: tuple[int, ...]) -> list[int]:
 
 
 def _mesh_name(chip: Chip) -> str:
-    if chip.planes or chip.base or chip.link not in ("nvlink1", "nvlink2"):
+    if chip.planes or chip.links <= 2 or chip.link not in ("nvlink1", "nvlink2"):
         return ""
     return "p100-sxm2" if chip.link == "nvlink1" else "v100-sxm2"

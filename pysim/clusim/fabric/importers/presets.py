@@ -10,7 +10,6 @@ from clusim.fabric.importers.common import Draft, fail, printable
 from clusim.fabric.importers.devices import CHIPS, Chip, Processor, chip_by_name, nic_model
 from clusim.fabric.importers.machine import Device, Net
 from clusim.fabric.problems import did_you_mean
-from clusim.hardware import CHIPS as CHIP_PRESETS
 from clusim.hardware import LINKS, SWITCHES
 
 __all__ = [
@@ -31,17 +30,13 @@ __all__ = [
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:
-    """Return the chip's name, defined in the description if there is no preset of it."""
-    chip = CHIPS[name]
-    if name in CHIP_PRESETS:
-        return name
-    if name not in draft.settings.get("chips", {}):
-        draft.define("chips", name, {"base": chip.base, **chip.own})
-    draft.assume(
-        where,
-        f"chip {name}: SMs, memory rate and links from its data sheet, the rest as {chip.base}",
-        "no preset of this chip",
-    )
+    """Return the chip's name; with GPUs of another architecture all use the protocols of the first."""
+    architecture = CHIPS[name].architecture
+    for keys in draft.nodes.values():
+        first = CHIPS[keys["chip"]].architecture if keys["kind"] == "gpu" else architecture
+        if first != architecture and "architecture" not in draft.settings:
+            draft.settings["architecture"] = first
+            draft.assume(where, f"the protocols of {first}", f"{name} is {architecture}")
     return name
 
 

@@ -144,7 +144,6 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         draft.assume(
             "all GPUs", f"chip {name}", f"the file says {printable(file.chip) or 'nothing'}"
         )
-    draft.settings["architecture"] = CHIPS[name].architecture
     preset = known_chip(draft, name, "all GPUs")
     per = file.per_server or len(ends)
     many = len(ends) > per

@@ -10,14 +10,13 @@ from collections import Counter
 
 from clusim.fabric.importers.common import Draft
 from clusim.fabric.importers.devices import CHIPS
+from clusim.hardware import CHIPS as PRESETS
 
 __all__ = ["find_rings", "set_usage"]
 
 MAX_RING_GPUS = 32
 MAX_STEPS = 60_000
 """The search gives up after so many steps and keeps the rings it has."""
-
-_NO_PEER = ("rtx-3090", "rtx-4090", "rtx-5090", "rtx-2080ti")
 
 Capacity = Counter[tuple[int, int]]
 """Links from a GPU to another that no ring uses yet."""
@@ -60,7 +59,7 @@ def _channels(draft: Draft, count: int, why: str) -> None:
 
 def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
     roots = {str(keys["switch"]) for name, keys in draft.nodes.items() if name.startswith("cpu")}
-    if chip in _NO_PEER:
+    if not PRESETS[chip]["peer_access"].value:
         draft.settings["p2p_level"] = "nvl"
         draft.assume(
             "peer to peer",

@@ -165,8 +165,6 @@ class _Wiring:
             said += [f"dev {gpu.dev}"] if gpu.dev is not None and device.line else []
             said += [f"rank {gpu.rank}"] if gpu.rank is not None else []
             self.draft.source(name, _said(*said, line=device.line))
-        first = CHIPS[self.chips[id(self.gpus[0])]]
-        self.draft.settings.setdefault("architecture", first.architecture)
 
     def _name_cpus(self) -> None:
         numas = [cpu.numa for cpu in self.machine.cpus]
