@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from clusim.errors import ClusimError, InternalError, TopologyError
+from clusim.files import guarded
 
 __all__ = ["cli", "main"]
 
@@ -133,7 +134,8 @@ def run(args: list[str] | None = None) -> int:
     # Looking for plugins of pydantic reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        code = cli.main(args, prog_name="clusim", standalone_mode=False)
+        with guarded():
+            code = cli.main(args, prog_name="clusim", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit:
         raise

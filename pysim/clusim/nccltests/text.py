@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from clusim.files import write_text
 from clusim.nccltests.measurements import Group
 from clusim.nccltests.validate import REGIMES, Point, Report, statistics
 from clusim.units import format_size
@@ -129,4 +130,4 @@ def write_page(report: Report, page: Path, plot: Path | None = None) -> None:
     if plot is not None and plot.parent.resolve() == page.parent.resolve():
         lines += ["", f"![measured and predicted times]({plot.name})"]
     middle = "\n".join(lines)
-    page.write_text(f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}", encoding="utf-8")
+    write_text(page, f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}")
