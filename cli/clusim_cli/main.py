@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -133,6 +134,9 @@ def run(args: list[str] | None = None) -> int:
     """Run the command line `args` and return its exit code."""
     # Looking for plugins of pydantic reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be Unicode; to print one is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with guarded():
             code = cli.main(args, prog_name="clusim", standalone_mode=False)

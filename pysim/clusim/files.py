@@ -197,13 +197,13 @@ def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:
 
 def write_text(path: Name, text: str, sources: Iterable[Name] = ()) -> None:
     """Write a text in UTF-8 as `replacing` does."""
-    write_bytes(path, text.encode(), sources)
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), sources)
 
 
 @contextmanager
 def text_of(out: BinaryIO) -> Iterator[IO[str]]:
     """Give a binary file as one of text in UTF-8, with the ends of lines as they are."""
-    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
     try:
         yield text
         text.flush()

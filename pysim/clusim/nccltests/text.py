@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from clusim.files import write_text
 from clusim.nccltests.measurements import Group
@@ -106,11 +109,16 @@ def page_lines(report: Report) -> list[str]:
     lines += ["", *head]
     for group, points in report.by_group().items():
         lines.append(_page_row(_title(group), points))
-    return [*lines, *(f"{line}  " if line else "" for line in _remarks(report))]
+    return [*lines, *(f"{_plain(line)}  " if line else "" for line in _remarks(report))]
+
+
+def _plain(text: str) -> str:
+    """Return text that Markdown shows as it is: names come from tables that others wrote."""
+    return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
 def _page_row(name: str, points: list[Point]) -> str:
-    cells = [name, str(len(points))]
+    cells = [_plain(name), str(len(points))]
     for own in statistics(points).values():
         if own["n"]:
             cells += [f"{own['median_abs_pct']:.1f}", f"{own['bias_pct']:+.1f}"]
@@ -128,6 +136,6 @@ def write_page(report: Report, page: Path, plot: Path | None = None) -> None:
     after = rest.partition(END)[2]
     lines = page_lines(report)
     if plot is not None and plot.parent.resolve() == page.parent.resolve():
-        lines += ["", f"![measured and predicted times]({plot.name})"]
+        lines += ["", f"![measured and predicted times]({quote(plot.name)})"]
     middle = "\n".join(lines)
     write_text(page, f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}")

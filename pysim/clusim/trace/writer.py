@@ -383,7 +383,8 @@ def _texts(values: list[str]) -> Array:
     Strings of any length would lie in HDF5's global heap, which has no checksums: the library can loop
     for ever over a damaged one.
     """
-    encoded = [text.encode() for text in values]
+    # Names of files need not be Unicode; the bytes that are not are written as what Python calls them.
+    encoded = [text.encode("utf-8", "backslashreplace") for text in values]
     width = max(1, *(len(text) for text in encoded)) if encoded else 1
     return np.array(encoded, dtype=h5py.string_dtype("utf-8", width))
 
