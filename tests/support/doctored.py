@@ -94,7 +94,7 @@ nodes:
   sw: {{kind: switch, switch: {evil}}}
 links:
   - {{from: gpu0..3, to: sw, count: 2, type: nvlink4, class: {shortest}}}
-  - {{from: gpu0, to: gpu1, type: nvlink4, class: '<b>'}}
+  - {{from: gpu0, to: gpu1, type: nvlink4, class: {shortest.replace("svg", "svg ")}}}
 """
 
 
