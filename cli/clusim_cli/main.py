@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from importlib import import_module
@@ -148,6 +149,14 @@ def run(args: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _terminated(number: int, _frame: object) -> NoReturn:
+    """End as after Ctrl-C: half-written files go, what a run has recorded stays."""
+    raise SystemExit(128 + number)
+
+
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
+            signal.signal(number, _terminated)
     sys.exit(run())

@@ -343,3 +343,43 @@ def test_a_trace_that_cannot_take_its_place_keeps_what_was_recorded(
     assert "what was recorded before is in x.h5.partial" in capsys.readouterr().err
     assert read_result("x.h5.partial").complete
     assert sorted(path.name for path in here.glob("x.h5*")) == ["x.h5.partial"]
+
+
+SLOW_DISK = """
+import os, time
+def fsync(_):
+    print('waiting', flush=True)
+    time.sleep(600)
+os.fsync = fsync
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("words", ["export run.h5 -o keep", "report run.h5 -o keep"])
+def test_a_stopped_command_leaves_the_old_file_and_nothing_else(
+    words: str, number: int, code: int, here: Path
+) -> None:
+    Path("keep").write_text("old")
+    names = set(os.listdir())
+    process = start(SLOW_DISK, *words.split())
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["begun\n", "waiting\n"]
+    assert len(os.listdir()) == len(names) + 1
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert Path("keep").read_text() == "old"
+    assert set(os.listdir()) == names
+
+
+def test_a_terminated_run_keeps_what_it_recorded(
+    writing: subprocess.Popen[str], here: Path
+) -> None:
+    writing.send_signal(signal.SIGTERM)
+    _, err = writing.communicate(timeout=60)
+    assert (writing.returncode, err) == (143, "")
+    assert [path.name for path in here.glob("busy*")] == ["busy.h5.partial"]
+    assert not read_result("busy.h5.partial").complete

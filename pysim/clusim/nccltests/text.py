@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from clusim.errors import InputError
 from clusim.files import write_text
 from clusim.nccltests.measurements import Group
 from clusim.nccltests.validate import REGIMES, Point, Report, statistics
@@ -129,7 +130,10 @@ def _page_row(name: str, points: list[Point]) -> str:
 
 def write_page(report: Report, page: Path, plot: Path | None = None) -> None:
     """Write the tables into a page, between its marks; a page without them gets them at its end."""
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Accuracy\n"
+    try:
+        text = page.read_text(encoding="utf-8") if page.is_file() else "# Accuracy\n"
+    except UnicodeDecodeError:
+        raise InputError(f"{page}: not UTF-8 text; give a page of Markdown") from None
     if BEGIN not in text or END not in text:
         text = f"{text.rstrip()}\n\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
