@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -383,3 +384,32 @@ def test_a_terminated_run_keeps_what_it_recorded(
     assert (writing.returncode, err) == (143, "")
     assert [path.name for path in here.glob("busy*")] == ["busy.h5.partial"]
     assert not read_result("busy.h5.partial").complete
+
+
+POOL = """
+import signal, time
+from clusim.nccltests.jobs import workers
+from clusim_cli import main
+signal.signal(signal.SIGTERM, main._terminated)
+with workers(2) as pool:
+    pool.submit(print, 'begun', flush=True)
+    for _ in range(8):
+        pool.submit(time.sleep, 600)
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_the_command_that_is_terminated() -> None:
+    """A worker holds the other end of the pipe, so that the pipe ends only when all have."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", POOL], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 143
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
