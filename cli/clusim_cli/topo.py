@@ -60,22 +60,31 @@ def show(
     from clusim import fabric
     from clusim.fabric.tree import tree
 
+    pictures = [(path, kind) for path, kind in ((svg, ".svg"), (png, ".png")) if path is not None]
+    for path, kind in pictures:
+        _check_picture(path, kind)
     machine = fabric.load(topology, nodes=nodes)
     if figures:
         click.echo(fabric.describe(machine, sources=not no_sources))
     else:
         click.echo(tree(machine))
-    for path, suffix in ((svg, ".svg"), (png, ".png")):
-        if path is not None:
-            _draw(machine, path, suffix)
+    for path, _ in pictures:
+        _draw(machine, path)
 
 
-def _draw(machine: Fabric, path: Path, suffix: str) -> None:
+def _check_picture(path: Path, suffix: str) -> None:
+    """Raise before anything is written if the picture could not be."""
     from clusim.errors import InputError
-    from clusim.fabric.draw import save_picture
+    from clusim.files import check_place
 
     if path.suffix.lower() != suffix:
         raise InputError(f"{path}: must end in {suffix}")
+    check_place(path)
+
+
+def _draw(machine: Fabric, path: Path) -> None:
+    from clusim.fabric.draw import save_picture
+
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)
 

@@ -191,6 +191,23 @@ def test_a_bad_table_leaves_the_old_export(here: Path, capsys: pytest.CaptureFix
     assert not list(here.glob(".clusim*"))
 
 
+def test_of_two_pictures_none_is_written_if_one_cannot_be(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for second, code in (("b.gif", 2), ("missing/b.png", 1)):
+        assert run(["topo", "show", "my.yaml", "--svg", "a.svg", "--png", second]) == code
+        assert capsys.readouterr().out == ""
+    assert not (here / "a.svg").exists()
+
+
+def test_figures_of_a_long_validation_have_a_place_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    monkeypatch.setattr("clusim.nccltests.measurements.read_measurements", None)
+    assert run(["validate", "table.csv", "--markdown", str(here / "no" / "page.md")]) == 1
+    assert "no directory" in capsys.readouterr().err
+
+
 def test_text_for_standard_output_is_alone_there(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
