@@ -11,7 +11,6 @@ import fcntl
 import io
 import os
 import re
-import secrets
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,7 +236,7 @@ class Staging:
             real = destination(target)
             if _is_special(real):
                 raise OSError(errno.EINVAL, "not a regular file")
-            beside = real.with_name(f".clusim-{secrets.token_hex(8)}.tmp")
+            beside = real.with_name(f".clusim-{os.urandom(8).hex()}.tmp")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(beside, flags, 0o666)
             self._ready.append((beside, real))

@@ -54,9 +54,9 @@ class PageServer(ThreadingHTTPServer):
 
     def below_token(self, path: str) -> str | None:
         """Return what follows the token in a path, None if it is another one."""
-        token, _, rest = path.removeprefix("/").partition("/")
+        token, slash, rest = path.removeprefix("/").partition("/")
         known = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
-        return f"/{rest}" if known else None
+        return f"/{rest}" if known and slash else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> bytes | None:
         """Return the message asked for, or None if there is none of that name; `ValueError` for a bad query."""
