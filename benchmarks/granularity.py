@@ -8,9 +8,9 @@ exact packets. ``python benchmarks/granularity.py docs/granularity.md`` writes t
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import clusim
+from clusim.files import write_text
 from clusim.units import format_size, parse_size
 
 TOPOLOGY = "dgx-h100"
@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
     sizes = tuple(parse_size(text) for text in arguments[1:]) or SIZES
     page = "\n".join([HEAD, *rows(sizes), ""])
     if arguments:
-        Path(arguments[0]).write_text(page, encoding="utf-8")
+        write_text(arguments[0], page)
     else:
         print(page)
 

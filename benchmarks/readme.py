@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from clusim.files import write_text
+
 COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
 
 
@@ -16,9 +18,7 @@ def main(page: Path) -> None:
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     text = page.read_text(encoding="utf-8")
     block = f"```text\n{output}```"
-    page.write_text(
-        re.sub(r"```text\n.*?```", lambda _: block, text, flags=re.DOTALL), encoding="utf-8"
-    )
+    write_text(page, re.sub(r"```text\n.*?```", lambda _: block, text, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.files import write_text
 from clusim.logs import read_logs, summarize
 from clusim.logs.calls import call_table
 from clusim.logs.jobranks import add_runs
@@ -150,7 +151,7 @@ def main(arguments: list[str]) -> None:
             _, end, tail = rest.partition("<!-- end -->")
             text = f"{head}{begin}{lines}\n{end}{tail}"
     if text:
-        PAGE.write_text(text, encoding="utf-8")
+        write_text(PAGE, text)
 
 
 if __name__ == "__main__":

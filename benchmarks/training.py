@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import clusim
 from clusim.collectives import ScheduleBuilder
+from clusim.files import write_text
 from clusim.hardware import CHIPS, compute
 from clusim.training import train
 from clusim.training.contention import contention
@@ -323,7 +323,7 @@ def main(arguments: list[str]) -> None:
         return
     text = page()
     if arguments:
-        Path(arguments[0]).write_text(text, encoding="utf-8")
+        write_text(arguments[0], text)
     else:
         print(text)
 

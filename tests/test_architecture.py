@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
 
@@ -16,7 +17,7 @@ CLI = ROOT / "cli" / "clusim_cli"
 # own package; modules of one row do not know each other.
 FRONT = [
     {"errors", "version", "ranges"},
-    {"units", "resources"},
+    {"units", "resources", "files"},
     {"outcome", "image", "logs"},
     {"hardware"},
     {"fabric"},
@@ -30,7 +31,7 @@ FRONT = [
 ]
 BACK = [
     {"errors", "version", "ranges"},
-    {"units"},
+    {"units", "files"},
     {"outcome"},
     {"bins"},
     {"result"},
@@ -165,3 +166,62 @@ def test_slow_imports_are_lazy(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_files_are_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+# Where files are opened for writing, replaced and removed; everything else writes through `clusim.files`.
+WRITERS = ("clusim/files.py", "clusim/trace/journal.py", "clusim/trace/writer.py")
+WRITING_METHODS = {
+    "write_text",
+    "write_bytes",
+    "replace",
+    "rename",
+    "renames",
+    "truncate",
+    "copyfile",
+}
+
+
+def written_past_files(tree: ast.AST) -> Iterator[str]:
+    """Yield the calls of a file that write without `clusim.files`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        owner = ast.unparse(called.value) if isinstance(called, ast.Attribute) else ""
+        texts = [
+            item.value
+            for item in [
+                *node.args[:2],
+                *(word.value for word in node.keywords if word.arg == "mode"),
+            ]
+            if isinstance(item, ast.Constant) and isinstance(item.value, str)
+        ]
+        if name == "open" and any(
+            set(text) <= set("rwaxbt+") and set(text) & set("wax+") for text in texts
+        ):
+            opened = ast.unparse(node.args[0]) if node.args else ""
+            if "/dev/null" not in opened and owner not in ("os", "gzip", "tarfile"):
+                yield ast.unparse(node)
+        if name in ("write_text", "write_bytes") and owner not in ("", "files"):
+            yield ast.unparse(node)
+        if name in WRITING_METHODS and owner in ("os", "shutil"):
+            yield ast.unparse(node)
+        if name == "savefig" and ast.unparse(node.args[0]) != "out":
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_files_are_written_by_one_module(path: Path) -> None:
+    if not path.as_posix().endswith(WRITERS):
+        found = list(written_past_files(ast.parse(path.read_text(encoding="utf-8"))))
+        assert found == [], "write through clusim.files, which never leaves half a file"
+
+
+def test_ways_past_the_module_for_files_are_seen() -> None:
+    for line in ("open(p, 'w')", "p.open('wb')", "p.open(mode='a')", "path.write_text(x)", "os.replace(a, b)",
+                 "figure.savefig(path)", "target.write_bytes(b)"):  # fmt: skip
+        assert list(written_past_files(ast.parse(line))), line
+    for line in ("open(p)", "p.open('rb')", "files.write_text(p, x)", "write_bytes(p, b)", "name.replace('w', 'a')",
+                 "figure.savefig(out)", "Run.open(path)"):  # fmt: skip
+        assert not list(written_past_files(ast.parse(line))), line

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim_cli.outputs import GuardedGroup
+
 if TYPE_CHECKING:
     from clusim.analysis.columns import Table
 
@@ -45,7 +47,9 @@ def _show(table: Table, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> N
     )
 
 
-@click.group("analyze", short_help="Answer a question about a run from its trace.")
+@click.group(
+    "analyze", cls=GuardedGroup, short_help="Answer a question about a run from its trace."
+)
 def command() -> None:
     """Answer a question about a run from its TRACE, also a .partial one of an interrupted run."""
 

@@ -6,13 +6,16 @@ import json
 
 import click
 
+from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import NODES, SIZE
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
 
 
-@click.command("crossover", short_help="Find the best algorithm for every size.")
+@click.command(
+    "crossover", cls=GuardedCommand, short_help="Find the best algorithm for every size."
+)
 @click.argument("topology")
 @NODES
 @click.option("--collective", "-c", default="allreduce", show_default=True,

@@ -9,12 +9,16 @@ from typing import Any
 
 import click
 
+from clusim_cli.outputs import GuardedCommand
+
 __all__ = ["command"]
 
 TOP = 20
 
 
-@click.command("diff", short_help="Compare two runs, in sentences with numbers.")
+@click.command(
+    "diff", cls=GuardedCommand, short_help="Compare two runs, in sentences with numbers."
+)
 @click.argument("a")
 @click.argument("b")
 @click.option(

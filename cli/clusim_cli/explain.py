@@ -6,6 +6,7 @@ import json
 
 import click
 
+from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import SIZE
 
 __all__ = ["command"]
@@ -23,7 +24,9 @@ class _Collective(click.ParamType[str]):
         return word
 
 
-@click.command("explain", short_help="Show what NCCL would choose on a topology, and why.")
+@click.command(
+    "explain", cls=GuardedCommand, short_help="Show what NCCL would choose on a topology, and why."
+)
 @click.argument("topology")
 @click.option(
     "--collective",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clusim_cli.targets import beside
+from clusim_cli.outputs import OUTPUT, GuardedCommand, beside, echo_done
 
 __all__ = ["command"]
 
@@ -20,12 +20,14 @@ SUFFIXES = {
 }
 
 
-@click.command("export", short_help="Write a trace in the format of another tool.")
+@click.command(
+    "export", cls=GuardedCommand, short_help="Write a trace in the format of another tool."
+)
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--format", "form", type=click.Choice(list(SUFFIXES)), default="perfetto", show_default=True
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None,
+@click.option("-o", "--output", type=OUTPUT, default=None,
               help="File to write, for kineto the folder.  [default: TRACE with another ending]")  # fmt: skip
 @click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
 @click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
@@ -53,9 +55,8 @@ def command(
     if (no_slices or no_counters) and form != "perfetto":
         raise click.UsageError(f"--no-slices, --no-counters: not with --format {form}")
     target = beside(trace, SUFFIXES[form], output)
-    click.echo(
-        f"{target}: {_write(trace, form, target, table or 'tasks', not no_slices, not no_counters)}"
-    )
+    done = _write(trace, form, target, table or "tasks", not no_slices, not no_counters)
+    echo_done(target, done)
 
 
 def _write(trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool) -> str:

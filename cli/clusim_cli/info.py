@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusim.units import format_size
+from clusim_cli.outputs import GuardedCommand
 
 if TYPE_CHECKING:
     from clusim.trace.reader import Column
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("info", short_help="Print what is in a trace.")
+@click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(file: Path, as_json: bool) -> None:

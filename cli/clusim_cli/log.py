@@ -6,10 +6,12 @@ import json
 
 import click
 
+from clusim_cli.outputs import GuardedGroup
+
 __all__ = ["command"]
 
 
-@click.group("log", short_help="Understand logs of NCCL, RCCL and nccl-tests.")
+@click.group("log", cls=GuardedGroup, short_help="Understand logs of NCCL, RCCL and nccl-tests.")
 def command() -> None:
     """Understand the logs of real jobs: what NCCL_DEBUG=INFO made a job print, and tables of nccl-tests."""
 

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import traceback
 from importlib import import_module
@@ -15,6 +17,7 @@ from typing import NoReturn
 import click
 
 from clusim.errors import ClusimError, InternalError, TopologyError
+from clusim.files import guarded
 
 __all__ = ["cli", "main"]
 
@@ -132,8 +135,12 @@ def run(args: list[str] | None = None) -> int:
     """Run the command line `args` and return its exit code."""
     # Looking for plugins of pydantic reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of files need not be Unicode; to print one is no reason to fail.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(args, prog_name="clusim", standalone_mode=False)
+        with guarded():
+            code = cli.main(args, prog_name="clusim", standalone_mode=False)
         sys.stdout.flush()
     except SystemExit:
         raise
@@ -142,6 +149,14 @@ def run(args: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _terminated(number: int, _frame: object) -> NoReturn:
+    """End as after Ctrl-C: half-written files go, what a run has recorded stays."""
+    raise SystemExit(128 + number)
+
+
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores it
+            signal.signal(number, _terminated)
     sys.exit(run())

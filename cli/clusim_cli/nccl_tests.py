@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim.errors import InputError
+from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
+from clusim_cli.outputs import GuardedCommand
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import Options
@@ -35,7 +37,9 @@ def _flags(function: Any) -> Any:
     return function
 
 
-@click.command("nccl-tests", short_help="Print what a program of nccl-tests would print.")
+@click.command(
+    "nccl-tests", cls=GuardedCommand, short_help="Print what a program of nccl-tests would print."
+)
 @click.argument("program")
 @click.option("--topology", required=True, help="Preset or topology file.")
 @click.option("--nodes", type=click.IntRange(1, 65_536), help="Join so many of these machines.")
@@ -110,7 +114,7 @@ def command(
         times=(began, strftime(NOW, localtime())),
     )
     if target is not None:
-        target.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        write_text(target, json.dumps(data) + "\n")
     if as_json:
         click.echo(json.dumps(data))
     return int(data["out_of_bounds"]["count"] > 0)
@@ -122,4 +126,5 @@ def _output(options: Options) -> Path | None:
     path = Path(options.output_file)
     if not path.parent.is_dir():
         raise InputError(f"-J {options.output_file}: no directory {path.parent}")
+    check_place(path)
     return path

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
+from clusim_cli.outputs import OUTPUT, GuardedCommand
+
 __all__ = ["command"]
 
 
-@click.command("plot", short_help="Draw a figure of a trace.")
+@click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("figure", type=click.Choice(["heatmap", "timeline", "overlap", "topology"]))
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None,
+@click.option("-o", "--output", type=OUTPUT, default=None,
               help="File to write: .png, .svg or .pdf.  [default: FIGURE.png]")  # fmt: skip
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
@@ -30,11 +32,13 @@ def command(
 ) -> None:
     """Draw FIGURE of TRACE: heatmap of wires over time, timeline of ranks, overlap of computation and communication,
     or topology with links coloured by load."""
+    from clusim.files import is_stream, refuse_inputs
     from clusim.report.feed import Feed
     from clusim.report.plots import save_figure
 
     target = output or Path(f"{figure}.png")
+    refuse_inputs(target, [trace])
     save_figure(
         Feed.open(trace, findings=False), figure, target, width_in=width, measure=measure, dpi=dpi
     )
-    click.echo(str(target))
+    click.echo(str(target), err=is_stream(target))

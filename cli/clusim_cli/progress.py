@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from clusim.files import destination
 from clusim.units import format_time
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Progress]:
         yield bar.draw if wanted and sys.stderr.isatty() else bar.watch
     except KeyboardInterrupt:
         bar.stop()
-        kept = f"; what was recorded is in {trace_out}.partial" if trace_out else ""
+        kept = f"; what was recorded is in {destination(trace_out)}.partial" if trace_out else ""
         click.echo(f"clusim: interrupted at {format_time(bar.now_ps)} simulated{kept}", err=True)
         raise SystemExit(130) from None
     finally:

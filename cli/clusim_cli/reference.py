@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
+from clusim.files import write_text
 from clusim_cli.main import cli
 
 __all__ = ["page"]
@@ -40,4 +40,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    write_text(sys.argv[1], page())

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clusim_cli.outputs import TRACE_OUT, GuardedCommand
 from clusim_cli.params import GRANULARITY, NODES, SIZE, TIME, command_line
 from clusim_cli.progress import counted_progress
 
@@ -37,7 +38,7 @@ class _Call(click.ParamType[tuple[str, int]]):
         return name, SIZE.convert(size, param, ctx)
 
 
-@click.command("replay", short_help="Replay logs and traces of real jobs.")
+@click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
 @click.argument("recording", nargs=-1, required=True, metavar="LOG...")
 @click.option("--topology", help="Preset or topology file.  [default: concluded from the log]")
 @NODES
@@ -60,7 +61,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
 @click.option("--granularity", type=GRANULARITY, default=None,
               help="As of `clusim run`.  [default: as exact as seconds allow]")  # fmt: skip
-@click.option("--trace-out", type=click.Path(path_type=Path), help="Write an HDF5 trace.")
+@click.option("--trace-out", type=TRACE_OUT, help="Write an HDF5 trace.")
 @click.option("--all", "everything", is_flag=True, help="Print long lists to their end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from clusim_cli.targets import beside
+from clusim_cli.outputs import OUTPUT, GuardedCommand, beside, echo_done
 
 __all__ = ["command"]
 
 
-@click.command("report", short_help="Write a run as one self-contained page.")
+@click.command("report", cls=GuardedCommand, short_help="Write a run as one self-contained page.")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None,
+@click.option("-o", "--output", type=OUTPUT, default=None,
               help="File to write.  [default: TRACE with .html]")  # fmt: skip
 def command(trace: Path, output: Path | None) -> None:
     """Write what TRACE says as one HTML file below 1 MB that needs no network.
@@ -21,11 +21,12 @@ def command(trace: Path, output: Path | None) -> None:
     It holds a summary, the machine with its links coloured by load over time, a heatmap of wires, a timeline of ranks,
     tables of collectives and wires, and the inputs. Big traces are shown coarser; `clusim view` shows all they have.
     """
+    from clusim.files import write_bytes
     from clusim.report.feed import Feed
     from clusim.report.html import page
     from clusim.units import format_size
 
     target = beside(trace, ".html", output)
     text = page(Feed.open(trace)).encode()
-    target.write_bytes(text)
-    click.echo(f"{target}: {format_size(len(text))}")
+    write_bytes(target, text, [trace])
+    echo_done(target, format_size(len(text)))

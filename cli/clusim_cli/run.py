@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
+from clusim_cli.outputs import TRACE_OUT, GuardedCommand
 from clusim_cli.params import GRANULARITY, NODES, RANKS, SIZE, command_line
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
 
 
-@click.command("run", short_help="Run a collective and print what it reached.")
+@click.command("run", cls=GuardedCommand, short_help="Run a collective and print what it reached.")
 @click.argument("topology")
 @NODES
 @click.option("--collective", default="allreduce", show_default=True, help="Operation.")
@@ -63,9 +63,7 @@ __all__ = ["command"]
               help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
 @click.option("--verify", is_flag=True, help="Carry real data and check them.")
-@click.option(
-    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
-)
+@click.option("--trace-out", type=TRACE_OUT, default=None, help="Write an HDF5 trace.")
 @click.option(
     "--trace-primitives/--no-trace-primitives",
     default=None,

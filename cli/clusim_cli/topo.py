@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import NODES
 
 if TYPE_CHECKING:
@@ -19,7 +20,9 @@ __all__ = ["command"]
 FILE = click.Path(path_type=Path)
 
 
-@click.group("topo", short_help="List, show, check, compare and import topologies.")
+@click.group(
+    "topo", cls=GuardedGroup, short_help="List, show, check, compare and import topologies."
+)
 def command() -> None:
     """List, show, check, compare and import topologies."""
 
@@ -41,8 +44,8 @@ def list_topologies() -> None:
 @command.command("show")
 @click.argument("topology")
 @NODES
-@click.option("--svg", type=FILE, metavar="FILE", help="Also draw it as SVG.")
-@click.option("--png", type=FILE, metavar="FILE", help="Also draw it as PNG.")
+@click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
+@click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
 @click.option("--figures", is_flag=True, help="Print every figure and where it comes from.")
 @click.option("--no-sources", is_flag=True, help="With --figures: leave out the sources.")
 def show(
@@ -57,22 +60,31 @@ def show(
     from clusim import fabric
     from clusim.fabric.tree import tree
 
+    pictures = [(path, kind) for path, kind in ((svg, ".svg"), (png, ".png")) if path is not None]
+    for path, kind in pictures:
+        _check_picture(path, kind)
     machine = fabric.load(topology, nodes=nodes)
     if figures:
         click.echo(fabric.describe(machine, sources=not no_sources))
     else:
         click.echo(tree(machine))
-    for path, suffix in ((svg, ".svg"), (png, ".png")):
-        if path is not None:
-            _draw(machine, path, suffix)
+    for path, _ in pictures:
+        _draw(machine, path)
 
 
-def _draw(machine: Fabric, path: Path, suffix: str) -> None:
+def _check_picture(path: Path, suffix: str) -> None:
+    """Raise before anything is written if the picture could not be."""
     from clusim.errors import InputError
-    from clusim.fabric.draw import save_picture
+    from clusim.files import check_place
 
     if path.suffix.lower() != suffix:
         raise InputError(f"{path}: must end in {suffix}")
+    check_place(path)
+
+
+def _draw(machine: Fabric, path: Path) -> None:
+    from clusim.fabric.draw import save_picture
+
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)
 
@@ -120,7 +132,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @command.command("import")
 @click.argument("file", type=FILE)
 @click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="Topology file to write; - is stdout."
+    "-o", "--output", type=OUTPUT, metavar="FILE", help="Topology file to write; - is stdout."
 )
 @click.option("--kind", metavar="KIND", help="What FILE is; found out from its content otherwise.")
 @click.option("--chip", metavar="NAME", help="What the GPUs are, if FILE does not say.")
@@ -141,15 +153,14 @@ def import_(
     Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), rocm-smi, graphml, node-link, astra-sim, simai.
     """
     from clusim.fabric.importers import import_file
+    from clusim.files import is_stream, write_text
 
     found = import_file(file, kind=kind, chip=chip, group=group)
     text = found.to_yaml()
     found.fabric()  # What was written can be read.
-    to_stdout = output is not None and str(output) == "-"
-    if output is not None and not to_stdout:
-        _write(output, text)
-    if to_stdout:
-        click.echo(text, nl=False)
+    to_stdout = output is not None and is_stream(output)
+    if output is not None:
+        write_text(output, text, [file])
     if as_json:
         _print_json(_summary(found, file, output), err=to_stdout)
         return
@@ -159,15 +170,6 @@ def import_(
         click.echo(f"wrote {output}", err=True)
     elif output is None:
         click.echo("nothing written; -o FILE writes a topology file", err=True)
-
-
-def _write(path: Path, text: str) -> None:
-    from clusim.errors import EnvironmentFailure
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _words(found: Imported, file: Path) -> list[str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
+from clusim_cli.outputs import TRACE_OUT, GuardedCommand
 from clusim_cli.params import GRANULARITY, NODES, SIZE, TIME, command_line
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
 
 
-@click.command("traffic", short_help="Run synthetic traffic and print latency and throughput.")
+@click.command(
+    "traffic",
+    cls=GuardedCommand,
+    short_help="Run synthetic traffic and print latency and throughput.",
+)
 @click.argument("topology")
 @NODES
 @click.option("--pattern", type=click.Choice(["permutation", "uniform", "alltoall", "incast", "hotspot"]),
@@ -32,9 +36,7 @@ __all__ = ["command"]
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
 @click.option("--granularity", type=GRANULARITY, default="packet", show_default=True)
 @click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
-@click.option(
-    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
-)
+@click.option("--trace-out", type=TRACE_OUT, default=None, help="Write an HDF5 trace.")
 @click.option("--trace-limit", type=SIZE, default="1GiB", show_default=True,
               help="Keep the trace below this size.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim_cli.outputs import TRACE_OUT, GuardedCommand
 from clusim_cli.params import GRANULARITY, NODES, RANKS, command_line
 from clusim_cli.progress import shown_progress
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("train", short_help="Simulate training steps of a model.")
+@click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
 @click.argument("workload")
 @click.option(
     "--topology", default=None, help="Preset or topology file.  [default: the workload's]"
@@ -39,9 +39,7 @@ __all__ = ["command"]
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
 @click.option("--fault", "faults", multiple=True, metavar="TEXT",
               help="What breaks, e.g. 'rank 3 slow x1.3'; may be repeated.")  # fmt: skip
-@click.option(
-    "--trace-out", type=click.Path(path_type=Path), default=None, help="Write an HDF5 trace."
-)
+@click.option("--trace-out", type=TRACE_OUT, default=None, help="Write an HDF5 trace.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import click
 
+from clusim_cli.outputs import OUTPUT, GuardedCommand
 from clusim_cli.params import GRANULARITY
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
 
 
-@click.command("validate", short_help="Compare predictions with measurements of nccl-tests.")
+@click.command(
+    "validate",
+    cls=GuardedCommand,
+    short_help="Compare predictions with measurements of nccl-tests.",
+)
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -25,8 +30,8 @@ __all__ = ["command"]
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
 @click.option("--granularity", type=GRANULARITY, default=None,
               help="As of `clusim run`.  [default: as exact as seconds allow]")  # fmt: skip
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw measured against predicted.")
-@click.option("--markdown", type=click.Path(path_type=Path),
+@click.option("--plot", type=OUTPUT, help="Draw measured against predicted.")
+@click.option("--markdown", type=OUTPUT,
               help="Write the figures into this page, between its marks.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")
@@ -47,10 +52,14 @@ def command(
     nccl_version, gpus_per_process, cuda_graph, size_bytes and time_us, or what a program of nccl-tests printed. The
     system is the name of a preset or a topology file.
     """
+    from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
     from clusim.nccltests.text import report_lines
     from clusim.nccltests.validate import PER_GROUP, validate
 
+    for target in (plot, markdown):
+        if target is not None:
+            check_place(target)
     rows = read_measurements(files, system=system)
     with counted_progress(not no_progress, "predicted") as progress:
         report = validate(

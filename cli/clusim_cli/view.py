@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from clusim_cli.outputs import GuardedCommand
+
 __all__ = ["command"]
 
 
-@click.command("view", short_help="Look at a trace in a browser.")
+@click.command("view", cls=GuardedCommand, short_help="Look at a trace in a browser.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--port",

@@ -61,9 +61,10 @@ def test_plot_writes_a_figure(
      (("export", "TRACE", "--format", "csv", "--table", "x"), "table 'x': not in"),
      (("export", "TRACE", "--table", "tasks"), "--table: not with --format perfetto"),
      (("export", "TRACE", "--format", "csv", "--no-slices"), "not with --format csv"),
-     (("export", "TRACE", "-o", "TRACE"), "would overwrite the trace"),
-     (("report", "TRACE", "-o", "TRACE"), "would overwrite the trace"),
-     (("plot", "TRACE", "heatmap", "-o", "TRACE"), "no kind of figure")],
+     (("export", "TRACE", "-o", "TRACE"), "is an input and would be replaced"),
+     (("report", "TRACE", "-o", "TRACE"), "is an input and would be replaced"),
+     (("plot", "TRACE", "heatmap", "-o", "TRACE"), "is an input and would be replaced"),
+     (("plot", "TRACE", "heatmap", "-o", "x.bmp"), "no kind of figure")],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: tuple[str, ...], words: str, clusim: Clusim, trace: Path

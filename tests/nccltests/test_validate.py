@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusim.errors import InputError
 from clusim.nccltests.measurements import Group, Row, groups, read_measurements, setup_of
+from clusim.nccltests.text import write_page
 from clusim.nccltests.validate import Point, Report, statistics, thinned, validate
 
 MIB = 1 << 20
@@ -162,3 +164,18 @@ def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
     (group,) = groups(rows)
     assert group == Group("dgx-h100", 1, 2, "all_reduce", nccl_version="2.27.3", gpus_per_process=2)
     assert [row.time_us for row in rows] == [28.2, 31750.2]
+
+
+def test_names_of_tables_are_text_in_a_page(tmp_path: Path) -> None:
+    evil = "a|b <img src=x onerror=hit()> [c](javascript:hit()) `d`"
+    group = replace(GROUP, system=evil)
+    report = Report([Point(Row(group, 1024, 1.0), 1.5, "Ring", "LL", (evil,))], [], [], 0)
+    write_page(report, tmp_path / "page.md", tmp_path / "a b).svg")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert "a\\|b &lt;img src=x onerror=hit()&gt; \\[c\\](javascript:hit()) \\`d\\`" in text
+    assert "(a%20b%29.svg)" in text
+    (tmp_path / "bad.md").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="not UTF-8"):
+        write_page(report, tmp_path / "bad.md")
+    assert (tmp_path / "bad.md").read_bytes() == b"\xff"

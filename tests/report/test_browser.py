@@ -12,7 +12,7 @@ import pytest
 from clusim.report.feed import Feed
 from clusim.report.html import page as report
 from clusim.report.server import PageServer
-from support.browser import chromium, watched
+from support.browser import chromium, until, watched
 
 READY = "document.documentElement.dataset.ready === 'true'"
 
@@ -44,7 +44,7 @@ def opened(browser: Any, file: Path) -> Iterator[Any]:
     """The report, opened from disk; a test that leaves errors on the console fails."""
     page, troubles = watched(browser, viewport={"width": 1280, "height": 900})
     page.goto(file.as_uri())
-    page.wait_for_function(READY)
+    until(page, READY)
     yield page
     assert troubles == []
     page.close()
@@ -64,7 +64,7 @@ def test_every_kind_of_run_is_drawn_without_errors(
     path.write_text(report(Feed.open(request.getfixturevalue(name))), encoding="utf-8")
     page, troubles = watched(browser, color_scheme=scheme)
     page.goto(path.as_uri())
-    page.wait_for_function(READY)
+    until(page, READY)
     assert troubles == []
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     assert page.evaluate(COLOURS) > 8
@@ -76,7 +76,7 @@ def test_the_page_asks_no_server_for_anything(browser: Any, file: Path) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
-    page.wait_for_function(READY)
+    until(page, READY)
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert troubles == []
     page.close()
@@ -129,7 +129,7 @@ def test_a_bar_of_a_machine_shows_the_links_inside_it(
     path.write_text(report(Feed.open(cluster)), encoding="utf-8")
     page, troubles = watched(browser, viewport={"width": 1280, "height": 900})
     page.goto(path.as_uri())
-    page.wait_for_function(READY)
+    until(page, READY)
     assert page.locator("#machine .seen.bar").count() == 4
     page.locator("#machine").scroll_into_view_if_needed()
     place = page.evaluate(
@@ -215,7 +215,7 @@ def test_a_printed_page_is_light_and_has_every_section(opened: Any, tmp_path: Pa
 def test_a_narrow_window_has_no_sideways_scroll(browser: Any, file: Path) -> None:
     page, troubles = watched(browser, viewport={"width": 420, "height": 800})
     page.goto(file.as_uri())
-    page.wait_for_function(READY)
+    until(page, READY)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     assert troubles == []
     page.close()
@@ -228,10 +228,10 @@ def test_the_served_page_loads_finer_data_when_zoomed(browser: Any, training: Pa
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(server.url)
-        page.wait_for_function(READY)
+        until(page, READY)
         first = len(asked)
         page.locator("#zoom-in").click()
-        page.wait_for_function("clusim.data.edges[0] > 0")
+        until(page, "clusim.data.edges[0] > 0")
         assert any("data/wires?from=" in url for url in asked[first:])
         assert page.evaluate(COLOURS) > 8
         assert troubles == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,18 +29,27 @@ def server(training: Path) -> Iterator[PageServer]:
         server.shutdown()
 
 
-def get(server: PageServer, path: str, **headers: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
-    connection.request("GET", path, headers=headers)
+def ask(
+    server: PageServer, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """Ask for a whole path."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
+    return answer, body
+
+
+def get(server: PageServer, path: str, **headers: str) -> tuple[int, bytes]:
+    """Ask for a path below the token."""
+    answer, body = ask(server, f"/{server.token}{path}", **headers)
     return answer.status, body
 
 
 def test_it_listens_on_this_machine_only(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    assert server.url == f"http://127.0.0.1:{server.server_address[1]}/"
+    assert server.url == f"http://127.0.0.1:{server.server_address[1]}/{server.token}/"
 
 
 def test_the_page_and_the_overview_are_served(server: PageServer) -> None:
@@ -74,8 +84,68 @@ def test_bad_requests_are_refused(server: PageServer, path: str, status: int) ->
     assert get(server, path)[0] == status
 
 
-def test_other_sites_names_for_this_machine_are_refused(server: PageServer) -> None:
-    assert get(server, "/", Host="evil.example:80")[0] == 403
+@pytest.mark.parametrize(
+    "host", ["evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:PORT", "[::1]:PORT", "",
+             "evil.example@127.0.0.1:PORT", "127.0.0.1:PORT.evil.example"]
+)  # fmt: skip
+def test_other_sites_names_for_this_machine_are_refused(server: PageServer, host: str) -> None:
+    port = str(server.server_address[1])
+    assert get(server, "/", Host=host.replace("PORT", port))[0] == 403
+    assert get(server, "/", Host=f"localhost:{port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/data/overview", "/x/", "/TOKE/", "/TOKENx/", "/TOKEN", "/token/TOKEN/", "/%00/", "/?TOKEN"]
+)  # fmt: skip
+def test_nobody_gets_in_without_the_token(server: PageServer, path: str) -> None:
+    path = path.replace("TOKEN", server.token).replace("TOKE", server.token[:-1])
+    answer, body = ask(server, path)
+    assert answer.status == 403
+    assert b"clusim view printed" in body
+    assert server.token.encode() not in body
+
+
+def test_every_server_has_a_token_of_its_own(server: PageServer) -> None:
+    with PageServer(server.feed) as other:
+        assert other.token != server.token
+        assert len(other.token) >= 24
+
+
+@pytest.mark.parametrize("path", ["/", "/data/overview", "/other"])
+def test_head_says_what_get_would_without_the_body(server: PageServer, path: str) -> None:
+    whole, body = ask(server, f"/{server.token}{path}")
+    head, nothing = ask(server, f"/{server.token}{path}", "HEAD")
+    assert nothing == b""
+    assert (head.status, head.headers["Content-Length"]) == (whole.status, str(len(body)))
+    assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+
+
+SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/TOKEN/"), ("GET", "/"), ("GET", "/TOKEN/other"), ("POST", "/TOKEN/"), ("<b>", "/")],
+)
+def test_every_answer_forbids_what_is_not_needed(
+    server: PageServer, method: str, path: str
+) -> None:
+    answer, body = ask(server, path.replace("TOKEN", server.token), method)
+    assert {name: answer.headers[name] for name in SAFE} == SAFE
+    rules = answer.headers["Content-Security-Policy"]
+    assert rules.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src 'self'" in rules
+    assert "frame-ancestors 'none'" in rules
+    assert "unsafe" not in rules
+    if answer.status != 200:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        assert b"<html" not in body
 
 
 def test_a_port_in_use_is_one_clear_error(server: PageServer) -> None:
@@ -93,7 +163,7 @@ def test_ctrl_c_ends_it_quietly(training: Path) -> None:
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("http://127.0.0.1:")
+        assert re.match(r"http://127\.0\.0\.1:\d+/[\w-]{24}/ ", line)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert process.returncode == 0

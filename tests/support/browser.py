@@ -37,3 +37,15 @@ def watched(browser: Any, **options: Any) -> tuple[Any, list[str]]:
     page.on("pageerror", lambda error: troubles.append(str(error)))
     page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url}"))
     return page, troubles
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait until an expression is true on a page.
+
+    Playwright's own `wait_for_function` evaluates text on the page, which a page that forbids that does not do.
+    """
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")

@@ -102,3 +102,26 @@ def test_what_is_spilled_early_leaves_the_committed_state_alone(
     journal.commit()
     assert (tmp_path / "x").read_bytes() == b"01##456789" + b"a" * 30
     journal.close()
+
+
+def test_what_is_spilled_before_the_first_commit_does_not_look_like_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusim.trace.journal.MAX_PENDING_BYTES", 20)
+    journal = Journal(tmp_path / "x")
+    journal.write(b"signature")
+    journal.write(b"a" * 30)
+    journal.write(b"b" * 30)
+    assert not journal.whole
+    assert (tmp_path / "x").read_bytes() == bytes(9) + b"a" * 30 + b"b" * 30
+    journal.commit()
+    assert journal.whole
+    assert (tmp_path / "x").read_bytes() == b"signature" + b"a" * 30 + b"b" * 30
+    journal.close()
+
+
+def test_a_new_journal_is_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+    with (tmp_path / "x").open("rb") as reader:
+        Journal(tmp_path / "x").close()
+        assert reader.read() == b"old"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from clusim.export.run import Run, TaskRow
+from clusim.files import Staging, refuse_inputs, replacing, text_of
 
 __all__ = ["write_chrome", "write_kineto"]
 
@@ -39,26 +40,34 @@ _SIZES = {"8": 1, "6": 2, "2": 4, "4": 8}
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
     """Write ``rank-N.json.gz`` for every rank into `folder` and return the files."""
     run = Run.open(path)
-    folder.mkdir(parents=True, exist_ok=True)
     by_rank: dict[int, list[TaskRow]] = {rank: [] for rank in range(run.num_ranks)}
     for task in run.tasks():
         by_rank[task.rank].append(task)
-    files = []
-    for rank, tasks in by_rank.items():
-        if not tasks:
-            continue
-        trace = {
-            "schemaVersion": 1,
-            "deviceProperties": [{"id": rank, "name": run.rank_name(rank)}],
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.num_ranks},
-            "displayTimeUnit": "ms",
-            "traceEvents": [*_names(rank, tasks), *(_kernel(run, task, tasks) for task in tasks)],
-        }
-        target = folder / f"rank-{rank}.json.gz"
-        # No time of writing in the header: the same run gives the same file.
-        target.write_bytes(gzip.compress(json.dumps(trace).encode(), 6, mtime=0))
-        files.append(target)
-    return files
+    written = []
+    with Staging() as staging:
+        staging.folder(folder)
+        for rank, tasks in by_rank.items():
+            if not tasks:
+                continue
+            target = folder / f"rank-{rank}.json.gz"
+            refuse_inputs(target, [path])
+            # No time of writing in the header: the same run gives the same file.
+            with staging.open(target) as out:
+                out.write(
+                    gzip.compress(json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0)
+                )
+            written.append(target)
+    return written
+
+
+def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": rank, "name": run.rank_name(rank)}],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.num_ranks},
+        "displayTimeUnit": "ms",
+        "traceEvents": [*_names(rank, tasks), *(_kernel(run, task, tasks) for task in tasks)],
+    }
 
 
 def write_chrome(path: str | Path, target: Path) -> int:
@@ -66,7 +75,7 @@ def write_chrome(path: str | Path, target: Path) -> int:
     run = Run.open(path)
     tasks = run.tasks()
     count = 0
-    with target.open("w", encoding="utf-8") as out:
+    with replacing(target, [path]) as file, text_of(file) as out:
         out.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         for event in _chrome_events(run, tasks):
             out.write(("" if count == 0 else ",\n") + json.dumps(event, separators=(",", ":")))

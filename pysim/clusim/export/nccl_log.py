@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusim.export.run import Run, TaskRow
+from clusim.files import write_text
 
 __all__ = ["write_nccl_log"]
 
@@ -41,7 +42,7 @@ def write_nccl_log(path: str | Path, target: Path) -> int:
     """Write the log and return the number of its lines."""
     run = Run.open(path)
     lines = [*_init_lines(run), *_call_lines(run)]
-    target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_text(target, "".join(f"{line}\n" for line in lines), [path])
     return len(lines)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from clusim.export import protobuf as pb
 from clusim.export.run import Piece, Run, TaskRow
+from clusim.files import replacing
 from clusim.units import format_size
 
 __all__ = ["Counts", "write_perfetto"]
@@ -127,7 +128,7 @@ def write_perfetto(
         Write the histories of wires and memories.
     """
     run = Run.open(path)
-    with target.open("wb") as out:
+    with replacing(target, [path]) as out:
         writer = _Writer(out)
         _write(writer, run, slices=slices, counters=counters)
     return writer.counts

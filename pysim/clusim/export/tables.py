@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
+from clusim.files import replacing, text_of
 from clusim.trace.tables import iterate_table
 
 __all__ = ["write_csv", "write_parquet"]
@@ -19,12 +21,13 @@ Array = NDArray[Any]
 
 def write_csv(path: str | Path, table: str, target: Path) -> int:
     """Write a table with a line of names and return the number of its rows."""
-    rows = 0
-    with target.open("w", encoding="utf-8", newline="") as out:
+    rows, named = 0, False
+    with replacing(target, [path]) as file, text_of(file) as out:
         writer = csv.writer(out, lineterminator="\n")
         for piece in iterate_table(path, table):
-            if rows == 0 and not out.tell():
+            if not named:
                 writer.writerow(piece)
+                named = True
             writer.writerows(zip(*(column.tolist() for column in piece.values()), strict=True))
             rows += _length(piece)
     return rows
@@ -39,18 +42,18 @@ def write_parquet(path: str | Path, table: str, target: Path) -> int:
         raise InputError(
             "parquet: needs pyarrow; pip install pyarrow, or use --format csv"
         ) from None
-    rows, writer = 0, None
-    try:
+    rows = 0
+    with replacing(target, [path]) as out, ExitStack() as stack:
+        writer = None
         for piece in iterate_table(path, table):
             block = pyarrow.table(
                 {n: c.tolist() if c.dtype == np.dtype(object) else c for n, c in piece.items()}
             )
-            writer = writer or parquet.ParquetWriter(target, block.schema, compression="zstd")
+            if writer is None:
+                writer = parquet.ParquetWriter(out, block.schema, compression="zstd")
+                stack.enter_context(writer)
             writer.write_table(block)
             rows += _length(piece)
-    finally:
-        if writer is not None:
-            writer.close()
     return rows
 
 

@@ -7,11 +7,12 @@ once, with their number. Colours say what a link is, the legend its rate.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusim.errors import EnvironmentFailure, InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.outline import outline
+from clusim.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,12 +34,12 @@ def save_picture(fabric: Fabric, path: Path) -> None:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("svg", "png", "pdf"):
         raise InputError(f"{path}: pictures are .svg, .png or .pdf")
-    figure = draw(fabric)
     import matplotlib
 
-    try:
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "clusim"}):
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(path, format=kind, dpi=130, metadata=metadata)
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror or error}") from None
+    # Names are texts: a `$` in one starts no formula.
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "clusim", "text.parse_math": False}
+    with matplotlib.rc_context(style):
+        figure = draw(fabric)
+        metadata = {"Date": None} if kind == "svg" else None
+        with replacing(path) as out:
+            figure.savefig(out, format=kind, dpi=130, metadata=metadata)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from clusim import resources
 from clusim.errors import TopologyError
 from clusim.fabric.model import Fabric
+from clusim.files import note_input
 
 if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
@@ -162,6 +163,7 @@ def read_text(path: Path, where: str) -> str:
         raise TopologyError(f"{where}: is a directory; give a YAML file")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         raise TopologyError(f"{where}: is no regular file; give a YAML file")
+    note_input(path)
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

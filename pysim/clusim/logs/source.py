@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from clusim.errors import InputError
+from clusim.files import note_input
 
 __all__ = ["BLOCK_BYTES", "LINE_LIMIT", "STDIN", "blocks"]
 
@@ -35,6 +36,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 @contextmanager
 def _open(name: str) -> Iterator[IO[bytes]]:
     """Open a log by name, through its decompressor where it has one."""
+    note_input(name)
     if name == STDIN:
         yield _decompressed(sys.stdin.buffer, "standard input")
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusim import resources
 from clusim.errors import InputError
+from clusim.files import note_input
 from clusim.nccltests.launch import Launch
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.setup import Setup
@@ -96,6 +97,7 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     """
     rows: list[Row] = []
     for path in paths:
+        note_input(path)
         text = Path(path).read_text(encoding="utf-8", errors="replace")
         first = next((line for line in text.splitlines() if line.strip()), "")
         if "," in first and "time_us" in first.lower():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+from clusim.errors import InputError
+from clusim.files import write_text
 from clusim.nccltests.measurements import Group
 from clusim.nccltests.validate import REGIMES, Point, Report, statistics
 from clusim.units import format_size
@@ -105,11 +110,16 @@ def page_lines(report: Report) -> list[str]:
     lines += ["", *head]
     for group, points in report.by_group().items():
         lines.append(_page_row(_title(group), points))
-    return [*lines, *(f"{line}  " if line else "" for line in _remarks(report))]
+    return [*lines, *(f"{_plain(line)}  " if line else "" for line in _remarks(report))]
+
+
+def _plain(text: str) -> str:
+    """Return text that Markdown shows as it is: names come from tables that others wrote."""
+    return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
 def _page_row(name: str, points: list[Point]) -> str:
-    cells = [name, str(len(points))]
+    cells = [_plain(name), str(len(points))]
     for own in statistics(points).values():
         if own["n"]:
             cells += [f"{own['median_abs_pct']:.1f}", f"{own['bias_pct']:+.1f}"]
@@ -120,13 +130,16 @@ def _page_row(name: str, points: list[Point]) -> str:
 
 def write_page(report: Report, page: Path, plot: Path | None = None) -> None:
     """Write the tables into a page, between its marks; a page without them gets them at its end."""
-    text = page.read_text(encoding="utf-8") if page.exists() else "# Accuracy\n"
+    try:
+        text = page.read_text(encoding="utf-8") if page.is_file() else "# Accuracy\n"
+    except UnicodeDecodeError:
+        raise InputError(f"{page}: not UTF-8 text; give a page of Markdown") from None
     if BEGIN not in text or END not in text:
         text = f"{text.rstrip()}\n\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     lines = page_lines(report)
     if plot is not None and plot.parent.resolve() == page.parent.resolve():
-        lines += ["", f"![measured and predicted times]({plot.name})"]
+        lines += ["", f"![measured and predicted times]({quote(plot.name)})"]
     middle = "\n".join(lines)
-    page.write_text(f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}", encoding="utf-8")
+    write_text(page, f"{before}{BEGIN}\n\n{middle}\n\n{END}{after}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from clusim import fabric as fabrics
 from clusim.errors import InputError
 from clusim.fabric import Fabric
+from clusim.files import write_text
 
 __all__ = ["Placed", "place"]
 
@@ -40,7 +41,7 @@ def load_machine(topology: str | Path, nodes: int | None) -> Fabric:
     text = import_file(path).to_yaml()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / f"{path.stem}.yaml"
-        copy.write_text(text, encoding="utf-8")
+        write_text(copy, text)
         loaded = fabrics.load(copy, nodes=nodes)
     return replace(loaded, name=loaded.name.replace(str(copy), path.name))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.files import replacing
 
 __all__ = ["FORMATS", "Curve", "save_accuracy"]
 
@@ -45,7 +46,12 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
     systems = list(dict.fromkeys(curve.system for curve in curves))
     columns = min(3, len(systems))
     lines = -(-len(systems) // columns)
-    style: Any = {"font.size": 7, "axes.linewidth": 0.5, "svg.fonttype": "none"}
+    style: Any = {
+        "font.size": 7,
+        "axes.linewidth": 0.5,
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+    }
     with matplotlib.rc_context({**style, "svg.hashsalt": "clusim"}):
         size = (PANEL_IN * columns, PANEL_IN * 0.8 * lines)
         figure = Figure(figsize=size, layout="constrained")
@@ -57,7 +63,8 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(target, dpi=dpi, metadata=metadata)
+        with replacing(target) as out:
+            figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
 
 
 def _panel(axes: Any, system: str, curves: Sequence[Curve]) -> None:

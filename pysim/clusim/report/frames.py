@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib import resources
 
+from clusim.report.markup import Content, Markup, safe
+
 __all__ = ["fill", "shipped"]
 
 
@@ -12,11 +14,11 @@ def shipped(name: str) -> str:
     return (resources.files("clusim.report") / "page" / name).read_text(encoding="utf-8")
 
 
-def fill(name: str, **parts: str) -> str:
-    """Return a file with its places filled; what is filled in is never taken for a place."""
+def fill(name: str, **parts: Content) -> Markup:
+    """Return a file with its places filled; text is escaped, and nothing filled in is taken for a place."""
     first, *pieces = shipped(name).rstrip("\n").split("{{")
     text = [first]
     for piece in pieces:
         place, _, rest = piece.partition("}}")
-        text += [parts[place], rest]
-    return "".join(text)
+        text += [safe(parts[place]), rest]
+    return Markup("".join(text))

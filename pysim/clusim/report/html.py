@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from html import escape
+from functools import cache
 
 from clusim.report.feed import Feed
 from clusim.report.frames import fill, shipped
+from clusim.report.markup import Content, Markup, element, hashed, joined
 from clusim.report.message import embed
 from clusim.report.sections import sections
 from clusim.report.words import title
 
-__all__ = ["LIMIT_BYTES", "page", "served_page"]
+__all__ = ["LIMIT_BYTES", "page", "policy", "served_page"]
 
 LIMIT_BYTES = 1_000_000
 """What a report is made to fit [bytes]."""
@@ -26,7 +27,7 @@ def page(feed: Feed) -> str:
     text = ""
     for columns, rows in _DETAIL:
         fitted = feed if len(feed.rows) <= rows else feed.with_rows(rows)
-        text = _fill(fitted, _embedded(fitted, columns), live=False)
+        text = _fill(fitted, _embedded(fitted, columns), live=False).html
         if len(text.encode()) < LIMIT_BYTES:
             break
     return text
@@ -34,10 +35,37 @@ def page(feed: Feed) -> str:
 
 def served_page(feed: Feed) -> str:
     """Return the page without data; it asks the server for what it shows."""
-    return _fill(feed, "", live=True)
+    return _fill(feed, "", live=True).html
 
 
-def _embedded(feed: Feed, columns: int) -> str:
+@cache
+def _style() -> str:
+    return shipped("style.css")
+
+
+@cache
+def _script() -> str:
+    return "\n".join(['"use strict";', "(() => {", *map(shipped, SCRIPTS), "})();"])
+
+
+def policy(*, live: bool) -> str:
+    """Return the Content-Security-Policy of the page: its own script and style, and, if `live`, its own server."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": hashed(_script()),
+        "style-src": hashed(_style()),
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    if live:
+        rules["connect-src"] = "'self'"
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _embedded(feed: Feed, columns: int) -> Markup:
     end = feed.result.time_ps
     messages = {
         "overview": feed.overview(live=False),
@@ -45,22 +73,25 @@ def _embedded(feed: Feed, columns: int) -> str:
         "lines": feed.lines(0, end, columns),
         "tasks": feed.tasks(0, end, 4 * columns),
     }
-    return "\n".join(
-        f'<script type="text/plain" id="data-{name}">{embed(data)}</script>'
+    # Base64, in which nothing has a meaning to HTML.
+    parts = (
+        element("script", embed(data), type="text/plain", id=f"data-{name}")
         for name, data in messages.items()
     )
+    return joined(parts, "\n")
 
 
-def _fill(feed: Feed, data: str, *, live: bool) -> str:
+def _fill(feed: Feed, data: Content, *, live: bool) -> Markup:
     origin = feed.result.provenance
     return fill(
         "page.html",
         live=str(live).lower(),
-        version=escape(origin.version),
-        title=escape(title(feed.result, feed.name)),
-        subtitle=f"<code>{escape(origin.command)}</code>" if origin.command else "",
-        style=shipped("style.css"),
+        policy=policy(live=live),
+        version=origin.version,
+        title=title(feed.result, feed.name),
+        subtitle=element("code", origin.command) if origin.command else "",
+        style=Markup(_style()),
         body=sections(feed),
         data=data,
-        script="(() => {\n" + "\n".join(shipped(name) for name in SCRIPTS) + "\n})();",
+        script=Markup(_script()),
     )

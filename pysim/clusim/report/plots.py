@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
+from clusim.files import replacing
 from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
@@ -98,12 +99,15 @@ def save_figure(
         "svg.fonttype": "none",
         "svg.hashsalt": "clusim",
         "pdf.fonttype": 42,
+        # Names are texts: a `$` in one starts no formula.
+        "text.parse_math": False,
     }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(width_in, width_in * 0.66), layout="constrained")
         FIGURES[what](figure, feed, measure, width_in)
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        figure.savefig(target, dpi=dpi, metadata=metadata)
+        with replacing(target) as out:
+            figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
 
 
 def _time_axis(axes: Any, time_ps: int) -> float:

@@ -1,9 +1,8 @@
-"""The sections of the page, as HTML that is complete without a script: words, tables, frames of the plots."""
+"""The sections of the page, complete without a script: words, tables, frames of the plots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from clusim.report.feed import Feed
 from clusim.report.frames import fill
 from clusim.report.lanes import Shares
 from clusim.report.links import kind_of, named, several
+from clusim.report.markup import Content, Markup, element, joined
 from clusim.report.svg import latency_svg, machine_svg
 from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
@@ -38,7 +38,7 @@ GROUPS = {"work": "work", "cost": "latencies and fixed costs", "stall": "lost"}
 Cells = Sequence[str | int | float]
 
 
-def sections(feed: Feed) -> str:
+def sections(feed: Feed) -> Markup:
     """Return the body of the page."""
     parts = [_summary(feed)]
     if feed.blame is not None and len(feed.blame):
@@ -55,18 +55,20 @@ def sections(feed: Feed) -> str:
     if feed.result.messages is not None:
         parts.append(_latency(feed))
     parts += [_wires(feed), _provenance(feed)]
-    return "\n".join(f"<section>\n{part}\n</section>" for part in parts)
+    return joined((element("section", "\n", part, "\n") for part in parts), "\n")
 
 
-def _summary(feed: Feed) -> str:
+def _summary(feed: Feed) -> Markup:
     result = feed.result
-    cards = "".join(
-        f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><span>{escape(remark)}</span></li>"
+    cards = joined(
+        element("li", element("span", name), element("strong", value), element("span", remark))
         for name, value, remark in key_numbers(result, feed.shares)
     )
     told = [*sentences(result, feed.shares, feed.idle_classes), *_blamed(feed.blame)]
-    said = "".join(f"<p>{escape(line)}</p>" for line in told)
-    return f'<ul class="numbers">{cards}</ul>\n<div class="summary">{said}</div>'
+    said = joined(element("p", line) for line in told)
+    return joined(
+        [element("ul", cards, class_="numbers"), element("div", said, class_="summary")], "\n"
+    )
 
 
 def _blamed(blame: Table | None) -> list[str]:
@@ -90,42 +92,63 @@ def _blamed(blame: Table | None) -> list[str]:
     return said
 
 
-def _blame(blame: Table) -> str:
+def _blame(blame: Table) -> Markup:
     """Return where the critical path spent its time: the three groups, and the longest rows."""
     rows = sorted(blame.rows(), key=lambda row: -row["time_ps"])
     total = max(1, blame.facts["time_ps"])
     groups = {name: blame.facts[f"{name}_ps"] / total for name in GROUPS}
     words = ", ".join(f"{part:.1%} {GROUPS[name]}" for name, part in groups.items())
-    pieces = "".join(
-        f'<i class="{name}" style="width:{100 * part:.2f}%"></i>' for name, part in groups.items()
-    )
     shown = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
     bars = [
-        f'<span>all</span><div class="bar" role="img" aria-label="{words}">{pieces}</div>'
-        f"<span>{format_time(total)}</span>"
+        element("span", "all"),
+        _strip(list(groups.items()), words),
+        element("span", format_time(total)),
     ]
     for row in shown:
         what = f"{row['resource']}: {row['reason']}"
-        bars.append(
-            f'<span class="what" title="{escape(what)}">{escape(row["resource"])}'
-            f"<small>{escape(row['reason'])}</small></span>"
-            f'<div class="bar bare"><i class="{row["group"]}" style="width:{100 * row["share"]:.2f}%"></i></div>'
-            f"<span>{row['share']:.1%}, {format_time(row['time_ps'])}</span>"
-        )
+        bars += [
+            element(
+                "span", row["resource"], element("small", row["reason"]), class_="what", title=what
+            ),
+            _strip([(row["group"], row["share"])], what, "bar bare"),
+            element("span", f"{row['share']:.1%}, {format_time(row['time_ps'])}"),
+        ]
     rest = 1 - sum(row["share"] for row in shown)
     some = (
         f" {len(rows) - len(shown)} smaller parts, {rest:.1%} together, are not shown."
         if len(rows) > len(shown)
         else ""
     )
-    return fill("blame.html", some=some, bars="".join(bars))
+    return fill("blame.html", some=some, bars=joined(bars))
 
 
-def _legend() -> str:
-    return '<span class="legend scale">0<i></i><span class="most">100 %</span></span>'
+def _strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> Markup:
+    """Return parts of one, by the class that colours them, as one bar; `words` say the same."""
+    pieces, left = [], 0.0
+    for name, part in parts:
+        piece = element(
+            "rect", class_=name, x=f"{100 * left:.2f}", y=0, width=f"{100 * part:.2f}", height=1
+        )
+        pieces.append(piece)
+        left += part
+    return element(
+        "svg",
+        element("title", words),
+        *pieces,
+        class_=kind,
+        role="img",
+        aria_label=words,
+        viewBox="0 0 100 1",
+        preserveAspectRatio="none",
+    )
 
 
-def _machine(feed: Feed) -> str:
+def _legend() -> Markup:
+    most = element("span", "100 %", class_="most")
+    return element("span", "0", element("i"), most, class_="legend scale")
+
+
+def _machine(feed: Feed) -> Markup:
     picture = feed.picture
     hint = (
         "Each line is one direction of the links between two boxes, drawn to the right of its way."
@@ -139,7 +162,7 @@ def _machine(feed: Feed) -> str:
     hint += _not_shown(feed)
     return fill(
         "machine.html",
-        hint=escape(hint),
+        hint=hint,
         measures=_options((name, words) for name, words, _ in feed.measures),
         legend=_legend(),
         picture=machine_svg(picture),
@@ -157,13 +180,11 @@ def _not_shown(feed: Feed) -> str:
     return f" Not shown, as nothing crossed them: {several(names)}."
 
 
-def _options(pairs: Iterable[tuple[str, str]]) -> str:
-    return "".join(
-        f'<option value="{escape(value)}">{escape(words)}</option>' for value, words in pairs
-    )
+def _options(pairs: Iterable[tuple[str, str]]) -> Markup:
+    return joined(element("option", words, value=value) for value, words in pairs)
 
 
-def _heatmap(feed: Feed) -> str:
+def _heatmap(feed: Feed) -> Markup:
     classes = dict.fromkeys(feed.rows.classes)
     wires, rows = len(feed.result.wires.names), len(feed.rows)
     what = (
@@ -181,7 +202,7 @@ def _heatmap(feed: Feed) -> str:
     )
 
 
-def _class_options(classes: Iterable[str]) -> str:
+def _class_options(classes: Iterable[str]) -> Markup:
     """Return the classes of wires to choose from; kinds of links with several can be chosen, too."""
     groups: dict[str, list[str]] = {}
     for name in classes:
@@ -189,12 +210,13 @@ def _class_options(classes: Iterable[str]) -> str:
     parts = []
     for kind, names in groups.items():
         options = _options((name, name.replace("->", " → ")) for name in names)
-        whole = _options([(kind, f"all {named(kind)}")]) if len(names) > 1 < len(groups) else ""
-        parts.append(whole + options)
-    return "".join(parts)
+        if len(names) > 1 < len(groups):
+            parts.append(_options([(kind, f"all {named(kind)}")]))
+        parts.append(options)
+    return joined(parts)
 
 
-def _overlap(shares: Shares, time_ps: int) -> str:
+def _overlap(shares: Shares, time_ps: int) -> Markup:
     """Return a bar for every rank, or for the mean and the ranks with most and least exposed communication."""
     parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
     ranks = list(range(len(shares.ranks)))
@@ -208,23 +230,21 @@ def _overlap(shares: Shares, time_ps: int) -> str:
         if len(ranks) == len(shares.ranks)
         else " The ranks with most and with least exposed communication are shown."
     )
-    return fill("overlap.html", some=some, bars="".join(rows))
+    return fill("overlap.html", some=some, bars=joined(rows))
 
 
-def _bar(name: str, parts: list[float]) -> str:
+def _bar(name: str, parts: list[float]) -> Markup:
     names = ("computation only", "both", "exposed", "neither")
     words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
-    pieces = "".join(
-        f'<i class="{kind}" style="width:{100 * part:.2f}%"></i>'
-        for kind, part in zip(("compute", "both", "exposed", "idle"), parts, strict=True)
-    )
-    return (
-        f'<span>{name}</span><div class="bar" role="img" aria-label="{words}" title="{words}">'
-        f"{pieces}</div><span>{parts[2]:.1%} exposed</span>"
-    )
+    strip = _strip(list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words)
+    return joined([element("span", name), strip, element("span", f"{parts[2]:.1%} exposed")])
 
 
-def _calls(rows: list[CallRow]) -> str:
+def _headed(heading: str, *parts: Content) -> Markup:
+    return joined([element("h2", heading), *parts])
+
+
+def _calls(rows: list[CallRow]) -> Markup:
     several = any(row.count > 1 for row in rows)
     head = ["Collective", "Algorithm", "Stream", "#Size", "#Ranks", "#Channels", "#Start"]
     head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
@@ -248,18 +268,18 @@ def _calls(rows: list[CallRow]) -> str:
     )
     if several:
         hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
-    return f'<h2>Collectives</h2><p class="hint">{escape(hint)}</p>{_table(head, table)}'
+    return _headed("Collectives", element("p", hint, class_="hint"), _table(head, table))
 
 
-def _latency(feed: Feed) -> str:
+def _latency(feed: Feed) -> Markup:
     messages = feed.result.messages
     assert messages is not None
     hint = "From the moment a message is due until its last byte is visible."
-    picture = latency_svg(messages)
-    return f'<h2>Latency of messages</h2><p class="hint">{hint}</p><figure>{picture}</figure>'
+    picture = element("figure", latency_svg(messages))
+    return _headed("Latency of messages", element("p", hint, class_="hint"), picture)
 
 
-def _wires(feed: Feed) -> str:
+def _wires(feed: Feed) -> Markup:
     busiest = [
         (use.name, use.wire_class, f"{format_rate(use.rate_Bps)}", f"{use.busy:.1%}", f"{use.no_credit:.1%}",
          f"{use.nothing:.1%}", f"{use.contended:.1%}", format_size(use.carried_bytes))
@@ -277,7 +297,7 @@ def _wires(feed: Feed) -> str:
         for row in class_traffic(feed.result)
     ]
     if not busiest:
-        return "<h2>Wires</h2><p>Nothing crossed any wire.</p>"
+        return _headed("Wires", element("p", "Nothing crossed any wire."))
     head = [
         "Busiest wires",
         "Class",
@@ -289,10 +309,10 @@ def _wires(feed: Feed) -> str:
         "#Carried",
     ]
     kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
-    return f"<h2>Wires</h2>{_table(head, busiest)}<br>{_table(kinds, classes)}"
+    return _headed("Wires", _table(head, busiest), element("br"), _table(kinds, classes))
 
 
-def _provenance(feed: Feed) -> str:
+def _provenance(feed: Feed) -> Markup:
     result = feed.result
     origin = result.provenance
     rows: list[Cells] = [
@@ -309,12 +329,12 @@ def _provenance(feed: Feed) -> str:
             ("Wall time", f"{result.wall_s:.3f} s"),
         ]
     quotes = [("Topology", origin.fabric_text), ("Schedule", origin.schedule_text)]
-    quoted = "".join(
-        f"<details><summary>{name}</summary><pre>{escape(_clipped(text))}</pre></details>"
+    quoted = joined(
+        element("details", element("summary", name), element("pre", _clipped(text)))
         for name, text in quotes
         if text.strip()
     )
-    return f"<h2>Inputs and provenance</h2>{_table(['What', 'Value'], rows, 'wide facts')}{quoted}"
+    return _headed("Inputs and provenance", _table(["What", "Value"], rows, "wide facts"), quoted)
 
 
 def _clipped(text: str) -> str:
@@ -323,19 +343,22 @@ def _clipped(text: str) -> str:
     return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
 
 
-def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> str:
+def _table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
     """Return a table; a `#` in front of a heading makes a column of numbers."""
-    kinds = [' class="n"' if name.startswith("#") else "" for name in head]
-    top = "".join(
-        f'<th scope="col"{kind}>{escape(name.lstrip("#"))}</th>'
-        for name, kind in zip(head, kinds, strict=True)
+    kinds = [{"class_": "n"} if name.startswith("#") else {} for name in head]
+    top = (
+        element("th", name.lstrip("#"), scope="col", **numbers)
+        for name, numbers in zip(head, kinds, strict=True)
     )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{kind}>{escape(str(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)
+    body = (
+        element(
+            "tr",
+            *(
+                element("td", str(cell), **numbers)
+                for cell, numbers in zip(row, kinds, strict=True)
+            ),
         )
-        + "</tr>"
         for row in rows
     )
-    return f'<div class="{kind}"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = element("table", element("thead", element("tr", *top)), element("tbody", *body))
+    return element("div", table, class_=kind)

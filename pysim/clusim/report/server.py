@@ -1,8 +1,14 @@
-"""Serve the page of a trace to a browser on this machine, with data for what is being looked at."""
+"""Serve the page of a trace to a browser on this machine, with data for what is being looked at.
+
+Everything is below a path that nobody can guess, so that neither other users of the machine nor other pages in the
+browser can read a trace; answers may not be stored, framed or taken for anything else.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hmac
+import secrets
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from clusim.errors import EnvironmentFailure
 from clusim.report.feed import Feed
-from clusim.report.html import served_page
+from clusim.report.html import policy, served_page
 
 __all__ = ["PageServer"]
 
@@ -19,6 +25,11 @@ MOST_COLUMNS = 4096
 """Columns of an answer; a browser that asks for more gets these."""
 
 HOST = "127.0.0.1"
+NAMES = (HOST, "localhost")
+"""Names under which a browser on this machine asks: any other may be another site's name for this address."""
+
+TOKEN_BYTES = 18
+"""Random bytes in the path: 144 bits."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -29,6 +40,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, feed: Feed, port: int = 0) -> None:
         self.feed = feed
         self.page = served_page(feed).encode()
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -37,8 +49,14 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the page."""
-        return f"http://{HOST}:{self.server_address[1]}/"
+        """Address of the page, with the token that lets one in."""
+        return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
+
+    def below_token(self, path: str) -> str | None:
+        """Return what follows the token in a path, None if it is another one."""
+        token, slash, rest = path.removeprefix("/").partition("/")
+        known = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+        return f"/{rest}" if known and slash else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> bytes | None:
         """Return the message asked for, or None if there is none of that name; `ValueError` for a bad query."""
@@ -64,20 +82,35 @@ class PageServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server_version = "clusim"
+    sys_version = ""
+    error_message_format = "%(code)d %(message)s\n"
+    error_content_type = "text/plain; charset=utf-8"
 
     def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        """Answer as `do_GET`, without the body."""
+        self._answer()
+
+    def _answer(self) -> None:
         server = self.server
         assert isinstance(server, PageServer)
-        url = urlsplit(self.path)
-        # Only this machine's own pages: a name that another site points at 127.0.0.1 is refused.
-        if self.headers.get("Host", "").rsplit(":", 1)[0] not in (HOST, "localhost"):
-            self._send(HTTPStatus.FORBIDDEN, b"not from here", "text/plain")
+        try:
+            url = urlsplit(self.path)
+            path = server.below_token(url.path) if self._is_for_here(server) else None
+        except ValueError:
+            path = None
+        if path is None:
+            words = b"not from here: open the whole address that clusim view printed"
+            self._send(HTTPStatus.FORBIDDEN, words, "text/plain")
             return
-        if url.path == "/":
+        if path == "/":
             self._send(HTTPStatus.OK, server.page, "text/html; charset=utf-8")
             return
         try:
-            data = server.answer(url.path, parse_qs(url.query))
+            data = server.answer(path, parse_qs(url.query))
         except (KeyError, ValueError):
             self._send(HTTPStatus.BAD_REQUEST, b"bad window", "text/plain")
             return
@@ -86,6 +119,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(HTTPStatus.OK, data, "application/octet-stream")
 
+    def _is_for_here(self, server: PageServer) -> bool:
+        """Return whether the request names this server as its own pages do."""
+        hosts = self.headers.get_all("Host") or []
+        port = server.server_address[1]
+        return len(hosts) == 1 and hosts[0].lower() in {f"{name}:{port}" for name in NAMES}
+
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         packed = len(body) > 16384 and "gzip" in self.headers.get("Accept-Encoding", "")
         if packed:
@@ -93,11 +132,22 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
         if packed:
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        """Add to every answer, those to bad requests too, what keeps a browser from misusing it."""
+        self.send_header("Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Be quiet."""

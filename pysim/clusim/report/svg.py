@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from html import escape
 
 import numpy as np
 
 from clusim.report.boxes import Box, Picture
+from clusim.report.markup import Content, Markup, element, joined
 from clusim.result import Messages
 from clusim.units import format_time
 
@@ -17,29 +17,33 @@ APART = 2.6
 """Distance of the two directions of a link from its middle."""
 
 
-def machine_svg(picture: Picture) -> str:
+def machine_svg(picture: Picture) -> Markup:
     """Return the machine; its script colours ``path.seen``, in the order of ``picture.lines``."""
-    parts = [
-        f'<svg id="machine" viewBox="0 0 {picture.width:.0f} {picture.height:.0f}" role="img"'
-        f' data-fineness="{picture.fineness:.2f}"'
-        f' aria-label="The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load">'
-    ]
+    parts: list[Markup] = []
     for frame in picture.frames:
-        parts.append(
-            f'<rect class="frame" x="{frame.x:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}"'
-            f' height="{frame.height:.1f}" rx="8"/><text class="frame" x="{frame.x + 9:.1f}"'
-            f' y="{frame.y + frame.height - 12:.1f}">{escape(frame.label)}</text>'
-        )
+        parts += [
+            element(
+                "rect",
+                class_="frame",
+                x=f"{frame.x:.1f}",
+                y=f"{frame.y:.1f}",
+                width=f"{frame.width:.1f}",
+                height=f"{frame.height:.1f}",
+                rx=8,
+            ),
+            element(
+                "text",
+                frame.label,
+                class_="frame",
+                x=f"{frame.x + 9:.1f}",
+                y=f"{frame.y + frame.height - 12:.1f}",
+            ),
+        ]
     ways = [_way(picture, line) for line in range(picture.num_ways)]
-    parts += [f'<path class="seen" d="{way}"/>' for way in ways]
-    parts += [f'<path class="hit" d="{way}"/>' for way in ways]
-    parts += [
-        f'<text class="title" x="6" y="{y:.0f}">{escape(text)}</text>' for text, y in picture.titles
-    ]
-    parts += [
-        f'<text class="title small" x="6" y="{y:.0f}">{escape(text)}</text>'
-        for text, y in picture.bar_titles()
-    ]
+    parts += [element("path", class_="seen", d=way) for way in ways]
+    parts += [element("path", class_="hit", d=way) for way in ways]
+    for kind, titles in (("title", picture.titles), ("title small", picture.bar_titles())):
+        parts += [element("text", text, class_=kind, x=6, y=f"{y:.0f}") for text, y in titles]
     sizes: dict[float, float] = {}
     for box in picture.boxes:
         fitting = 1.75 * (box.width - 4) / max(1, len(box.label))
@@ -47,9 +51,17 @@ def machine_svg(picture: Picture) -> str:
     parts += [_box(box, sizes[box.width]) for box in picture.boxes]
     bars = [picture.bar_span(line) for line in range(picture.num_ways, len(picture.lines))]
     ways = [f"M{left:.1f} {y:.1f}H{right:.1f}" for left, right, y in bars]
-    parts += [f'<path class="seen bar" d="{way}"/>' for way in ways]
-    parts += [f'<path class="hit" d="{way}"/>' for way in ways]
-    return "\n".join([*parts, "</svg>"])
+    parts += [element("path", class_="seen bar", d=way) for way in ways]
+    parts += [element("path", class_="hit", d=way) for way in ways]
+    return element(
+        "svg",
+        joined(parts, "\n"),
+        id="machine",
+        viewBox=f"0 0 {picture.width:.0f} {picture.height:.0f}",
+        role="img",
+        data_fineness=f"{picture.fineness:.2f}",
+        aria_label=f"The machine: {len(picture.boxes)} boxes, {len(picture.lines)} lines coloured by load",
+    )
 
 
 def bend(picture: Picture, line: int) -> tuple[tuple[float, float], ...]:
@@ -94,17 +106,25 @@ def _way(picture: Picture, line: int) -> str:
     return f"M{x1:.1f} {y1:.1f}Q{cx:.1f} {cy:.1f} {x2:.1f} {y2:.1f}"
 
 
-def _box(box: Box, size: float) -> str:
-    text = escape(box.label)
+def _box(box: Box, size: float) -> Markup:
     left, top = box.x - box.width / 2, box.y - box.height / 2
-    return (
-        f'<g><title>{escape(box.name)}</title><rect class="{box.kind}" x="{left:.1f}" y="{top:.1f}"'
-        f' width="{box.width:.1f}" height="{box.height:.1f}" rx="{min(5.0, box.height / 4):.1f}"/>'
-        f'<text x="{box.x:.1f}" y="{box.text_y:.1f}" style="font-size:{size:.1f}px">{text}</text></g>'
+    rect = element(
+        "rect",
+        class_=box.kind,
+        x=f"{left:.1f}",
+        y=f"{top:.1f}",
+        width=f"{box.width:.1f}",
+        height=f"{box.height:.1f}",
+        rx=f"{min(5.0, box.height / 4):.1f}",
     )
+    # The size is an attribute: styles of elements are not allowed to the page.
+    text = element(
+        "text", box.label, x=f"{box.x:.1f}", y=f"{box.text_y:.1f}", font_size=f"{size:.1f}"
+    )
+    return element("g", element("title", box.name), rect, text)
 
 
-def latency_svg(messages: Messages, bars: int = 48) -> str:
+def latency_svg(messages: Messages, bars: int = 48) -> Content:
     """Return a histogram of latencies, or nothing if no message arrived."""
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
@@ -115,31 +135,33 @@ def latency_svg(messages: Messages, bars: int = 48) -> str:
     width, height, left, base = 720.0, 190.0, 8.0, 160.0
     pitch = (width - 2 * left) / bars
     tallest = max(1, int(counts.max()))
-    parts = [
-        f'<svg class="histogram" viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
-        f' aria-label="Histogram of message latencies from {format_time(low)} to {format_time(high)}">'
-    ]
+    parts: list[Markup] = []
     for i, count in enumerate(counts.tolist()):
         if not count:
             continue
         tall = max(1.0, 136.0 * count / tallest)
-        title = (
-            f"{format_time(int(edges[i]))} to {format_time(int(edges[i + 1]))}: {count:,} messages"
+        span = f"{format_time(int(edges[i]))} to {format_time(int(edges[i + 1]))}"
+        bar = element(
+            "rect",
+            element("title", f"{span}: {count:,} messages"),
+            x=f"{left + pitch * i + 0.5:.1f}",
+            y=f"{base - tall:.1f}",
+            width=f"{pitch - 1:.1f}",
+            height=f"{tall:.1f}",
         )
-        parts.append(
-            f'<rect x="{left + pitch * i + 0.5:.1f}" y="{base - tall:.1f}" width="{pitch - 1:.1f}"'
-            f' height="{tall:.1f}"><title>{title}</title></rect>'
-        )
-    parts.append(f'<line x1="{left}" x2="{width - left}" y1="{base}" y2="{base}"/>')
-    for part, anchor in (
-        (0.0, "start"),
-        (0.25, "middle"),
-        (0.5, "middle"),
-        (0.75, "middle"),
-        (1.0, "end"),
-    ):
+        parts.append(bar)
+    parts.append(element("line", x1=left, x2=width - left, y1=base, y2=base))
+    anchors = {0.0: "start", 0.25: "middle", 0.5: "middle", 0.75: "middle", 1.0: "end"}
+    for part, anchor in anchors.items():
         x = left + part * (width - 2 * left)
         at = format_time(round(low + part * (float(edges[-1]) - low)))
-        parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="{anchor}">{at}</text>')
-    parts.append(f'<text x="{left}" y="14">messages (most in one bar: {tallest:,})</text>')
-    return "\n".join([*parts, "</svg>"])
+        parts.append(element("text", at, x=f"{x:.1f}", y=base + 18, text_anchor=anchor))
+    parts.append(element("text", f"messages (most in one bar: {tallest:,})", x=left, y=14))
+    return element(
+        "svg",
+        joined(parts, "\n"),
+        class_="histogram",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        role="img",
+        aria_label=f"Histogram of message latencies from {format_time(low)} to {format_time(high)}",
+    )

@@ -14,6 +14,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from clusim.files import keep_mode
+
 __all__ = ["Journal"]
 
 MAX_PENDING_BYTES = 64 << 20
@@ -24,7 +26,9 @@ class Journal:
     """A file object as h5py takes it."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        # A new file: an old one may have other names, and somebody may be reading it.
+        path.unlink(missing_ok=True)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         # In the order of writing; what is written anew over exactly the same place replaces the old.
         self._pending: dict[tuple[int, int], bytes] = {}
         self._pending_bytes = 0
@@ -103,11 +107,14 @@ class Journal:
         self._pending_bytes = 0
 
     def _spill(self) -> None:
-        """Write what lies behind the last commit, where nothing on disk refers to it."""
-        kept = {
-            place: block for place, block in self._pending.items() if place[0] < self._committed
-        }
-        if any(offset + size > self._committed for offset, size in kept):
+        """Write what lies behind the last commit, where nothing on disk refers to it.
+
+        Before the first commit the start is held back, so that the file does not look like HDF5 before it is.
+        """
+        first = self._committed == 0
+        end = max(1, self._committed)
+        kept = {place: block for place, block in self._pending.items() if place[0] < end}
+        if not first and any(offset + size > self._committed for offset, size in kept):
             self.commit()
             return
         try:
@@ -140,6 +147,11 @@ class Journal:
         while view:
             written = os.pwrite(self._descriptor, view, offset)
             offset, view = offset + written, view[written:]
+
+    def settle(self, target: Path) -> None:
+        """Bring the file to the disk for good, with the mode of the `target` whose place it is about to take."""
+        keep_mode(self._descriptor, target)
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close the file without writing what is held back."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import TraceError
+from clusim.files import destination, note_input
 from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.layout import FORMAT
@@ -40,13 +41,15 @@ def open_trace(path: str | Path) -> Iterator[Any]:
     """Open `path` for reading and turn every way in which a file can be broken into a `TraceError`."""
     path = Path(path)
     if not path.exists():
-        hint = Path(f"{path}.partial")
+        hint = Path(f"{destination(path)}.partial")
         more = f"; the run did not finish: try {hint}" if hint.exists() else ""
         raise TraceError(f"{path}: no such file{more}")
     if not path.is_file():
         kind = "a directory" if path.is_dir() else "no regular file"
         raise TraceError(f"{path}: is {kind}; give a trace, such as run.h5")
+    note_input(path)
     try:
+        _check_start(path)
         with h5py.File(path, "r") as file:
             number = file.attrs.get("clusim_format")
             if number is None:
@@ -59,6 +62,15 @@ def open_trace(path: str | Path) -> Iterator[Any]:
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{path}: not a readable trace: {reason}") from None
+
+
+def _check_start(path: Path) -> None:
+    """Raise `TraceError` for what a run left that was stopped before anything was on disk."""
+    with path.open("rb") as file:
+        if path.name.endswith(".partial") and not file.read(8).strip(b"\0"):
+            raise TraceError(
+                f"{path}: holds nothing; its run has not begun, or was stopped before it began: run it again"
+            )
 
 
 def columns(path: str | Path) -> list[Column]:

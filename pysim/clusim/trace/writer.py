@@ -1,7 +1,8 @@
 """Write a trace while the run goes on, in bounded memory, so that a killed run leaves what was flushed.
 
 The file is ``NAME.partial`` until it is complete and is then renamed. `clusim.trace.journal` keeps it whole
-between two flushes, so the partial file of a killed run, or of one still going on, opens like any other.
+between two flushes, so the partial file of a killed run, or of one still going on, opens like any other. While it is
+written ``NAME.partial.lock`` is locked: one writer at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim import files
 from clusim.bins import COLUMNS, BinRecorder, Bins
-from clusim.errors import EnvironmentFailure
+from clusim.errors import EnvironmentFailure, InputError
 from clusim.outcome import Engine
 from clusim.result import Call, Provenance, Result, Tasks, Wires
 from clusim.trace.journal import Journal
@@ -80,7 +82,8 @@ class TraceWriter:
         max_records: int = 0,
     ) -> None:
         self.path = path
-        self.partial = Path(f"{path}.partial")
+        self._target = files.destination(path)
+        self.partial = Path(f"{self._target}.partial")
         self._records = 0
         self._tasks = len(tasks.names)
         self._max_records = max_records
@@ -88,27 +91,65 @@ class TraceWriter:
         self._held_rows = 0
         self._next_flush_s = time.monotonic() + FLUSH_S
         self._journal: Journal | None = None
+        self._lock: files.Lock | None = None
+        self._file: Any = None
+        self._whole = False
+        try:
+            self._begin(provenance, wires, tasks, num_endpoints, call, inputs or {})
+        except BaseException:
+            self.discard()
+            raise
+
+    def _begin(
+        self,
+        provenance: Provenance,
+        wires: Wires,
+        tasks: Tasks,
+        num_endpoints: int,
+        call: Call | None,
+        inputs: Mapping[str, Array | list[str]],
+    ) -> None:
+        """Check the place, take it, and write everything that is known before the run."""
+        for place in (self.path, self.partial):
+            files.refuse_inputs(place)
         with self._guard():
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            if path.exists() and not path.is_file():
-                # Renaming onto a device or a pipe would put a file in its place.
-                raise OSError(errno.EINVAL, "not a regular file")
+            self._check_target()
+            self._lock = self._locked()
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
             self._write_meta(provenance, call)
             self._write_fabric(wires)
-            for name, values in (inputs or {}).items():
+            for name, values in inputs.items():
                 self._put(name, values)
             self._put("/tasks/name", tasks.names)
             for column in ("start", "end"):
                 self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
             self._make_histories(len(wires.names), num_endpoints)
-            if max_records:
+            if self._max_records:
                 for column, (_, dtype, _, _) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
                 self._file["/primitives"].attrs["cut"] = False
             self._commit()
+
+    def _check_target(self) -> None:
+        """Raise `OSError` for a place that the finished file could not take."""
+        target = self._target
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if target.exists() and not target.is_file():
+            # Renaming onto a device or a pipe would put a file in its place.
+            raise OSError(errno.EINVAL, "not a regular file")
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _locked(self) -> files.Lock:
+        try:
+            return files.Lock(Path(f"{self.partial}.lock"))
+        except files.LockedError as error:
+            who = f"process {error.holder}" if error.holder else "another process"
+            raise InputError(
+                f"{self.path}: is being written by {who}; wait for it, or give another file"
+            ) from None
 
     def records(self, records: Array) -> None:
         """Append completion records, up to the most there may be."""
@@ -170,7 +211,9 @@ class TraceWriter:
             self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
-            os.replace(self.partial, self.path)
+            os.replace(self.partial, self._target)
+            files.sync_folder(self._target.parent)
+        self._release()
 
     def abandon(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
         """Close after an interrupt or an error; the partial file keeps everything up to now."""
@@ -178,12 +221,19 @@ class TraceWriter:
             with suppress(EnvironmentFailure):
                 self.flush(now_ps, engine, recorder)
                 self._close(commit=False)
+        self._release()
 
     def discard(self) -> None:
         """Close and delete: the run never began, or nothing more can be written."""
         if self._journal is not None:
             self._close(commit=False)
             self.partial.unlink(missing_ok=True)
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _commit(self) -> None:
         """Bring the file on disk to the present state."""
@@ -202,7 +252,9 @@ class TraceWriter:
                 self._file.close()
             if commit:
                 journal.commit()
+                journal.settle(self._target)
         finally:
+            self._whole = journal.whole
             journal.close()
         if commit and journal.error is not None:
             raise journal.error
@@ -214,14 +266,11 @@ class TraceWriter:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            kept = self._journal is not None and self._journal.whole
-            if kept:
+            if self._journal is not None and self._journal.whole:
                 self._close(commit=False)
+            if self._whole:
                 reason += f"; what was recorded before is in {self.partial}"
-            else:
-                self.discard()
-                with suppress(OSError):
-                    self.partial.unlink(missing_ok=True)
+            self.discard()
             raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
 
     def _put(self, name: str, values: Array | list[str]) -> None:
@@ -337,7 +386,8 @@ def _texts(values: list[str]) -> Array:
     Strings of any length would lie in HDF5's global heap, which has no checksums: the library can loop
     for ever over a damaged one.
     """
-    encoded = [text.encode() for text in values]
+    # Names of files need not be Unicode; the bytes that are not are written as what Python calls them.
+    encoded = [text.encode("utf-8", "backslashreplace") for text in values]
     width = max(1, *(len(text) for text in encoded)) if encoded else 1
     return np.array(encoded, dtype=h5py.string_dtype("utf-8", width))
 

@@ -13,6 +13,7 @@ from clusim.errors import InputError, TopologyError
 from clusim.fabric.problems import Problems, did_you_mean
 from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
 from clusim.fabric.yamltext import parse
+from clusim.files import note_input
 
 __all__ = [
     "BatchSpec",
@@ -213,6 +214,7 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
         path = shipped
     if path.stat().st_size > MAX_FILE_BYTES:
         raise InputError(f"{shown}: larger than 4 MiB; this is no workload file")
+    note_input(path)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

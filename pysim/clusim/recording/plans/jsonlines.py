@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from clusim.errors import InputError
+from clusim.files import note_input
 
 __all__ = ["Node", "read_json"]
 
@@ -79,6 +80,7 @@ def _shown(value: object) -> str:
 def read_json(path: str | Path) -> Node:
     """Read a file whose outermost value is an object; raises `InputError` that names the line."""
     where = str(path)
+    note_input(path)
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

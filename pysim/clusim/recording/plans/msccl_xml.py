@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.importers.xmltext import Element, parse_xml
+from clusim.files import note_input
 from clusim.recording.plans.layout import BLOCKWISE, OPERATIONS
 
 __all__ = ["OPS", "Block", "Gpu", "MscclPlan", "Op", "Step", "read_plan"]
@@ -110,6 +111,7 @@ class MscclPlan:
 def read_plan(path: str | Path) -> MscclPlan:
     """Read an MSCCL XML file; raises `InputError` that names the line if it makes no sense."""
     where = str(path)
+    note_input(path)
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_BYTES + 1)

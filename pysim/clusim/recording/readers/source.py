@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from clusim.errors import InputError
+from clusim.files import note_input
 
 __all__ = [
     "HEAD_BYTES",
@@ -77,6 +78,7 @@ def _open(name: str) -> IO[bytes]:
         raise InputError(f"{name}: is a directory; give the files in it")
     if not path.exists():
         raise InputError(f"{name}: no such file")
+    note_input(path)
     try:
         raw = path.open("rb")
         magic = raw.peek(6)[:6]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.files import note_input
 from clusim.workload.models.transformer import Latent, Transformer
 
 __all__ = ["from_config", "read_config"]
@@ -54,6 +55,7 @@ LARGEST, MOST_LAYERS = 2**31, 2**16
 def read_config(path: str | Path) -> Transformer:
     """Return the transformer that a ``config.json`` describes."""
     path = Path(path)
+    note_input(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

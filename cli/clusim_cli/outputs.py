@@ -1,0 +1,86 @@
+"""Files that commands write: options that name them, and the rule that a command never replaces what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusim import files
+
+__all__ = ["OUTPUT", "TRACE_OUT", "GuardedCommand", "GuardedGroup", "beside", "echo_done"]
+
+
+class OutputFile(click.Path):
+    """The name of a file that the command writes; that of a trace is written under another name first."""
+
+    def __init__(self, *, trace: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self.trace = trace
+
+
+OUTPUT = OutputFile()
+TRACE_OUT = OutputFile(trace=True)
+
+MAY_NAME_FILES = ("topology", "other", "system")
+"""Options that take the name of a preset or of a file."""
+
+
+class GuardedCommand(click.Command):
+    """Refuses to write over a file that it was given to read, and to write two things into one file.
+
+    Files that are found out only while it runs, such as those a topology names, are refused by `clusim.files` where
+    they would be written.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Compare the files to write with those to read, then run."""
+        written: list[tuple[str, Path]] = []
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if isinstance(param.type, OutputFile):
+                if value is not None:
+                    written.append((max(param.opts, key=len), value))
+            elif (
+                isinstance(param, click.Argument)
+                or isinstance(param.type, click.Path)
+                or param.name in MAY_NAME_FILES
+            ):
+                for name in _names(value):
+                    files.note_input(name)
+        files.distinct(written)
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if isinstance(param.type, OutputFile) and value is not None:
+                files.refuse_inputs(value)
+                if param.type.trace:
+                    files.refuse_inputs(f"{files.destination(value)}.partial")
+        return super().invoke(ctx)
+
+
+class GuardedGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = GuardedCommand
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield what may be names of files among the values of a parameter."""
+    if isinstance(value, str | Path):
+        yield str(value)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _names(part)
+
+
+def beside(trace: Path, ending: str, output: Path | None) -> Path:
+    """Return `output`, or a file beside `trace` (or what a killed run left of one) with another ending."""
+    stem = trace.name.removesuffix(".partial").removesuffix(".h5")
+    return output or trace.with_name(stem + ending)
+
+
+def echo_done(target: Path, what: str) -> None:
+    """Say what was written, beside it if it went to standard output."""
+    click.echo(f"{target}: {what}", err=files.is_stream(target))

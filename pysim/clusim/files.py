@@ -1,0 +1,364 @@
+"""Write files that are whole or not there, and never over what they are made from.
+
+What is written goes into a file of another name in the same folder, to the disk, and only then takes the place of the
+old one, which stays as it was if anything goes wrong. Pipes and devices cannot be replaced and are written to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from clusim.errors import EnvironmentFailure, InputError
+
+__all__ = [
+    "STDOUT",
+    "Lock",
+    "LockedError",
+    "Staging",
+    "check_place",
+    "destination",
+    "distinct",
+    "guarded",
+    "is_stream",
+    "keep_mode",
+    "note_input",
+    "refuse_inputs",
+    "replacing",
+    "sync_folder",
+    "text_of",
+    "write_bytes",
+    "write_text",
+]
+
+STDOUT = "-"
+"""Name that stands for standard output."""
+
+MOST_LINKS = 40
+"""Symbolic links that are followed, as many as Linux follows."""
+
+_STREAM = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<fd>\d+))|/proc/self/fd/(?P<own>\d+)")
+
+Name = str | os.PathLike[str]
+Identity = tuple[int, int]
+"""Device and number of a file: the same for every name of it."""
+
+_inputs: dict[Identity, str] | None = None
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Remember what is read meanwhile and refuse to write over it; the command line does this for every command."""
+    global _inputs
+    before, _inputs = _inputs, {}
+    try:
+        yield
+    finally:
+        _inputs = before
+
+
+def note_input(path: Name) -> None:
+    """Say that a file is read; within `guarded` it cannot be written then."""
+    if _inputs is not None and (found := _identity(path)) is not None:
+        _inputs.setdefault(found, os.fspath(path))
+
+
+def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
+    """Raise `InputError` if `target` is one of `sources` or of what was noted, by whatever name."""
+    found = _identity(target) if _stream(target) is None else None
+    if found is None:
+        return
+    known = dict(_inputs or {})
+    known |= {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
+    if found in known:
+        name, shown = known[found], os.fspath(target)
+        what = "is an input" if name == shown else f"is the input {name} under another name"
+        raise InputError(f"{shown}: {what} and would be replaced; give another file to write")
+
+
+def _identity(path: Name) -> Identity | None:
+    """Return the identity of a file, of the one on standard input for ``-``; None for what cannot be replaced."""
+    with suppress(OSError, ValueError):
+        found = os.fstat(0) if os.fspath(path) == STDOUT else os.stat(path)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_dev, found.st_ino
+    return None
+
+
+def destination(path: Name) -> Path:
+    """Return where a file of that name is or would be: a symbolic link stays, what it names is written."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
+
+
+def _stream(path: Name) -> int | None:
+    """Return the number of the open file that ``-``, ``/dev/stdout``, ``/dev/fd/3`` or a link to these stands for."""
+    name = os.fspath(path)
+    if name == STDOUT:
+        return 1
+    for _ in range(MOST_LINKS):
+        if match := _STREAM.fullmatch(name):
+            number = match["fd"] or match["own"]
+            return int(number) if number else {"out": 1, "err": 2}[match["name"]]
+        if not os.path.islink(name):
+            return None
+        name = os.path.normpath(os.path.join(os.path.dirname(name), os.readlink(name)))
+    return None
+
+
+def is_stream(path: Name) -> bool:
+    """Return whether a name is standard output, so that nothing else may be printed there."""
+    return _stream(path) == 1
+
+
+@contextmanager
+def _explained(path: Name) -> Iterator[None]:
+    """Turn a failure of the disk into one line; a reader of a pipe that goes away is not one."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise EnvironmentFailure(f"{os.fspath(path)}: cannot be written: {reason}") from None
+
+
+@contextmanager
+def replacing(path: Name, sources: Iterable[Name] = ()) -> Iterator[BinaryIO]:
+    """Give a file to write that takes the place of `path` at the end, if nothing went wrong.
+
+    Parameters
+    ----------
+    sources : iterable of path-like
+        What it is made from, which is never replaced; `InputError` if `path` is one of these.
+    """
+    refuse_inputs(path, sources)
+    with _explained(path):
+        if (number := _stream(path)) is not None:
+            yield from _to_stream(number)
+            return
+        real = destination(path)
+        if _is_special(real):
+            with real.open("wb") as out:
+                yield out
+            return
+        with Staging() as staging, staging.open(real) as out:
+            yield out
+
+
+def check_place(path: Name, sources: Iterable[Name] = ()) -> None:
+    """Raise what `replacing` would raise before anything is written; for work whose file comes at its end."""
+    refuse_inputs(path, sources)
+    with _explained(path):
+        if _stream(path) is None and not _is_special(real := destination(path)):
+            if not real.parent.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, f"no directory {real.parent}")
+            if not os.access(real.parent, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _to_stream(number: int) -> Iterator[BinaryIO]:
+    standard = {1: sys.stdout, 2: sys.stderr}.get(number)
+    if standard is not None and hasattr(standard, "buffer"):
+        standard.flush()
+        yield standard.buffer
+        standard.buffer.flush()
+        return
+    with os.fdopen(os.dup(number), "wb") as out:
+        yield out
+
+
+def _is_special(real: Path) -> bool:
+    """Return whether there is a pipe or a device, into which is written; `OSError` for what cannot be written."""
+    if not real.exists():
+        return False
+    mode = real.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(real, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return not stat.S_ISREG(mode)
+
+
+def write_bytes(path: Name, data: bytes, sources: Iterable[Name] = ()) -> None:
+    """Write a file as `replacing` does."""
+    with replacing(path, sources) as out:
+        out.write(data)
+
+
+def write_text(path: Name, text: str, sources: Iterable[Name] = ()) -> None:
+    """Write a text in UTF-8 as `replacing` does."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), sources)
+
+
+@contextmanager
+def text_of(out: BinaryIO) -> Iterator[IO[str]]:
+    """Give a binary file as one of text in UTF-8, with the ends of lines as they are."""
+    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
+    try:
+        yield text
+        text.flush()
+    finally:
+        with suppress(OSError):  # at an error it would be flushed once more
+            text.detach()
+
+
+class Staging:
+    """Several files that take their places together, when all of them are written; none if anything goes wrong."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[Path, Path]] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> Staging:
+        """Return the object."""
+        return self
+
+    def folder(self, path: Path) -> None:
+        """Make a folder with its parents; those that were not there go again if anything goes wrong."""
+        with _explained(path):
+            missing = [own for own in (path, *path.parents) if not own.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            self._made += missing
+
+    @contextmanager
+    def open(self, target: Path) -> Iterator[BinaryIO]:
+        """Give a file to write that is `target` at the end."""
+        with _explained(target):
+            real = destination(target)
+            if _is_special(real):
+                raise OSError(errno.EINVAL, "not a regular file")
+            beside = real.with_name(f".clusim-{os.urandom(8).hex()}.tmp")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(beside, flags, 0o666)
+            self._ready.append((beside, real))
+            with os.fdopen(descriptor, "wb") as out:
+                keep_mode(descriptor, real)
+                yield out
+                out.flush()
+                os.fsync(descriptor)
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        """Put the files in their places, or remove them."""
+        try:
+            if kind is None:
+                while self._ready:
+                    beside, target = self._ready[0]
+                    with _explained(target):
+                        os.replace(beside, target)
+                    self._ready.pop(0)
+                    sync_folder(target.parent)
+                self._made.clear()
+        finally:
+            for beside, _target in self._ready:
+                beside.unlink(missing_ok=True)
+            for made in self._made:
+                with suppress(OSError):  # something else is in it by now
+                    made.rmdir()
+
+
+def keep_mode(descriptor: int, target: Path) -> None:
+    """Give an open file the owner and the mode of the one whose place it takes, as far as this user may."""
+    with suppress(OSError):
+        old = target.stat()
+        if not stat.S_ISREG(old.st_mode):
+            return
+        with suppress(OSError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the disk remember the names in a folder; some file systems cannot, and need not."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class LockedError(Exception):
+    """Another writer is at work; `holder` is its process, 0 if it has not said."""
+
+    def __init__(self, holder: int) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+_CANNOT_LOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+"""A file system without locks."""
+
+
+class Lock:
+    """A file that one process at a time holds; when that ends, however it ends, the file is free.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which holds the number of the process. It is removed by `release`; one left behind by a process that
+        was killed is taken over.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            descriptor = os.open(path, flags, 0o666)
+            try:
+                self._take(descriptor)
+                if self._is_there(descriptor):
+                    break
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # The holder before removed the file while we waited for it.
+            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+
+    @staticmethod
+    def _take(descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            words = os.pread(descriptor, 32, 0).split()
+            holder = int(words[0]) if words and words[0].isdigit() else 0
+            raise LockedError(holder) from None
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+
+    def _is_there(self, descriptor: int) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        return False
+
+    def release(self) -> None:
+        """Let others write; the file goes before the lock does, so that nobody takes one that is about to go."""
+        with suppress(OSError):
+            self._path.unlink()
+        os.close(self._descriptor)
+
+
+def distinct(targets: Sequence[tuple[str, Name]]) -> None:
+    """Raise `InputError` if two of the files to write, by the option that names them, are one."""
+    seen: dict[Path, str] = {}
+    for option, target in targets:
+        if _stream(target) is not None:
+            continue
+        real = Path(os.path.realpath(target))
+        if real in seen:
+            raise InputError(
+                f"{option} {os.fspath(target)}: is written by {seen[real]}, too; give another file"
+            )
+        seen[real] = option

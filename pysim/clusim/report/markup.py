@@ -1,0 +1,57 @@
+"""HTML and SVG of which every text is escaped: only what is a `Markup` is not, and only constants are made one."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+
+__all__ = ["Content", "Markup", "element", "hashed", "joined", "safe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """Text that is HTML already. Not a `str`, so that nothing takes it for text or text for it."""
+
+    html: str
+
+
+Content = str | Markup
+"""What may be in an element: text, which is escaped, or elements."""
+
+_NOT_SHOWN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+_VOID = {"br", "rect", "path", "line"}
+"""Elements that are written without an end."""
+
+
+def safe(content: Content) -> str:
+    """Return HTML for text or markup; what HTML or UTF-8 cannot hold is shown as a mark."""
+    if isinstance(content, Markup):
+        return content.html
+    encodable = content.encode("utf-8", "backslashreplace").decode()
+    return escape(_NOT_SHOWN.sub("\ufffd", encodable))
+
+
+def joined(parts: Iterable[Content], between: str = "") -> Markup:
+    """Return several one after the other."""
+    return Markup(safe(between).join(map(safe, parts)))
+
+
+def element(name: str, *children: Content, **attributes: str | float) -> Markup:
+    """Return an element; ``aria_label`` is the attribute ``aria-label`` and ``class_`` is ``class``."""
+    words = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{safe(str(value))}"'
+        for key, value in attributes.items()
+    )
+    if name in _VOID and not children:
+        return Markup(f"<{name}{words}/>")
+    return Markup(f"<{name}{words}>{joined(children).html}</{name}>")
+
+
+def hashed(text: str) -> str:
+    """Return the source expression that allows an inline script or style in a Content-Security-Policy."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

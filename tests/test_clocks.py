@@ -1,0 +1,35 @@
+"""No test depends on how fast the machine is that runs it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from support.clocks import clocks_asserted
+
+TESTS = sorted(Path(__file__).resolve().parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
+def test_no_test_asserts_on_a_clock(path: Path) -> None:
+    found = clocks_asserted(ast.parse(path.read_text(encoding="utf-8")))
+    assert found == [], "count the work instead; support.work does"
+
+
+@pytest.mark.parametrize(
+    ("lines", "seen"),
+    [
+        (["s = time.perf_counter()", "f()", "assert time.perf_counter() - s < 10"], True),
+        (["s = perf_counter()", "f()", "took = perf_counter() - s", "assert took < 1"], True),
+        (["code = 'print(time.process_time())'", "a = run(code)", "assert a < 5"], True),
+        (["assert result.wall_s < 2"], True),
+        (["assert timeit.timeit(f, number=1) < 2"], True),
+        (["assert result.time_ps < 2"], False),
+        (["end = time.monotonic() + 60", "while time.monotonic() < end: f()", "assert g()"], False),
+    ],
+)
+def test_assertions_on_clocks_are_seen(lines: list[str], seen: bool) -> None:
+    body = "\n".join(f"    {line}" for line in lines)
+    assert bool(clocks_asserted(ast.parse(f"def test():\n{body}"))) is seen
