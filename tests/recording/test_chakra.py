@@ -312,7 +312,7 @@ def test_a_ring_whose_ranks_all_send_before_they_receive_takes_its_steps(tmp_pat
 
 def two_stages(us: int = 0) -> list[bytes]:
     """Return a message that its receiver asks for 300 us after it was sent; recorded ends took `us`."""
-    ends = {"comm_size": 4 * MIB, "comm_tag": 0, "us": us}
+    ends: dict[str, Any] = {"comm_size": 32 * MIB, "comm_tag": 0, "us": us}
     first = [
         node(1, "COMM_SEND_NODE", comm_dst=1, **ends),
         comp(2, 100, (1,), name="next"),
@@ -327,22 +327,22 @@ def two_stages(us: int = 0) -> list[bytes]:
 
 def test_a_message_goes_when_it_is_sent_unless_nccl_sent_it(tmp_path: Path) -> None:
     """It crosses while its receiver computes, on some of its SMs; NCCL, whose times are recorded, waits for it."""
-    assert 350 * US < total(tmp_path, *two_stages()) < 355 * US
-    found = job(tmp_path, *two_stages())
-    assert all(event.eager for event in found.events if event.kind in ("send", "recv"))
-    assert any("goes when it is sent, as in ASTRA-sim" in line for line in found.assumed)
     recorded = tmp_path / "recorded"
     recorded.mkdir()
     ends = (("SEND", "comm_dst"), ("RECV", "comm_src"))
     alone = total(
         recorded,
         *(
-            trace(node(1, f"COMM_{kind}_NODE", us=9, comm_size=4 * MIB, **{end: 1 - at}))
+            trace(node(1, f"COMM_{kind}_NODE", us=9, comm_size=32 * MIB, **{end: 1 - at}))
             for at, (kind, end) in enumerate(ends)
         ),
     )
-    assert alone > 10 * US
-    assert total(recorded, *two_stages(9)) >= 350 * US + alone
+    assert 90 * US < alone < 250 * US
+    assert total(tmp_path, *two_stages()) < 350 * US + alone * 0.4
+    assert total(recorded, *two_stages(9)) > 350 * US + alone * 0.4
+    found = job(tmp_path, *two_stages())
+    assert all(event.eager for event in found.events if event.kind in ("send", "recv"))
+    assert any("goes when it is sent, as in ASTRA-sim" in line for line in found.assumed)
     assert not any(event.eager for event in job(recorded, *two_stages(9)).events)
 
 
