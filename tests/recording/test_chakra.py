@@ -282,6 +282,79 @@ def test_messages_meet_by_pair_and_tag(tmp_path: Path) -> None:
     assert replay(Request((str(tmp_path),), topology="dgx-h100")).total_calls == 3
 
 
+def ring(size: int, num_bytes: int, us: int) -> list[bytes]:
+    """Return a ring all-reduce as ASTRA-sim's custom collectives have it: every send stands before its receive."""
+    found = []
+    for me in range(size):
+        rows: list[bytes] = []
+        for step in range(2 * size - 2):
+            before = (len(rows) - 1,) if rows else ()
+            rows.append(message(len(rows), "send", (me + 1) % size, num_bytes, step, before))
+            before = (len(rows) - 1,)
+            rows.append(message(len(rows), "recv", (me - 1) % size, num_bytes, step, before))
+            if step < size - 1:
+                rows.append(comp(len(rows), us, (len(rows) - 1,)))
+        found.append(trace(*rows))
+    return found
+
+
+def test_a_ring_whose_ranks_all_send_before_they_receive_takes_its_steps(tmp_path: Path) -> None:
+    """2(N-1) messages and N-1 additions behind each other; the ranks do them side by side."""
+    size, num_bytes, us = 8, 128 << 10, 5
+    lone = tmp_path / "lone"
+    ends = [message(0, "send", 1, num_bytes)], [message(0, "recv", 0, num_bytes)]
+    lone.mkdir()
+    one = total(lone, *(trace(*rows) for rows in ends))
+    whole = total(tmp_path, *ring(size, num_bytes, us))
+    expected = 2 * (size - 1) * one + (size - 1) * (us * US + START)
+    assert expected <= whole <= expected * 1.02
+
+
+def two_stages(us: int = 0) -> list[bytes]:
+    """Return a message that its receiver asks for 300 us after it was sent; recorded ends took `us`."""
+    ends: dict[str, Any] = {"comm_size": 32 * MIB, "comm_tag": 0, "us": us}
+    first = [
+        node(1, "COMM_SEND_NODE", comm_dst=1, **ends),
+        comp(2, 100, (1,), name="next"),
+    ]
+    last = [
+        comp(1, 300, name="busy"),
+        node(2, "COMM_RECV_NODE", (1,), comm_src=0, **ends),
+        comp(3, 50, (2,), name="use"),
+    ]
+    return [trace(*first), trace(*last)]
+
+
+def test_a_message_goes_when_it_is_sent_unless_nccl_sent_it(tmp_path: Path) -> None:
+    """It crosses while its receiver computes, on some of its SMs; NCCL, whose times are recorded, waits for it."""
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+    ends = (("SEND", "comm_dst"), ("RECV", "comm_src"))
+    alone = total(
+        recorded,
+        *(
+            trace(node(1, f"COMM_{kind}_NODE", us=9, comm_size=32 * MIB, **{end: 1 - at}))
+            for at, (kind, end) in enumerate(ends)
+        ),
+    )
+    assert 90 * US < alone < 250 * US
+    assert total(tmp_path, *two_stages()) < 350 * US + alone * 0.4
+    assert total(recorded, *two_stages(9)) > 350 * US + alone * 0.4
+    found = job(tmp_path, *two_stages())
+    assert all(event.eager for event in found.events if event.kind in ("send", "recv"))
+    assert any("goes when it is sent, as in ASTRA-sim" in line for line in found.assumed)
+    assert not any(event.eager for event in job(recorded, *two_stages(9)).events)
+
+
+def test_a_receive_without_a_send_in_reach_is_still_a_contradiction(tmp_path: Path) -> None:
+    ends = [
+        trace(message(1, "recv", peer, 64, tag=peer), message(2, "send", peer, 64, 1 - peer, (1,)))
+        for peer in (1, 0)
+    ]
+    with pytest.raises(InputError, match=r"recv 'n1' of rank 0 never gets done: ranks wait"):
+        job(tmp_path, *ends)
+
+
 def test_messages_without_or_with_wrong_ends_are_told(tmp_path: Path) -> None:
     rows = [coll(1, "ALL_REDUCE", 64), node(2, "COMM_SEND_NODE", comm_size=5)]
     assert job(tmp_path, *same(2, *rows)).skipped == {"send nodes without comm_dst": 2}

@@ -325,6 +325,70 @@ def test_slots_that_run_out_are_a_deadlock_of_the_engine(tmp_path: Path, dgx: Fa
         simulate(dgx, load(path, dgx, 64 * 2**20, ranks=[0, 1]))
 
 
+def pairs(size: int, counts: list[int]) -> str:
+    """All-reduce in which everybody sends all its chunks to everybody before it receives any, `counts` a step."""
+    chunks = sum(counts)
+    starts = [sum(counts[:at]) for at in range(len(counts))]
+    gpus: list[list[Block]] = []
+    for me in range(size):
+        blocks: list[Block] = []
+        waits = []
+        for peer in others(size, me):
+            room = others(size, peer).index(me) * chunks
+            steps: list[Step] = [
+                ("s", f"i{at}", f"s{room + at}", count, "")
+                for at, count in zip(starts, counts, strict=True)
+            ]
+            own = others(size, me).index(peer) * chunks
+            steps += [
+                ("r", "i0", f"s{own + at}", count, "")
+                for at, count in zip(starts, counts, strict=True)
+            ]
+            waits.append((len(blocks), own, f"{len(blocks)}.{len(steps) - 1}"))
+            blocks.append((peer, peer, steps))
+        adds: list[Step] = [
+            ("re", f"s{own + chunk}", f"i{chunk}", 1, wait if not chunk else "")
+            for _, own, wait in waits
+            for chunk in range(chunks)
+        ]
+        gpus.append([*blocks, (-1, -1, adds)])
+    text = text_of("allreduce", chunks, gpus, in_place=True)
+    return text.replace(f's_chunks="{chunks}"', f's_chunks="{chunks * (size - 1)}"')
+
+
+@pytest.mark.parametrize("counts", [[8], [16, 16], [64], [8, 4], [1, 4], [3, 5]])
+def test_chunks_that_move_at_once_take_the_slots_of_one(
+    tmp_path: Path, dgx: Fabric, counts: list[int]
+) -> None:
+    """Two operations fill a connection of Simple; everybody may send that much before it receives."""
+    plan = read_plan(written(tmp_path, pairs(4, counts)))
+    for size_bytes in (64 * 2**10, 2**20, 2 * 2**20 + 4):
+        result = simulate(dgx, build(plan, dgx, size_bytes, ranks=range(4)), verify=True)
+        assert result.verified, (counts, size_bytes, result.verify_note)
+
+
+def test_chunks_that_move_at_once_are_one_operation_to_the_picosecond(
+    tmp_path: Path, dgx: Fabric
+) -> None:
+    """Eight chunks at once, and a plan that knows only the whole: the same bytes in the same slices."""
+
+    def time_ps(counts: list[int]) -> int:
+        text = pairs(2, counts).replace('type="re"', 'type="nop"').replace("allreduce", "custom")
+        plan = read_plan(written(tmp_path, text))
+        return simulate(dgx, build(plan, dgx, 2**20, ranks=range(2))).time_ps
+
+    assert time_ps([8]) == time_ps([1])
+
+
+def test_a_chunk_too_large_to_share_a_slot_moves_alone(tmp_path: Path, dgx: Fabric) -> None:
+    """Simple moves 2 MiB at once: four chunks of half a MiB are one operation, of 2 MiB four, which fill the slots."""
+    plan = read_plan(written(tmp_path, pairs(2, [4])))
+    result = simulate(dgx, build(plan, dgx, 2 * 2**20, ranks=range(2)), verify=True)
+    assert result.verified
+    with pytest.raises(DeadlockError):
+        simulate(dgx, build(plan, dgx, 8 * 2**20, ranks=range(2)))
+
+
 def test_two_thread_blocks_on_one_connection_are_refused(tmp_path: Path) -> None:
     send: list[Step] = [("s", "i0", "o0", 1, "")]
     take: list[Step] = [("r", "i0", "o0", 1, "")]

@@ -129,6 +129,40 @@ def test_a_pipeline_of_bunches_is_written_message_by_message() -> None:
     assert not translation.notes
 
 
+@pytest.mark.parametrize("eager", [True, False])
+def test_only_eager_messages_may_cross(eager: bool) -> None:
+    """Two ranks that send and then receive on one stream: NCCL's calls, which are not grouped, would wait for ever."""
+    events = [
+        Event(kind, r, "c", group=0, peer=1 - r, bytes=4096, tag=r if kind == "send" else 1 - r, eager=eager)
+        for r in range(2)
+        for kind in ("send", "recv")
+    ]  # fmt: skip
+    if not eager:
+        with pytest.raises(InputError, match="ranks made their calls in different orders"):
+            run(recording(events))
+        return
+    translation, result = run(recording(events))
+    assert result.complete
+    assert sum(len(unit.events) for unit in translation.units) == 4
+    assert len(translation.schedule.calls) == 2
+    assert not translation.notes
+
+
+def test_an_eager_message_holds_neither_end() -> None:
+    """The sender goes on when it is out, the receiver when it is in; its SMs are free until it is sent."""
+    late = Event("compute", 1, "c", "late", duration_ps=500 * US)
+    events = [
+        Event("send", 0, "c", group=0, peer=1, bytes=1 << 20, eager=True),
+        Event("compute", 0, "c", "next", duration_ps=US),
+        late,
+        Event("recv", 1, "c", group=0, peer=0, bytes=1 << 20, eager=True),
+    ]
+    translation, result = run(recording(events))
+    ends = [max(int(result.tasks.end_ps[t]) for t in tasks) for tasks in translation.tasks]
+    assert ends[1] < 100 * US
+    assert ends[3] == ends[2] >= 500 * US
+
+
 def test_one_end_of_a_message_is_enough() -> None:
     translation, _ = run(recording([Event("send", 0, group=0, peer=1, bytes=4096)]))
     assert sum(translation.notes.values()) == 1

@@ -1,4 +1,10 @@
-"""Buffers, reduction units and thresholds that hold the packets of a run, which may be bursts."""
+"""Buffers, reduction units and thresholds that hold the packets of a run, which may be bursts.
+
+Buffers grow with bursts, so that flows do not block each other as packets never do (`clusim.lowering.links`). Where
+reads with a window share wires with writes, as data staged in host memory do, buffers may not grow: requests
+queue behind writes, a larger buffer is a longer queue, and a window is moved once per round trip. There bursts are
+limited to what the buffers hold often enough.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.fabric.arrays import FabricArrays
-from clusim.lowering.links import least_buffer
+from clusim.image import NONE
+from clusim.lowering.legs import READ, WRITE, Leg
+from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 
-__all__ = ["MARK_BURSTS", "Packets", "roomy_units", "roomy_wires"]
+__all__ = ["MARK_BURSTS", "Packets", "largest_bursts", "roomy_units", "roomy_wires"]
 
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""
@@ -39,6 +47,37 @@ def _wire_bytes(form: Any, packet_bytes: int, burst: int) -> int:
         size = full * -(-(header + piece) // flit) * flit
         most = max(most, size + (-(-(header + rest) // flit) * flit if rest else 0))
     return most
+
+
+def largest_bursts(
+    arrays: FabricArrays, legs: Sequence[Leg], window_bytes: int, share: int = BURSTS_PER_BUFFER
+) -> list[int | None]:
+    """Return the most packets per burst of every leg, a power of two, so that slices have no rest; None is no limit.
+
+    On wires of a format that reads with a window and writes share, `share` bursts fit into the buffer.
+    """
+    reading: set[int] = set()
+    writing: set[int] = set()
+    for leg in legs:
+        if window_bytes and (leg.kind == READ or leg.stage != NONE):
+            reading |= leg.forms
+        if leg.kind == WRITE:
+            writing |= leg.forms
+    room: dict[int, int] = {}
+    for index in reading & writing:
+        own = arrays.wires[(arrays.wires["format"] == index) & (arrays.wires["xoff_bytes"] == 0)]
+        if len(own):
+            room[index] = int(own["buffer_bytes"].min())
+    known: dict[tuple[int, frozenset[int]], int | None] = {}
+    for leg in legs:
+        key = leg.packet_bytes, leg.forms
+        if key not in known:
+            fits = [
+                room[index] // (share * _wire_bytes(arrays.formats[index], leg.packet_bytes, 1))
+                for index in leg.forms & room.keys()
+            ]
+            known[key] = 1 << (max(1, min(fits)).bit_length() - 1) if fits else None
+    return [known[leg.packet_bytes, leg.forms] for leg in legs]
 
 
 def roomy_wires(arrays: FabricArrays, wires: Array, packets: Sequence[Packets]) -> Array:

@@ -4,6 +4,8 @@ Granularity ``auto``: exact packets as long as the run's packet-hops are estimat
 or fewer; else the smallest power of two of packets per burst that gets the estimate to
 `TARGET_HOPS`, but on no connection more than 1/`SLICE_SHARE` of its mean slice. Where that leaves more than
 `MOST_HOPS` (rings over hundreds of ranks, whose slices are small), bursts grow on, to at most four times that share.
+Whatever is asked for, bursts are no larger than buffers allow that reads and writes share (`clusim.lowering.buffers`),
+but by the same factor where that would be more than `MOST_HOPS`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from clusim.errors import InputError, ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric
 from clusim.image import Image
-from clusim.lowering.buffers import Packets, roomy_units, roomy_wires
+from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
-from clusim.lowering.links import LinkLowering, Traffic
+from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering, Traffic
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
@@ -36,6 +38,9 @@ SLICE_SHARE = 24
 
 MOST_HOPS = 150_000_000
 """Hops of bursts beyond which ``auto`` gives up some accuracy (1% for a ring over 256 ranks): a minute or two."""
+
+FACTORS = (1, 2, 4)
+"""By how much bursts may exceed their limits until the run has no more than `MOST_HOPS`."""
 
 MAX_BURST_BYTES = 1 << 30
 """Coarsest granularity that can be asked for [bytes]."""
@@ -205,9 +210,9 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
         if granularity > MAX_BURST_BYTES:
             raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
-        cut.bursts = [max(1, granularity // packet) for packet in packets]
+        cut.bursts = _forced(cut, links, [max(1, granularity // packet) for packet in packets])
     elif granularity == "auto":
-        cut.bursts = _automatic(cut)
+        cut.bursts = _automatic(cut, links)
     elif granularity != "packet":
         raise InputError(
             f"granularity {granularity!r}: unknown; use packet, auto or a size in bytes"
@@ -215,15 +220,36 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     return cut
 
 
-def _automatic(cut: _Cut) -> list[int]:
+def _within(links: LinkLowering, bursts: Sequence[int], factor: int) -> list[int]:
+    """Return bursts no larger than shared buffers allow, `factor` times that at most."""
+    share = BURSTS_PER_BUFFER // factor
+    limits = largest_bursts(links.arrays, links.leg_of, links.fabric.window_bytes, share)
+    return [
+        burst if most is None else min(burst, most)
+        for burst, most in zip(bursts, limits, strict=True)
+    ]
+
+
+def _forced(cut: _Cut, links: LinkLowering, asked: Sequence[int]) -> list[int]:
+    """Return bursts of about the size that was asked for."""
+    hops, found = cut.hops(), list(asked)
+    for factor in FACTORS:
+        found = _within(links, asked, factor)
+        if _total(hops, found, max(found, default=1)) <= MOST_HOPS:
+            break
+    return found
+
+
+def _automatic(cut: _Cut, links: LinkLowering) -> list[int]:
     """Return the bursts that the rule of this module chooses."""
     hops = cut.hops()
     burst = 1
     if sum(hops) <= EXACT_HOPS:
         return [1] * len(hops)
     rows = list(zip(cut.traffic, cut.packets, strict=True))
-    for share in (SLICE_SHARE, SLICE_SHARE // 2, SLICE_SHARE // 4):
-        most = [_largest(item, packet, share) for item, packet in rows]
+    for factor in FACTORS:
+        share = SLICE_SHARE // factor
+        most = _within(links, [_largest(item, packet, share) for item, packet in rows], factor)
         while burst < max(most, default=1) and _total(hops, most, burst) > TARGET_HOPS:
             burst *= 2
         if _total(hops, most, burst) <= MOST_HOPS:

@@ -56,6 +56,9 @@ class Event:
         Positions in the group, not ranks of the job.
     bunch : int
         Sends and receives of one launch (``ncclGroupStart``/``End``) have the same number; `ABSENT` is alone.
+    eager : bool
+        Of a send and its recv: the message goes when it is sent, and its recv waits for it to come; otherwise, as with
+        NCCL, it goes when both ends are ready.
     algorithm, protocol : str
         As recorded, in lower case; empty if unknown. `channels` is 0 if unknown.
     where : str
@@ -81,6 +84,7 @@ class Event:
     peer: int = ABSENT
     tag: int = 0
     bunch: int = ABSENT
+    eager: bool = False
     algorithm: str = ""
     protocol: str = ""
     channels: int = 0

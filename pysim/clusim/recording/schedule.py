@@ -2,7 +2,8 @@
 
 What must happen together becomes one *unit*: a collective is the events of all ranks with one group and sequence, a
 launch of sends and receives the bunches that share messages. Units are written when everything their ranks did before
-is; a recording in which that is impossible contradicts itself.
+is; a recording in which that is impossible contradicts itself. An eager message is a unit of its sender alone: it goes
+when it is sent, as if the other end had nothing to do but take it; its receive is a mark that waits for it to come.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class _Writer:
         self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {recording.name}")
         self.groups = [*recording.groups, Group("all ranks", tuple(range(recording.num_ranks)))]
         self.kept = self._kept(most)
+        self.source = self._sources()
+        self.arrived: dict[int, tuple[int, ...]] = {}
         self.before = self._predecessors()
         self.tasks: list[tuple[int, ...]] = [()] * len(recording.events)
         self.units, self.unit_of = self._units()
@@ -130,6 +133,14 @@ class _Writer:
             done[event.rank] += event.kind in ("collective", *MESSAGES)
             kept.append(number)
         return kept
+
+    def _sources(self) -> dict[int, int]:
+        """Return the eager receives, with their sends."""
+        events = self.recording.events
+        eager = [n for n in self.kept if events[n].eager and events[n].kind in MESSAGES]
+        sent = {self.ends(n): n for n in eager if events[n].kind == "send"}
+        taken = ((n, sent.get(self.ends(n))) for n in eager if events[n].kind == "recv")
+        return {number: send for number, send in taken if send is not None}
 
     def _predecessors(self) -> list[tuple[int, ...]]:
         """Return what every event waits for: its stream, and what it names."""
@@ -169,7 +180,7 @@ class _Writer:
         event = self.recording.events[number]
         if event.kind == "collective":
             return ("collective", event.group, event.sequence)
-        if event.kind in MESSAGES and event.bunch != ABSENT:
+        if event.kind in MESSAGES and event.bunch != ABSENT and not event.eager:
             return ("bunch", event.rank, event.stream, event.group, event.bunch)
         return ("event", number)
 
@@ -193,6 +204,8 @@ class _Writer:
         for at, unit in enumerate(self.units):
             for number in unit.events:
                 waits[at] |= {self.unit_of[n] for n in self.before[number]} - {at}
+                if number in self.source:
+                    waits[at].add(self.unit_of[self.source[number]])
             for other in waits[at]:
                 wakes[other].append(at)
         open_ = [len(wait) for wait in waits]
@@ -217,15 +230,30 @@ class _Writer:
         return Translation(self.builder.build(), order, self.tasks, self.notes)
 
     def _write(self, unit: Unit) -> None:
-        event = self.recording.events[unit.events[0]]
+        first = unit.events[0]
+        event = self.recording.events[first]
+        if first in self.source:
+            self._arrive(first, event)
+            return
         if event.kind == "collective":
             self._collective(unit, event)
         elif event.kind in MESSAGES:
             self._messages(unit, event)
         else:
-            self._local(unit.events[0], event)
+            self._local(first, event)
         for number in unit.events:
-            unit.tasks[number] = self.tasks[number]
+            unit.tasks[number] = tuple(
+                dict.fromkeys((*self.tasks[number], *self.arrived.get(number, ())))
+            )
+
+    def _arrive(self, number: int, event: Event) -> None:
+        """Let a receive wait for its message, which is written already."""
+        after = (*self._after(number), *self.arrived[self.source[number]])
+        rank = self.emitter.place[event.rank]
+        name = event.name or event.kind
+        self.tasks[number] = (
+            self.builder.marker(rank, name, stream=f"recv {event.stream} {number}", after=after),
+        )
 
     def _after(self, number: int) -> tuple[int, ...]:
         """Return the tasks an event waits for, with the pause before it."""
@@ -332,7 +360,8 @@ class _Writer:
         found: dict[tuple[int, int, int, int, int], list[int]] = {}
         for number in unit.events:
             found.setdefault(self.ends(number), []).append(number)
-        lonely = sum(len(numbers) < 2 for numbers in found.values())
+        taken = set(self.source.values())
+        lonely = sum(len(numbers) < 2 and numbers[0] not in taken for numbers in found.values())
         if lonely:
             self.notes[
                 "messages of which only one end is recorded: the other one is assumed ready"
@@ -345,17 +374,22 @@ class _Writer:
             rank = self.recording.events[number].rank
             after[rank] = tuple(dict.fromkeys((*after.get(rank, ()), *self._after(number))))
         messages = [(ends[1], ends[2], size) for ends, size in sizes.items() if size > 0]
-        if not messages or len(group.ranks) < 2:
-            for number in unit.events:
-                self.tasks[number] = after[self.recording.events[number].rank]
-            return
         number = unit.events[0]
+        if not messages or len(group.ranks) < 2:
+            for other in unit.events:
+                self.tasks[other] = after[self.recording.events[other].rank]
+            self.arrived[number] = self.tasks[number]
+            return
+        if event.eager and event.kind == "send":
+            after[group.ranks[event.peer]] = after[event.rank]
         tasks = self.emitter.messages(
             self.builder, group.ranks, messages, f"p2p {event.group} {number}",
             [after.get(rank, ()) for rank in group.ranks],
         )  # fmt: skip
-        for number in unit.events:
-            self.tasks[number] = (tasks[group.ranks.index(self.recording.events[number].rank)],)
+        for other in unit.events:
+            self.tasks[other] = (tasks[group.ranks.index(self.recording.events[other].rank)],)
+        if event.eager and event.kind == "send":
+            self.arrived[number] = (tasks[event.peer],)
 
 
 def _no_program(group: Group, event: Event) -> str:
@@ -385,9 +419,10 @@ def _joined(
 
     ranks = [{writer.recording.events[n].rank for n in unit.events} for unit in units]
     split: list[tuple[int, int]] = []
+    eager = {*writer.source, *writer.source.values()}
     for at, unit in enumerate(units):
         for number in unit.events:
-            if writer.recording.events[number].kind not in MESSAGES:
+            if writer.recording.events[number].kind not in MESSAGES or number in eager:
                 continue
             other = first.setdefault(writer.ends(number), at)
             one, two = root(other), root(at)
@@ -416,9 +451,10 @@ def _apart(
     keys: dict[Hashable, int] = {}
     left: list[Unit] = []
     where: dict[int, int] = {}
+    eager = {*writer.source, *writer.source.values()}
     for old in units:
         for number in old.events:
-            message = writer.recording.events[number].kind in MESSAGES
+            message = writer.recording.events[number].kind in MESSAGES and number not in eager
             key: Hashable = (
                 ("message", *writer.ends(number)) if message else ("unit", unit_of[number])
             )

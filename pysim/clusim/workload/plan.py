@@ -441,6 +441,12 @@ def _microbatches(workload: Workload, mesh: Mesh) -> int:
 
 
 def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
+    style, along = workload.tensor.style, workload.tensor.sequence_parallel
+    if along and style != "paired":
+        raise complain(
+            *(workload, ("tensor", "style")),
+            f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
+        )
     return Shard(
         batch=workload.batch.micro,
         sequence=workload.sequence,

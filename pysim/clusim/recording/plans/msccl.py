@@ -3,20 +3,25 @@
 **Hardware**: the interpreter of MSCCL and RCCL runs a thread block per ``tb``: a CTA with at most one connection to
 send on and one to receive from. The data are cut into ``nchunksperloop`` equal chunks; a loop covers the next piece, as
 large as the protocol's chunk, of every chunk. A step may wait until another thread block of its GPU has done a step of
-the same loop. Up to ``cnt`` chunks that fit into a slot together move at once, and reductions into the same chunk that
-follow each other are one. **Model**: the same; waits are flags inside the GPU, one per pair of thread blocks and wait.
-Chunks that move at once move one by one and share a fixed cost, as do fused reductions. Sizes that the chunks do not
-divide are rounded up (MSCCL leaves such calls to NCCL's own algorithms). **Not modelled**: the time of the barriers
-around waits. **Parameters**: those of the plan and of its protocol.
+the same loop. As many of its ``cnt`` chunks as fit into the protocol's chunk are one operation: they lie behind each
+other, and take the slots of one chunk (half of a connection's with Simple, where a chunk is 4 of 8 steps). Reductions
+into the same chunk that follow each other are one, too. **Model**: the same; waits are flags inside the GPU, one per
+pair of thread blocks and wait. Where thread blocks that talk to each other do operations of different numbers of
+chunks, the larger ones are written as several of the largest common size, their connections have as many more slots (64
+at most), and they share a fixed cost, as do fused reductions. Sizes that the chunks do not divide are rounded up (MSCCL
+leaves such calls to NCCL's own algorithms). **Not modelled**: the time of the barriers around waits; the slots that
+slices without data take (an operation smaller than two least slices leaves some of its slots free). **Parameters**:
+those of the plan and of its protocol.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric.model import Fabric
@@ -24,7 +29,7 @@ from clusim.recording.plans.layout import BLOCKWISE, Layout, Wanted, start
 from clusim.recording.plans.msccl_xml import Block, MscclPlan, Step, read_plan
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
-from clusim.schedule.shapes import MAX_SLOTS, Shape
+from clusim.schedule.shapes import MAX_SLOTS
 
 __all__ = ["MscclPlan", "build", "load", "read_plan"]
 
@@ -34,8 +39,8 @@ Place = tuple[Buffer, int]
 Key = tuple[int, int]
 """A GPU and one of its thread blocks."""
 
-MAX_COUNT = 72
-"""Most chunks that the interpreter moves at once (MSCCL_MAX_COUNT of MSCCL's ``msccl.h``)."""
+MAX_COUNT = 71
+"""Most chunks that the interpreter moves at once (one less than MSCCL_MAX_COUNT; RCCL's ``msccl_setup.cc``)."""
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
@@ -75,7 +80,7 @@ def build(
     )
     wanted = Wanted(bytes, ranks, dtype, redop, root, protocol or plan.protocol)
     written, chunk_bytes = start(layout, fabric, wanted)
-    _Emitter(plan, written, program, layout.room).emit(chunk_bytes)
+    _Emitter(plan, written, program, layout.room, chunk_bytes).emit()
     return written.schedule()
 
 
@@ -267,34 +272,83 @@ _SMALL = (
 assert {operation for _, operation in _SMALL} < set(BLOCKWISE)
 
 
-class _Emitter:
-    """Writes the instances of a program."""
+class _Grain(NamedTuple):
+    """How thread blocks that talk to each other move chunks: `chunks` at once, at most `pieces` per operation."""
 
-    def __init__(self, plan: MscclPlan, written: Plan, program: _Program, room: int) -> None:
+    chunks: int
+    pieces: int
+
+
+class _Emitter:
+    """Writes the instances of a program; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
+
+    def __init__(
+        self, plan: MscclPlan, written: Plan, program: _Program, room: int, chunk_bytes: int
+    ) -> None:
         self.plan, self.written, self.program, self.room = plan, written, program, room
+        self.chunk_bytes = chunk_bytes
+        self.at_once = max(1, min(written.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
         self.data: dict[tuple[int, int, int], int] = {}
         self.flags: dict[tuple[Key, Key], int] = {}
+        self.senders = {
+            (key[0], block.send, block.channel): key
+            for key, block in program.blocks.items()
+            if any(step.op.sends for step in block.steps)
+        }
+        self.grains = self._grains()
 
-    def emit(self, chunk_bytes: int) -> None:
-        """Write an instance per thread block; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
+    def emit(self) -> None:
+        """Write an instance per thread block."""
         for key, own in self.program.out.items():
             if own.prims:
-                self._instance(key, own, chunk_bytes)
+                self._instance(key, own)
 
-    def _instance(self, key: Key, own: _Written, chunk_bytes: int) -> None:
+    def _grains(self) -> dict[Key, _Grain]:
+        """Return how each thread block moves chunks; both ends of a connection must cut alike."""
+        found: dict[Key, _Grain] = {}
+        for keys in _talking(self.program.blocks, self.senders):
+            prims = [prim for key in keys for prim in self.program.out[key].prims if not prim.sync]
+            sizes = {size for prim in prims for size in self._operations(prim.repeat)}
+            chunks = math.gcd(*sizes) or 1
+            grain = _Grain(chunks, max(sizes, default=1) // chunks)
+            found |= dict.fromkeys(keys, grain)
+        return found
+
+    def _operations(self, count: int) -> list[int]:
+        """Return the sizes of the operations that `count` chunks are moved in [chunks].
+
+        They are as many as MSCCL's, and equal if the chunks can be divided by their number (MSCCL's last is smaller).
+        """
+        number = -(-count // self.at_once)
+        if count % number == 0:
+            return [count // number]
+        return [self.at_once, count % self.at_once]
+
+    def _instance(self, key: Key, own: _Written) -> None:
+        grain = self.grains[key].chunks
+        length = grain * self.chunk_bytes
         prims, bound = self._bound(key, own)
+        prims = [_in_pieces(prim, grain) for prim in prims]
         self.written.program(
             key[0],
-            Part(self.program.blocks[key].channel, 0, chunk_bytes),
+            Part(self.program.blocks[key].channel, 0, length),
             prims,
             bound,
             nchunks=self.room,
             mode="blocked",
             name=f"msccl/{self.plan.name}"[:80],
-            stride=chunk_bytes,
-            limit=self.room * chunk_bytes,
-            fixed_div=_shared(own, chunk_bytes, self.written.shape),
+            stride=self.chunk_bytes,
+            limit=self.room * self.chunk_bytes,
+            fixed_div=self._shared(own, prims, length),
         )
+
+    def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
+        """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
+        shape = self.written.shape
+        slices = max(1, min(shape.slices, -(-length // shape.slice_min)))
+        paid = sum(-(-count // self.at_once) for count in own.counts) * slices
+        done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
+        return max(1, round(done / max(1, paid)))
 
     def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
         """Return the primitives of a thread block and its connections; unused slots are left out."""
@@ -312,7 +366,8 @@ class _Emitter:
 
     def _connection(self, key: tuple[int, int, int]) -> int:
         if key not in self.data:
-            self.data[key] = self.written.connect(*key)
+            slots = self.written.shape.slots * self.grains[self.senders[key]].pieces
+            self.data[key] = self.written.connect(*key, slots=min(slots, MAX_SLOTS))
         return self.data[key]
 
     def _flag(self, pair: tuple[Key, Key]) -> int:
@@ -326,10 +381,31 @@ def _moved(prim: Prim, renamed: dict[int, int]) -> Prim:
     return replace(prim, recv=renamed[prim.recv], send=renamed[prim.send])
 
 
-def _shared(own: _Written, chunk_bytes: int, shape: Shape) -> int:
-    """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
-    at_once = max(1, min(shape.chunk_bytes // chunk_bytes, MAX_COUNT))
-    slices = max(1, min(shape.slices, -(-chunk_bytes // shape.slice_min)))
-    paid = sum(-(-count // at_once) for count in own.counts) * slices
-    done = sum(1 if prim.sync else prim.repeat * slices for prim in own.prims)
-    return max(1, round(done / max(1, paid)))
+def _in_pieces(prim: Prim, grain: int) -> Prim:
+    """Return a primitive that moves `grain` chunks at once."""
+    if prim.sync or grain == 1:
+        return prim
+    repeat = prim.repeat // grain
+    step = grain if repeat > 1 else 0
+    moved = replace(prim, step=step, repeat=repeat)
+    return moved if prim.dst_base is None else replace(moved, dst_step=step)
+
+
+def _talking(
+    blocks: Mapping[Key, Block], senders: Mapping[tuple[int, int, int], Key]
+) -> list[list[Key]]:
+    """Return the sets of thread blocks that are joined by connections."""
+    first: dict[Key, Key] = {key: key for key in blocks}
+
+    def root(key: Key) -> Key:
+        while first[key] != key:
+            first[key] = key = first[first[key]]
+        return key
+
+    for key, block in blocks.items():
+        if any(step.op.receives for step in block.steps):
+            first[root(key)] = root(senders[block.recv, key[0], block.channel])
+    found: dict[Key, list[Key]] = {}
+    for key in blocks:
+        found.setdefault(root(key), []).append(key)
+    return list(found.values())

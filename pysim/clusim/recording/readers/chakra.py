@@ -86,6 +86,7 @@ class _Reader:
                 if node.kind in CALLS:
                     self._resolve(rank, node)
         self._sorted()
+        self._messages()
         self._events(play(self.ranks))
         self.found.assumed += list(self.undefined)
         self.found.assumed += [f"{count} x {what}" for what, count in self.notes.items()]
@@ -217,6 +218,15 @@ class _Reader:
         ] += 1
         return "all ranks", everyone
 
+    def _messages(self) -> None:
+        """Let messages go when they are sent, as in ASTRA-sim, unless their times show that NCCL sent them."""
+        own = [n for rank in self.ranks for n in rank.nodes.values() if n.kind in ("send", "recv")]
+        if not own or self.files.hosts or any(node.duration_ps > 0 for node in own):
+            return
+        for node in own:
+            node.eager = True
+        self.notes[_EAGER] += len(own)
+
     def _sorted(self) -> None:
         for rank in self.ranks:
             if sort_nodes(rank):
@@ -258,6 +268,9 @@ class _Reader:
                 self.notes[kind] += 1
 
 
+_EAGER: Final = (
+    "ends of messages without a recorded time: a message goes when it is sent, as in ASTRA-sim"
+)
 _ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
 
@@ -283,6 +296,7 @@ def _event(rank: int, node: Node, deps: tuple[int, ...]) -> Event:
         root=node.root,
         peer=node.peer,
         tag=node.tag,
+        eager=node.eager,
         where=node.where,
     )
 

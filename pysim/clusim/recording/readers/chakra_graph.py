@@ -3,7 +3,8 @@
 A graph has no streams: what does not wait for each other may run at once. A GPU still computes one node at a time,
 and so does a CPU thread; which one comes first is found by playing all ranks together, with computing as long as it
 is recorded and communication roughly estimated. What is found is an order that can happen, so a schedule that keeps
-it cannot get stuck. Calls of a communicator follow each other by the numbers of their nodes, as the program made them.
+it cannot get stuck. Calls of a communicator follow each other by the numbers of their nodes, as the program made them;
+messages follow nothing but what they depend on. An eager message goes when it is sent, whether or not it is received.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Node:
         Of a call: index of the communicator; peer and root are positions in it.
     sequence : int
         Which call of its communicator, or message of its pair, it is.
+    eager : bool
+        Of a message: it goes when it is sent.
     """
 
     id: int
@@ -61,6 +64,7 @@ class Node:
     peer: int = ABSENT
     tag: int = 0
     root: int = ABSENT
+    eager: bool = False
     sequence: int = ABSENT
     chained: bool = True
 
@@ -220,6 +224,7 @@ class _Player:
         self.touched: dict[tuple[int, str], None] = {}
         self.expected: Counter[Hashable] = Counter()
         self.waiting: dict[Hashable, list[_At]] = defaultdict(list)
+        self.arrives: dict[Hashable, int] = {}
         self.heap: list[tuple[int, int, int]] = []
         self.now = 0
         self.done = 0
@@ -284,12 +289,28 @@ class _Player:
                 self.touched[place, node.lane] = None
 
     def _call(self, place: int, at: int, key: Hashable) -> None:
+        node = self.ranks[place].nodes[at]
+        if node.eager and self.expected[key] > 1:
+            self._message(node, place, at, key)
+            return
         here = self.waiting[key]
         here.append((place, at))
         if len(here) == self.expected[key]:
             size = max(self.ranks[p].nodes[a].bytes for p, a in here)
             for p, a in self.waiting.pop(key):
                 heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, p, a))
+
+    def _message(self, node: Node, place: int, at: int, key: Hashable) -> None:
+        """Let a message go when it is sent; who receives it waits for it to come."""
+        if node.kind == "recv":
+            if key in self.arrives:
+                heappush(self.heap, (max(self.now, self.arrives[key]), place, at))
+            else:
+                self.waiting[key].append((place, at))
+            return
+        self.arrives[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
+        for p, a in ((place, at), *self.waiting.pop(key, ())):
+            heappush(self.heap, (self.arrives[key], p, a))
 
     def _start(self) -> None:
         """Let every lane that is free begin the ready node with the smallest number."""

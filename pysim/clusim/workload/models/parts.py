@@ -1,4 +1,24 @@
-"""Writes the steps of a layer: what is done forwards comes back, reversed, in the backward pass."""
+"""Writes the steps of a layer: what is done forwards comes back, reversed, in the backward pass.
+
+**Tensor parallelism**: between blocks activations are whole on every rank, or cut along the sequence; inside a block
+they are cut by features (heads, inner size). `Recorder.column` leads from whole to cut, `Recorder.row` back. A matrix
+cut by columns does the first, one cut by rows the second, without communication but the sum it ends with; every other
+use gathers its input or scatters its sums. What is communicated is the least that hands every layer the inputs and
+gradients it needs:
+
+=================  ===========================  ===========================================
+style              `column`: forward, backward  `row`: forward, backward
+=================  ===========================  ===========================================
+paired             -, AR(k)                     AR(n), -
+paired, sequence   AG(k), AG(k) + RS(k)         RS(n), AG(n)
+column             -, AR(k)                     AG(k) + AG(n), RS(k)
+row                RS(n), AG(n) + AG(k)         AR(n), -
+=================  ===========================  ===========================================
+
+AR, AG, RS are all-reduce, all-gather and reduce-scatter of all inputs (k) or outputs (n) of the layer. The second
+gather of sequence parallelism is for the weight gradient: inputs are kept cut (arXiv 2205.05198). Layers that follow
+each other without anything whole between them gather or scatter once each way.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +48,14 @@ class Recorder:
         self.forward: list[Step] = []
         self._back: list[list[Step]] = []
         self._keys = 0
+        self._kept = 0
 
     def layer(
         self, name: str, kind: str, tensors: list[Tensor], output_bytes: int, kept: Activations
     ) -> Layer:
-        """Return the layer written so far."""
+        """Return the layer written so far; `kept` is for matrices that are cut in pairs."""
+        more, full = self._kept, self._kept if kept.full == kept.none else 0
+        kept = Activations(kept.none + more, kept.selective + more, kept.full + full)
         backward = [step for group in reversed(self._back) for step in group]
         return Layer(
             name, kind, tuple(tensors), tuple(self.forward), tuple(backward), output_bytes, kept
@@ -79,47 +102,85 @@ class Recorder:
         """Add a linear layer that every rank of the tensor dimension does alike."""
         self.linear(name, m, n, k)
 
-    def column(self, name: str, m: int, n: int, k: int) -> None:
-        """Add a linear layer cut by columns: whole inputs, parts of outputs."""
+    def column(self, name: str, m: int, n: int, k: int, *, cut: bool = False) -> None:
+        """Add a linear layer of whole inputs whose outputs are cut, `n` of them on each rank.
+
+        With `cut` only parts of the inputs are there, as behind another layer; `k` is the whole of them.
+        """
         shard = self.shard
-        forward, back, weight = linear(name, shard, m, n, k)
         if shard.tensor == 1:
+            forward, back, weight = linear(name, shard, m, n, k)
             self.pair([forward], [back, weight])
-            return
-        if shard.style == "row":
-            whole = Comm("tensor", "allreduce", m * n * shard.tensor * self.element_bytes, name)
-            into = Comm(
-                "tensor", "all_gather", m * k * self.element_bytes, f"{name} input", part="input"
-            )
-            self.pair([forward, whole], [back, into, weight])
-            return
-        key = self._key(name)
-        into_bytes = m * k * self.element_bytes
-        before: list[Step] = []
-        operation = "allreduce"
-        if shard.sequence_parallel:
-            before, operation = [Comm("tensor", "all_gather", into_bytes, name)], "reduce_scatter"
-        reduce = Comm("tensor", operation, into_bytes, f"{name} input", key=key, part="input")
-        after: list[Step] = []
-        if shard.style == "column":
-            after = [Comm("tensor", "all_gather", m * n * shard.tensor * self.element_bytes, name)]
-        self.pair([*before, forward, *after], [back, reduce, weight, Wait(key, part="input")])
+        elif shard.style == "row":
+            self._rows_of_whole(name, m, n, k, cut=cut)
+        elif cut:
+            self._columns_of_parts(name, m, n, k)
+        else:
+            self._columns_of_whole(name, m, n, k)
 
     def row(self, name: str, m: int, n: int, k: int) -> None:
-        """Add a linear layer cut by rows: parts of inputs, sums of outputs."""
+        """Add a linear layer of cut inputs, `k` of them on each rank, whose outputs are whole."""
         shard = self.shard
         if shard.tensor > 1 and shard.style == "column":
-            # The whole input is there; each rank computes a part of the outputs.
-            self.column(name, m, n // shard.tensor, k * shard.tensor)
+            # Every rank computes a part of the outputs, which the next layer needs whole.
+            own = shard.cut(n, shard.tensor, "tensor parallelism: output size")
+            self._columns_of_parts(name, m, own, k * shard.tensor)
+            self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
             return
         forward, back, weight = linear(name, shard, m, n, k)
         self.pair([forward], [back, weight])
         self.leave(m * n, name)
-        if shard.tensor > 1 and shard.style == "row":
-            size = m * k * shard.tensor * self.element_bytes
-            self._back[-2].insert(
-                1, Comm("tensor", "all_gather", size, f"{name} input", part="input")
-            )
+
+    def _columns_of_whole(self, name: str, m: int, n: int, k: int) -> None:
+        """Each rank has some columns: its input gradient is a part of the sum.
+
+        With sequence parallelism inputs are kept cut along the sequence, and gathered again for the weight gradient.
+        """
+        forward, back, weight = linear(name, self.shard, m, n, k)
+        size, key = m * k * self.element_bytes, self._key(name)
+        before: list[Step] = []
+        again: list[Step] = []
+        there: list[Step] = []
+        operation = "allreduce"
+        if self.shard.sequence_parallel:
+            second = self._key(name)
+            before, operation = [Comm("tensor", "all_gather", size, name)], "reduce_scatter"
+            again = [Comm("tensor", "all_gather", size, f"{name} again", key=second, part="input")]
+            there = [Wait(second, part="input")]
+        reduce = Comm("tensor", operation, size, f"{name} input", key=key, part="input")
+        self.pair(
+            [*before, forward],
+            [*again, back, *there, reduce, weight, Wait(key, part="input")],
+        )
+
+    def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
+        """Gather the inputs, keep them, and compute `n` columns; of the input gradient every rank needs its part."""
+        forward, back, weight = linear(name, self.shard, m, n, k)
+        size, key = m * k * self.element_bytes, self._key(name)
+        self._kept += size - size // self.shard.tensor
+        whole = Comm("tensor", "all_gather", size, f"{name} input")
+        part = Comm("tensor", "reduce_scatter", size, f"{name} input", key=key, part="input")
+        self.pair([whole, forward], [back, part, weight, Wait(key, part="input")])
+
+    def _rows_of_whole(self, name: str, m: int, n: int, k: int, *, cut: bool) -> None:
+        """Each rank has the rows of its part of the inputs: its outputs are parts of sums, of which it keeps `n`."""
+        tensor = self.shard.tensor
+        own = self.shard.cut(k, tensor, "tensor parallelism: input size")
+        forward, back, weight = linear(name, self.shard, m, n * tensor, own)
+        size = m * n * tensor * self.element_bytes
+        self._kept -= m * (k - own) * self.element_bytes
+        scatter = Comm("tensor", "reduce_scatter", size, name)
+        gather = Comm("tensor", "all_gather", size, f"{name} gradient", part="input")
+        if cut:
+            self.pair([forward, scatter], [gather, back, weight])
+            return
+        key = self._key(name)
+        whole = Comm(
+            *("tensor", "all_gather", m * k * self.element_bytes, f"{name} input"),
+            key=key,
+            part="input",
+        )
+        self.pair([forward, scatter], [gather, back, whole, weight, Wait(key, part="input")])
 
     def leave(self, elements: int, name: str = "") -> None:
         """Sum `elements` over the tensor dimension; with sequence parallelism every rank keeps its part."""

@@ -51,14 +51,15 @@ class Perceptron:
                     f"fc{index}", m, outer, shard.cut(inner, t, "tensor parallelism: inner size")
                 )
             else:
-                rec.column(
-                    f"fc{index}", m, shard.cut(outer, t, "tensor parallelism: layer size"), inner
-                )
+                own = shard.cut(outer, t, "tensor parallelism: layer size")
+                alike = index > 0 and shard.style != "paired"
+                rec.column(f"fc{index}", m, own, inner, cut=alike)
             wide = outer if rows else outer // t
             rec.memory("activation", m * wide, m * wide, 3 * m * wide)
             weights = inner * outer // t
             tensors = [Tensor(f"fc{index}", weights)] + [Tensor(f"bias{index}", wide)] * self.bias
-            kept = m * (inner // t if rows else inner) * e
+            gathered = shard.style == "column" and index > 0
+            kept = m * (inner // t if rows or gathered else inner) * e
             acts = Activations(kept + m * wide * e, kept + m * wide * e, kept)
             found.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
         return found
