@@ -3,96 +3,120 @@
 **Hardware**: MPI's Rabenseifner algorithm (Thakur, Rabenseifner, Gropp 2005). **Model**: with ``p``
 the largest power of two of ranks, the others first fold their data into a partner; then halves,
 quarters, ... are exchanged and reduced, and gathered back in the opposite order; at last the
-partners send the result back. One program per rank and channel; sends and receives of a step
-alternate chunk by chunk, so FIFOs of one chunk suffice. **Not modelled**: -. **Parameters**:
-`Shape`.
+partners send the result back. One program per rank and channel. In a step a rank sends as many chunks as
+the FIFO holds before it receives the first, so up to twice as many ranks as there are slots take two steps per
+doubling of their number. Each channel begins with another dimension and folds into another partner,
+so the links of a mesh share the halves. **Not modelled**: -. **Parameters**: `Shape`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
+from clusim.collectives.common import in_turn
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
+from clusim.schedule.shapes import MAX_SLOTS, Shape
 
-__all__ = ["write_allreduce"]
-
-
-def _half(position: int, distance: int) -> int:
-    """Return the first of the `distance` chunks of the half that holds chunk `position`."""
-    return position & ~(distance - 1)
+__all__ = ["butterfly_shape", "write_allreduce"]
 
 
-def _halve(position: int, distance: int, slots: tuple[int, int], source: Buffer) -> list[Prim]:
-    """Send the partner's half chunk by chunk and reduce the own one."""
-    theirs, own = _half(position ^ distance, distance), _half(position, distance)
-    prims = []
-    for chunk in range(distance):
-        prims.append(Prim("send", send=slots[0], base=theirs + chunk, src=source))
-        prims.append(Prim("recvReduceCopy", recv=slots[1], base=own + chunk, src=source))
-    return prims
+def butterfly_shape(shape: Shape, size: int) -> Shape:
+    """Return a shape whose FIFO, as large as that of `shape`, holds the largest half of a loop, if slots allow it."""
+    chunks = 1 << max(0, size.bit_length() - 2)
+    per_chunk = shape.slices * shape.slots_per_slice
+    slots = min(MAX_SLOTS // per_chunk, chunks) * per_chunk
+    if slots <= shape.slots:
+        return shape
+    return replace(shape.with_chunk(shape.chunk_bytes * shape.slots // slots), slots=slots)
 
 
-def _double(position: int, distance: int, slots: tuple[int, int]) -> list[Prim]:
-    """Send the own half chunk by chunk and receive the partner's."""
-    theirs, own = _half(position ^ distance, distance), _half(position, distance)
-    prims = []
-    for chunk in range(distance):
-        prims.append(Prim("send", send=slots[0], base=own + chunk, src="output"))
-        prims.append(Prim("recv", recv=slots[1], base=theirs + chunk))
-    return prims
+class _Core(NamedTuple):
+    """The power of two of ranks of one channel: `members[label]` is the position that plays a label of the cube."""
+
+    members: list[int]
+    window: int
+
+    @property
+    def distances(self) -> list[int]:
+        """Return the distances of labels, nearest first."""
+        return [1 << bit for bit in range(len(self.members).bit_length() - 1)]
 
 
-def _core(
-    plan: Plan,
-    part: Part,
-    position: int,
-    pipes: dict[tuple[int, int], int],
-    fold: tuple[int, int] | None,
-) -> None:
-    """Write a core position's program; `fold` are the connections from and to its extra rank, if any."""
-    distances = sorted({distance for _, distance in pipes})
-    used: list[int] = []
-    slots = {}
-    for distance in distances:
-        used += [pipes[position, distance], pipes[position ^ distance, distance]]
-        slots[distance] = (len(used) - 2, len(used) - 1)
-    chunks = 1 << len(distances)
+def _half(label: int, distance: int) -> int:
+    """Return the first of the `distance` chunks of the half that holds chunk `label`."""
+    return label & ~(distance - 1)
+
+
+def _step(send: Prim, receive: Prim, distance: int, window: int) -> list[Prim]:
+    """Return the exchange of `distance` chunks in which sends are ahead of receives by what the FIFO holds."""
+    ahead = min(window, distance)
+    prims = [replace(send, step=1, repeat=ahead)]
+    for chunk in range(distance - ahead):
+        prims.append(replace(receive, base=receive.base + chunk))
+        prims.append(replace(send, base=send.base + ahead + chunk))
+    first = receive.base + distance - ahead
+    return [*prims, replace(receive, base=first, step=1, repeat=ahead)]
+
+
+def _exchanges(label: int, core: _Core, source: Buffer) -> list[Prim]:
+    """Return halving and doubling; connections `2i` and `2i + 1` go to and come from the partner at distance `i`."""
     prims: list[Prim] = []
-    if fold is not None:
-        prims.append(Prim("recvReduceCopy", recv=len(used), step=1, repeat=chunks))
-    source: Buffer = "input" if fold is None else "output"
-    for distance in reversed(distances):
-        prims += _halve(position, distance, slots[distance], source)
+    for index, distance in reversed(list(enumerate(core.distances))):
+        send = Prim("send", send=2 * index, base=_half(label ^ distance, distance), src=source)
+        base = _half(label, distance)
+        receive = Prim("recvReduceCopy", recv=2 * index + 1, base=base, src=source)
+        prims += _step(send, receive, distance, core.window)
         source = "output"
-    for distance in distances:
-        prims += _double(position, distance, slots[distance])
-    if fold is not None:
-        prims.append(Prim("send", send=len(used) + 1, step=1, repeat=chunks, src="output"))
-    plan.program(position, part, prims, [*used, *(fold or ())], nchunks=chunks)
+    for index, distance in enumerate(core.distances):
+        send = Prim("send", send=2 * index, base=_half(label, distance), src="output")
+        receive = Prim("recv", recv=2 * index + 1, base=_half(label ^ distance, distance))
+        prims += _step(send, receive, distance, core.window)
+    return prims
+
+
+def _write_core(plan: Plan, part: Part, core: _Core, folds: dict[int, tuple[int, int]]) -> None:
+    """Write the programs of the core; `folds` are the connections from and to an extra rank, by position."""
+    members, chunks = core.members, len(core.members)
+    pipes = {
+        (label, distance): plan.connect(members[label], members[label ^ distance], part.channel)
+        for distance in core.distances
+        for label in range(chunks)
+    }
+    for label, position in enumerate(members):
+        own: list[int] = []
+        for distance in core.distances:
+            own += [pipes[label, distance], pipes[label ^ distance, distance]]
+        fold = folds.get(position, ())
+        prims = _exchanges(label, core, "output" if fold else "input")
+        if fold:
+            into = Prim("recvReduceCopy", recv=len(own), step=1, repeat=chunks)
+            back = Prim("send", send=len(own) + 1, step=1, repeat=chunks, src="output")
+            prims = [into, *prims, back]
+        plan.program(position, part, prims, [*own, *fold], nchunks=chunks)
+
+
+def _members(bits: int, first: int) -> list[int]:
+    """Return the position of every label: the bits of a label turned by `first` places."""
+    mask = (1 << bits) - 1
+    return [(label << first | label >> (bits - first)) & mask for label in range(1 << bits)]
 
 
 def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write folding, halving, doubling and unfolding for any number of ranks."""
-    core = 1 << (plan.size.bit_length() - 1)
-    distances = [1 << bit for bit in range(core.bit_length() - 1)]
+    bits = plan.size.bit_length() - 1
+    count, shape = 1 << bits, plan.shape
+    window = max(1, shape.slots // (shape.slices * shape.slots_per_slice))
+    whole = [Prim("send", send=0, step=1, repeat=count), Prim("recv", recv=1, step=1, repeat=count)]
     for part in plan.parts():
         channel = part.channel
-        pipes = {
-            (position, distance): plan.connect(position, position ^ distance, channel)
-            for distance in distances
-            for position in range(core)
-        }
-        for position in range(core):
-            fold = None
-            extra = position + core
-            if extra < plan.size:
-                fold = (
-                    plan.connect(extra, position, channel),
-                    plan.connect(position, extra, channel),
-                )
-                prims = [
-                    Prim("send", send=0, step=1, repeat=core),
-                    Prim("recv", recv=1, step=1, repeat=core),
-                ]
-                plan.program(extra, part, prims, fold, nchunks=core, name="butterfly/extra")
-            _core(plan, part, position, pipes, fold)
+        core = _Core(_members(bits, in_turn(bits, channel, plan.call.channels)[0]), window)
+        partners = in_turn(count, channel, plan.call.channels)
+        folds = {}
+        for extra, partner in zip(range(count, plan.size), partners, strict=False):
+            fold = (plan.connect(extra, partner, channel), plan.connect(partner, extra, channel))
+            plan.program(extra, part, whole, fold, nchunks=count, name="butterfly/extra")
+            folds[partner] = fold
+        _write_core(plan, part, core, folds)

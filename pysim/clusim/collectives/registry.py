@@ -69,6 +69,10 @@ def _step(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return shape_of(call.protocol, fabric=fabric)
 
 
+def _butterfly(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    return butterfly.butterfly_shape(_step(call, fabric), len(call.ranks))
+
+
 def _whole(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return whole_shape(call.bytes)
 
@@ -126,7 +130,7 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
         drop_channels=False,
         protocols=("simple",),
     ),
-    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step),
+    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _butterfly),
     ("allreduce", "nvls"): Algorithm(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
     ),
