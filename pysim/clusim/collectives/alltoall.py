@@ -38,6 +38,4 @@ def write_alltoall(plan: Plan, fabric: Fabric | None) -> None:
             outgoing = [pipes[position, (position + hop) % size] for hop in hops]
             incoming = [pipes[(position - hop) % size, position] for hop in hops]
             plan.program(position, part, send, outgoing, **common)
-            plan.program(
-                position, part, receive, incoming, sm=0, name="alltoall/receive", **common
-            )
+            plan.program(position, part, receive, incoming, sm=0, name="alltoall/receive", **common)

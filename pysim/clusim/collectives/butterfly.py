@@ -3,99 +3,97 @@
 **Hardware**: MPI's Rabenseifner algorithm (Thakur, Rabenseifner, Gropp 2005). **Model**: with ``p``
 the largest power of two of ranks, the others first fold their data into a partner; then halves,
 quarters, ... are exchanged and reduced, and gathered back in the opposite order; at last the
-partners send the result back. One program per rank and channel. In a step a rank sends as many chunks as
-the FIFO holds before it receives the first, so up to twice as many ranks as there are slots take two steps per
-doubling of their number. Each channel begins with another dimension and folds into another partner,
-so the links of a mesh share the halves. **Not modelled**: -. **Parameters**: `Shape`.
+partners send the result back. One program per rank, channel and step: it sends its part and receives
+the partner's, each in one primitive, and hands over to the next step by a flag, so that loops follow each
+other through the steps. Each channel begins with another dimension and folds into other partners, so
+that the links of a mesh share the halves. **Not modelled**: the cost of those flags, which stay inside
+the rank. **Parameters**: `Shape`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from clusim.collectives.common import in_turn
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
-from clusim.schedule.shapes import MAX_SLOTS, Shape
 
-__all__ = ["butterfly_shape", "write_allreduce"]
+__all__ = ["write_allreduce"]
 
-
-def butterfly_shape(shape: Shape, size: int) -> Shape:
-    """Return a shape whose FIFO, as large as that of `shape`, holds the largest half of a loop, if slots allow it."""
-    chunks = 1 << max(0, size.bit_length() - 2)
-    per_chunk = shape.slices * shape.slots_per_slice
-    slots = min(MAX_SLOTS // per_chunk, chunks) * per_chunk
-    if slots <= shape.slots:
-        return shape
-    return replace(shape.with_chunk(shape.chunk_bytes * shape.slots // slots), slots=slots)
+ALIGN = 16
+"""Smallest parts are multiples of this [bytes]."""
 
 
-class _Core(NamedTuple):
-    """The power of two of ranks of one channel: `members[label]` is the position that plays a label of the cube."""
+@dataclass(frozen=True, slots=True)
+class _Cube:
+    """One channel: ``members[label]`` is the position that plays a label of the cube, and ends with that part.
 
+    `fine` is the size of the smallest part in a loop [bytes].
+    """
+
+    plan: Plan
+    part: Part
     members: list[int]
-    window: int
+    fine: int
 
-    @property
-    def distances(self) -> list[int]:
-        """Return the distances of labels, nearest first."""
-        return [1 << bit for bit in range(len(self.members).bit_length() - 1)]
+    def program(
+        self, position: int, prims: list[Prim], pipes: Sequence[int], parts: int, **fields: Any
+    ) -> None:
+        """Let a position run primitives whose chunks are so many parts of a loop; flags are free."""
+        coarse = len(self.members) // parts
+        self.plan.program(
+            position,
+            self.part,
+            prims,
+            pipes,
+            nchunks=parts,
+            chunk_bytes=self.fine * coarse,
+            align=ALIGN * coarse,
+            fixed_div=2 if any(prim.sync for prim in prims) else 1,
+            **fields,
+        )
 
+    def exchange(self, label: int, distance: int, step: tuple[int, int], pipes: list[int]) -> None:
+        """Write step `step[0]` of `step[1]` of a label; `pipes` are those to and from the partner, flags in and out."""
+        number, count = step
+        parts = len(self.members) // distance
+        own, theirs = label // distance, (label // distance) ^ 1
+        halving = number < count // 2
+        source: Buffer = "input" if pipes[2] < 0 and halving else "output"
+        if halving:
+            prims = [
+                Prim("send", send=0, base=theirs, src=source),
+                Prim("recvReduceCopy", recv=1, base=own, src=source),
+            ]
+        else:
+            prims = [
+                Prim("send", send=0, base=own, src="output"),
+                Prim("recv", recv=1, base=theirs),
+            ]
+        used = pipes[:2]
+        if pipes[2] >= 0:
+            prims.insert(0, Prim("waitSignal", recv=len(used), sync=True))
+            used.append(pipes[2])
+        if pipes[3] >= 0:
+            prims.append(Prim("signal", send=len(used), sync=True))
+            used.append(pipes[3])
+        self.program(self.members[label], prims, used, parts, sm=int(number == 0))
 
-def _half(label: int, distance: int) -> int:
-    """Return the first of the `distance` chunks of the half that holds chunk `label`."""
-    return label & ~(distance - 1)
-
-
-def _step(send: Prim, receive: Prim, distance: int, window: int) -> list[Prim]:
-    """Return the exchange of `distance` chunks in which sends are ahead of receives by what the FIFO holds."""
-    ahead = min(window, distance)
-    prims = [replace(send, step=1, repeat=ahead)]
-    for chunk in range(distance - ahead):
-        prims.append(replace(receive, base=receive.base + chunk))
-        prims.append(replace(send, base=send.base + ahead + chunk))
-    first = receive.base + distance - ahead
-    return [*prims, replace(receive, base=first, step=1, repeat=ahead)]
-
-
-def _exchanges(label: int, core: _Core, source: Buffer) -> list[Prim]:
-    """Return halving and doubling; connections `2i` and `2i + 1` go to and come from the partner at distance `i`."""
-    prims: list[Prim] = []
-    for index, distance in reversed(list(enumerate(core.distances))):
-        send = Prim("send", send=2 * index, base=_half(label ^ distance, distance), src=source)
-        base = _half(label, distance)
-        receive = Prim("recvReduceCopy", recv=2 * index + 1, base=base, src=source)
-        prims += _step(send, receive, distance, core.window)
-        source = "output"
-    for index, distance in enumerate(core.distances):
-        send = Prim("send", send=2 * index, base=_half(label, distance), src="output")
-        receive = Prim("recv", recv=2 * index + 1, base=_half(label ^ distance, distance))
-        prims += _step(send, receive, distance, core.window)
-    return prims
-
-
-def _write_core(plan: Plan, part: Part, core: _Core, folds: dict[int, tuple[int, int]]) -> None:
-    """Write the programs of the core; `folds` are the connections from and to an extra rank, by position."""
-    members, chunks = core.members, len(core.members)
-    pipes = {
-        (label, distance): plan.connect(members[label], members[label ^ distance], part.channel)
-        for distance in core.distances
-        for label in range(chunks)
-    }
-    for label, position in enumerate(members):
-        own: list[int] = []
-        for distance in core.distances:
-            own += [pipes[label, distance], pipes[label ^ distance, distance]]
-        fold = folds.get(position, ())
-        prims = _exchanges(label, core, "output" if fold else "input")
-        if fold:
-            into = Prim("recvReduceCopy", recv=len(own), step=1, repeat=chunks)
-            back = Prim("send", send=len(own) + 1, step=1, repeat=chunks, src="output")
-            prims = [into, *prims, back]
-        plan.program(position, part, prims, [*own, *fold], nchunks=chunks)
+    def fold(self, extra: int, partner: int, flags: tuple[int, int]) -> None:
+        """Write the ways of an extra position's data to its partner and back."""
+        into, back = (
+            self.plan.connect(*ends, self.part.channel)
+            for ends in ((extra, partner), (partner, extra))
+        )
+        whole = [Prim("send", send=0), Prim("recv", recv=1)]
+        self.program(extra, whole, (into, back), 1, name="butterfly/extra")
+        prims = [Prim("recvReduceCopy", recv=0), Prim("signal", send=1, sync=True)]
+        self.program(partner, prims, (into, flags[0]), 1, sm=0, name="butterfly/fold")
+        prims = [Prim("waitSignal", recv=1, sync=True), Prim("send", send=0, src="output")]
+        self.program(partner, prims, (back, flags[1]), 1, sm=0, name="butterfly/unfold")
 
 
 def _members(bits: int, first: int) -> list[int]:
@@ -104,19 +102,43 @@ def _members(bits: int, first: int) -> list[int]:
     return [(label << first | label >> (bits - first)) & mask for label in range(1 << bits)]
 
 
+def _write(cube: _Cube, extras: dict[int, int]) -> None:
+    """Write a channel's programs; `extras` are the positions that fold into others, by their partner."""
+    plan, channel, members = cube.plan, cube.part.channel, cube.members
+    halves = [1 << bit for bit in range(len(members).bit_length() - 1)]
+    distances = [*reversed(halves), *halves]
+    count = len(distances)
+    pipes = [
+        [
+            plan.connect(position, members[label ^ distance], channel)
+            for label, position in enumerate(members)
+        ]
+        for distance in distances
+    ]
+    for label, position in enumerate(members):
+        folds = position in extras
+        flags = [-1] * (count + 1)
+        for number in range(0 if folds else 1, count + folds):
+            flags[number] = plan.connect(position, position, channel, kind="flag")
+        if folds:
+            cube.fold(extras[position], position, (flags[0], flags[count]))
+        for number, distance in enumerate(distances):
+            both = pipes[number]
+            ends = [both[label], both[label ^ distance], *flags[number : number + 2]]
+            cube.exchange(label, distance, (number, count), ends)
+
+
 def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write folding, halving, doubling and unfolding for any number of ranks."""
     bits = plan.size.bit_length() - 1
-    count, shape = 1 << bits, plan.shape
-    window = max(1, shape.slots // (shape.slices * shape.slots_per_slice))
-    whole = [Prim("send", send=0, step=1, repeat=count), Prim("recv", recv=1, step=1, repeat=count)]
+    count, channels = 1 << bits, plan.call.channels
+    extras = range(count, plan.size)
+    largest = plan.shape.chunk_bytes // (count if extras else count // 2)
+    fine = max(ALIGN, largest // ALIGN * ALIGN)
     for part in plan.parts():
-        channel = part.channel
-        core = _Core(_members(bits, in_turn(bits, channel, plan.call.channels)[0]), window)
-        partners = in_turn(count, channel, plan.call.channels)
-        folds = {}
-        for extra, partner in zip(range(count, plan.size), partners, strict=False):
-            fold = (plan.connect(extra, partner, channel), plan.connect(partner, extra, channel))
-            plan.program(extra, part, whole, fold, nchunks=count, name="butterfly/extra")
-            folds[partner] = fold
-        _write_core(plan, part, core, folds)
+        members = _members(bits, in_turn(bits, part.channel, channels)[0])
+        partners = in_turn(count, part.channel, channels)
+        _write(
+            _Cube(plan, part, members, fine),
+            dict(zip(partners, extras, strict=False)),
+        )

@@ -2,7 +2,8 @@
 
 **Hardware**: NCCL builds ``ncclGather`` and ``ncclScatter`` from send/recv between the root and
 everybody. **Model**: one program per rank and channel; the root serves its peers in turn, chunk by
-chunk, on every channel beginning with another one. **Not modelled**: trees of binomial gathers. **Parameters**: `Shape`.
+chunk, and begins with another one on every channel. **Not modelled**: trees of binomial gathers.
+**Parameters**: `Shape`.
 """
 
 from __future__ import annotations
