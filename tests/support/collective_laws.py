@@ -149,3 +149,48 @@ def moved_by_class(result: Result) -> dict[str, int]:
 def busy(result: Result) -> float:
     """Return the share of the time in which the busiest wire carries something."""
     return float(np.max(result.wires.counters["busy_ps"]) / result.time_ps)
+
+
+Sent = dict[tuple[int, int], float]
+"""Payload per ordered pair of ranks, as a part of the collective's size."""
+
+
+def _pairs(n: int, part: float) -> Sent:
+    return {(a, b): part for a in range(n) for b in range(n) if a != b}
+
+
+def _butterfly(n: int, channels: int) -> Sent:
+    """Halving sends S/2 over one dimension, S/4 over the next, ...; doubling the same; channels turn the dimensions."""
+    bits = n.bit_length() - 1
+    sent: Sent = defaultdict(float)
+    for channel in range(channels):
+        for bit in range(bits):
+            for a in range(n):
+                partner = a ^ (1 << (bit + channel) % bits)
+                sent[a, partner] += 2 * (1 << bit) / n / channels
+    return dict(sent)
+
+
+def sent_by_pair(operation: str, algorithm: str, n: int, channels: int) -> Sent:
+    """Return what every rank sends to every other in exchanges of one machine with `n` ranks, as derived by hand.
+
+    - a block of S/n from everybody to everybody: all-to-all, direct all-gather and reduce-scatter; two-shot does the
+      latter two one after the other, and so does the hierarchy in one machine
+    - the whole vector from everybody to everybody: one-shot, naive
+    - LL doubles the bytes: every 8 carry 4 of flags
+    - a block between the root, rank 0, and everybody: gather, scatter; the whole vector there and back: driver
+    """
+    lined = 2 if algorithm.endswith("-ll") else 1
+    if algorithm == "butterfly":
+        return _butterfly(n, channels)
+    if algorithm == "driver":
+        return {ends: 1.0 for a in range(1, n) for ends in ((a, 0), (0, a))}
+    if operation in ("gather", "scatter"):
+        into = operation == "gather"
+        return {((a, 0) if into else (0, a)): 1 / n for a in range(1, n)}
+    if operation == "sendrecv":
+        return {(a, (a + 1) % n): 1.0 for a in range(n)}
+    if algorithm in ("oneshot", "oneshot-ll", "naive"):
+        return _pairs(n, lined)
+    rounds = 2 if operation == "allreduce" else 1
+    return _pairs(n, lined * rounds / n)
