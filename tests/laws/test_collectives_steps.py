@@ -9,8 +9,8 @@ as none.
 - tree: binary, so its depth is up(log2 n); all-reduce goes up and down again.
 - butterfly: the core of 2**floor(log2 n) ranks halves log2 times and doubles as often; ranks beyond the core hand their
   data in first and get the result last, two more.
-- direct exchange: nobody waits for what it sends, so one message, however many peers. Two-shot: every rank must have its
-  part of all others before it can send the sum, so two. One-shot sends everything at once, so one.
+- direct exchange: nobody waits for what it sends, so one message, however many peers. Two-shot: every rank must have
+  its part of all others before it can send the sum, so two. One-shot sends everything at once, so one.
 - driver: one message in, one out. naive: a rank does one thing at a time, a round after the other: n - 1.
 - hierarchical: one into the part's owner, a ring over the m machines (2(m - 1)), one out of it.
 - sharp: one to the head, one by the network's switches, one back; by the switches of the machines both ends are two:

@@ -101,8 +101,8 @@ class _Steps:
 def sequential_steps(schedule: Schedule) -> int:
     """Return how many messages (or operations of a switch) follow each other on the longest chain of a schedule.
 
-    A message follows another if its sender had to receive that one, or had to be told that a slot is free, first. What a
-    rank tells itself is no message.
+    A message follows another if its sender had to receive that one, or had to be told that a slot is free, first. What
+    a rank tells itself is no message.
     """
     return _Steps(schedule).run()
 
