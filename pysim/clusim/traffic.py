@@ -118,18 +118,14 @@ class Traffic:
         if num < 2:
             raise InputError(f"{arrays.fabric.name}: has {num} endpoint; traffic needs at least 2")
         rng = np.random.default_rng(self.seed)
-        lanes = 1
         if self.pattern in TIMED_PATTERNS:
-            # A source has one message under way at a time; an endpoint with parallel links has one source
-            # for each, or messages of one packet could not fill them.
-            lanes = min(_first_hop_width(arrays), int(arrays.endpoints["cta_slots"].min()))
             source, destination, start_ps = self._timed(arrays, rng)
         else:
             source, destination = _all_at_once(self.pattern, num, rng)
             start_ps = np.zeros(len(source), np.int64)
-        row = np.arange(len(source), dtype=np.int64) - np.searchsorted(source, source)
-        lane = (source * np.int64(lanes) + row % lanes).astype(np.uint32)
-        order = np.argsort(lane, kind="stable")
+        turned = self.pattern not in TIMED_PATTERNS
+        lane, turn = _lanes(arrays, source, destination, turned=turned)
+        order = np.lexsort((turn, lane))
         messages = Messages(
             source[order].astype(np.uint32),
             destination[order].astype(np.uint32),
@@ -172,6 +168,42 @@ class Traffic:
         return source, destination, start[order]
 
 
+def _lanes(
+    arrays: FabricArrays, source: Array, destination: Array, *, turned: bool
+) -> tuple[Array, Array]:
+    """Return for every message which traffic source sends it, and its turn there; `source` is ascending.
+
+    A traffic source has one message under way at a time. An endpoint has one for each wire by which it reaches a
+    destination: else the links of a mesh would wait for each other, and messages of one packet could not fill parallel
+    links. Messages that leave over the same wires keep their order; with `turned` each endpoint begins with another
+    one of them, so that not all of them send to the same destination.
+    """
+    node = arrays.endpoints["node"][arrays.rank_endpoint[source]]
+    rows, goals = arrays.nodes[node], arrays.targets[arrays.rank_endpoint[destination]]
+    inside = rows["route_lo"].astype(np.int64) + goals["local"]
+    beyond = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
+    group = arrays.routes[np.where(rows["zone"] == goals["zone"], inside, beyond)].astype(np.int64)
+    ways, first, way, counts = np.unique(
+        source.astype(np.int64) << 32 | group,
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
+    pairs = np.stack((source, destination), axis=1)[first].tolist()
+    width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
+    before = np.cumsum(width) - width
+    begin = before - before[np.searchsorted(ways >> 32, ways >> 32)]
+    turn = np.empty(len(way), np.int64)
+    turn[np.argsort(way, kind="stable")] = np.arange(len(way)) - np.repeat(
+        np.cumsum(counts) - counts, counts
+    )
+    if turned:
+        turn = (turn - source) % counts[way]
+    slots = int(arrays.endpoints["cta_slots"].min())
+    lanes = source.astype(np.int64) * slots + (begin[way] + turn % width[way]) % slots
+    return lanes, turn
+
+
 def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
     ranks = np.arange(num)
     if pattern == "permutation":
@@ -183,7 +215,8 @@ def _all_at_once(pattern: Pattern, num: int, rng: np.random.Generator) -> tuple[
     if pattern == "incast":
         return ranks[1:], np.zeros(num - 1, np.int64)
     source = np.repeat(ranks, num - 1)
-    return source, (source + np.tile(np.arange(1, num), num)) % num
+    others = np.tile(np.arange(num - 1), num)
+    return source, others + (others >= source)
 
 
 def _demand(pattern: Pattern, num: int) -> Array:

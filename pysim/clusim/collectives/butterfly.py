@@ -3,96 +3,142 @@
 **Hardware**: MPI's Rabenseifner algorithm (Thakur, Rabenseifner, Gropp 2005). **Model**: with ``p``
 the largest power of two of ranks, the others first fold their data into a partner; then halves,
 quarters, ... are exchanged and reduced, and gathered back in the opposite order; at last the
-partners send the result back. One program per rank and channel; sends and receives of a step
-alternate chunk by chunk, so FIFOs of one chunk suffice. **Not modelled**: -. **Parameters**:
-`Shape`.
+partners send the result back. One program per rank, channel and step: it sends its part and receives
+the partner's, each in one primitive, and hands over to the next step by a flag, so that loops follow each
+other through the steps. Each channel begins with another dimension and folds into other partners, so
+that the links of a mesh share the halves. **Not modelled**: the cost of those flags, which stay inside
+the rank. **Parameters**: `Shape`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.collectives.common import in_turn
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, Prim
 
 __all__ = ["write_allreduce"]
 
-
-def _half(position: int, distance: int) -> int:
-    """Return the first of the `distance` chunks of the half that holds chunk `position`."""
-    return position & ~(distance - 1)
+ALIGN = 16
+"""Smallest parts are multiples of this [bytes]."""
 
 
-def _halve(position: int, distance: int, slots: tuple[int, int], source: Buffer) -> list[Prim]:
-    """Send the partner's half chunk by chunk and reduce the own one."""
-    theirs, own = _half(position ^ distance, distance), _half(position, distance)
-    prims = []
-    for chunk in range(distance):
-        prims.append(Prim("send", send=slots[0], base=theirs + chunk, src=source))
-        prims.append(Prim("recvReduceCopy", recv=slots[1], base=own + chunk, src=source))
-    return prims
+@dataclass(frozen=True, slots=True)
+class _Cube:
+    """One channel: ``members[label]`` is the position that plays a label of the cube, and ends with that part.
+
+    `fine` is the size of the smallest part in a loop [bytes].
+    """
+
+    plan: Plan
+    part: Part
+    members: list[int]
+    fine: int
+
+    def program(
+        self, position: int, prims: list[Prim], pipes: Sequence[int], parts: int, **fields: Any
+    ) -> None:
+        """Let a position run primitives whose chunks are so many parts of a loop; flags are free."""
+        coarse = len(self.members) // parts
+        self.plan.program(
+            position,
+            self.part,
+            prims,
+            pipes,
+            nchunks=parts,
+            chunk_bytes=self.fine * coarse,
+            align=ALIGN * coarse,
+            fixed_div=2 if any(prim.sync for prim in prims) else 1,
+            **fields,
+        )
+
+    def exchange(self, label: int, distance: int, step: tuple[int, int], pipes: list[int]) -> None:
+        """Write step `step[0]` of `step[1]` of a label; `pipes` are those to and from the partner, flags in and out."""
+        number, count = step
+        parts = len(self.members) // distance
+        own, theirs = label // distance, (label // distance) ^ 1
+        halving = number < count // 2
+        source: Buffer = "input" if pipes[2] < 0 and halving else "output"
+        if halving:
+            prims = [
+                Prim("send", send=0, base=theirs, src=source),
+                Prim("recvReduceCopy", recv=1, base=own, src=source),
+            ]
+        else:
+            prims = [
+                Prim("send", send=0, base=own, src="output"),
+                Prim("recv", recv=1, base=theirs),
+            ]
+        used = pipes[:2]
+        if pipes[2] >= 0:
+            prims.insert(0, Prim("waitSignal", recv=len(used), sync=True))
+            used.append(pipes[2])
+        if pipes[3] >= 0:
+            prims.append(Prim("signal", send=len(used), sync=True))
+            used.append(pipes[3])
+        self.program(self.members[label], prims, used, parts, sm=int(number == 0))
+
+    def fold(self, extra: int, partner: int, flags: tuple[int, int]) -> None:
+        """Write the ways of an extra position's data to its partner and back."""
+        into, back = (
+            self.plan.connect(*ends, self.part.channel)
+            for ends in ((extra, partner), (partner, extra))
+        )
+        whole = [Prim("send", send=0), Prim("recv", recv=1)]
+        self.program(extra, whole, (into, back), 1, name="butterfly/extra")
+        prims = [Prim("recvReduceCopy", recv=0), Prim("signal", send=1, sync=True)]
+        self.program(partner, prims, (into, flags[0]), 1, sm=0, name="butterfly/fold")
+        prims = [Prim("waitSignal", recv=1, sync=True), Prim("send", send=0, src="output")]
+        self.program(partner, prims, (back, flags[1]), 1, sm=0, name="butterfly/unfold")
 
 
-def _double(position: int, distance: int, slots: tuple[int, int]) -> list[Prim]:
-    """Send the own half chunk by chunk and receive the partner's."""
-    theirs, own = _half(position ^ distance, distance), _half(position, distance)
-    prims = []
-    for chunk in range(distance):
-        prims.append(Prim("send", send=slots[0], base=own + chunk, src="output"))
-        prims.append(Prim("recv", recv=slots[1], base=theirs + chunk))
-    return prims
+def _members(bits: int, first: int) -> list[int]:
+    """Return the position of every label: the bits of a label turned by `first` places."""
+    mask = (1 << bits) - 1
+    return [(label << first | label >> (bits - first)) & mask for label in range(1 << bits)]
 
 
-def _core(
-    plan: Plan,
-    part: Part,
-    position: int,
-    pipes: dict[tuple[int, int], int],
-    fold: tuple[int, int] | None,
-) -> None:
-    """Write a core position's program; `fold` are the connections from and to its extra rank, if any."""
-    distances = sorted({distance for _, distance in pipes})
-    used: list[int] = []
-    slots = {}
-    for distance in distances:
-        used += [pipes[position, distance], pipes[position ^ distance, distance]]
-        slots[distance] = (len(used) - 2, len(used) - 1)
-    chunks = 1 << len(distances)
-    prims: list[Prim] = []
-    if fold is not None:
-        prims.append(Prim("recvReduceCopy", recv=len(used), step=1, repeat=chunks))
-    source: Buffer = "input" if fold is None else "output"
-    for distance in reversed(distances):
-        prims += _halve(position, distance, slots[distance], source)
-        source = "output"
-    for distance in distances:
-        prims += _double(position, distance, slots[distance])
-    if fold is not None:
-        prims.append(Prim("send", send=len(used) + 1, step=1, repeat=chunks, src="output"))
-    plan.program(position, part, prims, [*used, *(fold or ())], nchunks=chunks)
+def _write(cube: _Cube, extras: dict[int, int]) -> None:
+    """Write a channel's programs; `extras` are the positions that fold into others, by their partner."""
+    plan, channel, members = cube.plan, cube.part.channel, cube.members
+    halves = [1 << bit for bit in range(len(members).bit_length() - 1)]
+    distances = [*reversed(halves), *halves]
+    count = len(distances)
+    pipes = [
+        [
+            plan.connect(position, members[label ^ distance], channel)
+            for label, position in enumerate(members)
+        ]
+        for distance in distances
+    ]
+    for label, position in enumerate(members):
+        folds = position in extras
+        flags = [-1] * (count + 1)
+        for number in range(0 if folds else 1, count + folds):
+            flags[number] = plan.connect(position, position, channel, kind="flag")
+        if folds:
+            cube.fold(extras[position], position, (flags[0], flags[count]))
+        for number, distance in enumerate(distances):
+            both = pipes[number]
+            ends = [both[label], both[label ^ distance], *flags[number : number + 2]]
+            cube.exchange(label, distance, (number, count), ends)
 
 
 def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write folding, halving, doubling and unfolding for any number of ranks."""
-    core = 1 << (plan.size.bit_length() - 1)
-    distances = [1 << bit for bit in range(core.bit_length() - 1)]
+    bits = plan.size.bit_length() - 1
+    count, channels = 1 << bits, plan.call.channels
+    extras = range(count, plan.size)
+    largest = plan.shape.chunk_bytes // (count if extras else count // 2)
+    fine = max(ALIGN, largest // ALIGN * ALIGN)
     for part in plan.parts():
-        channel = part.channel
-        pipes = {
-            (position, distance): plan.connect(position, position ^ distance, channel)
-            for distance in distances
-            for position in range(core)
-        }
-        for position in range(core):
-            fold = None
-            extra = position + core
-            if extra < plan.size:
-                fold = (
-                    plan.connect(extra, position, channel),
-                    plan.connect(position, extra, channel),
-                )
-                prims = [
-                    Prim("send", send=0, step=1, repeat=core),
-                    Prim("recv", recv=1, step=1, repeat=core),
-                ]
-                plan.program(extra, part, prims, fold, nchunks=core, name="butterfly/extra")
-            _core(plan, part, position, pipes, fold)
+        members = _members(bits, in_turn(bits, part.channel, channels)[0])
+        partners = in_turn(count, part.channel, channels)
+        _write(
+            _Cube(plan, part, members, fine),
+            dict(zip(partners, extras, strict=False)),
+        )

@@ -17,7 +17,18 @@ __all__ = [
     "connect_ring",
     "connect_tree",
     "hop_fields",
+    "in_turn",
 ]
+
+
+def in_turn(count: int, channel: int, channels: int) -> list[int]:
+    """Return 0 .. `count` - 1, begun somewhere else by every channel.
+
+    The channels of a rank that visit their peers in this order are spread over all of them at any time, and so are
+    those that visit one rank. On direct meshes a link carries nothing while no channel visits the peer behind it.
+    """
+    first = channel * count // channels if channels < count else channel % max(1, count)
+    return [(first + index) % count for index in range(count)]
 
 
 def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) -> list[Prim]:

@@ -2,25 +2,33 @@
 
 **Hardware**: the small-message kernels of TensorRT-LLM, vLLM and MSCCL++, and NCCL's
 symmetric-memory kernels, in which every GPU talks to every other at once through a full crossbar.
-**Model**: per rank and channel a program that sends to all peers in turn, starting with the next
-one, and one that receives. All ranks reduce in the order of the group, so every rank gets the same
-bits. **Not modelled**: stores to several peers in one instruction loop; the primitives are done one
-after another. **Parameters**: `Shape`.
+**Model**: per rank and channel a program that sends to all peers in turn, and one that receives in
+the order in which the peers send. Each channel begins with another peer, so all links of a mesh work
+at the same time. A chunk that one rank reduces for all (two-shot, reduce-scatter) is reduced in that
+order, the order of arrival. In a one-shot every rank reduces for itself, so all ranks take the ranks in
+the same order, which begins with another rank in every channel: all get the same bits. **Not modelled**:
+stores to several peers in one instruction loop; the primitives are done one after another.
+**Parameters**: `Shape`.
+
+Orders are fixed by rank, channel and number of channels: a run is repeatable to the bit, but sums of floating-point
+numbers differ in their last bits between algorithms, numbers of channels and sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusim.collectives.common import connect_all
+from clusim.collectives.common import connect_all, in_turn
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
-from clusim.schedule.ir import Mode, Prim
+from clusim.schedule.ir import Buffer, Mode, Prim
 
 __all__ = [
+    "all_hops",
+    "reduce_arrivals",
     "reduce_in_order",
+    "source_order",
     "write_all_gather",
     "write_oneshot",
     "write_reduce_scatter",
@@ -28,86 +36,104 @@ __all__ = [
 ]
 
 
-def others(position: int, size: int) -> list[int]:
-    """Return the other positions, starting with the next one."""
-    return [(position + hop) % size for hop in range(1, size)]
+def all_hops(size: int, channel: int, channels: int) -> list[int]:
+    """Return the distances to all other positions, in the order in which a channel visits them."""
+    return [1 + index for index in in_turn(size - 1, channel, channels)]
 
 
-def reduce_in_order(size: int, position: int, base: int, coef: int) -> list[Prim]:
-    """Return primitives that reduce a chunk of all ranks, in group order, into the output.
+def source_order(size: int, channel: int, channels: int) -> list[int]:
+    """Return all positions in the order in which every rank reduces their data on a channel."""
+    return in_turn(size, channel, channels)
 
-    The data of rank ``p`` come over connection ``p`` without the own one; the own data are the input.
+
+def reduce_in_order(order: list[int], position: int) -> list[Prim]:
+    """Return primitives that reduce a chunk of all ranks, in a given order, into the output.
+
+    The data of the other ranks come over connections 0, 1, ... in the same order; the own data are the input.
     """
+    own = order.index(position)
     prims = []
-    for source in range(size):
-        slot = source - (source > position)
-        if source == position:
-            prim = Prim("copy" if source == 0 else "reduce")
-        elif source == 0:
-            prim = Prim("recvCopy", recv=slot)
-        else:
-            prim = Prim("recvReduceCopy", recv=slot, src="output")
-        prims.append(replace(prim, base=base, coef=coef))
+    if own > 1:
+        prims.append(Prim("recvCopy", recv=0))
+    source: Buffer = "output" if own > 1 else "input"
+    for slot in range(len(prims), len(order) - 1):
+        if slot == own > 1:
+            prims.append(Prim("reduce"))
+        prims.append(Prim("recvReduceCopy", recv=slot, src=source))
+        source = "output"
+    if own == len(order) - 1 > 1:
+        prims.append(Prim("reduce"))
     return prims
 
 
-def _send_own(
-    plan: Plan, part: Part, pipes: dict[tuple[int, int], int], position: int, prim: Prim
-) -> None:
-    """Write the program that sends to every other position, next first; `prim` says what."""
-    targets = others(position, plan.size)
-    prims = [replace(prim, send=slot) for slot in range(len(targets))]
-    plan.program(position, part, prims, [pipes[position, target] for target in targets])
+def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim]:
+    """Return primitives that add what comes over connections 0 .. `count` - 1 to the own data, in this order.
+
+    With `send` the last one also sends the result over that connection.
+    """
+    prims = []
+    for slot in range(count):
+        source: Buffer = "output" if slot else "input"
+        if send is not None and slot == count - 1:
+            prims.append(
+                Prim("recvReduceCopySend", recv=slot, send=send, base=base, coef=1, src=source)
+            )
+        else:
+            prims.append(Prim("recvReduceCopy", recv=slot, base=base, coef=1, src=source))
+    return prims
 
 
 def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody sends everything to everybody and reduces by itself."""
+    size, channels = plan.size, plan.call.channels
+    send = [Prim("send", send=slot) for slot in range(size - 1)]
     for part in plan.parts():
-        pipes = connect_all(plan, range(plan.size), range(plan.size), part.channel)
-        for position in range(plan.size):
-            _send_own(plan, part, pipes, position, Prim("send", send=0))
-            own = [pipes[source, position] for source in range(plan.size) if source != position]
-            prims = reduce_in_order(plan.size, position, 0, 0)
-            plan.program(position, part, prims, own, sm=0, name="oneshot/reduce")
+        pipes = connect_all(plan, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, channels)
+        order = source_order(size, part.channel, channels)
+        for position in range(size):
+            out = [pipes[position, (position + hop) % size] for hop in hops]
+            plan.program(position, part, send, out, name="oneshot/send")
+            into = [pipes[source, position] for source in order if source != position]
+            prims = reduce_in_order(order, position)
+            plan.program(position, part, prims, into, sm=0, name="oneshot/reduce")
 
 
 def _exchange(plan: Plan, part: Part, mode: Mode, *, gather: bool) -> None:
     """Write a direct reduce-scatter of the chunks, followed by a direct all-gather if asked for."""
-    size = plan.size
+    size, last = plan.size, plan.size - 1
+    hops = all_hops(size, part.channel, plan.call.channels)
     first = connect_all(plan, range(size), range(size), part.channel)
     second = connect_all(plan, range(size), range(size), part.channel) if gather else {}
+    scatter = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
+    reduce = reduce_arrivals(last, 0, last if gather else None)
+    if gather:
+        spread = Prim("send", send=last, coef=1, src="output")
+        reduce += [replace(spread, send=last + slot) for slot in range(1, last)]
     for position in range(size):
-        targets = others(position, size)
         common: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": mode}
-        send = [Prim("send", send=slot, base=slot + 1, coef=1) for slot in range(size - 1)]
-        plan.program(
-            position,
-            part,
-            send,
-            [first[position, peer] for peer in targets],
-            name="direct/scatter",
-            **common,
-        )
-        pipes = [first[peer, position] for peer in range(size) if peer != position]
-        prims = reduce_in_order(size, position, 0, 1)
+        out = [first[position, (position + hop) % size] for hop in hops]
+        plan.program(position, part, scatter, out, name="direct/scatter", **common)
+        pipes = [first[(position - hop) % size, position] for hop in hops]
         if gather:
-            pipes += [second[position, peer] for peer in targets]
-            prims += [
-                Prim("send", send=size - 1 + slot, coef=1, src="output") for slot in range(size - 1)
-            ]
-        plan.program(position, part, prims, pipes, name="direct/reduce", sm=0, **common)
+            pipes += [second[position, (position + hop) % size] for hop in hops]
+        plan.program(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
         if gather:
-            _collect(plan, part, second, position, mode)
+            _collect(plan, part, second, hops, position, mode)
 
 
 def _collect(
-    plan: Plan, part: Part, pipes: dict[tuple[int, int], int], position: int, mode: Mode
+    plan: Plan,
+    part: Part,
+    pipes: dict[tuple[int, int], int],
+    hops: list[int],
+    position: int,
+    mode: Mode,
 ) -> None:
-    """Write the program that receives every other position's chunk, the previous one's first."""
+    """Write the program that receives every other position's chunk in the order in which they send."""
     size = plan.size
-    sources = [(position - hop) % size for hop in range(1, size)]
-    prims = [Prim("recv", recv=slot, base=-slot - 1, coef=1) for slot in range(size - 1)]
-    own = [pipes[source, position] for source in sources]
+    prims = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
+    own = [pipes[(position - hop) % size, position] for hop in hops]
     plan.program(
         position,
         part,
@@ -136,13 +162,14 @@ def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
 def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-gather in one step."""
     size = plan.size
+    prims = [Prim("copySend", send=0, coef=1)]
+    prims += [Prim("send", send=slot, coef=1) for slot in range(1, size - 1)]
     for part in plan.parts(blocked=True):
         pipes = connect_all(plan, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, plan.call.channels)
         for position in range(size):
-            own: Sequence[int] = [pipes[position, peer] for peer in others(position, size)]
-            prims = [Prim("copySend", send=0, coef=1)]
-            prims += [Prim("send", send=slot, coef=1) for slot in range(1, size - 1)]
+            out = [pipes[position, (position + hop) % size] for hop in hops]
             plan.program(
-                position, part, prims, own, rotation=position, nchunks=size, mode="blocked"
+                position, part, prims, out, rotation=position, nchunks=size, mode="blocked"
             )
-            _collect(plan, part, pipes, position, "blocked")
+            _collect(plan, part, pipes, hops, position, "blocked")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypedDict, Unpack
 
 from clusim.collectives.machines import find_layout
+from clusim.collectives.orders import direct_links
 from clusim.collectives.registry import REGISTRY, Algorithm
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
@@ -76,6 +78,10 @@ def _find(name: str, algorithm: str | None) -> tuple[str, str, Algorithm]:
     return operation, chosen, REGISTRY[operation, chosen]
 
 
+MOST_CHANNELS = 64
+"""Most channels of a collective."""
+
+
 MESSAGE_CHANNELS = 8
 """Most channels of messages between machines (NCCL halves them until those of all peers fit)."""
 
@@ -93,7 +99,16 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
         most = max(len(own) for own in layout.machines)
         return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // most))
     rails = max(1, len(layout.live))
-    return max(channels, min(64, -(-channels // rails) * rails))
+    return max(channels, min(MOST_CHANNELS, -(-channels // rails) * rails))
+
+
+def _side_by_side(channels: int, fabric: Fabric, ranks: Sequence[int]) -> int:
+    """Return the default channels of an algorithm with many peers: on a direct mesh at least one per neighbour.
+
+    A channel is with one peer at a time, and only the link to it carries data.
+    """
+    ends = Counter(end for a, b, _ in direct_links(fabric, ranks) for end in (a, b))
+    return max(channels, min(MOST_CHANNELS, max(ends.values(), default=0)))
 
 
 def make_call(
@@ -116,6 +131,8 @@ def make_call(
     channels = options.get("channels")
     if channels is None:
         channels = fabric.num_channels(algorithm.channels or name) if fabric else 1
+        if fabric and algorithm.many_peers:
+            channels = _side_by_side(channels, fabric, ranks)
         channels = _over_machines(channels, fabric, ranks, algorithm.channels or name)
         if algorithm.drop_channels:
             channels = default_channels(bytes, channels, protocol, len(ranks))

@@ -2,12 +2,13 @@
 
 **Hardware**: NCCL builds ``ncclGather`` and ``ncclScatter`` from send/recv between the root and
 everybody. **Model**: one program per rank and channel; the root serves its peers in turn, chunk by
-chunk. **Not modelled**: trees of binomial gathers. **Parameters**: `Shape`.
+chunk, and begins with another one on every channel. **Not modelled**: trees of binomial gathers.
+**Parameters**: `Shape`.
 """
 
 from __future__ import annotations
 
-from clusim.collectives.direct import others
+from clusim.collectives.direct import all_hops
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
@@ -16,24 +17,22 @@ __all__ = ["write_gather", "write_scatter"]
 
 
 def _write(plan: Plan, *, to_root: bool) -> None:
-    root = plan.call.ranks.index(plan.call.root)
-    peers = others(root, plan.size)
+    root, size = plan.call.ranks.index(plan.call.root), plan.size
     for part in plan.parts(blocked=True):
         pipes = []
         prims = [Prim("copy", coef=1)]
-        for slot, peer in enumerate(peers):
+        for slot, hop in enumerate(all_hops(size, part.channel, plan.call.channels)):
+            peer = (root + hop) % size
             if to_root:
                 pipes.append(plan.connect(peer, root, part.channel))
-                prims.append(Prim("recv", recv=slot, base=slot + 1, coef=1))
+                prims.append(Prim("recv", recv=slot, base=hop, coef=1))
                 own = Prim("send", send=0, coef=1)
             else:
                 pipes.append(plan.connect(root, peer, part.channel))
-                prims.append(Prim("send", send=slot, base=slot + 1, coef=1))
+                prims.append(Prim("send", send=slot, base=hop, coef=1))
                 own = Prim("recv", recv=0, coef=1)
-            plan.program(
-                peer, part, [own], pipes[-1:], rotation=peer, nchunks=plan.size, mode="blocked"
-            )
-        plan.program(root, part, prims, pipes, rotation=root, nchunks=plan.size, mode="blocked")
+            plan.program(peer, part, [own], pipes[-1:], rotation=peer, nchunks=size, mode="blocked")
+        plan.program(root, part, prims, pipes, rotation=root, nchunks=size, mode="blocked")
 
 
 def write_gather(plan: Plan, fabric: Fabric | None) -> None:

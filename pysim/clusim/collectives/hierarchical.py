@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from clusim.collectives.direct import reduce_in_order
+from clusim.collectives.direct import all_hops, reduce_arrivals
 from clusim.collectives.machines import even_layout
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
@@ -32,6 +32,8 @@ class Local:
         The machine's positions; their index is `l`.
     pieces : int
         Pieces of a part, which pass in the order `order`.
+    hops : list of int
+        Distances to the machine's other ranks, in the order in which they are visited.
     """
 
     def __init__(
@@ -39,10 +41,11 @@ class Local:
     ) -> None:
         self.plan, self.part, self.positions = plan, part, positions
         self.pieces, self.order, self.size = pieces, order, len(positions)
+        self.hops = all_hops(self.size, part.channel, plan.call.channels)
 
-    def shared(self, name: str, index: int, make: Callable[[], list[Prim]]) -> int:
-        """Return the template called `name` of the rank number `index`; channels and machines share it."""
-        key = (name, index, self.size, *self.order)
+    def shared(self, name: str, make: Callable[[], list[Prim]]) -> int:
+        """Return the template called `name`; ranks, machines and channels with the same hops share it."""
+        key = (name, *self.hops, -1, *self.order)
         return self.plan.shared_template(key, name, make, self.nchunks)
 
     @property
@@ -79,60 +82,62 @@ class Local:
         return self.plan.connect(own, own, self.part.channel, kind="flag")
 
     def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
-        """Send every rank its part, reduce the own one in rank order, and signal each finished piece."""
-        size = self.size
+        """Send every rank its part, reduce the own one in the order of arrival, and signal each finished piece."""
+        size, count = self.size, self.size - 1
 
         def send() -> list[Prim]:
             return [
-                Prim("send", send=slot, base=(slot + 1) * self.pieces + piece, coef=1)
+                Prim("send", send=slot, base=hop * self.pieces + piece, coef=1)
                 for piece in self.order
-                for slot in range(size - 1)
+                for slot, hop in enumerate(self.hops)
             ]
 
-        def reduce(index: int) -> list[Prim]:
+        def reduce() -> list[Prim]:
             prims: list[Prim] = []
             for piece in self.order:
-                prims += reduce_in_order(size, index, piece, 1)
-                prims.append(Prim("signal", send=size - 1, base=piece, coef=1))
+                if not count:
+                    prims.append(Prim("copy", base=piece, coef=1))
+                prims += reduce_arrivals(count, piece)
+                prims.append(Prim("signal", send=count, base=piece, coef=1))
             return prims
 
         for index in range(size):
-            if size > 1:
-                out = [pipes[index, (index + hop) % size] for hop in range(1, size)]
-                template = self.shared(f"{name}/scatter", 0, send)
+            if count:
+                out = [pipes[index, (index + hop) % size] for hop in self.hops]
+                template = self.shared(f"{name}/scatter", send)
                 self.program(index, template, out, f"{name}/scatter", sm=1)
-            into = [pipes[peer, index] for peer in range(size) if peer != index]
-            template = self.shared(f"{name}/reduce", index, partial(reduce, index))
-            self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=size == 1)
+            into = [pipes[(index - hop) % size, index] for hop in self.hops]
+            template = self.shared(f"{name}/reduce", reduce)
+            self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=not count)
 
     def spread(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
         """Send each piece of the own part, once it is signalled, to all others, and receive theirs."""
-        size, order = self.size, [self.order[-1], *self.order[:-1]]
+        size, count, order = self.size, self.size - 1, [self.order[-1], *self.order[:-1]]
 
         def send() -> list[Prim]:
             prims: list[Prim] = []
             for piece in order:
-                prims.append(Prim("waitSignal", recv=size - 1, base=piece, coef=1))
+                prims.append(Prim("waitSignal", recv=count, base=piece, coef=1))
                 prims += [
                     Prim("send", send=slot, base=piece, coef=1, src="output")
-                    for slot in range(size - 1)
+                    for slot in range(count)
                 ]
             return prims
 
         def collect() -> list[Prim]:
             return [
-                Prim("recv", recv=slot, base=piece - (slot + 1) * self.pieces, coef=1)
+                Prim("recv", recv=slot, base=piece - hop * self.pieces, coef=1)
                 for piece in order
-                for slot in range(size - 1)
+                for slot, hop in enumerate(self.hops)
             ]
 
         for index in range(size):
-            out = [pipes[index, (index + hop) % size] for hop in range(1, size)]
-            template = self.shared(f"{name}/spread", 0, send)
+            out = [pipes[index, (index + hop) % size] for hop in self.hops]
+            template = self.shared(f"{name}/spread", send)
             self.program(index, template, [*out, flags[index]], f"{name}/spread")
-            if size > 1:
-                into = [pipes[(index - hop) % size, index] for hop in range(1, size)]
-                template = self.shared(f"{name}/collect", 0, collect)
+            if count:
+                into = [pipes[(index - hop) % size, index] for hop in self.hops]
+                template = self.shared(f"{name}/collect", collect)
                 self.program(index, template, into, f"{name}/collect")
 
 
@@ -178,6 +183,6 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
             for index in range(size if count > 1 else 0):
                 before = pipes[(machine - 1) % count, index]
                 ends = [before, pipes[machine, index], ready[index], done[index]]
-                ring = local.shared("hierarchical/ring", 0, partial(_ring_prims, order))
+                ring = local.shared("hierarchical/ring", partial(_ring_prims, order))
                 local.program(index, ring, ends, "hierarchical/ring")
             local.spread(second, done, "hierarchical")

@@ -12,7 +12,12 @@ the fabric's protocol ``ll``.
 from __future__ import annotations
 
 from clusim.collectives.common import connect_all
-from clusim.collectives.direct import others, reduce_in_order
+from clusim.collectives.direct import (
+    all_hops,
+    reduce_arrivals,
+    reduce_in_order,
+    source_order,
+)
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import CollectiveCall, Prim
@@ -43,16 +48,20 @@ def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody pushes everything to everybody."""
-    size = plan.size
+    size, channels = plan.size, plan.call.channels
+    push = [Prim("send", send=slot) for slot in range(size - 1)]
     for part in plan.parts():
         pipes = connect_all(plan, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, channels)
+        order = source_order(size, part.channel, channels)
         for position in range(size):
-            push = [Prim("send", send=slot) for slot in range(size - 1)]
-            out = [pipes[position, peer] for peer in others(position, size)]
+            out = [pipes[position, (position + hop) % size] for hop in hops]
             plan.program(position, part, push, out, name="oneshot-ll/push", fixed_div=size - 1)
-            into = [pipes[peer, position] for peer in range(size) if peer != position]
-            poll = reduce_in_order(size, position, 0, 0)
-            plan.program(position, part, poll, into, sm=0, fixed_div=size, name="oneshot-ll/reduce")
+            into = [pipes[peer, position] for peer in order if peer != position]
+            poll = reduce_in_order(order, position)
+            plan.program(
+                position, part, poll, into, sm=0, fixed_div=len(poll), name="oneshot-ll/reduce"
+            )
 
 
 def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
@@ -72,8 +81,10 @@ def _two_steps(
     second: dict[tuple[int, int], int],
 ) -> None:
     """Write a rank's three programs: push everybody's chunk, reduce the own one and push it, take the results."""
-    size = plan.size
-    peers = others(position, size)
+    size, last = plan.size, plan.size - 1
+    hops = all_hops(size, part.channel, plan.call.channels)
+    ahead = [(position + hop) % size for hop in hops]
+    behind = [(position - hop) % size for hop in hops]
 
     def program(prims: list[Prim], pipes: list[int], name: str, sm: int, shared: int) -> None:
         plan.program(
@@ -88,11 +99,11 @@ def _two_steps(
             name=f"twoshot-ll/{name}",
         )
 
-    push = [Prim("send", send=slot, base=slot + 1, coef=1) for slot in range(size - 1)]
-    program(push, [first[position, peer] for peer in peers], "push", 1, size - 1)
-    pipes = [first[peer, position] for peer in range(size) if peer != position]
-    pipes += [second[position, peer] for peer in peers]
-    spread = [Prim("send", send=size - 1 + s, coef=1, src="output") for s in range(size - 1)]
-    program([*reduce_in_order(size, position, 0, 1), *spread], pipes, "reduce", 0, size)
-    take = [Prim("recv", recv=slot, base=slot + 1, coef=1) for slot in range(size - 1)]
-    program(take, [second[peer, position] for peer in peers], "take", 0, size - 1)
+    push = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
+    program(push, [first[position, peer] for peer in ahead], "push", 1, last)
+    pipes = [first[peer, position] for peer in behind]
+    pipes += [second[position, peer] for peer in ahead]
+    spread = [Prim("send", send=last + slot, coef=1, src="output") for slot in range(last)]
+    program([*reduce_arrivals(last, 0), *spread], pipes, "reduce", 0, last)
+    take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
+    program(take, [second[peer, position] for peer in behind], "take", 0, last)

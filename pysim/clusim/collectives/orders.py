@@ -343,7 +343,7 @@ def _machine_trees(fabric: Fabric, layout: Layout, channels: int, root: int | No
     pair = double_binary_trees(len(layout.machines))
     if root is not None:
         home = next(m for m, own in enumerate(layout.machines) if root in own)
-        pair = (_rooted(pair[0], home), _rooted(pair[1], home))
+        pair = _rooted_trees(len(layout.machines), home)
     return [
         _machine_tree(layout, rail, parts, pair[0 if c < (channels + 1) // 2 else 1], root)
         for c, (rail, parts) in enumerate(_passages(fabric, layout, channels))
@@ -387,13 +387,22 @@ def _chain(ring: Ring) -> Tree:
     return Tree(tuple(parents), tuple(edges))
 
 
-def _rooted(tree: Tree, root: int) -> Tree:
-    """Return the tree with its labels shifted so that `root` is its root."""
-    size, shift = len(tree.parents), root - tree.root
-    parents = [-1] * size
-    for node, parent in enumerate(tree.parents):
-        parents[(node + shift) % size] = -1 if parent < 0 else (parent + shift) % size
-    return Tree(tuple(parents))
+def _rooted_trees(size: int, root: int) -> tuple[Tree, Tree]:
+    """Return two binary trees with the same root; nearly every other position is a leaf of one of them.
+
+    In the second the other positions have moved up by one place, so that leaves become forks.
+    """
+    first, second = [-1] * size, [-1] * size
+
+    def place(node: int, turn: int) -> int:
+        moved = (node - 1 + turn) % (size - 1) + 1 if node else 0
+        return (moved + root) % size
+
+    for node in range(1, size):
+        parent = _binary_parent(node, size)
+        first[place(node, 0)] = place(parent, 0)
+        second[place(node, 1)] = place(parent, 1)
+    return Tree(tuple(first)), Tree(tuple(second))
 
 
 def find_trees(
@@ -412,5 +421,5 @@ def find_trees(
         return [_chain(ring if root is None else ring.rotated(root)) for ring in rings]
     pair = double_binary_trees(len(ranks))
     if root is not None:
-        pair = (_rooted(pair[0], root), _rooted(pair[1], root))
+        pair = _rooted_trees(len(ranks), root)
     return [pair[0 if channel < (channels + 1) // 2 else 1] for channel in range(channels)]

@@ -47,6 +47,9 @@ class Algorithm:
         Key of the default channel count in `Fabric.channels`, if not the algorithm's name.
     drop_channels : bool
         Whether small sizes use fewer channels.
+    many_peers : bool
+        Whether a rank exchanges with many others at once, each channel with one at a time: on a direct mesh there is a
+        channel for every neighbour.
     rooted : bool
         Whether the operation has a root.
     protocols : tuple of str
@@ -57,6 +60,7 @@ class Algorithm:
     shape: Shaper
     channels: str = ""
     drop_channels: bool = True
+    many_peers: bool = False
     rooted: bool = False
     protocols: tuple[str, ...] = ()
 
@@ -92,8 +96,10 @@ def _tree(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return shape
 
 
-def _rooted(write: Writer, channels: str, shape: Shaper = _step) -> Algorithm:
-    return Algorithm(write, shape, channels=channels, rooted=True)
+def _rooted(
+    write: Writer, channels: str, shape: Shaper = _step, *, many_peers: bool = False
+) -> Algorithm:
+    return Algorithm(write, shape, channels=channels, rooted=True, many_peers=many_peers)
 
 
 def _blocks_nvls(write: Writer) -> Algorithm:
@@ -103,13 +109,14 @@ def _blocks_nvls(write: Writer) -> Algorithm:
 REGISTRY: dict[tuple[str, str], Algorithm] = {
     ("allreduce", "ring"): Algorithm(ring.write_allreduce, _ring),
     ("allreduce", "tree"): Algorithm(tree.write_allreduce, _tree),
-    ("allreduce", "oneshot"): Algorithm(direct.write_oneshot, _step),
-    ("allreduce", "twoshot"): Algorithm(direct.write_twoshot, _step),
+    ("allreduce", "oneshot"): Algorithm(direct.write_oneshot, _step, many_peers=True),
+    ("allreduce", "twoshot"): Algorithm(direct.write_twoshot, _step, many_peers=True),
     ("allreduce", "oneshot-ll"): Algorithm(
         lowlatency.write_oneshot,
         lowlatency.oneshot_shape,
         channels="oneshot",
         drop_channels=False,
+        many_peers=True,
         protocols=("ll",),
     ),
     ("allreduce", "twoshot-ll"): Algorithm(
@@ -117,6 +124,7 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
         lowlatency.twoshot_shape,
         channels="twoshot",
         drop_channels=False,
+        many_peers=True,
         protocols=("ll",),
     ),
     ("allreduce", "multimem"): Algorithm(
@@ -126,11 +134,13 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
         drop_channels=False,
         protocols=("simple",),
     ),
-    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step),
+    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step, many_peers=True),
     ("allreduce", "nvls"): Algorithm(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
     ),
-    ("allreduce", "hierarchical"): Algorithm(hierarchical.write_allreduce, _step, channels="ring"),
+    ("allreduce", "hierarchical"): Algorithm(
+        hierarchical.write_allreduce, _step, channels="ring", many_peers=True
+    ),
     ("allreduce", "sharp"): Algorithm(
         sharp.write_allreduce,
         sharp.sharp_shape,
@@ -142,17 +152,19 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
     ("allreduce", "driver"): Algorithm(naive.write_driver, _whole),
     ("reduce_scatter", "ring"): Algorithm(ring.write_reduce_scatter, _ring),
     ("reduce_scatter", "nvls"): _blocks_nvls(nvls.write_reduce_scatter),
-    ("reduce_scatter", "direct"): Algorithm(direct.write_reduce_scatter, _step),
+    ("reduce_scatter", "direct"): Algorithm(direct.write_reduce_scatter, _step, many_peers=True),
     ("all_gather", "ring"): Algorithm(ring.write_all_gather, _ring),
     ("all_gather", "nvls"): _blocks_nvls(nvls.write_all_gather),
-    ("all_gather", "direct"): Algorithm(direct.write_all_gather, _step),
+    ("all_gather", "direct"): Algorithm(direct.write_all_gather, _step, many_peers=True),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
     ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),
     ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),
     ("reduce", "tree"): _rooted(tree.write_reduce, "tree", _tree),
-    ("gather", "direct"): _rooted(gather.write_gather, "p2p"),
-    ("scatter", "direct"): _rooted(gather.write_scatter, "p2p"),
-    ("alltoall", "direct"): Algorithm(alltoall.write_alltoall, _step, channels="p2p"),
+    ("gather", "direct"): _rooted(gather.write_gather, "p2p", many_peers=True),
+    ("scatter", "direct"): _rooted(gather.write_scatter, "p2p", many_peers=True),
+    ("alltoall", "direct"): Algorithm(
+        alltoall.write_alltoall, _step, channels="p2p", many_peers=True
+    ),
     ("sendrecv", "direct"): Algorithm(p2p.write_sendrecv, _step, channels="p2p"),
     ("send", "direct"): Algorithm(p2p.write_send, _step, channels="p2p"),
     ("barrier", "dissemination"): Algorithm(barrier.write_barrier, _step, drop_channels=False),

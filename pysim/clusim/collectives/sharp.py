@@ -93,7 +93,7 @@ def _aggregate(local: Local, index: int, pipes: list[int], where: Buffer) -> Non
         Prim("aggregate", send=1, coef=1, src=where, dst=where),
         Prim("signal", send=2, coef=1),
     ]
-    template = local.shared(f"sharp/aggregate {where}", 0, lambda: prims)
+    template = local.shared(f"sharp/aggregate {where}", lambda: prims)
     local.program(index, template, pipes, "sharp/aggregate")
 
 
@@ -135,7 +135,7 @@ def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
         )
         copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
         ready = [pipes.ready[index, head] for head in heads]
-        template = local.shared("sharp/copy", 0, partial(list, copy))
+        template = local.shared("sharp/copy", partial(list, copy))
         local.program(index, template, ready, "sharp/scatter", sm=1)
         wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
         fetch = Prim("reduceLoad", send=size, coef=1, src="scratch", dst="scratch")
@@ -149,7 +149,7 @@ def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
         out = [pipes.done[index, member] for member in range(size)]
         _head(plan, local, index, prims, [*out, store, after], "sharp/spread")
         gather = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
-        template = local.shared("sharp/gather", 0, partial(list, gather))
+        template = local.shared("sharp/gather", partial(list, gather))
         local.program(index, template, [pipes.done[head, index] for head in heads], "sharp/gather")
 
 

@@ -1,0 +1,87 @@
+"""Every algorithm gives the defined result on every kind of fabric, in the order in which the machine completes it."""
+
+from __future__ import annotations
+
+import pytest
+
+import clusim
+from clusim.collectives import build
+from clusim.collectives.registry import REGISTRY
+from clusim.errors import InputError
+from clusim.schedule.dtypes import element
+from clusim.schedule.semantics import Executor
+from support.collective_laws import machine
+
+FABRICS = [
+    ("star:5", 1),
+    ("fully-connected:8", 1),
+    ("ring:6", 1),
+    ("a100x4-mesh", 1),
+    ("mi300x", 1),
+    ("dgx-1v", 1),
+    ("dgx-a100", 1),
+    ("dgx-h100", 1),
+    ("a100-pcie-x8", 1),
+    ("dgx-a100", 2),
+    ("dgx-h100", 2),
+]
+NEEDS = {
+    "sharp": {("dgx-a100", 2), ("dgx-h100", 2)},
+    "nvls": {("dgx-h100", 1)},
+    "multimem": {("dgx-h100", 1)},
+}
+"""Where switches reduce: those of a machine, or those between machines."""
+
+
+@pytest.mark.parametrize("fabric", FABRICS, ids=lambda fabric: f"{fabric[1]}x{fabric[0]}")
+@pytest.mark.parametrize("pair", list(REGISTRY), ids="/".join)
+def test_the_result_is_the_definition(fabric: tuple[str, int], pair: tuple[str, str]) -> None:
+    """A ragged size: no whole number of blocks, channels or chunks. Channels as the fabric has them."""
+    operation, algorithm = pair
+    size = 0 if operation == "barrier" else 200_004
+    ranks = (0, 1) if operation == "send" else None
+    if fabric not in NEEDS.get(algorithm, FABRICS):
+        with pytest.raises(InputError, match=algorithm):
+            build(machine(*fabric), operation, algorithm, size, ranks=ranks)
+        return
+    schedule = build(machine(*fabric), operation, algorithm, size, ranks=ranks)
+    result = clusim.simulate(machine(*fabric), schedule, verify=True, granularity=1024)
+    assert result.verified, result.verify_note
+
+
+SAME_BITS = [
+    "ring",
+    "tree",
+    "oneshot",
+    "twoshot",
+    "oneshot-ll",
+    "twoshot-ll",
+    "butterfly",
+    "driver",
+]
+
+
+@pytest.mark.parametrize("algorithm", SAME_BITS)
+@pytest.mark.parametrize("ranks", [3, 6, 8])
+def test_all_ranks_get_the_same_bits(algorithm: str, ranks: int) -> None:
+    """Float16 sums of random numbers differ with the order; each element is added in one order for all ranks."""
+    schedule = build(
+        ranks, "allreduce", algorithm, 20_006, channels=5, dtype="float16", redop="sum"
+    )
+    executor = Executor(schedule, data="random", seed=7)
+    executor.run(seed=3)
+    results = {executor.output(0, rank).tobytes() for rank in range(ranks)}
+    assert len(results) == 1
+
+
+def test_orders_and_with_them_last_bits_depend_on_algorithm_and_channels() -> None:
+    """What the documentation warns of; integers do not care."""
+    for dtype, distinct in (("float16", True), ("int32", False)):
+        results = set()
+        for algorithm, channels in (("ring", 1), ("twoshot", 1), ("twoshot", 4), ("oneshot", 4)):
+            size = 4000 * element(dtype).size_bytes
+            schedule = build(8, "allreduce", algorithm, size, channels=channels, dtype=dtype)
+            executor = Executor(schedule, data="random", seed=7)
+            executor.run()
+            results.add(executor.output(0, 0).tobytes())
+        assert (len(results) > 1) == distinct
