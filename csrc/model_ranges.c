@@ -17,7 +17,7 @@ enum rows_of { RANGE_TABLES(TABLE_ID) IN_groups, IN_paths, IN_mgroups, IN_vcs, I
 enum { NUM_TABLES = IN_groups };
 
 typedef struct field {
-    const char *name; /* NULL: the row is a plain number */
+    char name[24]; /* empty: the row is a plain number */
     enum rows_of table, into;
     size_t offset;
     uint32_t width, count; /* bytes of an element, and elements */
@@ -34,7 +34,7 @@ enum { NONE_TOO = 1, END_TOO = 2 };
      count,   sign,   (flag) & NONE_TOO, (flag) & END_TOO,       lo,                               \
      hi},
 #define VALUE_ROW(t, type, width, count, sign, lo, hi, into, flag)                                 \
-    {NULL, IN_##t, IN_##into, 0, width, count, sign, (flag) & NONE_TOO, (flag) & END_TOO, lo, hi},
+    {"", IN_##t, IN_##into, 0, width, count, sign, (flag) & NONE_TOO, (flag) & END_TOO, lo, hi},
 static const field fields[] = {RANGE_FIELDS(FIELD_ROW, VALUE_ROW)};
 
 typedef struct rows {
@@ -68,9 +68,9 @@ typedef struct misfit {
 static int refuse_field(clusim_error *e, const field *f, const rows *tables, misfit m) {
     char where[80], number[24];
     const char *name = f->name;
-    if (name && strcmp(name, "template_") == 0) name = "template"; /* a keyword elsewhere */
+    if (strcmp(name, "template_") == 0) name = "template"; /* a keyword elsewhere */
     snprintf(where, sizeof where, "%s[%" PRIu64 "]%s%s", tables[f->table].name, m.row,
-             name ? "." : "", name ? name : "");
+             name[0] ? "." : "", name);
     snprintf(number, sizeof number, f->is_signed ? "%" PRId64 : "%" PRIu64, m.value);
     if (f->into != IN_nothing && m.hi == UINT64_MAX) {
         snprintf(e->message, sizeof e->message, "%s: %s; there are no %s", where, number,

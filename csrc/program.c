@@ -397,7 +397,9 @@ static void finish_slice(clusim_sim *s, const view *v) {
     record(s, v->id, v->state->seq++);
     uint32_t k = v->image->slots_per_slice;
     if (v->recv != NONE) {
-        s->conns[v->recv].consumed += k;
+        conn_state *c = &s->conns[v->recv];
+        c->consumed += k; /* more than there were, if two received the same */
+        if (UNLIKELY(c->consumed > c->tail_visible)) sim_beyond(s, BEYOND_CONNECTION, v->recv);
         int64_t at = s->now_ps + s->model->image.conns[v->recv].head_ps;
         sim_event(s, at, EV_HEAD, k, v->recv);
     }

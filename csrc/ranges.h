@@ -13,7 +13,7 @@
 #define RANGE_OFFSET_END (UINT64_C(1) << 62)     /* places of chunks in a buffer [bytes] */
 #define RANGE_SLICES_END (UINT64_C(1) << 32)     /* slices of an instance */
 #define RANGE_OWED_256_END (UINT64_C(1) << 62)   /* control bytes owed by a wire [1/256 byte] */
-#define RANGE_SLOW_LEAST 16 /* of a factor, in 1/1024 */
+#define RANGE_SLOW_LEAST 16
 #define RANGE_SLOW_MOST 16777216
 #define RANGE_NVC_LEAST 1
 #define RANGE_NVC_MOST 8
@@ -48,13 +48,13 @@
     T(succ, num_succ, 0, UINT64_C(4294967294)) \
     T(sources, num_sources, 0, UINT64_C(2147483647)) \
     T(messages, num_messages, 0, UINT64_C(4294967294)) \
-    T(faults, num_faults, 0, UINT64_C(16777215)) \
+    T(faults, num_faults, 0, UINT64_C(16777215))
 
 /* O(offsets, table they cut) */
 #define RANGE_OFFSETS(O) \
     O(group_off, group_wires) \
     O(path_off, path_wires) \
-    O(mgroup_off, mgroup_members) \
+    O(mgroup_off, mgroup_members)
 
 /* F(table, struct, member, bytes, elements, sign, lowest, highest, points into, flag);
  * V: of tables of plain numbers, without a member. */
@@ -227,7 +227,7 @@
     F(faults, clusim_fault, num, 8, 1, PLAIN, INT64_C(0), UINT64_C(1073741823), nothing, 0) \
     F(faults, clusim_fault, den, 8, 1, PLAIN, INT64_C(0), UINT64_C(1073741823), nothing, 0) \
     F(faults, clusim_fault, kind, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(faults, clusim_fault, index, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(faults, clusim_fault, index, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0)
 
 /* clang-format on */
 

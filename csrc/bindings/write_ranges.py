@@ -34,7 +34,7 @@ HEAD = """\
 #define RANGE_OFFSET_END (UINT64_C(1) << {offset})     /* places of chunks in a buffer [bytes] */
 #define RANGE_SLICES_END (UINT64_C(1) << {slices})     /* slices of an instance */
 #define RANGE_OWED_256_END (UINT64_C(1) << {owed})   /* control bytes owed by a wire [1/256 byte] */
-#define RANGE_SLOW_LEAST {slow_least} /* of a factor, in 1/1024 */
+#define RANGE_SLOW_LEAST {slow_least}
 #define RANGE_SLOW_MOST {slow}
 #define RANGE_NVC_LEAST {least}
 #define RANGE_NVC_MOST {most}
@@ -105,7 +105,7 @@ def text() -> str:
         for field, legal in ranges.RANGES[name].items():
             lines.append(_field(name, structs[name], field, legal) + "\n")
     lines.append("\n/* clang-format on */\n\n#endif\n")
-    return "".join(lines)
+    return "".join(lines).replace(" \\\n\n", "\n\n")  # the last line of a macro does not go on
 
 
 if __name__ == "__main__":

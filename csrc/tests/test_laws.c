@@ -43,6 +43,7 @@ static void fill_work(void) {
                              .first_group = NO,
                              .path = NO,
                              .path_back = NO,
+                             .mgroup = NO,
                              .packet_bytes = 128,
                              .burst = 1,
                              .slots = 8,

@@ -77,7 +77,8 @@ _WHY = {
     Beyond.ENDPOINT: f"its memory would accept a packet, or a transfer end there, {_END},"
     " or be charged 2^56 bytes",
     Beyond.UNIT: f"a reduction would end {_END}",
-    Beyond.CONNECTION: f"a flag would be seen, or the next packet leave, {_END}",
+    Beyond.CONNECTION: f"a flag would be seen, or the next packet leave, {_END},"
+    " or two instances receive the same slots",
     Beyond.SOURCE: f"the next packet would leave {_END}",
     Beyond.INSTANCE: f"a step would end {_END}",
     Beyond.TASK: f"it would end {_END}",

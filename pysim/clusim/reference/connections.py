@@ -92,6 +92,8 @@ class Connection:
     def consume(self, slots: int) -> None:
         """Release the slots of a received slice."""
         self.consumed += slots
+        if self.consumed > self.tail_visible:
+            self.machine.refuse((Beyond.CONNECTION, self.index))
         self._after(self.spec.head_ps, partial(self._show_head, slots))
 
     def _after(self, delay_ps: int, action: Callable[[], None]) -> None:
