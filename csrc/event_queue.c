@@ -18,6 +18,7 @@ int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
     q->key_shift = key_shift;
     q->free_chunk = NONE;
     q->tick = -1;
+    q->horizon = EVENT_QUEUE_BUCKETS - 1;
     q->buckets = malloc(EVENT_QUEUE_BUCKETS * sizeof *q->buckets);
     q->bits = calloc(EVENT_QUEUE_WORDS, sizeof *q->bits);
     if (q->buckets == NULL || q->bits == NULL) {
@@ -96,7 +97,17 @@ static event pop_heap(const event_queue *q, event_heap *h) {
     return top.e;
 }
 
-void event_queue_push_far(event_queue *q, event e) { push_heap(q, &q->far, e); }
+/* The bucket in which time ends is the first one that the ring never holds. */
+bool event_queue_push_far(event_queue *q, event e) {
+    if ((uint64_t)e.at_ps >= (uint64_t)RANGE_TIME_END) return false;
+    push_heap(q, &q->far, e);
+    return true;
+}
+
+static void set_tick(event_queue *q, int64_t tick) {
+    q->tick = tick;
+    q->horizon = (uint64_t)base_min(tick + EVENT_QUEUE_BUCKETS, RANGE_TIME_END >> q->shift);
+}
 
 enum { MOST_PASSED = 64 }; /* events that one is moved past in the sorted bucket */
 
@@ -254,7 +265,7 @@ bool event_queue_refill(event_queue *q) {
     int64_t tick = base_min(ring, far);
     if (tick == NEVER) return false;
     q->ready_pos = q->ready_len = 0;
-    q->tick = tick;
+    set_tick(q, tick);
     while (q->far.len && q->far.items[0].e.at_ps >> q->shift <= tick)
         event_queue_push_ready(q, pop_heap(q, &q->far));
     if (ring == tick) empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1));

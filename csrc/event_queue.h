@@ -6,7 +6,8 @@
  * which they are due; on a large machine in lockstep it holds thousands, and those that would have
  * to pass many of them wait in a second heap. Only the
  * bits of the key from `key_shift` on count; events equal in time and in those keep their order of
- * insertion. Times never lie before the last one popped. Knows nothing of networks.
+ * insertion. Times never lie before the last one popped; those at or beyond RANGE_TIME_END are
+ * refused, which costs nothing: it ends the ring. Knows nothing of networks.
  */
 #ifndef CLUSIM_EVENT_QUEUE_H
 #define CLUSIM_EVENT_QUEUE_H
@@ -52,10 +53,11 @@ typedef struct event_queue {
     event_bucket *buckets; /* owned; valid where the bit is set */
     uint64_t *bits;        /* owned; non-empty buckets */
     uint64_t summary[EVENT_QUEUE_WORDS / 64];
-    uint64_t order;  /* of the next event in a heap */
-    event_heap far;  /* beyond the ring */
-    event_heap near; /* pushed late into the bucket under way; behind their equals in `ready` */
-    int64_t tick;    /* bucket number (time >> shift) of the bucket under way */
+    uint64_t order;   /* of the next event in a heap */
+    event_heap far;   /* beyond the ring */
+    event_heap near;  /* pushed late into the bucket under way; behind their equals in `ready` */
+    int64_t tick;     /* bucket number (time >> shift) of the bucket under way */
+    uint64_t horizon; /* first bucket past the ring, or at the end of time */
     uint32_t num_chunks, free_chunk;
     uint32_t ready_pos, ready_len, ready_size;
     int32_t shift;
@@ -66,7 +68,7 @@ typedef struct event_queue {
 int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
 void event_queue_free(event_queue *q);
 void event_queue_push_ready(event_queue *q, event e);
-void event_queue_push_far(event_queue *q, event e);
+bool event_queue_push_far(event_queue *q, event e); /* as event_queue_push */
 
 /* Take a chunk from the free list, growing it; NONE without memory. */
 uint32_t event_queue_new_chunk(event_queue *q);
@@ -77,16 +79,16 @@ const event_chunk *event_queue_upcoming(const event_queue *q);
 /* Fill `ready` from the next non-empty bucket; false if nothing is left. */
 bool event_queue_refill(event_queue *q);
 
-static inline void event_queue_push(event_queue *q, int64_t at_ps, uint32_t key, uint32_t payload) {
+/* False if the event is at or beyond the end of time, and was dropped. A time above 2^63 that is
+ * below zero here is one, too. */
+static inline bool event_queue_push(event_queue *q, int64_t at_ps, uint32_t key, uint32_t payload) {
     event e = {at_ps, key, payload};
-    int64_t tick = at_ps >> q->shift;
+    uint64_t far_tick = (uint64_t)at_ps >> q->shift;
+    if (UNLIKELY(far_tick >= q->horizon)) return event_queue_push_far(q, e);
+    int64_t tick = (int64_t)far_tick;
     if (UNLIKELY(tick <= q->tick)) {
         event_queue_push_ready(q, e);
-        return;
-    }
-    if (UNLIKELY(tick - q->tick >= EVENT_QUEUE_BUCKETS)) {
-        event_queue_push_far(q, e);
-        return;
+        return true;
     }
     uint32_t index = (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1);
     event_bucket *bucket = &q->buckets[index];
@@ -95,21 +97,22 @@ static inline void event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
         event_chunk *tail = &q->chunks[bucket->tail];
         if (LIKELY(tail->count < EVENT_CHUNK)) {
             tail->events[tail->count++] = e;
-            return;
+            return true;
         }
         uint32_t fresh = event_queue_new_chunk(q);
-        if (UNLIKELY(fresh == NONE)) return;
+        if (UNLIKELY(fresh == NONE)) return true;
         q->chunks[bucket->tail].next = fresh;
         bucket->tail = fresh;
     } else {
         uint32_t fresh = event_queue_new_chunk(q);
-        if (UNLIKELY(fresh == NONE)) return;
+        if (UNLIKELY(fresh == NONE)) return true;
         bucket->head = bucket->tail = fresh;
         q->bits[index >> 6] |= bit;
         q->summary[index >> 12] |= UINT64_C(1) << ((index >> 6) & 63);
     }
     q->chunks[bucket->tail].events[0] = e;
     q->chunks[bucket->tail].count = 1;
+    return true;
 }
 
 /* The first event, or the last one returned, when there are some in `near`. */

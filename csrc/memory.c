@@ -14,9 +14,12 @@ void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
     clock_pass_long(&e->memory, ((base_u128)x256 * e->mem_cost16) >> 8);
 }
 
-int64_t memory_beyond(clusim_sim *s, uint32_t endpoint, int64_t at_ps) {
+/* The clock is in the last picosecond or later; what is charged now is charged at its end. */
+void memory_beyond(clusim_sim *s, uint32_t endpoint) {
+    clock16 *clock = &s->endpoints[endpoint].memory;
+    if (clock_read(clock) < RANGE_TIME_END) return;
     sim_beyond(s, BEYOND_ENDPOINT, endpoint);
-    return base_min(at_ps, RANGE_TIME_END);
+    *clock = (clock16){RANGE_TIME_END, 0};
 }
 
 void memory_mark_dirty(clusim_sim *s, uint32_t endpoint) {

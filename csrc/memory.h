@@ -12,15 +12,19 @@
 
 /* What is rare in memory_access: work that does not fit 64 bits, and what leaves the ranges. */
 void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256);
-int64_t memory_beyond(clusim_sim *s, uint32_t endpoint, int64_t at_ps);
+void memory_beyond(clusim_sim *s, uint32_t endpoint);
 
 /* mem(E, x) of the contract: the time at which memory accepts x/256 bytes offered now.
  *
  * x256 is below 2^60 (a packet stands for at most 2^28 bytes, a factor is below 2^32). The clock
- * may pass the end of time by what is charged in the last timestamp: below 2^40 ps each here. */
+ * may pass the end of time by what is charged until the next access: below 2^40 ps. */
 static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
     endpoint_state *e = &s->endpoints[endpoint];
-    clock_reach(&e->memory, s->now_ps);
+    if (e->memory.ps < s->now_ps) {
+        e->memory = (clock16){s->now_ps, 0};
+    } else if (UNLIKELY(e->memory.ps >= RANGE_TIME_END - 1)) {
+        memory_beyond(s, endpoint);
+    }
     int64_t at_ps = clock_read(&e->memory);
     uint64_t work;
     if (LIKELY(!__builtin_mul_overflow(x256, e->mem_cost16, &work))) {
@@ -31,7 +35,7 @@ static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x
         memory_charge_long(s, endpoint, x256);
     }
     bool wrapped = __builtin_add_overflow(e->mem_bytes_256, x256, &e->mem_bytes_256);
-    if (UNLIKELY(wrapped || at_ps >= RANGE_TIME_END)) return memory_beyond(s, endpoint, at_ps);
+    if (UNLIKELY(wrapped)) sim_beyond(s, BEYOND_ENDPOINT, endpoint);
     return at_ps;
 }
 

@@ -391,14 +391,11 @@ void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index);
 void sim_flow_beyond(clusim_sim *s, uint32_t flow);
 void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload);
 
-/* Sums of a time and durations may have wrapped around 2^63 in `at`, but not around 2^64. */
+/* A sum of a time and durations may have wrapped around 2^63 in `at`, but not around 2^64. */
 static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
                              uint32_t payload) {
-    if (UNLIKELY((uint64_t)at >= (uint64_t)RANGE_TIME_END)) {
+    if (UNLIKELY(!event_queue_push(&s->events, at, sim_key(s, class, order), payload)))
         sim_event_beyond(s, class, order, payload);
-        return;
-    }
-    event_queue_push(&s->events, at, sim_key(s, class, order), payload);
 }
 
 /* pools and lists: sim_pool.c */

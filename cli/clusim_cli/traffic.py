@@ -84,8 +84,7 @@ def command(
             command=command_line(),
         )
     if as_json:
-        hops_per_s = round(result.packet_hops / result.wall_s) if result.wall_s else 0
-        extra = {"pattern": traffic.pattern, "packet_hops_per_s": hops_per_s}
+        extra = {"pattern": traffic.pattern}
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
     else:
         click.echo(traffic_report(result))

@@ -201,6 +201,21 @@ class Result:
         """Packets or bursts the engine moved over a wire one by one."""
         return int(self.wires.counters["grants"].sum())
 
+    def hops_words(self) -> str:
+        """Return the packet-hops in words, and as how many bursts they were moved if they were."""
+        words = f"{self.packets:,} packets, {self.packet_hops:,} packet-hops"
+        if self.grants == self.packet_hops:
+            return words
+        return f"{words} as {self.grants:,} hops of bursts"
+
+    def rate_words(self) -> str:
+        """Return how fast the engine was: what it moved per second, and what bursts stand for."""
+        packets = f"{self.packet_hops / self.wall_s / 1e6:.1f} M packet-hops/s"
+        if self.grants == self.packet_hops:
+            return packets
+        grants = f"{self.grants / self.wall_s / 1e6:.1f} M hops of bursts/s"
+        return f"{grants}, which stand for {packets}"
+
     @property
     def has_bandwidth(self) -> bool:
         """Whether the run is one finished collective, so that it has a bandwidth."""
@@ -232,6 +247,10 @@ class Result:
             raise InputError("bandwidth: the run did not finish")
         return self.call
 
+    def _per_s(self, count: int) -> int | None:
+        """Return what the engine did per second of its time; None of an unfinished run."""
+        return round(count / self.wall_s) if self.complete and self.wall_s > 0 else None
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants, as one flat dictionary."""
         head: dict[str, Any] = {"time_ps": self.time_ps}
@@ -251,6 +270,8 @@ class Result:
             "packets": self.packets,
             "packet_hops": self.packet_hops,
             "grants": self.grants,
+            "packet_hops_per_s": self._per_s(self.packet_hops),
+            "grants_per_s": self._per_s(self.grants),
             "wall_s": round(self.wall_s, 6) if self.complete else None,
             "fingerprint": f"{self.fingerprint:016x}" if self.complete else None,
             "verified": self.verified,

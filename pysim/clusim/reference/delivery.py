@@ -36,13 +36,13 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
         _open_window(machine, packet, transfer)
     if packet.kind in _STORED:
         _answer_mark(machine, packet, transfer)
-        _delivered(machine, transfer, accepted_ps + spec.write_latency_ps, wire.index)
+        _delivered(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
         return
     visible_ps = accepted_ps + spec.response_latency_ps
     if packet.kind == Kind.RED_RESULT and transfer.terms.multicast_result:
         _respond_at(machine, visible_ps, wire, _multicast(packet))
     else:
-        _delivered(machine, transfer, visible_ps, wire.index)
+        _delivered(machine, transfer, packet.p, visible_ps, wire.index)
 
 
 def _transfer_of(machine: Machine, packet: Packet) -> Transfer:
@@ -68,14 +68,22 @@ def _answer_mark(machine: Machine, packet: Packet, transfer: Transfer) -> None:
         machine.plan(time_ps, Class.NOTIFY, lambda: rate.notify(time_ps), rate.who)
 
 
-def _delivered(machine: Machine, transfer: Transfer, visible_ps: int, wire: int) -> None:
+def _delivered(
+    machine: Machine, transfer: Transfer, size_bytes: int, visible_ps: int, wire: int
+) -> None:
     """Count a delivery; the last one completes the transfer at the greatest visible time."""
     transfer.delivered += 1
+    transfer.delivered_bytes += size_bytes
     transfer.note_visible(visible_ps, wire)
     if transfer.delivered == transfer.deliveries:
         v_ps = transfer.visible_ps
         who = (Beyond.ENDPOINT, transfer.terms.requester)
-        machine.at(v_ps, lambda: transfer.owner.completed(transfer, v_ps), who)
+        machine.at(v_ps, lambda: _complete(machine, transfer, v_ps), who)
+
+
+def _complete(machine: Machine, transfer: Transfer, v_ps: int) -> None:
+    machine.payload.complete(transfer)
+    transfer.owner.completed(transfer, v_ps)
 
 
 def _response(request: Packet) -> Packet:

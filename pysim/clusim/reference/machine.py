@@ -10,6 +10,7 @@ from clusim.reference.agenda import Agenda, Class
 from clusim.reference.memory import Memory
 from clusim.reference.model import Model
 from clusim.reference.packets import Buffer, Transfer
+from clusim.reference.payload import Payload
 from clusim.reference.unit_state import Unit
 from clusim.reference.vertex_state import Vertex
 from clusim.reference.waves import Waves
@@ -38,6 +39,8 @@ class Machine:
         Wires whose situation may have changed; phase B looks at these.
     beyond : tuple or None
         What left the ranges in this timestamp: the run ends with it.
+    payload : Payload
+        What complete transfers moved.
     """
 
     def __init__(self, model: Model) -> None:
@@ -63,6 +66,7 @@ class Machine:
         self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
         self.examine: set[int] = set()
         self.beyond: Who | None = None
+        self.payload = Payload(len(model.endpoints))
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""

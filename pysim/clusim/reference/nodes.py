@@ -94,6 +94,7 @@ def _owe_control_bytes(machine: Machine, wire: Wire, packet: Packet) -> None:
 
 
 def _forward(machine: Machine, wire: Wire, packet: Packet) -> None:
+    machine.payload.relayed |= machine.model.nodes[wire.spec.dst].endpoint is not None
     if packet.path is not None:
         packet.hop += 1
         out = packet.path[packet.hop]

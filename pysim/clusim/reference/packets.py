@@ -87,6 +87,7 @@ class Transfer:
     outstanding: dict[int, int] = field(default_factory=dict)
     greatest_end_ps: int = 0
     delivered: int = 0
+    delivered_bytes: int = 0
     visible_ps: int = 0
     complete: bool = False
     last_end_wire: int = NONE

@@ -15,6 +15,7 @@ from clusim.reference import ends
 from clusim.reference.agenda import Class
 from clusim.reference.arbitration import phase_b
 from clusim.reference.arithmetic import mix
+from clusim.reference.laws import check_laws
 from clusim.reference.limits import check_sizes
 from clusim.reference.machine import Machine
 from clusim.reference.model import Model
@@ -191,3 +192,5 @@ class Simulation:
         while (time_ps := self._machine.agenda.next_time()) is not None:
             self._timestamp(time_ps)
         ends.check_balance(self._machine)
+        if self._final is not None:
+            check_laws(self._machine, self._schedule, self._final, self.now_ps)

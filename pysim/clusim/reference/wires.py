@@ -67,6 +67,8 @@ class Wire:
         Whether the packet on the wire already added to `stall_arbitration_ps`.
     forwarded : int
         Packets so far that congestion could have marked.
+    due_before_ps, bytes_before : int
+        Up to the last change of its rate: the least time its bytes took, and how many they were.
     """
 
     index: int
@@ -84,12 +86,20 @@ class Wire:
     stalled_since_ps: int | None = None
     arbitration_counted: bool = False
     forwarded: int = 0
+    due_before_ps: int = 0
+    bytes_before: int = 0
     counters: Counters = field(default_factory=Counters)
 
     @property
     def down(self) -> bool:
         """Whether a fault took the wire down."""
         return self.num == 0
+
+    @property
+    def due_ps(self) -> int:
+        """The least time that its bytes so far take at its rates [ps] (section 12)."""
+        size = (self.counters.bytes - self.bytes_before) * min(1024, *self.spec.format.service_1024)
+        return self.due_before_ps + (size * self.den // (1024 * self.num) if self.num else 0)
 
     def estimate_ps(self, size_bytes: int) -> int:
         """Return est(b) (section 2), at the image's rate if the wire is down (section 4, 6.)."""
@@ -157,6 +167,7 @@ class Wire:
 
     def change_rate(self, num: int, den: int, now_ps: int) -> None:
         """Apply a fault of kind 0 (section 11)."""
+        self.due_before_ps, self.bytes_before = self.due_ps, self.counters.bytes
         self.num, self.den, self.rem = num, den, 0
         if self.down:
             self.end_credit_stall(now_ps)

@@ -321,7 +321,7 @@ def _provenance(feed: Feed) -> Markup:
         ("Engine", f"{origin.engine}, clusim {origin.version}"),
         ("Granularity", origin.granularity_note or origin.granularity),
         ("Seed", origin.seed),
-        ("Packets", f"{result.packets:,} packets, {result.packet_hops:,} packet-hops"),
+        ("Packets", result.hops_words()),
     ]
     if result.complete:
         rows += [

@@ -193,15 +193,13 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
 
 
 def _foot(result: Result) -> list[tuple[str, str]]:
-    hops, wall_s = result.packet_hops, result.wall_s
+    wall_s = result.wall_s
     speed = f"{wall_s:.3f} s on the {result.provenance.engine} engine"
     if wall_s > 0 and result.time_ps:
         slower = wall_s * 1e12 / result.time_ps
-        speed += (
-            f": {slower:,.0f} x slower than the machine, {hops / wall_s / 1e6:.1f} M packet-hops/s"
-        )
+        speed += f": {slower:,.0f} x slower than the machine, {result.rate_words()}"
     rows = [
-        ("packets", f"{result.packets:,} packets, {hops:,} packet-hops"),
+        ("packets", result.hops_words()),
         ("granularity", result.provenance.granularity_note),
     ]
     if result.complete:
