@@ -21,34 +21,17 @@ Case = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with its table: `lanes` of its PCIe slots (empty: its own), cases, sizes [bytes], bursts."""
+    """A machine with its table: cases, sizes [bytes], bursts."""
 
     name: str
     cases: tuple[Case, ...]
     sizes: tuple[int, ...]
     grains: tuple[str | int, ...]
-    lanes: str = ""
-
-    @property
-    def title(self) -> str:
-        """Return the head of the first column."""
-        return f"{self.name}, {self.lanes} slots" if self.lanes else self.name
-
-    def fabric(self) -> clusim.Fabric:
-        """Return the machine."""
-        if not self.lanes:
-            return clusim.load(self.name)
-        text = Path(__file__).parents[1].joinpath("topologies", f"{self.name}.yaml").read_text()
-        return clusim.fabric.loads(text.replace("-x16", f"-{self.lanes}"))
 
 
 RING, TREE, ALL = ("allreduce", "ring"), ("allreduce", "tree"), ("alltoall", None)
 MIB = 1 << 20
-ON_PCIE = (
-    (RING, TREE, ALL, ("sendrecv", None)),
-    (MIB, 4 * MIB, 16 * MIB, 64 * MIB),
-    ("auto", 256, 16 << 10),
-)
+ON_PCIE = (RING, TREE, ALL, ("sendrecv", None)), (MIB, 4 * MIB, 16 * MIB), (16 << 10,)
 MACHINES = (
     Machine(
         "dgx-h100",
@@ -57,7 +40,6 @@ MACHINES = (
         ("auto", 1 << 10, 4 << 10, 16 << 10, 64 << 10),
     ),
     Machine("a100-pcie-x8", *ON_PCIE),
-    Machine("a100-pcie-x8", *ON_PCIE, lanes="x8"),
     Machine("rtx4090x8-pcie", *ON_PCIE),
 )  # fmt: skip
 
@@ -69,8 +51,8 @@ bursts of about that size. `auto`, the default, is exact up to 32 million packet
 the smallest bursts that bring the run to 16 million, none larger than 1/24 of a slice. The output of every
 run says which was used.
 
-The error below is that of the completion time against exact packets. With `auto` it stays below 0.3% for
-rings and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*,
+The error below is that of the completion time against exact packets. On `dgx-h100` with `auto` it stays below
+0.3% for rings and all-to-all. Trees and NVLS are more sensitive: there bursts come out up to 2.3% and 3.2% *faster*,
 and even bursts of two packets differ by 1% at 256 MiB. Exact runs of these two move as much by themselves: at
 64 MiB, starting the CTAs 50, 200 or 400 ns apart instead of 100 changes a tree by -1.7% to +0.7% and NVLS by
 -1.3% to +0.1%. So part of the error is the sensitivity of a perfectly regular machine to phase; run what must
@@ -80,9 +62,10 @@ Where data are staged in host memory (PCIe without peer to peer, between sockets
 behind writes. A buffer that grew with bursts would be a longer queue, and a window of a few bursts would stand
 still; so there bursts are limited, whatever is asked for, to a 32nd of the buffer: 4 packets of 128 B on 16 lanes,
 exact packets on 4. (Runs of more than 150 million of those may take bursts up to 4 times as large.) Rings,
-all-to-all and messages then stay within 1.1% from 4 MiB on. Below, and for trees, what bursts change is less than
-what the start of the CTAs does: on `rtx4090x8-pcie` an exact ring of 1 MiB takes 244 us if they start at once and
-209 us if they start 1 us apart.
+all-to-all and messages then stay within 1.1% from 4 to 16 MiB. Below, and for trees and long runs, bursts change
+when CTAs fall out of step, and that counts for more: on `rtx4090x8-pcie` an exact ring of 1 MiB takes 244 us if its
+CTAs start at once and 209 us if they start 1 us apart, and in bursts it is 3.1% off; a ring of 64 MiB on
+`rtx3090x8-edr56` is 5.6% off, or 2.2% if they start 1 us apart.
 
 Wall time is the engine's, on one core. Written by `python benchmarks/granularity.py`; times depend on the
 machine, errors do not.
@@ -91,9 +74,9 @@ machine, errors do not.
 
 def rows(machine: Machine, sizes: Sequence[int]) -> list[str]:
     """Return the lines of a table, printing progress on stderr."""
-    fabric = machine.fabric()
+    fabric = clusim.load(machine.name)
     lines = [
-        f"| {machine.title} | size | granularity | burst | time | wall | speed-up | error |",
+        f"| {machine.name} | size | granularity | burst | time | wall | speed-up | error |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for operation, algorithm in machine.cases:
