@@ -63,15 +63,15 @@ struct clusim_model {
     int32_t bucket_shift; /* of the event queue */
 };
 
-/* Refuse images that would make the engine misbehave; the front end's checks speak better. */
+/* Refuse images that would make the engine misbehave; the front end's checks speak better. The
+ * parts below are made in this order, and each trusts what those before it have passed. */
 int model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
 
-/* The part about routes, after that about the fabric; says whether packets pass through endpoints.
- */
+int model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
 int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
-
-/* The part about connections, programs and traffic, after that about routes. */
-int model_check_work(const clusim_image *image, clusim_error *error);
+int model_check_work(const clusim_image *image, clusim_error *error);  /* programs, traffic */
+int model_check_sizes(const clusim_image *image, clusim_error *error); /* products of numbers */
+int model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
 typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);
 typedef struct model_table {
@@ -84,6 +84,21 @@ typedef struct model_table {
 int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
                        clusim_error *e);
 int model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
+int model_no_memory(clusim_error *error);
+
+/* Where the packets of a connection or message go: over up to two targets to an endpoint. */
+typedef struct model_legs {
+    uint32_t targets[3];
+    uint32_t count;
+} model_legs;
+
+static inline model_legs model_legs_of(uint32_t via_first, uint32_t via_last, uint32_t to) {
+    model_legs legs = {.count = 0};
+    if (via_first != NONE) legs.targets[legs.count++] = via_first;
+    if (via_last != NONE) legs.targets[legs.count++] = via_last;
+    legs.targets[legs.count++] = to;
+    return legs;
+}
 
 /* est(b) of the contract: ceil(b*den/num). */
 static inline int64_t model_est(const rate_class *r, uint64_t bytes) {

@@ -1,16 +1,11 @@
-/* model_check_work.c - the checks of model_check.c for connections, programs, traffic and faults.
- */
+/* model_check_work.c - the checks of model_check.c for connections, programs, traffic and faults:
+ * what belongs together does. Where packets go is model_ways.c's, how large numbers get
+ * model_check_sizes.c's. */
 #include "model.h"
+#include "ranges.h"
 
-#define MAX_TIME ((int64_t)1 << 61)
 #define NEED(cond, what)                                                                           \
     if (!(cond)) return what
-
-static bool maybe(uint32_t index, uint64_t count) { return index == NONE || index < count; }
-static bool range_ok(uint32_t lo, uint32_t hi, uint64_t count) { return lo <= hi && hi <= count; }
-static bool rate_ok(uint64_t num, uint64_t den) {
-    return num >= 1 && den >= 1 && num < (1u << 30) && den < (1u << 30);
-}
 
 /* ---- connections
  * --------------------------------------------------------------------------------- */
@@ -24,12 +19,20 @@ static bool path_joins(const clusim_image *im, uint32_t path, uint32_t at, uint3
     return at == to;
 }
 
-static bool path_connects(const clusim_image *im, uint32_t path, uint32_t from, uint32_t to) {
-    return path == NONE || path_joins(im, path, im->endpoints[from].node, im->endpoints[to].node);
+/* Whether a path leads from one endpoint over the vias to another. */
+static bool path_passes(const clusim_image *im, uint32_t path, uint32_t from, model_legs legs) {
+    uint32_t leg = 0, at = im->endpoints[from].node;
+    for (uint32_t k = im->path_off[path]; k < im->path_off[path + 1]; k++) {
+        const clusim_wire *w = &im->wires[im->path_wires[k]];
+        if (w->src != at) return false;
+        at = w->dst;
+        while (leg + 1 < legs.count && im->targets[legs.targets[leg]].node == at) leg++;
+    }
+    return leg + 1 == legs.count && at == im->targets[legs.targets[leg]].node;
 }
 
 static const char *wrong_multimem(const clusim_image *im, const clusim_conn *c) {
-    NEED(c->mgroup + UINT64_C(1) < im->num_mgroup_off, "mgroup out of range");
+    NEED(c->mgroup != NONE, "needs a multicast group");
     NEED(c->first_group != NONE && c->path == NONE, "needs first_group and no path");
     for (uint32_t k = im->group_off[c->first_group]; k < im->group_off[c->first_group + 1]; k++) {
         const clusim_wire *w = &im->wires[im->group_wires[k]];
@@ -39,109 +42,76 @@ static const char *wrong_multimem(const clusim_image *im, const clusim_conn *c) 
     return NULL;
 }
 
-typedef struct via {
-    uint32_t first, last;
-} via;
-
-static via via_of(const clusim_conn *c) { return (via){c->via_first, c->via_last}; }
-
-static bool leads(const clusim_image *im, uint32_t node, uint32_t target) {
-    return node == im->targets[target].node || model_route_in(im, node, target) != NONE;
-}
-
-/* Whether there is a route from an endpoint over the vias to another endpoint. */
-static bool has_way(const clusim_image *im, uint32_t from, via over, uint32_t to) {
-    uint32_t at = im->endpoints[from].node;
-    if (over.first != NONE) {
-        if (!leads(im, at, over.first)) return false;
-        at = im->targets[over.first].node;
-    }
-    if (over.last != NONE) {
-        if (!leads(im, at, over.last)) return false;
-        at = im->targets[over.last].node;
-    }
-    return leads(im, at, to);
-}
-
-static const char *wrong_via(const clusim_image *im, via over) {
-    NEED(maybe(over.first, im->num_targets) && maybe(over.last, im->num_targets), "via");
-    NEED(over.first == NONE || im->nodes[im->targets[over.first].node].endpoint == NONE,
-         "a via is an endpoint");
-    NEED(over.last == NONE || im->nodes[im->targets[over.last].node].endpoint == NONE,
-         "a via is an endpoint");
-    return NULL;
+static bool is_nic(const clusim_image *im, uint32_t target) {
+    return target == NONE || im->nodes[im->targets[target].node].endpoint == NONE;
 }
 
 /* A staged connection writes to its stage, from which the receiver reads. */
 static const char *wrong_stage(const clusim_image *im, const clusim_conn *c) {
-    NEED(c->stage < im->num_endpoints, "stage out of range");
     NEED(c->first_group == NONE && c->path == NONE && c->path_back == NONE,
          "a staged connection follows the routes");
     NEED(c->stage != c->src && c->stage != c->dst, "the stage is one of the ends");
-    NEED(has_way(im, c->src, via_of(c), c->stage), "no route to the stage");
-    NEED(has_way(im, c->dst, (via){NONE, NONE}, c->stage), "no route from the stage");
+    (void)im;
     return NULL;
 }
 
 /* An aggregation connection belongs to a member of a tree. */
 static const char *wrong_member(const clusim_image *im, const clusim_conn *c) {
-    NEED(c->vertex < im->num_vertices, "vertex out of range");
+    NEED(c->vertex != NONE, "needs a vertex");
     NEED(im->vertices[c->vertex].endpoint == c->src, "vertex of another endpoint");
+    NEED(c->path == NONE && c->first_group == NONE, "follows the paths of its tree");
     return NULL;
 }
 
 static const char *wrong_control(const clusim_image *im, uint64_t row) {
     const clusim_control *c = &im->controls[row];
-    NEED(c->alpha_timer_ps >= 1 && c->increase_timer_ps >= 1, "timers must be positive");
-    NEED(c->cnp_interval_ps >= 0 && c->cnp_delay_ps >= 0, "delays cannot be negative");
-    NEED(c->byte_counter >= 1, "byte_counter must be positive");
-    NEED(c->min_rate >= 1 && c->min_rate <= c->line_rate, "rates the wrong way round");
-    NEED(c->line_rate < (UINT64_C(1) << 40) && c->hyper < (UINT64_C(1) << 40), "rate too large");
-    NEED(c->additive < (UINT64_C(1) << 40) && c->g_65536 <= 65536, "step or weight too large");
-    return NULL;
+    return c->min_rate <= c->line_rate ? NULL : "rates the wrong way round";
 }
 
+/* Whether the paths between a vertex and its parent join their nodes. */
 static bool tree_edge_ok(const clusim_image *im, const clusim_vertex *child, uint32_t parent) {
-    const clusim_vertex *v = &im->vertices[parent];
-    uint32_t paths = (uint32_t)im->num_path_off - 1;
-    if (child->parent != parent || child->path_up >= paths || child->path_down >= paths)
-        return false;
-    uint32_t top = im->units[v->unit].node;
+    if (child->parent != parent || child->path_up == NONE || child->path_down == NONE) return false;
+    uint32_t top = im->units[im->vertices[parent].unit].node;
     uint32_t low =
         child->unit == NONE ? im->endpoints[child->endpoint].node : im->units[child->unit].node;
     return path_joins(im, child->path_up, low, top) && path_joins(im, child->path_down, top, low);
 }
 
-static const char *wrong_vertex(const clusim_image *im, uint64_t row) {
+static const char *wrong_kin(const clusim_image *im, uint64_t row) {
     const clusim_vertex *v = &im->vertices[row];
-    NEED(maybe(v->parent, im->num_vertices) && v->parent != row, "parent out of range");
     NEED((v->unit == NONE) != (v->endpoint == NONE), "is either a unit or a member");
-    NEED(maybe(v->unit, im->num_units) && maybe(v->endpoint, im->num_endpoints), "out of range");
-    NEED(range_ok(v->child_lo, v->child_hi, im->num_vertices), "children out of range");
     if (v->unit == NONE) {
         NEED(v->child_lo == v->child_hi && v->parent != NONE, "a member has a parent and no child");
-        return NULL;
+    } else {
+        NEED(v->child_lo < v->child_hi && v->child_hi - v->child_lo < 65536, "has no children");
+        NEED(v->child_lo > row, "a child comes before its parent");
+        NEED(v->slots >= 1, "a unit's vertex needs a slot");
     }
-    NEED(v->child_lo < v->child_hi && v->child_hi - v->child_lo < 65536, "has no children");
-    NEED(v->slots >= 1 && v->slots <= (1u << 20), "slots must be 1 to 2^20");
+    if (v->parent == NONE) return NULL;
+    const clusim_vertex *parent = &im->vertices[v->parent];
+    NEED(parent->child_lo <= row && row < parent->child_hi, "is no child of its parent");
+    return NULL;
+}
+
+static const char *wrong_vertex(const clusim_image *im, uint64_t row) {
+    const clusim_vertex *v = &im->vertices[row];
+    if (v->unit == NONE) return NULL;
     for (uint32_t c = v->child_lo; c < v->child_hi; c++) {
-        const clusim_vertex *child = &im->vertices[c];
-        NEED(c > row, "a child comes before its parent");
-        NEED((child->unit == NONE) != (child->endpoint == NONE), "child is neither");
-        NEED(maybe(child->unit, im->num_units), "child out of range");
-        NEED(maybe(child->endpoint, im->num_endpoints), "child out of range");
-        NEED(tree_edge_ok(im, child, (uint32_t)row), "edge to a child does not connect");
+        NEED(tree_edge_ok(im, &im->vertices[c], (uint32_t)row), "edge to a child does not connect");
     }
     return NULL;
 }
 
-static const char *wrong_route_of(const clusim_image *im, const clusim_conn *c, uint32_t from,
-                                  uint32_t to) {
+static const char *wrong_paths(const clusim_image *im, const clusim_conn *c, uint32_t from,
+                               uint32_t to) {
     NEED(from != to, "source and destination are one endpoint");
-    bool routed = c->first_group != NONE || c->path != NONE || has_way(im, from, via_of(c), to);
-    NEED(routed, "no route between the two ends");
-    NEED(path_connects(im, c->path, from, to), "path does not connect");
-    NEED(path_connects(im, c->path_back, to, from), "path_back does not connect");
+    if (c->path != NONE) {
+        model_legs legs = model_legs_of(c->via_first, c->via_last, to);
+        NEED(path_passes(im, c->path, from, legs), "path does not connect");
+    }
+    NEED(c->path_back == NONE ||
+             path_joins(im, c->path_back, im->endpoints[to].node, im->endpoints[from].node),
+         "path_back does not connect");
     return NULL;
 }
 
@@ -150,37 +120,42 @@ static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->control == NONE || c->policy == 1 || c->path != NONE, "rate control needs one wire");
     NEED(c->kind == 0 || (c->via_first == NONE && c->via_last == NONE), "only writes have vias");
     NEED(c->kind == 0 || c->stage == NONE, "only a write connection has a stage");
-    return wrong_via(im, via_of(c));
+    NEED(is_nic(im, c->via_first) && is_nic(im, c->via_last), "a via is an endpoint");
+    return NULL;
 }
 
 static const char *wrong_data(const clusim_image *im, const clusim_conn *c) {
     uint32_t from = c->kind == 1 ? c->dst : c->src, to = c->kind == 1 ? c->src : c->dst;
     NEED(c->packet_bytes >= 1 && c->burst >= 1, "packet_bytes and burst must be positive");
-    NEED((uint64_t)c->packet_bytes * c->burst <= (1u << 28), "burst is too large");
     if (c->first_group != NONE) {
         uint32_t wire = im->group_wires[im->group_off[c->first_group]];
         NEED(im->wires[wire].src == im->endpoints[from].node, "first_group leaves another node");
     }
-    const char *wrong = wrong_extras(im, c);
-    if (wrong) return wrong;
     if (c->stage != NONE) return wrong_stage(im, c);
     if (c->kind == 4) return wrong_member(im, c);
-    return c->kind == 3 ? wrong_multimem(im, c) : wrong_route_of(im, c, from, to);
+    return c->kind == 3 ? wrong_multimem(im, c) : wrong_paths(im, c, from, to);
 }
 
 static const char *wrong_conn(const clusim_image *im, uint64_t row) {
     const clusim_conn *c = &im->conns[row];
-    NEED(c->kind <= 4 && c->policy <= 2, "kind or policy out of range");
-    NEED(maybe(c->control, im->num_controls), "control out of range");
-    NEED(c->tail_ps >= 0 && c->head_ps >= 0, "delays cannot be negative");
-    NEED(c->src < im->num_endpoints && c->dst < im->num_endpoints, "endpoint out of range");
-    NEED(maybe(c->first_group, im->num_group_off - 1), "first_group out of range");
-    NEED(maybe(c->path, im->num_path_off - 1), "path out of range");
-    NEED(maybe(c->path_back, im->num_path_off - 1), "path_back out of range");
-    NEED(c->slots >= 1 && c->slots <= 64, "slots must be 1 to 64");
-    NEED(c->expand_120 >= 120 && c->expand_120 <= 12000, "expand_120 out of range");
-    NEED(c->vc < im->nvc && c->vc_response < im->nvc, "VC out of range");
-    return c->kind == 2 ? NULL : wrong_data(im, c);
+    const char *wrong = wrong_extras(im, c);
+    if (wrong || c->kind == 2) return wrong;
+    return wrong_data(im, c);
+}
+
+/* Packets of a member are numbered by its connection, so it has one. */
+static int check_members(const clusim_image *im, clusim_error *e) {
+    uint8_t *taken = calloc(im->num_vertices + 1, 1);
+    if (taken == NULL) return model_no_memory(e);
+    int status = CLUSIM_OK;
+    for (uint64_t c = 0; c < im->num_conns && status == CLUSIM_OK; c++) {
+        if (im->conns[c].kind != 4) continue;
+        uint8_t *mine = &taken[im->conns[c].vertex];
+        if (*mine) status = model_refuse(e, c, "conns", "its vertex has a connection already");
+        *mine = 1;
+    }
+    free(taken);
+    return status;
 }
 
 /* ---- programs
@@ -188,9 +163,15 @@ static const char *wrong_conn(const clusim_image *im, uint64_t row) {
 
 enum { RECV = 1, SEND = 2, REDUCE = 8, AGGREGATE = 16, USES_SEND = 30, MULTIMEM = 12 };
 
+/* What switches do is all that an opcode does. */
+static const char *wrong_opcode(const clusim_image *im, uint64_t row) {
+    uint32_t flags = im->op_flags[row];
+    bool alone = flags <= (RECV | SEND) || flags == AGGREGATE || (flags & ~(uint32_t)MULTIMEM) == 0;
+    return alone ? NULL : "flags that exclude each other";
+}
+
 static const char *wrong_prim(const clusim_image *im, uint64_t row) {
     const clusim_prim *p = &im->prims[row];
-    NEED(p->opcode < im->num_opcodes, "unknown opcode");
     uint32_t flags = im->op_flags[p->opcode];
     NEED(!(flags & RECV) || p->recv != NONE, "needs a receive connection");
     NEED(!(flags & USES_SEND) || p->send != NONE, "needs a send connection");
@@ -199,9 +180,7 @@ static const char *wrong_prim(const clusim_image *im, uint64_t row) {
 
 static const char *wrong_template(const clusim_image *im, uint64_t row) {
     const clusim_template *t = &im->templates[row];
-    NEED(t->prim_lo < t->prim_hi && t->prim_hi <= im->num_prims, "primitives out of range");
-    NEED(t->nchunks >= 1 && t->mode <= 1, "nchunks or mode out of range");
-    return NULL;
+    return t->prim_lo < t->prim_hi ? NULL : "has no primitives";
 }
 
 static bool wires_reach(const clusim_image *im, uint32_t group, uint32_t member) {
@@ -230,7 +209,7 @@ static bool members_reachable(const clusim_image *im, const clusim_conn *c, bool
 static const char *wrong_end(const clusim_image *im, const clusim_instance *x, uint32_t local,
                              uint32_t flags) {
     uint64_t at = (uint64_t)x->conn_off + local;
-    NEED(at < im->num_inst_conns && im->inst_conns[at] < im->num_conns, "connection out of range");
+    NEED(at < im->num_inst_conns, "connection out of range");
     const clusim_conn *c = &im->conns[im->inst_conns[at]];
     uint32_t mine = flags == RECV ? c->dst : c->src;
     NEED(mine == x->endpoint, "connection of another endpoint");
@@ -257,84 +236,110 @@ static const char *wrong_ends(const clusim_image *im, const clusim_instance *x) 
 
 static const char *wrong_instance(const clusim_image *im, uint64_t row) {
     const clusim_instance *x = &im->instances[row];
-    NEED(x->task < im->num_tasks && x->endpoint < im->num_endpoints, "task or endpoint");
-    NEED(im->tasks[x->task].inst_lo <= row && row < im->tasks[x->task].inst_hi, "not of its task");
-    NEED(x->template_ < im->num_templates && x->cost < im->num_costs, "template or cost");
-    NEED(x->chunk_bytes >= 1 && x->align >= 1 && x->slices >= 1, "chunk, align and slices");
-    NEED(x->slots_per_slice >= 1, "slots_per_slice must be positive");
-    NEED(x->start_ps >= 0 && x->start_ps < MAX_TIME, "start_ps out of range");
-    NEED(x->length < (UINT64_C(1) << 52), "length is too large");
-    NEED(x->chunk_bytes < (UINT64_C(1) << 40), "chunk is too large");
+    const clusim_task *t = &im->tasks[x->task];
+    NEED(t->inst_lo <= row && row < t->inst_hi, "not of its task");
     return wrong_ends(im, x);
 }
 
 static const char *wrong_task(const clusim_image *im, uint64_t row) {
     const clusim_task *t = &im->tasks[row];
-    NEED(t->kind <= 3 && t->endpoint < im->num_endpoints, "kind or endpoint out of range");
-    NEED(range_ok(t->inst_lo, t->inst_hi, im->num_instances), "instances out of range");
-    NEED(range_ok(t->succ_lo, t->succ_hi, im->num_succ), "successors out of range");
-    NEED(t->delay_ps >= 0 && t->delay_ps < MAX_TIME, "delay out of range");
-    NEED(t->compute_ps >= 0 && t->compute_ps < MAX_TIME, "compute_ps out of range");
+    NEED(t->inst_lo <= t->inst_hi, "instances the wrong way round");
+    NEED(t->succ_lo <= t->succ_hi, "successors the wrong way round");
     NEED(t->kind != 1 || t->sms >= 1, "a kernel needs SMs");
+    for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
+        NEED(im->instances[i].task == row, "an instance of another task");
+    }
     return NULL;
 }
 
-static const char *wrong_succ(const clusim_image *im, uint64_t row) {
-    return im->succ[row] < im->num_tasks ? NULL : "task out of range";
+/* A task waits for exactly the tasks that name it, each row of `succ` being of one task. */
+static int count_edges(const clusim_image *im, clusim_error *e, uint32_t *deps, uint8_t *taken) {
+    for (uint64_t t = 0; t < im->num_tasks; t++) {
+        for (uint32_t k = im->tasks[t].succ_lo; k < im->tasks[t].succ_hi; k++) {
+            if (taken[k]) return model_refuse(e, t, "tasks", "successors of another task");
+            taken[k] = 1;
+            deps[im->succ[k]]++;
+        }
+    }
+    for (uint64_t t = 0; t < im->num_tasks; t++) {
+        if (deps[t] != im->tasks[t].num_deps)
+            return model_refuse(e, t, "tasks", "num_deps is not what names it as successor");
+    }
+    return CLUSIM_OK;
+}
+
+static int check_edges(const clusim_image *im, clusim_error *e) {
+    uint32_t *deps = calloc(im->num_tasks + 1, sizeof *deps);
+    uint8_t *taken = calloc(im->num_succ + 1, 1);
+    int status = deps && taken ? count_edges(im, e, deps, taken) : model_no_memory(e);
+    free(deps);
+    free(taken);
+    return status;
 }
 
 /* ---- traffic and faults
  * ------------------------------------------------------------------------------ */
 
-static const char *wrong_message(const clusim_image *im, const clusim_source *s, uint32_t row) {
-    const clusim_message *m = &im->messages[row];
-    NEED(m->bytes >= 1 && m->bytes < (UINT64_C(1) << 52), "size of a message");
-    NEED(m->dst < im->num_endpoints && m->dst != s->endpoint, "destination of a message");
-    NEED(m->start_ps >= 0 && m->start_ps < MAX_TIME, "start of a message");
-    via over = {m->via_first, m->via_last};
-    const char *wrong = wrong_via(im, over);
-    if (wrong) return wrong;
-    NEED(has_way(im, s->endpoint, over, m->dst), "no route to a message's destination");
+static const char *wrong_source(const clusim_image *im, uint64_t row) {
+    const clusim_source *s = &im->sources[row];
+    NEED(s->msg_lo <= s->msg_hi, "messages the wrong way round");
+    NEED(s->control == NONE || s->policy == 1, "rate control needs one wire");
+    for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
+        const clusim_message *m = &im->messages[k];
+        NEED(m->dst != s->endpoint, "a message to its own endpoint");
+        NEED(k == s->msg_lo || m[-1].start_ps <= m->start_ps, "messages not by start_ps");
+        NEED(is_nic(im, m->via_first) && is_nic(im, m->via_last), "a via is an endpoint");
+    }
     return NULL;
 }
 
-static const char *wrong_source(const clusim_image *im, uint64_t row) {
-    const clusim_source *s = &im->sources[row];
-    NEED(s->endpoint < im->num_endpoints && s->policy <= 2 && s->vc < im->nvc, "out of range");
-    NEED(range_ok(s->msg_lo, s->msg_hi, im->num_messages), "messages out of range");
-    NEED(s->packet_bytes >= 1 && s->burst >= 1, "packet_bytes and burst must be positive");
-    NEED((uint64_t)s->packet_bytes * s->burst <= (1u << 28), "burst is too large");
-    uint32_t others = 0; /* sources of this endpoint up to this one hold its lowest slots */
-    for (uint64_t k = 0; k <= row; k++) others += im->sources[k].endpoint == s->endpoint;
-    NEED(others <= im->endpoints[s->endpoint].cta_slots, "more sources than CTA slots");
-    NEED(maybe(s->control, im->num_controls), "control out of range");
-    NEED(s->control == NONE || s->policy == 1, "rate control needs one wire");
-    const char *wrong = NULL;
-    for (uint32_t k = s->msg_lo; k < s->msg_hi && !wrong; k++) wrong = wrong_message(im, s, k);
-    return wrong;
+/* A message has one source; an endpoint a slot for each of its sources. */
+static int count_sources(const clusim_image *im, clusim_error *e, uint32_t *slots, uint8_t *taken) {
+    for (uint64_t row = 0; row < im->num_sources; row++) {
+        const clusim_source *s = &im->sources[row];
+        if (++slots[s->endpoint] > im->endpoints[s->endpoint].cta_slots)
+            return model_refuse(e, row, "sources", "more sources than CTA slots");
+        for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
+            if (taken[k]) return model_refuse(e, row, "sources", "messages of another source");
+            taken[k] = 1;
+        }
+    }
+    return CLUSIM_OK;
+}
+
+static int check_sources(const clusim_image *im, clusim_error *e) {
+    uint32_t *slots = calloc(im->num_endpoints + 1, sizeof *slots);
+    uint8_t *taken = calloc(im->num_messages + 1, 1);
+    int status = slots && taken ? count_sources(im, e, slots, taken) : model_no_memory(e);
+    free(slots);
+    free(taken);
+    return status;
 }
 
 static const char *wrong_fault(const clusim_image *im, uint64_t row) {
     const clusim_fault *f = &im->faults[row];
-    NEED(f->kind <= 1 && f->time_ps >= 0 && f->time_ps < MAX_TIME, "kind or time");
     NEED(f->index < (f->kind ? im->num_endpoints : im->num_wires), "index out of range");
-    NEED(f->kind == 0 || f->num >= 1, "a factor must be positive");
-    NEED(f->kind == 1 || f->num == 0 || rate_ok(f->num, f->den), "rate out of range");
+    NEED(f->kind == 0 || (f->num >= 1 && f->num <= RANGE_SLOW_MOST), "factor out of range");
+    NEED(f->kind == 1 || f->num == 0 || f->den >= 1, "rate out of range");
     return NULL;
 }
 
 int model_check_work(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
+        {"op_flags", im->num_opcodes, wrong_opcode},
         {"controls", im->num_controls, wrong_control},
+        {"vertices", im->num_vertices, wrong_kin},
         {"vertices", im->num_vertices, wrong_vertex},
         {"conns", im->num_conns, wrong_conn},
         {"prims", im->num_prims, wrong_prim},
         {"templates", im->num_templates, wrong_template},
-        {"succ", im->num_succ, wrong_succ},
         {"tasks", im->num_tasks, wrong_task},
         {"instances", im->num_instances, wrong_instance},
         {"sources", im->num_sources, wrong_source},
         {"faults", im->num_faults, wrong_fault},
     };
-    return model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
+    int status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
+    if (status == CLUSIM_OK) status = check_members(im, e);
+    if (status == CLUSIM_OK) status = check_edges(im, e);
+    return status == CLUSIM_OK ? check_sources(im, e) : status;
 }
