@@ -16,7 +16,7 @@ CLI = ROOT / "cli" / "clusim_cli"
 # own package; modules of one row do not know each other.
 FRONT = [
     {"errors", "version", "ranges"},
-    {"units", "resources"},
+    {"units", "resources", "bounded"},
     {"outcome", "image", "logs"},
     {"hardware"},
     {"fabric"},

@@ -101,7 +101,9 @@ def main(arguments: list[str] | None = None) -> None:
             if wrong:
                 sys.stdout.write(f"bad {seed} {' '.join(wrong.split())}\n")
                 if given.keep:
-                    shutil.copytree(folder, given.keep / f"{given.target}-{seed}", dirs_exist_ok=True)
+                    shutil.copytree(
+                        folder, given.keep / f"{given.target}-{seed}", dirs_exist_ok=True
+                    )
     sys.stdout.write("done\n")
 
 

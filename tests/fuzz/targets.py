@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import texts
+from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target"]
 
@@ -28,11 +28,14 @@ class Target:
         Reads the file, or the folder of files, at a path and does everything else with what it got.
     codes : tuple of int
         Exit codes of errors that are right.
+    traced : bool
+        Whether the samples are traces and no texts.
     """
 
     samples: list[dict[str, bytes]]
     use: Callable[[Path], object]
     codes: tuple[int, ...] = (2,)
+    traced: bool = False
 
     def mutated(self, seed: int) -> dict[str, bytes]:
         """Return sample files with one of them changed."""
@@ -40,7 +43,10 @@ class Target:
         files = dict(chance.choice(self.samples))
         name = chance.choice(sorted(files))
         other = chance.choice(sorted(chance.choice(self.samples).items()))[1]
-        files[name] = texts.mutate(files[name], chance, other)
+        if self.traced:
+            files[name] = traces.mutate(files[name], chance)
+        else:
+            files[name] = texts.mutate(files[name], chance, other)
         return files
 
 
@@ -190,27 +196,40 @@ def _job_log() -> list[dict[str, bytes]]:
     """Return a log of two ranks that can be replayed."""
     from logs.samples import begin, call
 
-    lines = [begin(0), begin(1), *(call(r, i, count=1 << (4 + i)) for i in range(3) for r in (0, 1))]
+    lines = [
+        begin(0),
+        begin(1),
+        *(call(r, i, count=1 << (4 + i)) for i in range(3) for r in (0, 1)),
+    ]
     data = (TRACES / "nccl-8xh100.log").read_bytes()
     return [{"job.log": "\n".join(lines).encode() + b"\n"}, {"nccl.log": data}]
 
 
 def _targets() -> Iterator[tuple[str, Target]]:
+    yield "trace", Target(traces.samples(), traces.use, traced=True)
     yield "log", Target(_logs(), _log)
     yield "replay", Target(_job_log(), _replay)
     yield "replay-whole", Target(_job_log(), _whole)
     yield "kineto", Target(_together(TRACES / "kineto-2ranks"), _recording("kineto", folder=True))
-    yield "profiler", Target(_together(TRACES / "profiler-2ranks"), _recording("profiler", folder=True))
+    yield (
+        "profiler",
+        Target(_together(TRACES / "profiler-2ranks"), _recording("profiler", folder=True)),
+    )
     yield "chakra", Target(_together(TRACES / "chakra-4ranks"), _recording("chakra", folder=True))
     yield "inspector", Target(_alone(TRACES / "inspector-8ranks.jsonl"), _recording("inspector"))
     yield "goal", Target(_alone(TRACES / "ring-4.goal"), _recording("goal"))
-    yield "astra", Target(_alone(TRACES / "resnet-data-8.astra.txt"), _recording("astra", num_ranks=8))
+    yield (
+        "astra",
+        Target(_alone(TRACES / "resnet-data-8.astra.txt"), _recording("astra", num_ranks=8)),
+    )
     yield "simai", Target(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), _recording("simai"))
     yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
     samples = sorted((ROOT / "tests/importers/samples").iterdir())
     yield "import", Target(_alone(*samples), _import)
-    named = [ROOT / f"topologies/{name}.yaml" for name in ("dgx-a100", "dgx-1v", "polaris", "aws-p5")]
+    named = [
+        ROOT / f"topologies/{name}.yaml" for name in ("dgx-a100", "dgx-1v", "polaris", "aws-p5")
+    ]
     yield "topology", Target([{"pair.yaml": _SMALL_TOPOLOGY}, *_alone(*named)], _topology)
     yield "workload", Target(_alone(*sorted(TRACES.glob("*.yaml"))), _workload)
     yield "model", Target([{"config.json": _MODEL}], _model)

@@ -99,7 +99,9 @@ def _bytes(data: bytes, chance: random.Random, other: bytes) -> bytes:
 def _long(data: bytes, chance: random.Random, other: bytes) -> bytes:
     """Make one line very long, or nest something very deep."""
     a = chance.randrange(len(data) + 1)
-    piece = chance.choice((b"A", b"9", b" ", b"[", b"{", b'{"a":', b"<a>", b"- ", b"(", b"gpu0,", b"1 "))
+    piece = chance.choice(
+        (b"A", b"9", b" ", b"[", b"{", b'{"a":', b"<a>", b"- ", b"(", b"gpu0,", b"1 ")
+    )
     return data[:a] + piece * chance.choice((100, 3000, 40000)) + data[a:]
 
 

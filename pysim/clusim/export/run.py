@@ -150,10 +150,12 @@ class Run:
                     if instance >= programs:
                         continue  # a proxy
                     table = slices.table(instance)
-                    prim = int(table.prim[seq])
+                    prim = int(table.prims(seq))
                     flags, to, source = _ends(slices, links, instance, prim)
                     origin = slices.sender_of(instance, seq) if flows and flags & Op.RECV else None
-                    while origin is not None and origin[0] >= programs:
+                    for _ in image["instances"]:
+                        if origin is None or origin[0] < programs:
+                            break
                         origin = slices.sender_of(*origin)
                     yield Piece(
                         instance,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from clusim.errors import TraceError
 from clusim.trace.columns import length, read, read_texts
+from clusim.trace.image import check_image
 from clusim.trace.layout import IMAGE
 from clusim.trace.reader import open_trace
 
@@ -68,13 +69,12 @@ def read_inputs(path: str | Path) -> Inputs:
             raise TraceError(
                 f"{path}: written by an older clusim, without the inputs of the run; run it again"
             )
-        image = _image(file)
-        scalars = image.pop("scalars")
+        image, nvc, seed = _image(file)
         tier = "node_tier" if "/fabric/node_tier" in file else "node_kind"
         inputs = Inputs(
             image=image,
-            nvc=int(scalars[0]),
-            seed=int(scalars[1]),
+            nvc=nvc,
+            seed=seed,
             schedule=_schedule(file),
             nodes=read_texts(file, "/fabric/node"),
             node_kinds=read_texts(file, "/fabric/node_kind"),
@@ -86,8 +86,8 @@ def read_inputs(path: str | Path) -> Inputs:
         return inputs
 
 
-def _image(file: Any) -> dict[str, Array]:
-    """Return the engine's input; its tables are as long as the names that the trace has for their rows."""
+def _image(file: Any) -> tuple[dict[str, Array], int, int]:
+    """Return the engine's input and its two numbers; tables are as long as the trace has names for their rows."""
     image = {name: read(file, f"{IMAGE}/{name}") for name in file[IMAGE]}
     for name, column in _NAMED.items():
         if length(file, f"{IMAGE}/{name}") != length(file, column):
@@ -95,9 +95,11 @@ def _image(file: Any) -> dict[str, Array]:
     for name, column in _COUNTED.items():
         if column in file and length(file, f"{IMAGE}/{name}") < length(file, column):
             raise TraceError(f"{file.filename}: {IMAGE}/{name}: fewer rows than {column}")
-    if length(file, f"{IMAGE}/scalars") != 2:
-        raise TraceError(f"{file.filename}: {IMAGE}/scalars: must be two numbers")
-    return image
+    scalars = image.pop("scalars", np.empty(0))
+    if scalars.shape != (2,) or scalars.dtype.kind not in "iu":
+        raise TraceError(f"{file.filename}: {IMAGE}/scalars: must be two whole numbers")
+    check_image(image, int(scalars[0]), f"{file.filename}: {IMAGE}")
+    return image, int(scalars[0]), int(scalars[1])
 
 
 _NAMED = {"wires": "/wires/wire", "nodes": "/fabric/node", "endpoints": "/hbm/endpoint"}

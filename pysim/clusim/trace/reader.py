@@ -140,7 +140,9 @@ def _meta(file: Any, name: str, default: Any = None) -> Any:
 def _fingerprint(file: Any) -> int:
     text = _meta(file, "fingerprint", "0")
     if not re.fullmatch("[0-9a-f]{1,16}", text):
-        raise TraceError(f"{file.filename}: /meta: fingerprint {text[:40]!r}; must be 16 hex digits")
+        raise TraceError(
+            f"{file.filename}: /meta: fingerprint {text[:40]!r}; must be 16 hex digits"
+        )
     return int(text, 16)
 
 
@@ -206,7 +208,9 @@ def _bins(file: Any, count: int, now_ps: int) -> Bins:
     if count:
         edge_ps = np.append(read(file, "/wires/time", 0, count), now_ps)
         if edge_ps[0] != 0 or (np.diff(edge_ps) <= 0).any():
-            raise TraceError(f"{file.filename}: /wires/time: bins must ascend from 0 to {now_ps} ps")
+            raise TraceError(
+                f"{file.filename}: /wires/time: bins must ascend from 0 to {now_ps} ps"
+            )
     wires = {name: read(file, f"/wires/{name}", bins=count) for name in COLUMNS}
     return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count))
 

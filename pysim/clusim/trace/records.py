@@ -88,9 +88,7 @@ class RecordFile:
         low = index * self.block_rows
         high = min(self.count, low + self.block_rows)
         try:
-            rows = {
-                name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES
-            }
+            rows = {name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES}
         except (OSError, ValueError, KeyError) as broken:
             reason = str(broken).splitlines()[0]
             raise TraceError(f"{self.path}: not a readable trace: {reason}") from None

@@ -102,9 +102,7 @@ RULES: dict[str, Rule] = {
     "/primitives/wire": Rule(rows=_SLICES, into="/image/wires", absent=NONE),
     "/primitives/cause": Rule(rows=_SLICES, high=3),
     "/schedule/num_ranks": Rule(low=1, high=_INDEX_END),
-    "/schedule/tasks/kind": Rule(
-        "text", _TASKS, words=("program", "kernel", "delay", "marker")
-    ),
+    "/schedule/tasks/kind": Rule("text", _TASKS, words=("program", "kernel", "delay", "marker")),
     "/schedule/tasks/rank": Rule(rows=_TASKS, into=_RANKS),
     "/schedule/tasks/call": Rule(rows=_TASKS, into=_CALLS, absent=-1),
     "/schedule/tasks/deps": Rule(into=_TASKS),

@@ -52,7 +52,9 @@ def check_structure(file: Any, path: Path) -> None:
             if seen > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise TraceError(f"{path}: {below}: points to somewhere else; a trace holds its data")
+                raise TraceError(
+                    f"{path}: {below}: points to somewhere else; a trace holds its data"
+                )
             item = group[name]
             if isinstance(item, h5py.Dataset):
                 size = _checked_bytes(item, f"{path}: {below}")
@@ -104,7 +106,9 @@ def _check_storage(column: Any, where: str) -> None:
     for length in column.chunks:
         bytes_each *= int(length)
     if bytes_each > _CHUNK_BYTES:
-        raise TraceError(f"{where}: chunks of {bytes_each >> 20} MiB; at most {_CHUNK_BYTES >> 20} MiB")
+        raise TraceError(
+            f"{where}: chunks of {bytes_each >> 20} MiB; at most {_CHUNK_BYTES >> 20} MiB"
+        )
     large = [0]
 
     def look(chunk: Any) -> None:

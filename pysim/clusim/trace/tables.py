@@ -109,9 +109,7 @@ def _columns(group: Any, path: str) -> dict[str, str]:
 
 def _history_rows(file: Any, name: str) -> Iterator[dict[str, Array]]:
     """Yield a history as rows of (wire or endpoint, time, values)."""
-    key, names = (
-        ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
-    )
+    key, names = ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
     who = _plain(read(file, names))
     values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
     bins = progress(file)[1]
