@@ -75,7 +75,7 @@ def declared(name: str, rows: int) -> Callable[[Any], None]:
     return change
 
 
-# What is read -> what is changed in which way; all of it was a traceback, nonsense or gigabytes once, or is like one that was.
+# What is read -> what is changed; all of it was a traceback, nonsense or gigabytes once, or is like one that was.
 READ = {
     "overlap": {
         "/schedule/tasks/call": value("/schedule/tasks/call", 99),
@@ -84,7 +84,7 @@ READ = {
         "/tasks/end": value("/tasks/end", 1 << 62),
         "/tasks: an end before": value("/tasks/start", -1),
         "/tasks: a time after": value("/tasks/end", 1 << 61),
-        "/image/prims": instead("/image/prims", lambda old: None),
+        ": prims: missing": instead("/image/prims", lambda old: None),
         "/image: instances": value("/image/instances", 1 << 31, field="template"),
     },
     "critical-path": {
@@ -93,7 +93,7 @@ READ = {
         "/primitives/cause": value("/primitives/cause", 7),
         "/primitives/wire": value("/primitives/wire", 1 << 20),
         "/primitives/time": value("/primitives/time", 1 << 60),
-        "is missing from": value("/primitives/seq", 1000, row=slice(None)),
+        ": slice 1000 of": value("/primitives/seq", 1000, row=slice(None)),
         "before its gate": value("/primitives/gate", (1 << 62) - 1),
         "inst_conns": value("/image/inst_conns", NONE),
         "succ": value("/image/tasks", NONE, field="succ_hi"),
@@ -206,13 +206,15 @@ def test_a_path_that_goes_round_in_circles_is_an_error(tmp_path: Path) -> None:
     """Slices that are complete at once, each because of another: the walk would not end."""
 
     def change(file: Any) -> None:
+        end_ps = file["/tasks/end"][...].max()
+        file["/tasks/end"][...] = end_ps
         for name in ("time", "gate"):
-            file[f"/primitives/{name}"][...] = 0
+            file[f"/primitives/{name}"][...] = end_ps
         file["/primitives/cause"][...] = 1
         for name in ("tail_ps", "head_ps"):
             value("/image/conns", 0, row=slice(None), field=name)(file)
 
-    with pytest.raises(TraceError, match="circles|missing|waited for a slice"):
+    with pytest.raises(TraceError, match=r"circles|missing|waited for a slice"):
         traces.ACTIONS["critical-path"](doctored(tmp_path, change))
 
 

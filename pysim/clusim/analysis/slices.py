@@ -65,12 +65,13 @@ class SliceTable:
 
     prim: Array
     bytes: Array
+    where: str = "trace"
 
     def prims(self, seq: Any) -> Array:
         """Return the primitives of slices by number; raises `TraceError` for one that the program has not."""
         if np.max(np.asarray(seq, np.int64), initial=-1) >= len(self.prim):
             raise TraceError(
-                f"slice {np.max(seq)} of a program that has {len(self.prim)}; is the trace damaged?"
+                f"{self.where}: slice {np.max(seq)} of a program that has {len(self.prim)}"
             )
         return np.asarray(self.prim[seq])
 
@@ -84,10 +85,14 @@ class Slices:
         Arrays of the image by name.
     task_start_ps : ndarray
         Start of every task; instances that share a connection use it in this order.
+    where : object
+        The trace's name in errors.
     """
 
-    def __init__(self, image: Mapping[str, Array], task_start_ps: Array) -> None:
-        self.image = image
+    def __init__(
+        self, image: Mapping[str, Array], task_start_ps: Array, where: object = "trace"
+    ) -> None:
+        self.image, self.where = image, str(where)
         self._start_ps = task_start_ps
         self._tables: OrderedDict[int, SliceTable] = OrderedDict()
         self._kept = 0
@@ -119,12 +124,12 @@ class Slices:
         count = slice_table(prims, numbers, nothing32, nothing, MOST_SLICES)
         if count < 0:
             raise TraceError(
-                f"instance {instance} has more than {MOST_SLICES} slices; too many to follow"
+                f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
             )
         prim, size = np.empty(count, np.int32), np.empty(count, np.int64)
         if count:
             slice_table(prims, numbers, prim, size, count)
-        found = SliceTable(prim + low, size)
+        found = SliceTable(prim + low, size, self.where)
         self._tables[instance] = found
         self._kept += count
         while self._kept > KEPT_SLICES and len(self._tables) > 1:

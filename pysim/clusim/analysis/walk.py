@@ -138,7 +138,7 @@ class Walk:
         self.image = network.image
         self.network = network
         self._start_ps, self._end_ps = all_starts(network.image, start_ps), end_ps
-        self.slices = Slices(network.image, self._start_ps)
+        self.slices = Slices(network.image, self._start_ps, records.path)
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]

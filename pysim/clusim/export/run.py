@@ -137,7 +137,7 @@ class Run:
     def pieces(self, *, flows: bool = True) -> Iterator[Piece]:
         """Yield the completed slices by completion; `flows` finds out which receive belongs to which send."""
         image = self.inputs.image
-        slices = Slices(image, all_starts(image, self.result.tasks.start_ps))
+        slices = Slices(image, all_starts(image, self.result.tasks.start_ps), self.path)
         programs = len(self.inputs.numbers("instances/task"))
         rank_of = np.full(len(image["endpoints"]), -1, np.int64)
         rank_of[self.inputs.rank_endpoint] = np.arange(self.num_ranks)

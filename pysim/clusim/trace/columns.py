@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clusim.errors import TraceError
 from clusim.trace.layout import UNITS
 from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
+from clusim.trace.structure import Opened
 
 __all__ = ["attribute", "length", "read", "read_texts"]
 
@@ -24,18 +25,16 @@ _TEXT_BYTES = 1 << 16
 """Longest attribute [bytes]."""
 
 
-def length(file: Any, name: str) -> int:
+def length(file: Opened, name: str) -> int:
     """Return the rows of a column; raises `TraceError` if the trace has none of that name."""
-    if name not in file or not hasattr(file[name], "shape"):
-        raise TraceError(f"{file.filename}: has no column {name}; is the file whole?")
-    shape = file[name].shape
+    shape = getattr(file[name], "shape", None)
     if not shape:
         raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
     return int(shape[0])
 
 
 def read(
-    file: Any, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
+    file: Opened, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
 ) -> Array:
     """Return a column, or its rows from `low` to `high`; of a history the first `bins` bins.
 
@@ -47,7 +46,7 @@ def read(
     rows = length(file, name)
     column, rule = file[name], rule_of(name, file)
     where = f"{file.filename}: {name}"
-    _check_form(file, column, rule, where, bins)
+    _check_form(file, column, name, rule, where, bins)
     end = rows if high is None else min(high, rows)
     values = np.asarray(column[low:end] if bins is None else column[low:end, :bins])
     if values.dtype.kind == "S":
@@ -59,7 +58,7 @@ def read(
     return values
 
 
-def read_texts(file: Any, name: str) -> list[str]:
+def read_texts(file: Opened, name: str) -> list[str]:
     """Return a column of texts; raises `TraceError` like `read`."""
     values = read(file, name)
     if values.dtype.kind != "S":
@@ -67,10 +66,10 @@ def read_texts(file: Any, name: str) -> list[str]:
     return [value.decode() for value in values.tolist()]
 
 
-def attribute(file: Any, group: str, name: str, default: Any = None) -> Any:
+def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     """Return an attribute as int, float or str; `default` if there is none and one is given."""
     where = f"{file.filename}: {group}: attribute {name}"
-    attributes = file[group].attrs if group in file else {}
+    attributes = file[group].attrs
     if name not in attributes:
         if default is None:
             raise TraceError(f"{where} is missing; is the file whole?")
@@ -90,13 +89,15 @@ def attribute(file: Any, group: str, name: str, default: Any = None) -> Any:
     return value.item()
 
 
-def _check_form(file: Any, column: Any, rule: Rule, where: str, bins: int | None) -> None:
+def _check_form(
+    file: Opened, column: Any, name: str, rule: Rule, where: str, bins: int | None
+) -> None:
     """Check type, unit and shape of a column before it is read."""
     if column.dtype.kind not in _KINDS[rule.kind]:
         raise TraceError(f"{where}: values of type {column.dtype}; must be {_NAMES[rule.kind]}")
-    unit = UNITS.get(column.name, ("", ""))[0]
-    given = attribute(file, column.name, "units", "")
-    if given not in ("", "1", unit) and unit not in ("", "1"):
+    unit = UNITS.get(name, ("", ""))[0]
+    given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    if given not in ("", "1", unit):
         raise TraceError(f"{where}: in {given!r}; must be in {unit!r}")
     wanted = 1 if bins is None else 2
     if column.ndim != wanted or (bins is not None and column.shape[1] < bins):

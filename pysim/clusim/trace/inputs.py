@@ -15,8 +15,9 @@ from clusim.trace.columns import length, read, read_texts
 from clusim.trace.image import check_image
 from clusim.trace.layout import IMAGE
 from clusim.trace.reader import open_trace
+from clusim.trace.structure import Opened
 
-__all__ = ["Inputs", "read_inputs"]
+__all__ = ["Inputs", "has_inputs", "read_inputs"]
 
 Array = NDArray[Any]
 
@@ -62,6 +63,12 @@ class Inputs:
         return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
+def has_inputs(path: str | Path) -> bool:
+    """Return whether a trace repeats its inputs; those of format 1 do not."""
+    with open_trace(path) as file:
+        return "/image" in file
+
+
 def read_inputs(path: str | Path) -> Inputs:
     """Return the inputs that a trace repeats; raises `TraceError` for one of format 1, which has none."""
     with open_trace(path) as file:
@@ -86,9 +93,9 @@ def read_inputs(path: str | Path) -> Inputs:
         return inputs
 
 
-def _image(file: Any) -> tuple[dict[str, Array], int, int]:
+def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
     """Return the engine's input and its two numbers; tables are as long as the trace has names for their rows."""
-    image = {name: read(file, f"{IMAGE}/{name}") for name in file[IMAGE]}
+    image = {name: read(file, f"{IMAGE}/{name}") for name in file.columns(IMAGE)}
     for name, column in _NAMED.items():
         if length(file, f"{IMAGE}/{name}") != length(file, column):
             raise TraceError(f"{file.filename}: {IMAGE}/{name}: not one row for each of {column}")
@@ -106,15 +113,13 @@ _NAMED = {"wires": "/wires/wire", "nodes": "/fabric/node", "endpoints": "/hbm/en
 _COUNTED = {"tasks": "/tasks/name", "instances": "/schedule/instances/task"}
 
 
-def _schedule(file: Any) -> dict[str, Array | list[str]]:
+def _schedule(file: Opened) -> dict[str, Array | list[str]]:
     """Return the columns of the schedule by name."""
     found: dict[str, Array | list[str]] = {}
-    for table, group in file.get("/schedule", {}).items():
-        names = [f"{table}/{name}" for name in group] if hasattr(group, "keys") else [table]
-        for name in names:
-            where = f"/schedule/{name}"
-            text = file[where].dtype.kind == "S"
-            found[name] = read_texts(file, where) if text else read(file, where)
+    for name in file.columns("/schedule"):
+        where = f"/schedule/{name}"
+        text = file[where].dtype.kind == "S"
+        found[name] = read_texts(file, where) if text else read(file, where)
     return found
 
 

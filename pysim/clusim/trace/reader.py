@@ -20,7 +20,7 @@ from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires
 from clusim.trace.columns import attribute, length, read, read_texts
 from clusim.trace.layout import FORMAT, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
-from clusim.trace.structure import check_structure
+from clusim.trace.structure import Opened, check_structure
 
 __all__ = ["Column", "columns", "open_trace", "progress", "read_records", "read_result"]
 
@@ -40,7 +40,7 @@ class Column:
 
 
 @contextmanager
-def open_trace(path: str | Path) -> Iterator[Any]:
+def open_trace(path: str | Path) -> Iterator[Opened]:
     """Open `path` for reading and turn every way in which a file can be broken into a `TraceError`."""
     path = Path(path)
     if not path.exists():
@@ -54,13 +54,13 @@ def open_trace(path: str | Path) -> Iterator[Any]:
         with h5py.File(path, "r") as file:
             if "clusim_format" not in file.attrs:
                 raise TraceError(f"{path}: an HDF5 file, but not a trace of clusim")
-            number = attribute(file, "/", "clusim_format")
+            opened = check_structure(file, path)
+            number = attribute(opened, "/", "clusim_format")
             if number > FORMAT:
                 raise TraceError(
                     f"{path}: trace format {number}; this version reads up to {FORMAT}; use a newer clusim"
                 )
-            check_structure(file, path)
-            yield file
+            yield opened
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{path}: not a readable trace: {reason}") from None
@@ -68,24 +68,18 @@ def open_trace(path: str | Path) -> Iterator[Any]:
 
 def columns(path: str | Path) -> list[Column]:
     """Return every dataset of a trace in the order of its name."""
-    found: list[Column] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(
-                Column(
-                    f"/{name}",
-                    tuple(item.shape),
-                    "string" if item.dtype.kind == "S" else str(item.dtype),
-                    attribute(item.file, f"/{name}", "units", ""),
-                    attribute(item.file, f"/{name}", "long_name", ""),
-                    int(item.id.get_storage_size()),
-                )
-            )
-
     with open_trace(path) as file:
-        file.visititems(visit)
-    return sorted(found, key=lambda column: column.name)
+        return [
+            Column(
+                f"/{name}",
+                tuple(file[f"/{name}"].shape),
+                "string" if file[f"/{name}"].dtype.kind == "S" else str(file[f"/{name}"].dtype),
+                attribute(file, f"/{name}", "units", ""),
+                attribute(file, f"/{name}", "long_name", ""),
+                int(file[f"/{name}"].id.get_storage_size()),
+            )
+            for name in sorted(file.columns(""))
+        ]
 
 
 def read_result(path: str | Path) -> Result:
@@ -121,23 +115,22 @@ def read_records(path: str | Path) -> dict[str, Array]:
         return {key: read(file, f"/primitives/{name}", 0, count) for key, name in names.items()}
 
 
-def progress(file: Any) -> tuple[int, int, int]:
+def progress(file: Opened) -> tuple[int, int, int]:
     """Return how far a trace goes: time [ps], bins in use, records written."""
     found = read(file, "/meta/progress").tolist()
-    most = (1 << 63, "/wires/time", "/primitives/time")
     if len(found) != 3:
         raise TraceError(f"{file.filename}: /meta/progress: {len(found)} values; must be 3")
-    for value, name in zip(found[1:], most[1:], strict=True):
-        if value > (length(file, str(name)) if name in file else 0):
+    for value, name in zip(found[1:], ("/wires/time", "/primitives/time"), strict=True):
+        if value > (length(file, name) if name in file else 0):
             raise TraceError(f"{file.filename}: /meta/progress: {value} rows; {name} has fewer")
     return found[0], found[1], found[2]
 
 
-def _meta(file: Any, name: str, default: Any = None) -> Any:
+def _meta(file: Opened, name: str, default: Any = None) -> Any:
     return attribute(file, "/meta", name, default)
 
 
-def _fingerprint(file: Any) -> int:
+def _fingerprint(file: Opened) -> int:
     text = _meta(file, "fingerprint", "0")
     if not re.fullmatch("[0-9a-f]{1,16}", text):
         raise TraceError(
@@ -146,7 +139,7 @@ def _fingerprint(file: Any) -> int:
     return int(text, 16)
 
 
-def _provenance(file: Any) -> Provenance:
+def _provenance(file: Opened) -> Provenance:
     texts = [read_texts(file, f"/meta/{name}") for name in ("fabric_text", "schedule_text")]
     if any(len(text) != 1 for text in texts):
         raise TraceError(f"{file.filename}: /meta: must have one topology and one schedule")
@@ -164,13 +157,13 @@ def _provenance(file: Any) -> Provenance:
     )
 
 
-def _call(file: Any) -> Call | None:
+def _call(file: Opened) -> Call | None:
     if "call_operation" not in file["/meta"].attrs:
         return None
     return Call(**{name: _meta(file, f"call_{name}") for name in Call.__dataclass_fields__})
 
 
-def _wires(file: Any) -> Wires:
+def _wires(file: Opened) -> Wires:
     names = read_texts(file, "/wires/wire")
     counters = np.zeros(len(names), WIRE_COUNTERS)
     for name in WIRE_TOTALS:
@@ -189,7 +182,7 @@ def _wires(file: Any) -> Wires:
 _SUMMED = ("packets", "grants", "bytes", "payload", "control_bytes")
 
 
-def _tasks(file: Any, time_ps: int) -> Tasks:
+def _tasks(file: Opened, time_ps: int) -> Tasks:
     start, end = read(file, "/tasks/start"), read(file, "/tasks/end")
     _check_spans(f"{file.filename}: /tasks", start, end, time_ps)
     return Tasks(read_texts(file, "/tasks/name"), start, end)
@@ -203,7 +196,7 @@ def _check_spans(where: str, start: Array, end: Array, time_ps: int) -> None:
         raise TraceError(f"{where}: a time after the end of the run, {time_ps} ps")
 
 
-def _bins(file: Any, count: int, now_ps: int) -> Bins:
+def _bins(file: Opened, count: int, now_ps: int) -> Bins:
     edge_ps = np.zeros(1, np.int64)
     if count:
         edge_ps = np.append(read(file, "/wires/time", 0, count), now_ps)
@@ -215,7 +208,7 @@ def _bins(file: Any, count: int, now_ps: int) -> Bins:
     return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count))
 
 
-def _messages(file: Any, time_ps: int) -> Messages | None:
+def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
     names = ("source", "destination", "bytes", "start", "end")

@@ -7,6 +7,7 @@ unpack small chunks into large ones; traces do none of it.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import h5py
 
 from clusim.errors import TraceError
 
-__all__ = ["MEMORY_BYTES", "check_structure"]
+__all__ = ["MEMORY_BYTES", "Opened", "check_structure"]
 
 MEMORY_BYTES = 768 << 20
 """Most that all columns of a trace but those of completed slices may take in memory [bytes]..."""
@@ -38,24 +39,63 @@ _KINDS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeCompoundID)
 _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 
 
-def check_structure(file: Any, path: Path) -> None:
-    """Raise `TraceError` if an open file has what no trace has: links elsewhere, sizes out of all proportion."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A trace open for reading, whose structure is that of one.
+
+    Attributes
+    ----------
+    filename : str
+        Its name in errors.
+    items : dict
+        Columns and groups by their full names, as h5py has them.
+    """
+
+    filename: str
+    items: dict[str, Any]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a column or group."""
+        return name in self.items
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a column or group; raises `TraceError` if there is none."""
+        if name not in self.items:
+            raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
+        return self.items[name]
+
+    def columns(self, group: str) -> list[str]:
+        """Return the names of the columns in a group and below it, without the group's own name."""
+        return [
+            name.removeprefix(f"{group}/")
+            for name, item in self.items.items()
+            if name.startswith(f"{group}/") and isinstance(item, h5py.Dataset)
+        ]
+
+
+def check_structure(file: Any, path: Path) -> Opened:
+    """Return what is in an open file.
+
+    Raises
+    ------
+    TraceError
+        It has what no trace has: links elsewhere, sizes out of all proportion.
+    """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     needed = 0
+    found: dict[str, Any] = {"/": file}
     pending: list[tuple[str, Any, int]] = [("", file, 0)]
-    seen = 0
     while pending:
         where, group, depth = pending.pop()
         for name in group:
-            seen += 1
             below = f"{where}/{name}"
-            if seen > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
+            if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                 raise TraceError(
                     f"{path}: {below}: points to somewhere else; a trace holds its data"
                 )
-            item = group[name]
+            item = found[below] = group[name]
             if isinstance(item, h5py.Dataset):
                 size = _checked_bytes(item, f"{path}: {below}")
                 needed += 0 if below.startswith(_SLICES) else size
@@ -68,6 +108,7 @@ def check_structure(file: Any, path: Path) -> None:
             f"{path}: its columns would take {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
             " this size"
         )
+    return Opened(str(path), found)
 
 
 def _checked_bytes(column: Any, where: str) -> int:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clusim.errors import InputError
 from clusim.trace.columns import length, read
 from clusim.trace.reader import open_trace, progress
+from clusim.trace.structure import Opened
 
 __all__ = ["iterate_table", "table_names"]
 
@@ -55,7 +56,7 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
             }
 
 
-def _tables(file: Any) -> dict[str, dict[str, str]]:
+def _tables(file: Opened) -> dict[str, dict[str, str]]:
     """Return table -> column -> dataset; a table's columns are of one length."""
     tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
     tables["wires"] |= {name: f"/fabric/{name}" for name in file["/fabric"] if _fits(file, name)}
@@ -88,11 +89,11 @@ def _ordered(columns: dict[str, str]) -> dict[str, str]:
     return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
 
 
-def _fits(file: Any, name: str) -> bool:
+def _fits(file: Opened, name: str) -> bool:
     return length(file, f"/fabric/{name}") == length(file, "/wires/wire")
 
 
-def _length(file: Any, columns: dict[str, str]) -> int:
+def _length(file: Opened, columns: dict[str, str]) -> int:
     return length(file, next(iter(columns.values())))
 
 
@@ -107,7 +108,7 @@ def _columns(group: Any, path: str) -> dict[str, str]:
     return {name: f"{path}/{name}" for name in kept if lengths[name] == usual}
 
 
-def _history_rows(file: Any, name: str) -> Iterator[dict[str, Array]]:
+def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
     """Yield a history as rows of (wire or endpoint, time, values)."""
     key, names = ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
     who = _plain(read(file, names))
