@@ -30,14 +30,16 @@ from fuzz.targets import TARGETS
 limit = int(sys.argv[3])
 pages = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + limit, pages + limit))
-before = resource.getrusage(resource.RUSAGE_SELF)
+def peak():
+    return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1])
+held, before = peak(), resource.getrusage(resource.RUSAGE_SELF)
 try:
     TARGETS[sys.argv[1]].use(Path(sys.argv[2]))
     said = 'result'
 except ClusimError as error:
     said = str(error).splitlines()[0]
 after = resource.getrusage(resource.RUSAGE_SELF)
-print(after.ru_maxrss - before.ru_maxrss, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said)
+print(peak() - held, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, said)
 """
 
 

@@ -232,7 +232,7 @@ def test_a_program_of_endless_slices_is_not_written_out(tmp_path: Path) -> None:
 
 def test_every_block_of_slices_is_checked(tmp_path: Path) -> None:
     path = doctored(tmp_path, value("/primitives/instance", 1 << 20, row=-1))
-    with RecordFile(path, block_rows=16) as records:
+    with RecordFile(path, block_rows=2) as records:
         records.block(0)
         with pytest.raises(TraceError, match="/primitives/instance"):
             records.block(records.num_blocks - 1)

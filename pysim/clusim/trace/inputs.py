@@ -123,11 +123,23 @@ def _schedule(file: Opened) -> dict[str, Array | list[str]]:
     return found
 
 
+_NEEDED = (
+    *(f"tasks/{name}" for name in ("kind", "rank", "stream", "call")),
+    *(f"instances/{name}" for name in ("task", "channel")),
+    *(f"calls/{name}" for name in ("operation", "algorithm", "protocol", "dtype", "redop")),
+    *(f"calls/{name}" for name in ("bytes", "channels", "root", "ranks", "ranks_off")),
+)
+"""Columns of the schedule that are looked at."""
+
+
 def _check_calls(inputs: Inputs, path: str | Path) -> None:
     """Check that calls have ranks and a type, and that who takes part in a call is one of them."""
     where = f"{path}: /schedule"
-    if "calls/operation" not in inputs.schedule:
+    if not inputs.schedule:
         return
+    for name in _NEEDED:
+        if name not in inputs.schedule:
+            raise TraceError(f"{where}/{name}: missing; run it again")
     for name in ("calls/dtype", "calls/operation"):
         if "" in inputs.texts(name):
             raise TraceError(f"{where}/{name}: an empty text")

@@ -165,6 +165,9 @@ def _call(file: Opened) -> Call | None:
 
 def _wires(file: Opened) -> Wires:
     names = read_texts(file, "/wires/wire")
+    for name in names:
+        if "->" not in name.rpartition(".")[0]:
+            raise TraceError(f"{file.filename}: /wires/wire: {name[:80]!r}; must be a->b.number")
     counters = np.zeros(len(names), WIRE_COUNTERS)
     for name in WIRE_TOTALS:
         values = counters[name] = read(file, f"/wires/total/{name}")

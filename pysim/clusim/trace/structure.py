@@ -123,7 +123,7 @@ def _checked_bytes(column: Any, where: str) -> int:
         raise TraceError(f"{where}: {column.ndim} dimensions; at most 2")
     _check_storage(column, where)
     text = isinstance(kind, h5py.h5t.TypeStringID)
-    return int(column.size) * (kind.get_size() + (_TEXT_COST_BYTES if text else 0))
+    return int(column.size) * int(kind.get_size() + (_TEXT_COST_BYTES if text else 0))
 
 
 def _check_storage(column: Any, where: str) -> None:
