@@ -18,10 +18,10 @@ from fuzz.targets import TARGETS
 HERE = Path(__file__).parent
 SAMPLES = HERE / "samples"
 
-COUNTS = {"trace": 60, "replay": 10, "replay-whole": 10, "topology": 50}
+COUNTS = {"trace": 20, "replay": 5, "replay-whole": 5, "topology": 30}
 """Mutations of kinds whose readers do much; of all others `USUAL`."""
 
-USUAL = 300
+USUAL = 100
 GUARD_S = 3600
 """Ends a child that the limit on its processor time did not end; no more than a guard."""
 

@@ -69,8 +69,8 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
         "bytes": "/hbm/bytes",
     }
     for group in ("tasks", "primitives", "messages"):
-        if group in file:
-            tables[group] = _columns(file[group], f"/{group}")
+        if f"/{group}" in file:
+            tables[group] = _columns(file[f"/{group}"], f"/{group}")
     if "/schedule" in file:
         schedule = file["/schedule"]
         names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
