@@ -17,7 +17,7 @@ CLI = ROOT / "cli" / "clusim_cli"
 # own package; modules of one row do not know each other.
 FRONT = [
     {"errors", "version", "ranges"},
-    {"units", "resources", "files"},
+    {"units", "resources", "files", "bounded"},
     {"outcome", "image", "logs"},
     {"hardware"},
     {"fabric"},

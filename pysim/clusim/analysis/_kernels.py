@@ -26,9 +26,11 @@ def find_backward(
 
 @njit(cache=True)
 def slice_table(
-    prims: Array, shape: Array, prim_out: Array, bytes_out: Array
+    prims: Array, shape: Array, prim_out: Array, bytes_out: Array, most: int
 ) -> int:  # pragma: no cover
     """Enumerate the slices of an instance that are not skipped (contract, section 7); return how many.
+
+    Returns -1 if there are more than `most`, or if it takes more than 64 times as many steps to find out.
 
     `prims` has rows (base, coef, step, repeat, sync); `shape` is (nchunks, mode, length, chunk, stride, offset,
     limit, slice_min, rotation, align, slices). With empty output arrays slices are only counted.
@@ -46,7 +48,7 @@ def slice_table(
     loops = (length + span - 1) // span
     if loops == 0 and prims[:, 4].any():
         loops = 1
-    count = 0
+    count = steps = 0
     fill = len(prim_out) > 0
     for loop in range(loops):
         rem = max(0, length - loop * span)
@@ -63,6 +65,9 @@ def slice_table(
                 prims[p, 4],
             )
             for i in range(repeat):
+                steps += 1
+                if count > most or steps > 64 * most:
+                    return -1
                 if sync:
                     if fill:
                         prim_out[count], bytes_out[count] = p, 0
@@ -78,6 +83,8 @@ def slice_table(
                 even = (piece + slices - 1) // slices
                 size = max((even + 15) // 16 * 16, slice_min, 1)
                 done = 0
+                if (piece + size - 1) // size > most:
+                    return -1
                 while done < piece:
                     if fill:
                         prim_out[count], bytes_out[count] = p, min(size, piece - done)

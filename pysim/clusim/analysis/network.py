@@ -142,7 +142,8 @@ class Network:
             # Answers leave over the links that the requests came over.
             asked = self.stages(target, source, first)
             back = self.stages(source, target)
-            leaving = [int(w) for w in self.wires["reverse"][asked[-1]] if int(w) != NONE]
+            arriving = asked[-1] if asked else []
+            leaving = [int(w) for w in self.wires["reverse"][arriving] if int(w) != NONE]
             found = [leaving, *back[1:]] if leaving else back
         else:
             found = self.stages(source, target, first, self._vias(conn))

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.errors import TraceError
+from clusim.trace.image import NONE, OP_FLAGS
+
 __all__ = ["NONE", "Op", "SliceTable", "Slices"]
 
 Array = NDArray[Any]
 
-NONE = 0xFFFFFFFF
-"""Marks an absent index in an image."""
+MOST_SLICES = 1 << 24
+"""Slices of one instance that are followed."""
 
 KEPT_SLICES = 1 << 24
 """Slices whose primitives are kept in memory: 200 MB."""
@@ -30,7 +33,7 @@ class Op:
     """Flags of opcodes by number, as in `clusim.image`."""
 
     RECV, SEND, MCAST, REDUCE, AGGREGATE = 1, 2, 4, 8, 16
-    FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1, 16])
+    FLAGS = OP_FLAGS
 
 
 def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
@@ -62,6 +65,15 @@ class SliceTable:
 
     prim: Array
     bytes: Array
+    where: str = "trace"
+
+    def prims(self, seq: Any) -> Array:
+        """Return the primitives of slices by number; raises `TraceError` for one that the program has not."""
+        if np.max(np.asarray(seq, np.int64), initial=-1) >= len(self.prim):
+            raise TraceError(
+                f"{self.where}: slice {np.max(seq)} of a program that has {len(self.prim)}"
+            )
+        return np.asarray(self.prim[seq])
 
 
 class Slices:
@@ -73,10 +85,14 @@ class Slices:
         Arrays of the image by name.
     task_start_ps : ndarray
         Start of every task; instances that share a connection use it in this order.
+    where : object
+        The trace's name in errors.
     """
 
-    def __init__(self, image: Mapping[str, Array], task_start_ps: Array) -> None:
-        self.image = image
+    def __init__(
+        self, image: Mapping[str, Array], task_start_ps: Array, where: object = "trace"
+    ) -> None:
+        self.image, self.where = image, str(where)
         self._start_ps = task_start_ps
         self._tables: OrderedDict[int, SliceTable] = OrderedDict()
         self._kept = 0
@@ -105,11 +121,15 @@ class Slices:
         numbers = np.array(shape, np.int64)
         prims = np.ascontiguousarray(self._prims[low:high])
         nothing32, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-        count = slice_table(prims, numbers, nothing32, nothing)
+        count = slice_table(prims, numbers, nothing32, nothing, MOST_SLICES)
+        if count < 0:
+            raise TraceError(
+                f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
+            )
         prim, size = np.empty(count, np.int32), np.empty(count, np.int64)
         if count:
-            slice_table(prims, numbers, prim, size)
-        found = SliceTable(prim + low, size)
+            slice_table(prims, numbers, prim, size, count)
+        found = SliceTable(prim + low, size, self.where)
         self._tables[instance] = found
         self._kept += count
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
@@ -197,14 +217,14 @@ class Slices:
 
     def sender_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose arrival let this one pass: the last it needed from its recv connection."""
-        connection = self.connection(instance, int(self.table(instance).prim[seq]), send=False)
+        connection = self.connection(instance, int(self.table(instance).prims(seq)), send=False)
         need = self._before(instance, connection, seq, send=False)
         need += int(self.image["instances"]["slots_per_slice"][instance])
         return self._reaching(connection, need, send=True)
 
     def receiver_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose completion made room for this one on its send connection."""
-        connection = self.connection(instance, int(self.table(instance).prim[seq]), send=True)
+        connection = self.connection(instance, int(self.table(instance).prims(seq)), send=True)
         need = self._before(instance, connection, seq, send=True)
         need += int(self.image["instances"]["slots_per_slice"][instance])
         need -= int(self.image["conns"]["slots"][connection])

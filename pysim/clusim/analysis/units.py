@@ -37,7 +37,7 @@ def unit_busy_ps(
                 continue
             mine = block["instance"] == instance
             seq = block["seq"][mine]
-            wanted = reduces[table.prim[seq]]
+            wanted = reduces[table.prims(seq)]
             if not wanted.any():
                 continue
             prims = table.prim[seq[wanted]]

@@ -138,7 +138,7 @@ class Walk:
         self.image = network.image
         self.network = network
         self._start_ps, self._end_ps = all_starts(network.image, start_ps), end_ps
-        self.slices = Slices(network.image, self._start_ps)
+        self.slices = Slices(network.image, self._start_ps, records.path)
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]
@@ -160,8 +160,15 @@ class Walk:
             row = self._last_row()
             if row is not None and row.time_ps > int(self._end_ps.max()):
                 task = yield from self._slice_steps(row)
+        seen = 0
         while task is not None:
+            seen += 1
+            if seen > len(self.image["tasks"]):
+                raise self._circle()
             task = yield from self._task_steps(task)
+
+    def _circle(self) -> TraceError:
+        return TraceError(f"{self._records.path}: what was waited for goes round in circles")
 
     def task_span(self, task: int) -> tuple[int, int]:
         """Return start and end of a task [ps]; -1 where not yet."""
@@ -196,8 +203,11 @@ class Walk:
 
     def _slice_steps(self, row: _Row | None) -> Generator[Step, None, int | None]:
         """Yield the steps from a completed slice back to the start of the first CTA on the way."""
-        task = -1
+        task, seen = -1, 0
         while row is not None:
+            seen += 1
+            if seen > self._records.count:
+                raise self._circle()
             task = int(self._owner[row.instance])
             yield from self._work(row, task)
             if row.cause == Cause.NONE and row.seq == 0:
@@ -208,7 +218,7 @@ class Walk:
 
     def _work(self, row: _Row, task: int) -> Iterator[Step]:
         """Yield what a slice did after its gate, the last first."""
-        prim = int(self.slices.table(row.instance).prim[row.seq])
+        prim = int(self.slices.table(row.instance).prims(row.seq))
         instance = self.image["instances"][row.instance]
         endpoint = int(instance["endpoint"])
         slow = self.network.slow_1024(endpoint, row.gate_ps)
@@ -219,6 +229,10 @@ class Walk:
             if row.wire != NONE:
                 kind, wire = Kind.TRANSFER, row.wire
                 connection = self.transfer_connection(row.instance, prim)
+                if connection == NONE:
+                    raise TraceError(
+                        f"{self._records.path}: slice {row.seq} of instance {row.instance} has a wire and no connection"
+                    )
             yield Step(
                 kind, began_ps, row.time_ps, task, endpoint, row.instance, row.seq, connection, wire
             )
@@ -241,11 +255,11 @@ class Walk:
         who = (task, endpoint, row.instance, row.seq)
         if row.cause == Cause.NONE:
             return self._cursor.find(row.instance, row.seq - 1, row.gate_ps)
-        prim = int(self.slices.table(row.instance).prim[row.seq])
+        prim = int(self.slices.table(row.instance).prims(row.seq))
         send = row.cause == Cause.SEND
         connection = self.slices.connection(row.instance, prim, send=send)
         find = self.slices.receiver_of if send else self.slices.sender_of
-        other = find(row.instance, row.seq)
+        other = None if connection == NONE else find(row.instance, row.seq)
         if other is None:
             raise TraceError(
                 f"{self._records.path}: slice {row.seq} of instance {row.instance} waited for a slice"

@@ -137,7 +137,7 @@ class Run:
     def pieces(self, *, flows: bool = True) -> Iterator[Piece]:
         """Yield the completed slices by completion; `flows` finds out which receive belongs to which send."""
         image = self.inputs.image
-        slices = Slices(image, all_starts(image, self.result.tasks.start_ps))
+        slices = Slices(image, all_starts(image, self.result.tasks.start_ps), self.path)
         programs = len(self.inputs.numbers("instances/task"))
         rank_of = np.full(len(image["endpoints"]), -1, np.int64)
         rank_of[self.inputs.rank_endpoint] = np.arange(self.num_ranks)
@@ -150,10 +150,12 @@ class Run:
                     if instance >= programs:
                         continue  # a proxy
                     table = slices.table(instance)
-                    prim = int(table.prim[seq])
+                    prim = int(table.prims(seq))
                     flags, to, source = _ends(slices, links, instance, prim)
                     origin = slices.sender_of(instance, seq) if flows and flags & Op.RECV else None
-                    while origin is not None and origin[0] >= programs:
+                    for _ in image["instances"]:
+                        if origin is None or origin[0] < programs:
+                            break
                         origin = slices.sender_of(*origin)
                     yield Piece(
                         instance,

@@ -74,7 +74,7 @@ class _Reader:
         self.events = events
         self.where = where
         self.out = Document()
-        self.anchors: dict[str, Any] = {}
+        self.anchors: dict[str, tuple[Any, int]] = {}
         self.count = 0
 
     def fail(self, place: Place, message: str) -> TopologyError:
@@ -114,10 +114,15 @@ class _Reader:
                 raise self.fail(
                     place, f"unknown alias *{event.anchor}; define it with &{event.anchor} before"
                 )
-            return self.anchors[event.anchor]
+            value, size = self.anchors[event.anchor]
+            self.count += size
+            if self.count > MAX_NODES:
+                raise self.fail(place, f"aliases that stand for more than {MAX_NODES} values")
+            return value
         if event.tag is not None:
             raise self.fail(place, f"tag {event.tag} is not supported; write plain values")
         result: Any
+        before = self.count
         if name == "ScalarEvent":
             result = event.value if event.style else _scalar(event.value)
         elif name == "SequenceStartEvent":
@@ -125,7 +130,7 @@ class _Reader:
         else:
             result = self.mapping(path, depth)
         if event.anchor is not None:
-            self.anchors[event.anchor] = result
+            self.anchors[event.anchor] = result, 1 + self.count - before
         return result
 
     def sequence(self, path: Path, depth: int) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.logs.digits import decimals, hashes, word, words
 from clusim.logs.scan import Scan, only
 
@@ -74,9 +75,10 @@ def find_connections(scan: Scan, among: NDArray[np.bool_]) -> Connections | None
             numbers.append(np.where(cut == stop, 0, index))
     at, stop = start(5), start(6) - 1
     target, fine = decimals(scan.buffer, at, _until(scan.buffer, at, stop, ord("[")))
-    good &= fine & (target < 1 << 30)
+    good &= fine & (target < MOST_RANKS)
     for value in numbers:
-        good &= value < 1 << 30
+        good &= value < MOST_RANKS
+    good &= numbers[0] < MOST_CHANNELS
     if not good.any():
         return None
     rows, via, ends, side = rows[good], via[good] + 4, ends[good], side[good]

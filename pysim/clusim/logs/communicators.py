@@ -234,8 +234,10 @@ def _used(facts: Facts, calls: dict[str, NDArray[np.integer]]) -> set[int]:
 def _place_by_labels(facts: Facts, communicator: Communicator) -> None:
     """Give handles without rank the rank their launcher tagged them with, if that is possible for all."""
     labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
-    free = set(range(communicator.n_ranks)) - communicator.members.keys()
-    if labels and len(set(labels)) == len(labels) and set(labels) <= free:
+    free = all(
+        0 <= label < communicator.n_ranks and label not in communicator.members for label in labels
+    )
+    if labels and len(set(labels)) == len(labels) and free:
         for handle, label in zip(communicator.unplaced, labels, strict=True):
             facts.members[handle].rank = label
             communicator.members[label] = handle
@@ -262,7 +264,9 @@ def _describe(facts: Facts, communicator: Communicator, runs: Sequence[Run]) -> 
             names = [d.name for d in run.devices if (d.host, d.device) == (host, member.device)]
             communicator.gpu_of[rank] = names[0] if names else ""
     _from_system(facts, communicator)
-    missing = set(range(max(communicator.n_ranks, 0))) - communicator.members.keys()
+    missing = communicator.n_ranks > sum(
+        0 <= r < communicator.n_ranks for r in communicator.members
+    )
     unplaced_hosts = [facts.processes[facts.members[h].process].host for h in communicator.unplaced]
     per_node = max((facts.members[h].local_ranks for h in communicator.handles), default=NONE)
     if missing and not communicator.unplaced:
@@ -284,6 +288,10 @@ def _describe(facts: Facts, communicator: Communicator, runs: Sequence[Run]) -> 
         )
 
 
+_MACHINE_RANKS = 1 << 10
+"""GPUs of one machine at most."""
+
+
 def _from_system(facts: Facts, communicator: Communicator) -> None:
     """Note the ranks that the topology print of a machine names, also if they did not log."""
     for handle in communicator.handles:
@@ -297,7 +305,8 @@ def _from_system(facts: Facts, communicator: Communicator) -> None:
                     bus = node.name[4:].rpartition("-")[2]
                     communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
         if member.n_nodes == 1 and host:
-            for rank in range(communicator.n_ranks):
+            # More GPUs than a machine can have are a number that somebody wrote into the log.
+            for rank in range(min(communicator.n_ranks, _MACHINE_RANKS)):
                 communicator.host_of.setdefault(rank, host)
 
 

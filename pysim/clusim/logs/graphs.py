@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.logs.columns import NONE
 from clusim.logs.facts import Facts, Pattern, SystemNode
 from clusim.logs.messages import HANDLERS
@@ -11,37 +12,50 @@ from clusim.logs.messages import HANDLERS
 __all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
 
 CONNECTION = re.compile(
-    r"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)(?:\[([0-9a-fA-F]+)\])? -> (\d+)(?:\[([0-9a-fA-F]+)\])?"
+    r"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})(?:\[([0-9a-fA-F]+)\])? -> (\d{1,9})(?:\[([0-9a-fA-F]+)\])?"
     r" (?:\[(send|receive)\] )?via (.+)$"
 )
-_COLLNET = re.compile(r"Coll(?:Net)? (\d+)(?:/(\d+))? : (\d+) \[(send|receive)\] via (COLLNET/.+)$")
-_ORDER = re.compile(r"Channel (\d+)(?:/(\d+))? :((?: +\d+)+)( *\.\.\.)?\s*$")
-_LINK = re.compile(r"Ring (\d+) : (-?\d+) -> (\d+) -> (-?\d+)(?: comm .*)?\s*$")
-_TREE_LINE = re.compile(r"Tree (\d+) : (-?\d+) -> (\d+) -> (-?\d+)/(-?\d+)/(-?\d+)")
-_TREES = re.compile(
-    r"\[(\d+)\] (-?\d+)((?:/-?\d+){2})?->(\d+)->(-?\d+)((?:/-?\d+){2})?(?:\|[-\d/>]+)?(?=\s|$|[A-Za-z])"
+_COLLNET = re.compile(
+    r"Coll(?:Net)? (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9}) \[(send|receive)\] via (COLLNET/.+)$"
 )
-_TREES_NOW = re.compile(r"Trees(?: \[\d+\] -?\d+/-?\d+/-?\d+->\d+->-?\d+)+\s*")
-_INTEGER = re.compile(r"-?\d+")
+_ORDER = re.compile(r"Channel (\d{1,9})(?:/(\d{1,9}))? :((?: +\d{1,9})+)( *\.\.\.)?\s*$")
+_LINK = re.compile(r"Ring (\d{1,9}) : (-?\d{1,9}) -> (\d{1,9}) -> (-?\d{1,9})(?: comm .*)?\s*$")
+_TREE_LINE = re.compile(
+    r"Tree (\d{1,9}) : (-?\d{1,9}) -> (\d{1,9}) -> (-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})"
+)
+_TREES = re.compile(
+    r"\[(\d{1,9})\] (-?\d{1,9})((?:/-?\d{1,9}){2})?->(\d{1,9})->(-?\d{1,9})((?:/-?\d{1,9}){2})?"
+    r"(?:\|[-\d/>]+)?(?=\s|$|[A-Za-z])"
+)
+_TREES_NOW = re.compile(
+    r"Trees(?: \[\d{1,9}\] -?\d{1,9}/-?\d{1,9}/-?\d{1,9}->\d{1,9}->-?\d{1,9})+\s*"
+)
+_INTEGER = re.compile(r"-?\d{1,9}")
 _COUNTS = re.compile(
-    r"(?:comm 0x[0-9a-f]+,? )?(\d+) coll channels, (?:(\d+) collnet channels, )?"
-    r"(?:(\d+) nvls channels, )?(\d+) p2p channels(?:, (\d+) p2p channels per peer)?"
+    r"(?:comm 0x[0-9a-f]{1,16},? )?(\d{1,9}) coll channels, (?:(\d{1,9}) collnet channels, )?"
+    r"(?:(\d{1,9}) nvls channels, )?(\d{1,9}) p2p channels(?:, (\d{1,9}) p2p channels per peer)?"
 )
 _PATTERN = re.compile(
-    r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) (\d+(?:\.\d+)?)/(\d+(?:\.\d+)?),"
-    r"(?: nHops \d+,)? type (\w+)/(\w+), sameChannels (\d+)"
+    r"Pattern (\d{1,9}), crossNic (\d{1,9}), nChannels (\d{1,9}),"
+    r" (?:bw|speed) (\d{1,18}(?:\.\d{1,18})?)/(\d{1,18}(?:\.\d{1,18})?),"
+    r"(?: nHops \d{1,9},)? type (\w+)/(\w+), sameChannels (\d{1,9})"
 )
-_PATTERN_ORDER = re.compile(r"\s*\d+ :((?: +(?:NET|GPU|NVS|NIC|PCI)/[\w-]+)+)\s*$")
+_PATTERN_ORDER = re.compile(r"\s*\d{1,9} :((?: +(?:NET|GPU|NVS|NIC|PCI)/[\w-]+)+)\s*$")
 _SYSTEM = re.compile(
-    r"=== System : max(?:Bw|Width|Speed) (\d+(?:\.\d+)?) total(?:Bw|Width|Speed) (\d+(?:\.\d+)?)"
+    r"=== System : max(?:Bw|Width|Speed) (\d{1,18}(?:\.\d{1,18})?) total(?:Bw|Width|Speed) (\d{1,18}(?:\.\d{1,18})?)"
 )
-_SYSTEM_LINK = re.compile(r"( *)\+ (\w+)\[(\d+(?:\.\d+)?)\] - (\S+)(?: \((.*)\))?\s*$")
+_SYSTEM_LINK = re.compile(r"( *)\+ (\w+)\[(\d{1,18}(?:\.\d{1,18})?)\] - (\S+)(?: \((.*)\))?\s*$")
 _SYSTEM_NODE = re.compile(r"((?:CPU|PCI|GPU|NVS|NIC|NET)/\S+)(?: \((.*)\))?\s*$")
-_PATH = re.compile(r"(\w+/[\w-]+) \((\d+)/(\d+(?:\.\d+)?)/(\w+)\)")
+_PATH = re.compile(r"(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)")
 _PATH_LINE = re.compile(r"((?:GPU|NET|CPU|NVS|NIC)/[\w-]+) :(?=\w+/)")
-_COST = re.compile(r"\s*(\d+(?:\.\d+)?)/ *(\d+(?:\.\d+)?)\s*$")
+_COST = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)/ *(\d{1,18}(?:\.\d{1,18})?)\s*$")
 _COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 _PROTOCOLS = ("LL", "LL128", "Simple")
+
+
+def _legal(channel: int, *ranks: int) -> bool:
+    """Return whether a line's channel and ranks are such as a communicator can have."""
+    return channel < MOST_CHANNELS and max(ranks, default=0) < MOST_RANKS
 
 
 def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
@@ -52,6 +66,8 @@ def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
     if route == NONE:
         return False
     source, target = int(match[3]), int(match[5])
+    if not _legal(int(match[1]), source, target):
+        return False
     side = {"send": 1, "receive": 2, None: 0}[match[7]]
     own = target if side == 2 else source
     member = facts.member_of(thread, line, own)
@@ -65,6 +81,8 @@ def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return False
     channel, ranks = int(match[1]), [int(rank) for rank in match[3].split()]
+    if not _legal(channel, *ranks):
+        return False
     member = facts.members[facts.member_of(thread, line, 0)]
     member.orders[channel] = ranks
     if match[4]:
@@ -85,6 +103,8 @@ def _ring(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return _connection(facts, thread, line, text)
     channel, before, rank, after = (int(match[i]) for i in range(1, 5))
+    if not _legal(channel, before, rank, after):
+        return False
     facts.links.add(facts.member_of(thread, line, rank), channel, before, rank, after)
     return True
 
@@ -94,6 +114,8 @@ def _tree(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return False
     channel, up, rank, *down = (int(match[i]) for i in range(1, 7))
+    if not _legal(channel, up, rank, *down):
+        return False
     facts.trees.add(facts.member_of(thread, line, rank), channel, up, rank, *down)
     return True
 
@@ -103,6 +125,8 @@ def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
         text
     ):  # as it is since 2.8; the line is long, and there is one for each rank
         numbers = [int(number) for number in _INTEGER.findall(text)]
+        if not _legal(max(numbers[::6]), *numbers):
+            return False
         member = facts.member_of(thread, line, numbers[4])
         for at in range(0, len(numbers), 6):
             channel, down0, down1, down2, rank, up = numbers[at : at + 6]
@@ -118,9 +142,12 @@ def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
             up, downs = int(left), [right, *more_right[1:].split("/")]
         else:
             continue
+        row = (int(channel), up, int(rank), *(int(down) for down in downs))
+        if not _legal(*row):
+            return False
         if member == NONE:
             member = facts.member_of(thread, line, int(rank))
-        facts.trees.add(member, int(channel), up, int(rank), *(int(down) for down in downs))
+        facts.trees.add(member, *row)
     return bool(found)
 
 
@@ -132,6 +159,8 @@ def _collnet(facts: Facts, thread: int, line: int, text: str) -> bool:
     if route == NONE:
         return False
     rank, side = int(match[3]), 1 if match[4] == "send" else 2
+    if not _legal(int(match[1]), rank):
+        return False
     member, index = facts.member_of(thread, line, rank), int(match[2] or 0)
     facts.add_connection(member, int(match[1]), index, rank, NONE, route, side)
     return True

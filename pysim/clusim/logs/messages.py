@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from clusim.bounded import MOST_RANKS
 from clusim.logs.columns import NONE
 from clusim.logs.facts import Facts
 
@@ -33,30 +34,33 @@ _BY_NAME = {name.upper(): name for name in (*ALGORITHMS, *PROTOCOLS)} | {
 }
 
 _COMM = re.compile(
-    r"(?:\[Rank \d+\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)\b(.*)",
+    r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
     re.DOTALL,
 )
-_PAIR = re.compile(r"(\w+) (0x[0-9a-fA-F]+|-?[0-9a-fA-F]+)\b")
+_PAIR = re.compile(r"(\w+) (0x[0-9a-fA-F]{1,16}|-?[0-9a-fA-F]{1,16})\b")
 _EVENT = re.compile(r"- (?:(Init|Destroy|Abort|Finalize|Revoke) )?(\w+)")
 _VERSION = re.compile(
-    r"(?:^|\s)([NR])CCL version\s*:?\s*(\d+\.\d+(?:\.\d+)?)(?:[-.][\w.]*)?(\+\w+\.?\d*)?"
+    r"(?:^|\s)([NR])CCL version\s*:?\s*(\d{1,9}\.\d{1,18}(?:\.\d{1,18})?)(?:[-.][\w.]*)?(\+\w+\.?\d*)?"
 )
 _TIMINGS = re.compile(
-    r"Init timings(?: - (\w+))?: rank (\d+) n[rR]anks (\d+) total (\d+(?:\.\d+)?) \((.*)\)"
+    r"Init timings(?: - (\w+))?: rank (\d{1,9}) n[rR]anks (\d{1,9}) total (\d{1,18}(?:\.\d{1,18})?) \((.*)\)"
 )
-_TIMING = re.compile(r"(\w+) (\d+(?:\.\d+)?)")
+_TIMING = re.compile(r"(\w+) (\d{1,18}(?:\.\d{1,18})?)")
 _NAMED = re.compile(
-    r"(?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)"
-    r"(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?(?: time (\d+(?:\.\d+)?))?(?: comm (0x[0-9a-f]+))?\s*$"
+    r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?(?: time (\d{1,18}(?:\.\d{1,18})?))?"
+    r"(?: comm (0x[0-9a-f]{1,16}))?\s*$"
 )
 _ENV = re.compile(r"(\w+) set by (?:environment|user|config file[^ ]*) to (.*)")
-_NET_LIST = re.compile(r"\[(\d+)\]([\w.-]+):(\d+/\w+|[\w.:\[\]%-]+?)(?:<\d+>)?(?=[\s;]|$)")
-_NET_DEV = re.compile(r"\[(\d+)\] ([\w.-]+):\S+:(\d+)/(\w+) .*?speed=(\d+)")
-_VIRTUAL = re.compile(r"Made virtual device \[(\d+)\] name=(\S+) speed=(\d+)")
-_NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d+)")
-_NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]+) headRank (-?\d+) nHeads (\d+)")
-_NVLS_HEAD = re.compile(r"NVLS Head +(\d+): +([\d ]+)$")
-_NVLS_TREE = re.compile(r"(-?\d+)/(-?\d+)/(-?\d+)->(\d+)->(-?\d+)")
+_NET_LIST = re.compile(
+    r"\[(\d{1,9})\]([\w.-]+):(\d{1,9}/\w+|[\w.:\[\]%-]+?)(?:<\d{1,9}>)?(?=[\s;]|$)"
+)
+_NET_DEV = re.compile(r"\[(\d{1,9})\] ([\w.-]+):\S+:(\d{1,9})/(\w+) .*?speed=(\d{1,9})")
+_VIRTUAL = re.compile(r"Made virtual device \[(\d{1,9})\] name=(\S+) speed=(\d{1,9})")
+_NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1,9})")
+_NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})")
+_NVLS_HEAD = re.compile(r"NVLS Head +(\d{1,9}): +(\d{1,9}(?: +\d{1,9})*)$")
+_NVLS_TREE = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
@@ -68,7 +72,7 @@ def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
     pointer, rank, n_ranks = int(match[2], 16), int(match[3]), int(match[4])
     event = _EVENT.search(match[5])
     verb, state = (event[1] or "", event[2]) if event else ("", "")
-    if rank >= n_ranks or pointer == 0:
+    if not rank < n_ranks <= MOST_RANKS or pointer == 0:
         return False
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]
@@ -131,6 +135,8 @@ def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
     match = _TIMINGS.match(text)
     if match is None:
         return False
+    if not int(match[2]) < int(match[3]) <= MOST_RANKS:
+        return False
     member = facts.members[facts.member_of(thread, line, int(match[2]))]
     parts = {name: float(value) for name, value in _TIMING.findall(match[5])}
     member.n_ranks = int(match[3]) if member.n_ranks == NONE else member.n_ranks
@@ -161,7 +167,7 @@ def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return False
     value = match[2].strip()
-    if re.fullmatch(r"-?\d+\.", value):
+    if re.fullmatch(r"-?\d{1,9}\.", value):
         value = value[:-1]
     values = facts.environment.setdefault(match[1], {})
     if value not in values and len(values) >= 64:
@@ -204,16 +210,18 @@ def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
         member.n_heads = int(match[3])
         return True
     if match := _NVLS_HEAD.match(text.rstrip()):
-        member = facts.members[facts.member_of(thread, line)]
-        member.nvls_heads[int(match[1])] = [int(rank) for rank in match[2].split()]
+        heads = [int(rank) for rank in match[2].split()]
+        if max(heads) >= MOST_RANKS or int(match[1]) >= MOST_RANKS:
+            return False
+        facts.members[facts.member_of(thread, line)].nvls_heads[int(match[1])] = heads
         return True
     if text.startswith("NVLS Trees"):
-        trees = _NVLS_TREE.findall(text)
+        trees = [tuple(map(int, found)) for found in _NVLS_TREE.findall(text)]
+        if max(map(max, trees), default=0) >= MOST_RANKS:
+            return False
         for channel, (d0, d1, d2, rank, up) in enumerate(trees):
-            member_number = facts.member_of(thread, line, int(rank))
-            facts.nvls_trees.add(
-                member_number, channel, int(up), int(rank), int(d0), int(d1), int(d2)
-            )
+            member_number = facts.member_of(thread, line, rank)
+            facts.nvls_trees.add(member_number, channel, up, rank, d0, d1, d2)
         return bool(trees)
     return False
 

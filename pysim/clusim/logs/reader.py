@@ -340,7 +340,7 @@ class Reader:
                     moved.append((number, bound))
             of_place[number] = found
             if facts.members[found].n_ranks == NONE:
-                facts.members[found].n_ranks = min(int(calls.n_ranks[row]), 1 << 30)
+                facts.members[found].n_ranks = int(calls.n_ranks[row])
         member = of_place[place]
         of_place[[number for number, _ in moved]] = NONE
         self._settled, self._settled_at = of_place[:-1], len(facts.members)

@@ -39,12 +39,12 @@ class Route:
 
 
 _P2P = re.compile(
-    r"P2P/(direct pointer|direct|IPC|CUMEM|MNNVL|indirect/(\d+)\[[0-9a-f]+\]|\d+)(/read)?(/CE)?"
+    r"P2P/(direct pointer|direct|IPC|CUMEM|MNNVL|indirect/(\d{1,9})\[[0-9a-f]+\]|\d{1,9})(/read)?(/CE)?"
     r"(?: comm .*)?$"
 )
 _SHM = re.compile(r"(?:SHM(/direct|/CE)?(/direct|/CE)?|direct shared memory)(?: comm .*)?$")
 _NET = re.compile(
-    r"(NET|COLLNET)/([^/]+)/(\d+)(?:\((\d+)\))?(/GDRDMA(?:\([A-Za-z]+\))?)?(/Shared)?(?: comm .*)?$"
+    r"(NET|COLLNET)/([^/]+)/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\([A-Za-z]+\))?)?(/Shared)?(?: comm .*)?$"
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.bounded import MOST_COUNT, MOST_RANKS
 from clusim.logs.digits import PADDING, decimals, hashes, hexadecimals, positions, word, words
 
 __all__ = ["Calls", "Scan", "find_calls"]
@@ -265,6 +266,8 @@ def find_calls(scan: Scan) -> tuple[Calls | None, NDArray[np.bool_]]:
             value, mask = word(text)
             at = spaces[first[tasked] + acc[tasked] + index - 1] + 1
             good[tasked] &= (view[at] & mask) == value
+    good &= (op_count < MOST_COUNT) & (numbers["count"] < MOST_COUNT) & (n_ranks <= MOST_RANKS)
+    good &= (numbers["type"] < 1 << 31) & (numbers["op"] < 1 << 31) & (numbers["root"] < MOST_RANKS)
     comm = (start(16), end(16))
     calls = Calls(
         rows, scan.message[rows], plain[0] - 1, op_count, numbers["count"], numbers["type"],

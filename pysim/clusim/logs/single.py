@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from clusim.bounded import MOST_COUNT, MOST_RANKS
 from clusim.logs.columns import NONE
 from clusim.logs.facts import Facts
 from clusim.logs.graphs import BARE, CONNECTION, by_shape, system_line
@@ -99,7 +100,7 @@ class SingleLines:
         text = part.text
         if part.cut:
             self._open_head(_rebuilt(part), number)
-        if part.stamp >= 0:
+        if 0 <= part.stamp < _STAMP_END:
             self._stamp = part.stamp * 1000
         self.message(thread, number, text, cut=part.cut)
 
@@ -293,6 +294,12 @@ class SingleLines:
         return bool(self._heads)
 
 
+_STAMP_END = 1 << 53
+"""A time stamp is below this [us since 1970]: in ns it is a number of 63 bits."""
+
+_OP_END = 1 << 31
+"""Numbers of operations are below this; users' own ones are numbered after NCCL's."""
+
 _CALL_WHOLE = re.compile(
     r"(\w+): opCount ([0-9a-fA-F]{1,16}) sendbuff (\S+) recvbuff (\S+)(?: acc \S+)? count (\d{1,19})"
     r" datatype (\d{1,9}) op (\d{1,9}) root (-?\d{1,9}) comm 0x([0-9a-fA-F]{1,16}) \[nranks=(\d{1,9})\]"
@@ -309,6 +316,11 @@ def parse_call(
         return None
     numbers = (int(match[2], 16), int(match[5]), int(match[6]), int(match[7]), int(match[8]))
     rank = int(match[12]) if match[12] is not None else NONE
+    bounds = (MOST_COUNT, MOST_COUNT, _OP_END, _OP_END, MOST_RANKS)
+    if any(n >= most for n, most in zip(numbers, bounds, strict=True)) or (
+        max(int(match[10]), rank) > MOST_RANKS
+    ):
+        return None
     return (
         match[1][:24], numbers, int(match[9], 16), int(match[10]), int(match[11] or "0", 16),
         match[3] == match[4], rank,

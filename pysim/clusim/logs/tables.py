@@ -14,21 +14,23 @@ _TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16",
     "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "float16", "char", "int", "fp8",
 )  # fmt: skip
-_NUMBER = r"(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|nan|inf|-nan|N/A)"
-_ROW = re.compile(rf"\s*(\d+)\s+(\d+)\s+({'|'.join(_TYPES)})(?=\s|$|[a-z-])(.*)$")
+_NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
+_ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({'|'.join(_TYPES)})(?=\s|$|[a-z-])(.*)$")
 _VALUES = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER})*\s*$")
-_ROOT = re.compile(r"-?\d+")
+_ROOT = re.compile(r"-?\d{1,9}")
 _OPS = ("sum", "prod", "max", "min", "avg", "mulsum", "none", "all")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s+Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)"
+    r"#\s+Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?\s+Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})"
     r"\s+\[(?:0x)?([0-9a-fA-F:.]+)\]\s*(.*?)\s*$"
 )
-_CONFIG = re.compile(r"(\w+(?: iters)?):? (\d+)(?=[\s(]|$)")
+_CONFIG = re.compile(r"(\w+(?: iters)?):? (\d{1,18})(?=[\s(]|$)")
 _STARTED = re.compile(r"#\s*Collective test starting:\s*(\w+)")
 _CONCLUDED = re.compile(r"#\s*Collective test concluded")
-_TESTS = re.compile(r"#\s*nccl-tests version (\S+)(?: nccl-headers=(\d+))?(?: nccl-library=(\d+))?")
+_TESTS = re.compile(
+    r"#\s*nccl-tests version (\S+)(?: nccl-headers=(\d{1,9}))?(?: nccl-library=(\d{1,9}))?"
+)
 _AVERAGE = re.compile(rf"#\s*Avg bus bandwidth\s*:\s*({_NUMBER})\s*$")
-_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s*(\w*)")
+_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})\b\s*(\w*)")
 _COMMAND = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv|gather|scatter|"
     r"hypercube)_perf\b"

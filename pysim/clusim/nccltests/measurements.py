@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusim import resources
+from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.nccltests.launch import Launch
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.setup import Setup
+from clusim.ranges import DURATION_END_PS
 
 __all__ = ["COLUMNS", "Group", "Row", "groups", "read_measurements", "setup_of"]
 
@@ -26,6 +28,10 @@ COLUMNS = (
 
 HOST_GPUS = {"gb200-nvl72": 4}
 """GPUs per operating system where the preset is a rack of many: their ``n_nodes`` counts trays."""
+
+
+MOST_TIME_US = DURATION_END_PS // 10**6
+"""Longest time of a measurement [us]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     rows: list[Row] = []
     for path in paths:
         note_input(path)
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, strict=False)
         first = next((line for line in text.splitlines() if line.strip()), "")
         if "," in first and "time_us" in first.lower():
             rows += _csv_rows(text, str(path), system)
@@ -133,24 +139,30 @@ def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
     return rows
 
 
-def _whole(values: dict[str, str], name: str, where: str, *, least: int, default: int = 0) -> int:
+def _whole(
+    values: dict[str, str],
+    name: str,
+    where: str,
+    *,
+    least: int,
+    most: int = MOST_RANKS,
+    default: int = 0,
+) -> int:
     text = (values.get(name) or "").strip()
     if not text:
         return default
-    try:
-        number = int(text)
-    except ValueError:
-        raise InputError(f"{where}: {name} {text!r}: not a whole number") from None
-    if number < least:
-        raise InputError(f"{where}: {name} {number}: must be at least {least}")
+    number = whole(text, least, most)
+    if number is None:
+        raise InputError(
+            f"{where}: {name} {text[:40]!r}: must be a whole number of {least} to {most}"
+        )
     return number
 
 
 def _row(values: dict[str, str], where: str) -> Row:
-    try:
-        time_us = float(values["time_us"])
-    except ValueError:
-        raise InputError(f"{where}: time_us {values['time_us']!r}: not a number") from None
+    time_us = real(values["time_us"], 0, MOST_TIME_US)
+    if not time_us:
+        raise InputError(f"{where}: time_us {values['time_us'][:40]!r}: must be a time above 0")
     group = Group(
         values["system"].strip(),
         _whole(values, "n_nodes", where, least=1, default=1),
@@ -163,7 +175,7 @@ def _row(values: dict[str, str], where: str) -> Row:
         _whole(values, "gpus_per_process", where, least=1),
         (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
     )
-    size = _whole(values, "size_bytes", where, least=0)
+    size = _whole(values, "size_bytes", where, least=0, most=MOST_COUNT)
     return Row(group, size, time_us, (values.get("source") or "").strip(), where)
 
 
@@ -194,6 +206,8 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             cuda_graph=run.config.get("graph", 0) > 0,
         )
         for size, time_us, line in zip(run.sizes, run.column("time"), run.row_lines, strict=True):
+            if not 0 < time_us <= MOST_TIME_US:
+                raise InputError(f"{path}:{line}: time {time_us:g} us: must be a time above 0")
             rows.append(Row(group, size, float(time_us), path, f"{path}:{line}"))
     return rows
 

@@ -205,7 +205,10 @@ def _spans(
         key = (event.group, event.operation, event.bytes, event.dtype)
         if event.kind != "collective":
             key = (event.group, "messages", _most_moved(recording, unit), "uint8")
-        call = schedule.calls[schedule.tasks[tasks[0]].call]
+        calls = [schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT]
+        if not calls:
+            continue  # what moved nothing has no program
+        call = schedule.calls[calls[0]]
         names = (
             _NAMES.get(call.algorithm, call.algorithm),
             _NAMES.get(call.protocol, call.protocol),

@@ -24,7 +24,7 @@ from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, read_inputs
+from clusim.trace.inputs import Inputs, has_inputs, read_inputs
 from clusim.trace.reader import read_result
 
 __all__ = ["Feed"]
@@ -62,9 +62,8 @@ class Feed:
     @classmethod
     def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
         """Read a trace; its wires are shown in at most about `rows` rows. Without `findings` nothing is analysed."""
-        inputs: Inputs | None = None
-        with suppress(TraceError):
-            inputs = read_inputs(path)  # an older trace has none, and no timeline
+        # An older trace has no inputs, and no timeline.
+        inputs: Inputs | None = read_inputs(path) if has_inputs(path) else None
         found = _findings(path) if findings and inputs is not None else {}
         return cls.of(read_result(path), inputs, rows, **found)
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import TraceError
+from clusim.trace.columns import length, read, read_texts
+from clusim.trace.image import check_image
+from clusim.trace.layout import IMAGE
 from clusim.trace.reader import open_trace
+from clusim.trace.structure import Opened
 
-__all__ = ["Inputs", "read_inputs"]
+__all__ = ["Inputs", "has_inputs", "read_inputs"]
 
 Array = NDArray[Any]
 
@@ -60,13 +63,10 @@ class Inputs:
         return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
-def _text_list(values: Array) -> list[str]:
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
-
-
-def _column(dataset: Any) -> Array | list[str]:
-    values = dataset[...]
-    return _text_list(values) if values.dtype.kind in "SO" else values
+def has_inputs(path: str | Path) -> bool:
+    """Return whether a trace repeats its inputs; those of format 1 do not."""
+    with open_trace(path) as file:
+        return "/image" in file
 
 
 def read_inputs(path: str | Path) -> Inputs:
@@ -76,24 +76,90 @@ def read_inputs(path: str | Path) -> Inputs:
             raise TraceError(
                 f"{path}: written by an older clusim, without the inputs of the run; run it again"
             )
-        image = {name: item[...] for name, item in file["/image"].items()}
-        scalars = image.pop("scalars")
-        schedule: dict[str, Array | list[str]] = {}
-
-        def visit(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset):
-                schedule[name] = _column(item)
-
-        if "/schedule" in file:
-            file["/schedule"].visititems(visit)
+        image, nvc, seed = _image(file)
         tier = "node_tier" if "/fabric/node_tier" in file else "node_kind"
-        return Inputs(
+        inputs = Inputs(
             image=image,
-            nvc=int(scalars[0]),
-            seed=int(scalars[1]),
-            schedule=schedule,
-            nodes=_text_list(file["/fabric/node"][...]),
-            node_kinds=_text_list(file["/fabric/node_kind"][...]),
-            rank_endpoint=file["/fabric/rank_endpoint"][...],
-            node_tiers=_text_list(file[f"/fabric/{tier}"][...]),
+            nvc=nvc,
+            seed=seed,
+            schedule=_schedule(file),
+            nodes=read_texts(file, "/fabric/node"),
+            node_kinds=read_texts(file, "/fabric/node_kind"),
+            rank_endpoint=read(file, "/fabric/rank_endpoint"),
+            node_tiers=read_texts(file, f"/fabric/{tier}"),
         )
+        _check_calls(inputs, path)
+        _check_names(inputs, read_texts(file, "/wires/wire"), path)
+        return inputs
+
+
+def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
+    """Return the engine's input and its two numbers; tables are as long as the trace has names for their rows."""
+    image = {name: read(file, f"{IMAGE}/{name}") for name in file.columns(IMAGE)}
+    for name, column in _NAMED.items():
+        if length(file, f"{IMAGE}/{name}") != length(file, column):
+            raise TraceError(f"{file.filename}: {IMAGE}/{name}: not one row for each of {column}")
+    for name, column in _COUNTED.items():
+        if column in file and length(file, f"{IMAGE}/{name}") < length(file, column):
+            raise TraceError(f"{file.filename}: {IMAGE}/{name}: fewer rows than {column}")
+    scalars = image.pop("scalars", np.empty(0))
+    if scalars.shape != (2,) or scalars.dtype.kind not in "iu":
+        raise TraceError(f"{file.filename}: {IMAGE}/scalars: must be two whole numbers")
+    check_image(image, int(scalars[0]), f"{file.filename}: {IMAGE}")
+    return image, int(scalars[0]), int(scalars[1])
+
+
+_NAMED = {"wires": "/wires/wire", "nodes": "/fabric/node", "endpoints": "/hbm/endpoint"}
+_COUNTED = {"tasks": "/tasks/name", "instances": "/schedule/instances/task"}
+
+
+def _schedule(file: Opened) -> dict[str, Array | list[str]]:
+    """Return the columns of the schedule by name."""
+    found: dict[str, Array | list[str]] = {}
+    for name in file.columns("/schedule"):
+        where = f"/schedule/{name}"
+        text = file[where].dtype.kind == "S"
+        found[name] = read_texts(file, where) if text else read(file, where)
+    return found
+
+
+_NEEDED = (
+    *(f"tasks/{name}" for name in ("kind", "rank", "stream", "call")),
+    *(f"instances/{name}" for name in ("task", "channel")),
+    *(f"calls/{name}" for name in ("operation", "algorithm", "protocol", "dtype", "redop")),
+    *(f"calls/{name}" for name in ("bytes", "channels", "root", "ranks", "ranks_off")),
+)
+"""Columns of the schedule that are looked at."""
+
+
+def _check_calls(inputs: Inputs, path: str | Path) -> None:
+    """Check that calls have ranks and a type, and that who takes part in a call is one of them."""
+    where = f"{path}: /schedule"
+    if not inputs.schedule:
+        return
+    for name in _NEEDED:
+        if name not in inputs.schedule:
+            raise TraceError(f"{where}/{name}: missing; run it again")
+    for name in ("calls/dtype", "calls/operation"):
+        if "" in inputs.texts(name):
+            raise TraceError(f"{where}/{name}: an empty text")
+    sizes = np.diff(inputs.numbers("calls/ranks_off"))
+    if (sizes <= 0).any():
+        raise TraceError(f"{where}/calls/ranks_off: a call without ranks")
+    call, rank = inputs.numbers("tasks/call"), inputs.numbers("tasks/rank")
+    every = max(1, len(inputs.rank_endpoint))
+    members = np.repeat(np.arange(len(sizes)), sizes) * every + inputs.numbers("calls/ranks")
+    own = (call * every + rank)[call >= 0]
+    if not np.isin(own, members).all():
+        raise TraceError(f"{where}/tasks/rank: a rank that is not one of its call's")
+
+
+def _check_names(inputs: Inputs, wires: list[str], path: str | Path) -> None:
+    """Check that wires are named after the nodes at their ends."""
+    nodes = set(inputs.nodes)
+    if len(nodes) < len(inputs.nodes):
+        raise TraceError(f"{path}: /fabric/node: two nodes of one name")
+    for name in wires:
+        source, _, rest = name.partition("->")
+        if source not in nodes or rest.rpartition(".")[0] not in nodes:
+            raise TraceError(f"{path}: /wires/wire: {name[:80]!r}; must be named after two nodes")

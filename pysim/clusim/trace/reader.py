@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ from clusim.errors import TraceError
 from clusim.files import destination, note_input
 from clusim.outcome import WIRE_COUNTERS
 from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
-from clusim.trace.layout import FORMAT
+from clusim.trace.columns import attribute, length, read, read_texts
+from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
+from clusim.trace.rules import AMOUNT_END
+from clusim.trace.structure import Opened, check_structure
 
-__all__ = ["Column", "columns", "open_trace", "read_records", "read_result"]
+__all__ = ["Column", "columns", "open_trace", "progress", "read_records", "read_result"]
 
 Array = NDArray[Any]
 
@@ -37,7 +41,7 @@ class Column:
 
 
 @contextmanager
-def open_trace(path: str | Path) -> Iterator[Any]:
+def open_trace(path: str | Path) -> Iterator[Opened]:
     """Open `path` for reading and turn every way in which a file can be broken into a `TraceError`."""
     path = Path(path)
     if not path.exists():
@@ -51,14 +55,15 @@ def open_trace(path: str | Path) -> Iterator[Any]:
     try:
         _check_start(path)
         with h5py.File(path, "r") as file:
-            number = file.attrs.get("clusim_format")
-            if number is None:
+            if "clusim_format" not in file.attrs:
                 raise TraceError(f"{path}: an HDF5 file, but not a trace of clusim")
-            if int(number) > FORMAT:
+            opened = check_structure(file, path)
+            number = attribute(opened, "/", "clusim_format")
+            if number > FORMAT:
                 raise TraceError(
                     f"{path}: trace format {number}; this version reads up to {FORMAT}; use a newer clusim"
                 )
-            yield file
+            yield opened
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{path}: not a readable trace: {reason}") from None
@@ -75,47 +80,39 @@ def _check_start(path: Path) -> None:
 
 def columns(path: str | Path) -> list[Column]:
     """Return every dataset of a trace in the order of its name."""
-    found: list[Column] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(
-                Column(
-                    f"/{name}",
-                    tuple(item.shape),
-                    "string" if item.dtype.kind == "S" else str(item.dtype),
-                    _text(item.attrs.get("units", "")),
-                    _text(item.attrs.get("long_name", "")),
-                    int(item.id.get_storage_size()),
-                )
-            )
-
     with open_trace(path) as file:
-        file.visititems(visit)
-    return sorted(found, key=lambda column: column.name)
+        return [
+            Column(
+                f"/{name}",
+                tuple(file[f"/{name}"].shape),
+                "string" if file[f"/{name}"].dtype.kind == "S" else str(file[f"/{name}"].dtype),
+                attribute(file, f"/{name}", "units", ""),
+                attribute(file, f"/{name}", "long_name", ""),
+                int(file[f"/{name}"].id.get_storage_size()),
+            )
+            for name in sorted(file.columns(""))
+        ]
 
 
 def read_result(path: str | Path) -> Result:
     """Return the result that a trace holds; `complete` is False for what a killed run left."""
     with open_trace(path) as file:
-        meta = file["/meta"].attrs
-        now_ps, bins, _ = (int(v) for v in file["/meta/progress"][:])
-        complete = bool(meta["complete"])
-        verified = _text(meta.get("verified", ""))
+        now_ps, bins, _ = progress(file)
+        complete = bool(_meta(file, "complete"))
+        verified = _meta(file, "verified", "")
+        time_ps = _meta(file, "time_ps") if complete else now_ps
         return Result(
-            time_ps=int(meta["time_ps"]) if complete else now_ps,
-            wall_s=float(meta.get("wall_s", 0.0)),
-            fingerprint=int(_text(meta.get("fingerprint", "0")), 16),
+            time_ps=time_ps,
+            wall_s=_meta(file, "wall_s", 0.0),
+            fingerprint=_fingerprint(file),
             provenance=_provenance(file),
-            wires=_wires(file, int(meta["time_ps"]) if complete else now_ps),
-            tasks=Tasks(
-                _texts(file, "/tasks/name"), file["/tasks/start"][:], file["/tasks/end"][:]
-            ),
+            wires=_wires(file, time_ps),
+            tasks=_tasks(file, time_ps),
             bins=_bins(file, bins, now_ps),
-            call=_call(meta),
-            messages=_messages(file),
+            call=_call(file),
+            messages=_messages(file, time_ps),
             verified=None if not verified else verified == "true",
-            verify_note=_text(meta.get("verify_note", "")),
+            verify_note=_meta(file, "verify_note", ""),
             complete=complete,
         )
 
@@ -125,83 +122,137 @@ def read_records(path: str | Path) -> dict[str, Array]:
     with open_trace(path) as file:
         if "/primitives" not in file:
             raise TraceError(f"{path}: holds no primitives; run again with --trace-primitives")
-        count = int(file["/meta/progress"][2])
-        return {
-            "time_ps": file["/primitives/time"][:count],
-            "instance": file["/primitives/instance"][:count],
-            "seq": file["/primitives/seq"][:count],
-        }
+        _, _, count = progress(file)
+        names = {"time_ps": "time", "instance": "instance", "seq": "seq"}
+        return {key: read(file, f"/primitives/{name}", 0, count) for key, name in names.items()}
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def progress(file: Opened) -> tuple[int, int, int]:
+    """Return how far a trace goes: time [ps], bins in use, records written."""
+    found = read(file, "/meta/progress").tolist()
+    if len(found) != 3:
+        raise TraceError(f"{file.filename}: /meta/progress: {len(found)} values; must be 3")
+    for value, name in zip(found[1:], ("/wires/time", "/primitives/time"), strict=True):
+        if value > (length(file, name) if name in file else 0):
+            raise TraceError(f"{file.filename}: /meta/progress: {value} rows; {name} has fewer")
+    return found[0], found[1], found[2]
 
 
-def _texts(file: Any, name: str) -> list[str]:
-    return [_text(text) for text in file[name][:]]
+def _meta(file: Opened, name: str, default: Any = None) -> Any:
+    return attribute(file, "/meta", name, default)
 
 
-def _provenance(file: Any) -> Provenance:
-    meta = file["/meta"].attrs
+def _fingerprint(file: Opened) -> int:
+    text = _meta(file, "fingerprint", "0")
+    if not re.fullmatch("[0-9a-f]{1,16}", text):
+        raise TraceError(
+            f"{file.filename}: /meta: fingerprint {text[:40]!r}; must be 16 hex digits"
+        )
+    return int(text, 16)
+
+
+def _provenance(file: Opened) -> Provenance:
+    texts = [read_texts(file, f"/meta/{name}") for name in ("fabric_text", "schedule_text")]
+    if any(len(text) != 1 for text in texts):
+        raise TraceError(f"{file.filename}: /meta: must have one topology and one schedule")
     return Provenance(
-        fabric=_text(meta["fabric"]),
-        fabric_text=_texts(file, "/meta/fabric_text")[0],
-        schedule_text=_texts(file, "/meta/schedule_text")[0],
-        engine=_text(meta["engine"]),
-        granularity=_text(meta["granularity"]),
-        granularity_note=_text(meta["granularity_note"]),
-        burst_packets=int(meta["burst_packets"]),
-        seed=int(meta["seed"]),
-        version=_text(meta["version"]),
-        command=_text(meta["command"]),
-        faults=tuple(_texts(file, "/meta/faults")) if "/meta/faults" in file else (),
-        notes=tuple(_texts(file, "/meta/notes")) if "/meta/notes" in file else (),
+        fabric=_meta(file, "fabric"),
+        fabric_text=texts[0][0],
+        schedule_text=texts[1][0],
+        engine=_meta(file, "engine"),
+        granularity=_meta(file, "granularity"),
+        granularity_note=_meta(file, "granularity_note"),
+        burst_packets=_meta(file, "burst_packets"),
+        seed=_meta(file, "seed"),
+        version=_meta(file, "version"),
+        command=_meta(file, "command"),
+        faults=_lines(file, "/meta/faults"),
+        notes=_lines(file, "/meta/notes"),
     )
 
 
-def _call(meta: Any) -> Call | None:
-    if "call_operation" not in meta:
+def _call(file: Opened) -> Call | None:
+    if "call_operation" not in file["/meta"].attrs:
         return None
-    numbers = ("size_bytes", "ranks", "channels", "root")
-    values: dict[str, Any] = {}
-    for name in Call.__dataclass_fields__:
-        value = meta[f"call_{name}"]
-        values[name] = int(value) if name in numbers else _text(value)
-    return Call(**values)
+    return Call(**{name: _meta(file, f"call_{name}") for name in Call.__dataclass_fields__})
 
 
-def _wires(file: Any, time_ps: int) -> Wires:
-    names = _texts(file, "/wires/wire")
+def _lines(file: Opened, name: str) -> tuple[str, ...]:
+    return tuple(read_texts(file, name)) if name in file else ()
+
+
+def _wires(file: Opened, time_ps: int) -> Wires:
+    names = read_texts(file, "/wires/wire")
     counters = np.zeros(len(names), WIRE_COUNTERS)
-    for name in WIRE_COUNTERS.names or ():
-        counters[name] = file[f"/wires/total/{name}"][:]
+    for name in WIRE_TOTALS:
+        values = counters[name] = read(file, f"/wires/total/{name}")
+        if name in _SUMMED and float(values.sum(dtype=np.float64)) >= AMOUNT_END:
+            raise TraceError(f"{file.filename}: /wires/total/{name}: too large a sum to be one")
     return Wires(
         names,
-        _texts(file, "/fabric/wire_class"),
-        file["/fabric/rate"][:],
-        file["/fabric/from_endpoint"][:].astype(bool),
+        read_texts(file, "/fabric/wire_class"),
+        read(file, "/fabric/rate"),
+        read(file, "/fabric/from_endpoint").astype(bool),
         counters,
         _mean_Bps(file, time_ps),
     )
 
 
-def _mean_Bps(file: Any, time_ps: int) -> Array | None:
+def _mean_Bps(file: Opened, time_ps: int) -> Array | None:
     """Return the mean rates of the wires if a fault of the engine's input touched one."""
-    faults = file["/image/faults"][:] if "/image/faults" in file else None
-    if faults is None or not (faults["kind"] == 0).any():
+    name, rate_Bps = f"{IMAGE}/faults", read(file, "/fabric/rate")
+    if name not in file:
         return None
-    return mean_rates_Bps(file["/fabric/rate"][:], faults, time_ps)
+    faults = read(file, name)
+    if not {"kind", "index", "time_ps", "num", "den"} <= set(faults.dtype.names or ()):
+        raise TraceError(f"{file.filename}: {name}: not the columns of faults")
+    own = faults[faults["kind"] == 0]
+    if not len(own):
+        return None
+    if (
+        (own["index"] >= len(rate_Bps)).any()
+        or (own["den"] < 1).any()
+        or (own["time_ps"] < 0).any()
+    ):
+        raise TraceError(f"{file.filename}: {name}: a fault of no wire, rate or time there is")
+    return mean_rates_Bps(rate_Bps, own, time_ps)
 
 
-def _bins(file: Any, count: int, now_ps: int) -> Bins:
-    start_ps = file["/wires/time"][:count]
-    edge_ps = np.append(start_ps, now_ps) if count else np.zeros(1, np.int64)
-    wires = {name: file[f"/wires/{name}"][:, :count] for name in COLUMNS}
-    return Bins(edge_ps, wires, file["/hbm/bytes"][:, :count])
+_SUMMED = ("packets", "grants", "bytes", "payload", "control_bytes")
 
 
-def _messages(file: Any) -> Messages | None:
+def _tasks(file: Opened, time_ps: int) -> Tasks:
+    start, end = read(file, "/tasks/start"), read(file, "/tasks/end")
+    _check_spans(f"{file.filename}: /tasks", start, end, time_ps)
+    return Tasks(read_texts(file, "/tasks/name"), start, end)
+
+
+def _check_spans(where: str, start: Array, end: Array, time_ps: int) -> None:
+    """Check that what ended began before, and nothing after the end of the run."""
+    if ((end >= 0) & ((start < 0) | (start > end))).any():
+        raise TraceError(f"{where}: an end before its start")
+    if max(start.max(initial=-1), end.max(initial=-1)) > time_ps:
+        raise TraceError(f"{where}: a time after the end of the run, {time_ps} ps")
+
+
+def _bins(file: Opened, count: int, now_ps: int) -> Bins:
+    edge_ps = np.zeros(1, np.int64)
+    if count:
+        edge_ps = np.append(read(file, "/wires/time", 0, count), now_ps)
+        if edge_ps[0] != 0 or (np.diff(edge_ps) <= 0).any():
+            raise TraceError(
+                f"{file.filename}: /wires/time: bins must ascend from 0 to {now_ps} ps"
+            )
+    wires = {name: read(file, f"/wires/{name}", bins=count) for name in COLUMNS}
+    return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count))
+
+
+def _messages(file: Opened, time_ps: int) -> Messages | None:
     if "/messages" not in file:
         return None
     names = ("source", "destination", "bytes", "start", "end")
-    return Messages(*(file[f"/messages/{name}"][:] for name in names))
+    found = Messages(*(read(file, f"/messages/{name}") for name in names))
+    late = found.end_ps[(found.end_ps >= 0) & (found.end_ps < found.start_ps)]
+    if len(late) or found.end_ps.max(initial=-1) > time_ps:
+        raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")
+    return found

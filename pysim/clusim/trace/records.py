@@ -12,8 +12,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clusim.errors import TraceError
+from clusim.trace.columns import attribute, read
 from clusim.trace.layout import PRIMITIVES
-from clusim.trace.reader import open_trace
+from clusim.trace.reader import open_trace, progress
 
 __all__ = ["BLOCK_ROWS", "RecordFile"]
 
@@ -59,8 +60,8 @@ class RecordFile:
                 raise TraceError(
                     f"{self.path}: written by an older clusim, without what slices waited for; run it again"
                 )
-            self.count = int(self._file["/meta/progress"][2])
-            self.cut = bool(group.attrs.get("cut", False))
+            _, _, self.count = progress(self._file)
+            self.cut = bool(attribute(self._file, "/primitives", "cut", 0))
             self._stack = stack.pop_all()
         return self
 
@@ -87,10 +88,12 @@ class RecordFile:
         low = index * self.block_rows
         high = min(self.count, low + self.block_rows)
         try:
-            rows = {name: self._file[f"/primitives/{name}"][low:high] for name in PRIMITIVES}
+            rows = {name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES}
         except (OSError, ValueError, KeyError) as broken:
             reason = str(broken).splitlines()[0]
             raise TraceError(f"{self.path}: not a readable trace: {reason}") from None
+        if (rows["gate"] > rows["time"]).any():
+            raise TraceError(f"{self.path}: /primitives: a slice complete before its gate opened")
         self._blocks[index] = rows
         if len(self._blocks) > KEPT_BLOCKS:
             self._blocks.popitem(last=False)

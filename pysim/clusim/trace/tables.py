@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
-from clusim.trace.reader import open_trace
+from clusim.trace.columns import length, read
+from clusim.trace.reader import open_trace, progress
+from clusim.trace.structure import Opened
 
 __all__ = ["iterate_table", "table_names"]
 
@@ -44,15 +46,17 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
             yield from _history_rows(file, name)
             return
         columns = tables[name]
-        rows = len(file[next(iter(columns.values()))])
+        rows = _length(file, columns)
         if name == "primitives":
-            rows = min(rows, int(file["/meta/progress"][2]))
+            rows = progress(file)[2]
         for low in range(0, max(1, rows), PIECE_ROWS):
             high = min(rows, low + PIECE_ROWS)
-            yield {column: _plain(file[where][low:high]) for column, where in columns.items()}
+            yield {
+                column: _plain(read(file, where, low, high)) for column, where in columns.items()
+            }
 
 
-def _tables(file: Any) -> dict[str, dict[str, str]]:
+def _tables(file: Opened) -> dict[str, dict[str, str]]:
     """Return table -> column -> dataset; a table's columns are of one length."""
     tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
     tables["wires"] |= {name: f"/fabric/{name}" for name in file["/fabric"] if _fits(file, name)}
@@ -65,8 +69,8 @@ def _tables(file: Any) -> dict[str, dict[str, str]]:
         "bytes": "/hbm/bytes",
     }
     for group in ("tasks", "primitives", "messages"):
-        if group in file:
-            tables[group] = _columns(file[group], f"/{group}")
+        if f"/{group}" in file:
+            tables[group] = _columns(file[f"/{group}"], f"/{group}")
     if "/schedule" in file:
         schedule = file["/schedule"]
         names = [name for name in schedule if isinstance(schedule[name], h5py.Group)]
@@ -75,7 +79,7 @@ def _tables(file: Any) -> dict[str, dict[str, str]]:
         # A task's own rank and stream are more use beside its times than its numbers alone.
         extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
         tables["tasks"] |= {
-            n: w for n, w in extra.items() if len(file[w]) == _length(file, tables["tasks"])
+            n: w for n, w in extra.items() if length(file, w) == _length(file, tables["tasks"])
         }
     return {name: _ordered(columns) for name, columns in tables.items() if columns}
 
@@ -85,12 +89,12 @@ def _ordered(columns: dict[str, str]) -> dict[str, str]:
     return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
 
 
-def _fits(file: Any, name: str) -> bool:
-    return bool(file[f"/fabric/{name}"].shape == file["/wires/wire"].shape)
+def _fits(file: Opened, name: str) -> bool:
+    return length(file, f"/fabric/{name}") == length(file, "/wires/wire")
 
 
-def _length(file: Any, columns: dict[str, str]) -> int:
-    return len(file[next(iter(columns.values()))])
+def _length(file: Opened, columns: dict[str, str]) -> int:
+    return length(file, next(iter(columns.values())))
 
 
 def _columns(group: Any, path: str) -> dict[str, str]:
@@ -104,30 +108,28 @@ def _columns(group: Any, path: str) -> dict[str, str]:
     return {name: f"{path}/{name}" for name in kept if lengths[name] == usual}
 
 
-def _history_rows(file: Any, name: str) -> Iterator[dict[str, Array]]:
+def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
     """Yield a history as rows of (wire or endpoint, time, values)."""
-    key = "wire" if name == "history" else "endpoint"
-    who = _plain(file["/wires/wire" if name == "history" else "/hbm/endpoint"][...])
-    values = _tables(file)[name]
-    time = file["/wires/time"][...]
-    each = max(1, PIECE_ROWS // max(1, len(time)))
+    key, names = ("wire", "/wires/wire") if name == "history" else ("endpoint", "/hbm/endpoint")
+    who = _plain(read(file, names))
+    values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
+    bins = progress(file)[1]
+    time = read(file, "/wires/time", 0, bins)
+    each = max(1, PIECE_ROWS // max(1, bins))
     for low in range(0, len(who), each):
         part = who[low : low + each]
         yield {
-            key: np.repeat(part, len(time)),
+            key: np.repeat(part, bins),
             "time": np.tile(time, len(part)),
             **{
-                column: file[where][low : low + each].ravel()
+                column: read(file, where, low, low + each, bins=bins).ravel()
                 for column, where in values.items()
-                if column not in (key, "time")
             },
         }
 
 
 def _plain(values: Array) -> Array:
     """Return a column with its texts as str."""
-    if values.dtype.kind in "SO":
-        return np.array(
-            [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()], object
-        )
+    if values.dtype.kind == "S":
+        return np.array([value.decode() for value in values.tolist()], object)
     return values

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.recording.model import ABSENT, Recording
-from clusim.recording.readers.common import MOST_RANKS
 from clusim.recording.readers.layers import MAX_BYTES, MAX_NS, Step, Template, recording
 from clusim.recording.readers.source import head, lines
 

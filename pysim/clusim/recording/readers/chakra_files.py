@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.recording.model import Recording
 from clusim.recording.readers.chakra_host import is_host
-from clusim.recording.readers.common import MOST_RANKS
 from clusim.recording.readers.source import Part, integer, natural, parts, read_bytes
 
 __all__ = ["Files", "find_files", "numbered"]

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
-from clusim.recording.model import Group, Recording
+from clusim.ranges import DURATION_END_PS
+from clusim.recording.model import ABSENT, Group, Recording
 
 __all__ = [
     "DTYPES",
@@ -21,9 +23,6 @@ __all__ = [
     "operation_of",
     "tile",
 ]
-
-MOST_RANKS = 1 << 17
-"""Most ranks a recording may have."""
 
 MOST_EVENTS = 2_000_000
 """Most events that are made by copying those of recorded ranks to their peers."""
@@ -114,6 +113,7 @@ def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
 
 def clone_peers(found: Recording, groups: Groups) -> None:
     """Give ranks that did not record the events of the first that did, moved into their own groups."""
+    _check(found)
     recorded = sorted({event.rank for event in found.events})
     missing = sorted(set(range(found.num_ranks)) - set(recorded))
     if not missing or not recorded:
@@ -158,6 +158,20 @@ def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording
         raise InputError(
             f"{found.name}: nothing in it can be simulated{': ' + seen if seen else ''}"
         )
+    _check(found)
+    return found
+
+
+def _check(found: Recording) -> None:
+    """Raise `InputError` for numbers that no job has."""
     if found.num_ranks > MOST_RANKS:
         raise InputError(f"{found.name}: {found.num_ranks} ranks; at most {MOST_RANKS}")
-    return found
+    starts = [event.start_ps for event in found.events if event.start_ps != ABSENT]
+    if starts and max(starts) - min(starts) >= DURATION_END_PS:
+        raise InputError(f"{found.name}: events more than {DURATION_END_PS // 10**12} s apart")
+    for event in found.events:
+        for what in ("duration_ps", "flops", "mem_bytes", "bytes"):
+            if not ABSENT <= getattr(event, what) < DURATION_END_PS:
+                raise InputError(
+                    f"{event.where or found.name}: {what} of {getattr(event, what)}; must be below 2^61"
+                )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
-from clusim.recording.readers.common import MOST_RANKS
 from clusim.recording.readers.source import natural
 
 __all__ = ["Comm", "Owner", "World", "world_of"]

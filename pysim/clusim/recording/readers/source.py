@@ -39,7 +39,7 @@ __all__ = [
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """What readers take: one path, or the paths of one job."""
 
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 29
 """Largest file that is read whole, decompressed [bytes]."""
 
 LINE_LIMIT = 1 << 20
@@ -50,6 +50,8 @@ HEAD_BYTES = 1 << 16
 
 _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22
+_QUICK = 1 << 22
+"""Texts that are parsed in a blink [characters]."""
 
 
 class Part(NamedTuple):
@@ -132,16 +134,16 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     InputError
         There is no such file, it is empty, damaged or larger than `MOST_BYTES`.
     """
-    chunks: list[bytes] = []
+    held = io.BytesIO()  # gives what was written without copying it
     size = 0
     with _open(name) as stream:
         try:
             while data := stream.read(_STEP):
-                chunks.append(data)
+                held.write(data)
                 size += len(data)
                 if size > MOST_BYTES:
                     raise InputError(
-                        f"{name}: is larger than {MOST_BYTES >> 30} GiB; record fewer steps or cut the file"
+                        f"{name}: is larger than {MOST_BYTES >> 20} MiB; record fewer steps or cut the file"
                     )
         except _DAMAGED as error:
             message = f"the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error})"
@@ -152,7 +154,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
             raise InputError(f"{name}: {error.strerror or error}") from None
     if not size:
         raise InputError(f"{name}: is empty")
-    return b"".join(chunks)
+    return held.getvalue()
 
 
 def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[Part]:
@@ -264,7 +266,7 @@ def load_json(part: Part, cut: Callable[[str], None] | None = None) -> Any:
 def _whole(text: str) -> Any:
     """Return the objects of a list that is cut, None if there are none."""
     end = len(text)
-    for _ in range(16):
+    for _ in range(16 if len(text) < _QUICK else 2):
         end = text.rfind("}", 0, end)
         if end < 0:
             return None

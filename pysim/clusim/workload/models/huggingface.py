@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusim.bounded import read_text
 from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.workload.models.transformer import Latent, Transformer
@@ -52,14 +53,25 @@ ABSENT = "its default is not in the file, add it"
 LARGEST, MOST_LAYERS = 2**31, 2**16
 
 
+MOST_BYTES = 4 << 20
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raises `ValueError` if a key is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} twice")
+    return found
+
+
 def read_config(path: str | Path) -> Transformer:
     """Return the transformer that a ``config.json`` describes."""
     path = Path(path)
     note_input(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+        data = json.loads(read_text(path, MOST_BYTES), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, dict):

@@ -1,0 +1,75 @@
+"""Numbers and texts from files of others, with limits: nothing is converted, or read, before its size is known."""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+from pathlib import Path
+
+from clusim.errors import InputError
+
+__all__ = [
+    "MOST_CHANNELS",
+    "MOST_COUNT",
+    "MOST_RANKS",
+    "MOST_TEXT_BYTES",
+    "read_text",
+    "real",
+    "whole",
+]
+
+MOST_RANKS = 1 << 17
+"""Most ranks of a job, a communicator or a recording."""
+
+MOST_CHANNELS = 1 << 10
+"""Most channels of a communicator; NCCL has at most 64."""
+
+MOST_COUNT = 1 << 59
+"""Most elements of a call: times the largest type it is still a number of 63 bits."""
+
+MOST_TEXT_BYTES = 64 << 20
+"""Largest file that is read whole where nothing else is said [bytes]."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def whole(text: str, low: int, high: int) -> int | None:
+    """Return the whole number written in `text`, None if it is none or not in ``low .. high``."""
+    match = _WHOLE.fullmatch(text.strip())
+    if match is None:
+        return None
+    value = int(match[0])
+    return value if low <= value <= high else None
+
+
+def real(text: str, low: float, high: float) -> float | None:
+    """Return the number written in `text`, None if it is none, not finite or not in ``low .. high``."""
+    match = _REAL.fullmatch(text.strip())
+    if match is None:
+        return None
+    value = float(match[0])
+    return value if isfinite(value) and low <= value <= high else None
+
+
+def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES, *, strict: bool = True) -> str:
+    """Return a file's text; what is no UTF-8 is an error, or with `strict` False replaced.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is larger than `most_bytes`, or is no text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+    if len(data) > most_bytes:
+        raise InputError(f"{path}: larger than {most_bytes >> 20} MiB; give a smaller file")
+    try:
+        return data.decode("utf-8-sig", "strict" if strict else "replace")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not UTF-8 text") from None

@@ -1,0 +1,149 @@
+"""Columns of a trace, read and checked against their rules at once: who gets one may trust it.
+
+Every read is checked, so nothing is read twice and a table of any size is checked block by block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import TraceError
+from clusim.trace.layout import UNITS
+from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
+from clusim.trace.structure import Opened
+
+__all__ = ["attribute", "length", "read", "read_texts"]
+
+Array = NDArray[Any]
+
+_KINDS = {"int": "iu", "float": "f", "text": "S", "": "iufSV"}
+_NAMES = {"int": "whole numbers", "float": "numbers", "text": "texts", "": "values"}
+_TEXT_BYTES = 1 << 16
+"""Longest attribute [bytes]."""
+
+
+def length(file: Opened, name: str) -> int:
+    """Return the rows of a column; raises `TraceError` if the trace has none of that name."""
+    shape = getattr(file[name], "shape", None)
+    if not shape:
+        raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
+    return int(shape[0])
+
+
+def read(
+    file: Opened, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
+) -> Array:
+    """Return a column, or its rows from `low` to `high`; of a history the first `bins` bins.
+
+    Raises
+    ------
+    TraceError
+        The trace has no such column, or one that breaks its rule.
+    """
+    rows = length(file, name)
+    column, rule = file[name], rule_of(name, file)
+    where = f"{file.filename}: {name}"
+    _check_form(file, column, name, rule, where, bins)
+    end = rows if high is None else min(high, rows)
+    values = np.asarray(column[low:end] if bins is None else column[low:end, :bins])
+    if values.dtype.kind == "S":
+        _check_texts(values, rule, where)
+    elif values.dtype.kind != "V":
+        _check_numbers(values, rule, length(file, rule.into) if rule.into else rule.high, where)
+    if rule.ends:
+        _check_division(values, length(file, rule.ends), where)
+    return values
+
+
+def read_texts(file: Opened, name: str) -> list[str]:
+    """Return a column of texts; raises `TraceError` like `read`."""
+    values = read(file, name)
+    if values.dtype.kind != "S":
+        raise TraceError(f"{file.filename}: {name}: values of type {values.dtype}; must be texts")
+    return [value.decode() for value in values.tolist()]
+
+
+def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
+    """Return an attribute as int, float or str; `default` if there is none and one is given."""
+    where = f"{file.filename}: {group}: attribute {name}"
+    attributes = file[group].attrs
+    if name not in attributes:
+        if default is None:
+            raise TraceError(f"{where} is missing; is the file whole?")
+        return default
+    kind = attributes.get_id(name)
+    if kind.dtype.kind not in "iufSb" or kind.shape != () or kind.dtype.itemsize > _TEXT_BYTES:
+        raise TraceError(f"{where}: must be one number or one text")
+    value, rule = np.asarray(attributes[name]), ATTRIBUTES.get(name, Rule("text"))
+    if value.dtype.kind == "b":
+        value = value.astype(np.int8)
+    if value.dtype.kind not in _KINDS[rule.kind]:
+        raise TraceError(f"{where}: of type {value.dtype}; must be one of {_NAMES[rule.kind]}")
+    if rule.kind == "text":
+        _check_texts(value.reshape(1), rule, where)
+        return bytes(value.item()).decode()
+    _check_numbers(value.reshape(1), rule, rule.high, where)
+    return value.item()
+
+
+def _check_form(
+    file: Opened, column: Any, name: str, rule: Rule, where: str, bins: int | None
+) -> None:
+    """Check type, unit and shape of a column before it is read."""
+    if column.dtype.kind not in _KINDS[rule.kind]:
+        raise TraceError(f"{where}: values of type {column.dtype}; must be {_NAMES[rule.kind]}")
+    unit = UNITS.get(name, ("", ""))[0]
+    given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    if given not in ("", "1", unit):
+        raise TraceError(f"{where}: in {given!r}; must be in {unit!r}")
+    wanted = 1 if bins is None else 2
+    if column.ndim != wanted or (bins is not None and column.shape[1] < bins):
+        shape = " x ".join(map(str, column.shape))
+        raise TraceError(f"{where}: {shape} values; must be a column{' of bins' * (wanted - 1)}")
+    if rule.rows:
+        expected = length(file, rule.rows) + rule.extra
+        if len(column) != expected:
+            raise TraceError(f"{where}: {len(column)} rows; must be {expected}, by {rule.rows}")
+
+
+def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
+    """Check that numbers are in their range, and in order."""
+    if not values.size:
+        return
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise TraceError(f"{where}: a value that is no number; must be {rule.low} to {high - 1}")
+    kept = values if rule.absent is None else values[values != rule.absent]
+    if kept.size and not (rule.low <= kept.min() and kept.max() < high):
+        wrong = kept.min() if kept.min() < rule.low else kept.max()
+        raise TraceError(f"{where}: a value of {wrong}; must be {rule.low} to {high - 1}")
+    if rule.ascending and (values[1:] < values[:-1]).any():
+        raise TraceError(f"{where}: a value below the one before it; must ascend")
+
+
+def _check_texts(values: Array, rule: Rule, where: str) -> None:
+    """Check that texts are such as a trace has."""
+    if not values.size:
+        return
+    if not rule.free:
+        letters = np.ascontiguousarray(values).view(np.uint8)
+        if ((letters < 32) & (letters != 0)).any() or (letters == 127).any():
+            raise TraceError(f"{where}: a text with control characters; must be without")
+    if rule.words:
+        unknown = set(values.tolist()) - {word.encode() for word in rule.words}
+        if unknown:
+            raise TraceError(f"{where}: {min(unknown)!r}; must be one of {', '.join(rule.words)}")
+    else:
+        try:
+            for value in values.tolist():
+                value.decode()
+        except UnicodeDecodeError:
+            raise TraceError(f"{where}: a text that is not UTF-8") from None
+
+
+def _check_division(values: Array, total: int, where: str) -> None:
+    """Check that offsets divide a column of `total` rows."""
+    if not len(values) or values[0] != 0 or values[-1] != total:
+        raise TraceError(f"{where}: offsets that do not go from 0 to {total}")

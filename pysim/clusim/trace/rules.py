@@ -1,0 +1,166 @@
+"""What every column of a trace may hold: its kind, its length, the range of its values, what they point into.
+
+Columns of the engine's input, in /image, are not here: their ranges are those of `clusim.ranges`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, replace
+
+from clusim.bins import COLUMNS
+from clusim.ranges import TIME_END_PS
+from clusim.trace.layout import WIRE_TOTALS
+
+__all__ = ["AMOUNT_END", "ATTRIBUTES", "RULES", "Rule", "rule_of"]
+
+NONE = 0xFFFFFFFF
+"""Marks an absent index of an unsigned column."""
+
+AMOUNT_END = 1 << 62
+"""Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a column may hold.
+
+    Attributes
+    ----------
+    kind : str
+        ``int``, ``float`` or ``text``; empty for any of them.
+    rows : str
+        Column that has as many rows; empty for any number.
+    low, high : int
+        Its values are at least `low` and below `high`.
+    into : str
+        Column whose rows its values number; then `high` is the number of those rows.
+    absent : int or None
+        Value that is legal besides.
+    words : tuple of str
+        The only texts it may have; empty for any text without control characters.
+    ascending : bool
+        Whether no value is less than the one before it.
+    extra : int
+        Rows it has more than `rows`.
+    ends : str
+        Column whose length its last value is: it divides that column among the rows of `rows`.
+    free : bool
+        Whether its texts may have control characters.
+    """
+
+    kind: str = "int"
+    rows: str = ""
+    low: int = 0
+    high: int = AMOUNT_END
+    into: str = ""
+    absent: int | None = None
+    words: tuple[str, ...] = ()
+    ascending: bool = False
+    extra: int = 0
+    ends: str = ""
+    free: bool = False
+
+
+_ANY = Rule(low=-(1 << 63), high=1 << 63)
+_TEXT = Rule("text")
+_WIRES, _ENDPOINTS, _NODES, _BINS = "/wires/wire", "/hbm/endpoint", "/fabric/node", "/wires/time"
+_TASKS, _SLICES, _MESSAGES = "/tasks/name", "/primitives/time", "/messages/source"
+_CALLS, _RANKS = "/schedule/calls/operation", "/fabric/rank_endpoint"
+_TIME = Rule(high=TIME_END_PS)
+_LATE = Rule(low=-1, high=TIME_END_PS)
+_INDEX_END = 1 << 32
+
+RULES: dict[str, Rule] = {
+    "/meta/fabric_text": replace(_TEXT, free=True),
+    "/meta/schedule_text": replace(_TEXT, free=True),
+    "/meta/faults": _TEXT,
+    "/meta/notes": _TEXT,
+    "/meta/progress": _TIME,
+    "/wires/wire": _TEXT,
+    "/wires/time": replace(_TIME, ascending=True),
+    "/fabric/wire_class": replace(_TEXT, rows=_WIRES),
+    "/fabric/rate": Rule("float", _WIRES),
+    "/fabric/from_endpoint": Rule(rows=_WIRES, high=2),
+    "/fabric/node": _TEXT,
+    "/fabric/node_kind": replace(_TEXT, rows=_NODES),
+    "/fabric/node_tier": replace(_TEXT, rows=_NODES),
+    "/fabric/node_zone": Rule(rows=_NODES, low=-1, high=_INDEX_END),
+    "/fabric/rank_endpoint": Rule(into=_ENDPOINTS),
+    "/hbm/endpoint": Rule(into=_ENDPOINTS),
+    "/hbm/bytes": Rule(rows=_ENDPOINTS),
+    "/tasks/name": _TEXT,
+    "/tasks/start": replace(_LATE, rows=_TASKS),
+    "/tasks/end": replace(_LATE, rows=_TASKS),
+    "/messages/source": Rule(into=_ENDPOINTS),
+    "/messages/destination": Rule(rows=_MESSAGES, into=_ENDPOINTS),
+    "/messages/bytes": Rule(rows=_MESSAGES),
+    "/messages/start": replace(_TIME, rows=_MESSAGES),
+    "/messages/end": replace(_LATE, rows=_MESSAGES),
+    "/primitives/time": replace(_TIME, ascending=True),
+    "/primitives/gate": replace(_TIME, rows=_SLICES),
+    "/primitives/instance": Rule(rows=_SLICES, into="/image/instances"),
+    "/primitives/seq": Rule(rows=_SLICES, high=_INDEX_END),
+    "/primitives/wire": Rule(rows=_SLICES, into="/image/wires", absent=NONE),
+    "/primitives/cause": Rule(rows=_SLICES, high=3),
+    "/schedule/num_ranks": Rule(low=1, high=_INDEX_END),
+    "/schedule/tasks/kind": Rule("text", _TASKS, words=("program", "kernel", "delay", "marker")),
+    "/schedule/tasks/rank": Rule(rows=_TASKS, into=_RANKS),
+    "/schedule/tasks/call": Rule(rows=_TASKS, into=_CALLS, absent=-1),
+    "/schedule/tasks/deps": Rule(into=_TASKS),
+    "/schedule/calls/ranks": Rule(into=_RANKS),
+    "/schedule/calls/root": Rule(rows=_CALLS, into=_RANKS, absent=-1),
+    "/schedule/calls/bytes": Rule(rows=_CALLS),
+    "/schedule/calls/channels": Rule(rows=_CALLS, high=1 << 16),
+    "/schedule/calls/protocol": Rule("text", _CALLS, words=("simple", "ll", "ll128")),
+    "/schedule/templates/prim_off": Rule(
+        rows="/schedule/templates/mode", extra=1, ascending=True, ends="/schedule/prims/op"
+    ),
+    "/schedule/instances/task": Rule(into=_TASKS),
+    "/schedule/instances/channel": Rule(rows="/schedule/instances/task", high=1 << 16),
+}
+"""Rules of columns by name; those of other columns of the schedule follow from their table."""
+RULES |= {f"/wires/{name}": Rule(rows=_WIRES) for name in COLUMNS}
+RULES |= {f"/wires/total/{name}": Rule(rows=_WIRES) for name in WIRE_TOTALS}
+
+_FIRST = {
+    "calls": _CALLS,
+    "connections": "/schedule/connections/kind",
+    "instances": "/schedule/instances/task",
+    "prims": "/schedule/prims/op",
+    "tasks": _TASKS,
+    "templates": "/schedule/templates/mode",
+}
+"""Column of each table of the schedule that says how many rows it has."""
+
+ATTRIBUTES: dict[str, Rule] = {
+    "clusim_format": Rule(low=1, high=_INDEX_END),
+    "complete": Rule(high=2),
+    "cut": Rule(high=2),
+    "time_ps": _TIME,
+    "wall_s": Rule("float"),
+    "seed": Rule(high=1 << 64),
+    "burst_packets": Rule(high=_INDEX_END),
+    "call_size_bytes": Rule(),
+    "call_ranks": Rule(low=1, high=_INDEX_END),
+    "call_channels": Rule(high=1 << 16),
+    "call_root": Rule(low=-1, high=_INDEX_END),
+    "call_protocol": Rule("text", words=("simple", "ll", "ll128")),
+    "command": replace(_TEXT, free=True),
+}
+"""Rules of attributes that are no plain text."""
+
+
+def rule_of(name: str, columns: Container[str]) -> Rule:
+    """Return the rule of a column; `columns` are those of the trace."""
+    if name in RULES:
+        return RULES[name]
+    table = name.removeprefix("/schedule/").partition("/")[0]
+    if not name.startswith("/schedule/") or table not in _FIRST:
+        return replace(_ANY, kind="")
+    rows = _FIRST[table]
+    if name.endswith("_off"):
+        return Rule(rows=rows, extra=1, ascending=True, ends=name.removesuffix("_off"))
+    if f"{name}_off" in columns:
+        return replace(_ANY, kind="")
+    return replace(_ANY, kind="", rows=rows)

@@ -1,0 +1,240 @@
+"""What is fuzzed: for every reader its samples and a function that does with a file what the commands do."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fuzz import texts, traces
+
+__all__ = ["TARGETS", "Target"]
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "traces"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A reader.
+
+    Attributes
+    ----------
+    samples : list
+        Contents of good files by the name each must have.
+    use : callable
+        Reads the file, or the folder of files, at a path and does everything else with what it got.
+    codes : tuple of int
+        Exit codes of errors that are right.
+    traced : bool
+        Whether the samples are traces and no texts.
+    """
+
+    samples: list[dict[str, bytes]]
+    use: Callable[[Path], object]
+    codes: tuple[int, ...] = (2,)
+    traced: bool = False
+
+    def mutated(self, seed: int) -> dict[str, bytes]:
+        """Return sample files with one of them changed."""
+        chance = random.Random(seed)
+        files = dict(chance.choice(self.samples))
+        name = chance.choice(sorted(files))
+        other = chance.choice(sorted(chance.choice(self.samples).items()))[1]
+        if self.traced:
+            files[name] = traces.mutate(files[name], chance)
+        else:
+            files[name] = texts.mutate(files[name], chance, other)
+        return files
+
+
+def _alone(*paths: Path) -> list[dict[str, bytes]]:
+    """Return samples of one file each."""
+    return [{path.name: path.read_bytes()} for path in paths]
+
+
+def _together(folder: Path) -> list[dict[str, bytes]]:
+    """Return one sample of all files of a folder."""
+    return [{path.name: path.read_bytes() for path in sorted(folder.iterdir())}]
+
+
+def _only(path: Path) -> Path:
+    """Return the file of a sample of one file."""
+    return next(iter(sorted(path.iterdir())))
+
+
+def _log(path: Path) -> object:
+    from clusim.logs import read_logs, report, summarize
+
+    log = read_logs([str(_only(path))])
+    return report(log, everything=True), json.dumps(summarize(log), allow_nan=False)
+
+
+def _replay(path: Path, **options: object) -> object:
+    from clusim.replay.front import replay
+    from clusim.replay.request import Request
+    from clusim.replay.text import replay_report
+
+    files = sorted(str(file) for file in path.iterdir())
+    found = replay(Request(tuple(files[:1]), calls=3, topology="dgx-h100", **options))  # type: ignore[arg-type]
+    return replay_report(found), json.dumps(found.to_json(), allow_nan=False)
+
+
+def _whole(path: Path) -> object:
+    return _replay(path, whole=True)
+
+
+def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
+    def use(path: Path) -> object:
+        import clusim
+        from clusim.recording.readers.detect import kind_of, reader
+        from clusim.recording.schedule import NcclEmitter, to_schedule
+
+        where = str(path if folder else _only(path))
+        kind_of(where)
+        recording = reader(kind)(where, **options)
+        fabric = clusim.load("dgx-a100")
+        if recording.num_ranks > fabric.num_ranks:
+            return recording
+        emitter = NcclEmitter(fabric, tuple(range(recording.num_ranks)))
+        return to_schedule(recording, emitter)
+
+    return use
+
+
+def _plan(name: str) -> Callable[[Path], object]:
+    def use(path: Path) -> object:
+        import clusim
+
+        module = __import__(f"clusim.recording.plans.{name}", fromlist=["load"])
+        return module.load(_only(path), clusim.load("a100x4-mesh"), 1 << 16)
+
+    return use
+
+
+def _import(path: Path) -> object:
+    from clusim.fabric.importers import import_text
+    from clusim.fabric.loading import read_text
+
+    file = _only(path)
+    return import_text(read_text(file, file.name), file.name).fabric()
+
+
+def _topology(path: Path) -> object:
+    import clusim
+
+    return clusim.load(_only(path))
+
+
+def _workload(path: Path) -> object:
+    from clusim.workload.spec import load_workload
+
+    return load_workload(_only(path))
+
+
+def _model(path: Path) -> object:
+    from clusim.workload.models.huggingface import read_config
+
+    return read_config(_only(path))
+
+
+def _measurements(path: Path) -> object:
+    from clusim.nccltests.measurements import groups, read_measurements, setup_of
+
+    rows = read_measurements([_only(path)], system="dgx-a100")
+    return [setup_of(group) for group in groups(rows)]
+
+
+_SMALL_TOPOLOGY = b"""name: pair
+architecture: hopper
+nodes:
+  gpu0..3: {kind: gpu, chip: h100-sxm5}
+  nvs0..1: {kind: switch}
+links:
+  - {from: gpu0..3, to: nvs0..1, count: 2, type: nvlink4}
+window: 64KiB
+"""
+_MODEL = json.dumps(
+    {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        "tie_word_embeddings": False, "max_position_embeddings": 8192, "torch_dtype": "bfloat16", "hidden_act": "silu",
+    },
+    indent=1,
+).encode()  # fmt: skip
+_TABLE = b"""\
+# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20
+# nccl-tests version 2.13
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+          64            16     float     sum      -1    11.50    1.25    1.25       0    12.50    1.15    1.15      0
+     1048576        262144     float     sum      -1    31.50   11.25   11.25       0    32.50   11.15   11.15      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 1.5
+"""
+_GOLDEN = ROOT / "tests/nccltests/all_reduce_golden.txt"
+_MEASURED = b"""\
+system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,size_bytes,time_us
+dgx-a100,1,8,all_reduce,ring,simple,4,2.18,1048576,40.5
+dgx-a100,1,8,all_reduce,ring,simple,4,2.18,1073741824,8000
+dgx-a100,2,16,all_gather,auto,auto,,,1024,27.25
+"""
+
+
+def _logs() -> list[dict[str, bytes]]:
+    from logs.samples import ALL
+
+    folder = ROOT / "tests/logs/texts"
+    found = _alone(*sorted(folder.iterdir()))
+    job = "".join(ALL.values()).encode()
+    return [*found, {"job.log": job}, {"table.txt": _TABLE}, {"both.log": job + _TABLE}]
+
+
+def _job_log() -> list[dict[str, bytes]]:
+    """Return a log of two ranks that can be replayed."""
+    from logs.samples import begin, call
+
+    lines = [
+        begin(0),
+        begin(1),
+        *(call(r, i, count=1 << (4 + i)) for i in range(3) for r in (0, 1)),
+    ]
+    data = (TRACES / "nccl-8xh100.log").read_bytes()
+    return [{"job.log": "\n".join(lines).encode() + b"\n"}, {"nccl.log": data}]
+
+
+def _targets() -> Iterator[tuple[str, Target]]:
+    yield "trace", Target(traces.samples(), traces.use, traced=True)
+    yield "log", Target(_logs(), _log)
+    yield "replay", Target(_job_log(), _replay)
+    yield "replay-whole", Target(_job_log(), _whole)
+    yield "kineto", Target(_together(TRACES / "kineto-2ranks"), _recording("kineto", folder=True))
+    yield (
+        "profiler",
+        Target(_together(TRACES / "profiler-2ranks"), _recording("profiler", folder=True)),
+    )
+    yield "chakra", Target(_together(TRACES / "chakra-4ranks"), _recording("chakra", folder=True))
+    yield "inspector", Target(_alone(TRACES / "inspector-8ranks.jsonl"), _recording("inspector"))
+    yield "goal", Target(_alone(TRACES / "ring-4.goal"), _recording("goal"))
+    yield (
+        "astra",
+        Target(_alone(TRACES / "resnet-data-8.astra.txt"), _recording("astra", num_ranks=8)),
+    )
+    yield "simai", Target(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), _recording("simai"))
+    yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
+    yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
+    samples = sorted((ROOT / "tests/importers/samples").iterdir())
+    yield "import", Target(_alone(*samples), _import)
+    named = [
+        ROOT / f"topologies/{name}.yaml" for name in ("dgx-a100", "dgx-1v", "polaris", "aws-p5")
+    ]
+    yield "topology", Target([{"pair.yaml": _SMALL_TOPOLOGY}, *_alone(*named)], _topology)
+    yield "workload", Target(_alone(*sorted(TRACES.glob("*.yaml"))), _workload)
+    yield "model", Target([{"config.json": _MODEL}], _model)
+    yield "measurements", Target([{"measured.csv": _MEASURED}, *_alone(_GOLDEN)], _measurements)
+
+
+TARGETS = dict(_targets())
+"""Readers by name."""

@@ -1,0 +1,315 @@
+"""Mutations of traces, and everything that is done with a trace."""
+
+from __future__ import annotations
+
+import io
+import random
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import h5py
+import numpy as np
+
+import clusim
+from clusim.collectives import emit
+from clusim.fabric import Fabric
+from clusim.schedule.builder import ProgramBuilder
+
+__all__ = ["ACTIONS", "mutate", "samples", "use"]
+
+_EDGES = (
+    -1, 0, 1, 2, 3, 255, 65535, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**52, 2**61, 2**62 - 1, 2**62,
+    2**63 - 1, 2**63, 2**64 - 1, -(2**31), -(2**63),
+)  # fmt: skip
+_TEXTS = (
+    b"",
+    b"\xff\xfe",
+    b"<script>",
+    b"\x1b[2J",
+    b"a->b.0",
+    b"x" * 300,
+    b"\n",
+    b"nan",
+    b"0",
+    "gpu\u202e".encode(),
+)
+
+
+def _fabric() -> Fabric:
+    from clusim.fabric.loading import loads
+
+    return loads(
+        "name: four\narchitecture: hopper\nnodes:\n  gpu0..3: {kind: gpu, chip: h100-sxm5}\n  nvs0: {kind: switch}\n"
+        "links:\n  - {from: gpu0..3, to: nvs0, count: 2, type: nvlink4}\n"
+    )
+
+
+def _training(fabric: Fabric, path: Path) -> None:
+    builder = ProgramBuilder(fabric.num_ranks, "step")
+    for layer in range(2):
+        done = [
+            builder.kernel(rank, compute_ps=5_000_000, name=f"layer {layer} backward")
+            for rank in range(fabric.num_ranks)
+        ]
+        after = [(task,) for task in done]
+        emit(builder, fabric, "allreduce", "ring", 1 << 14, stream="dp", after=after, channels=1)
+    clusim.simulate(fabric, builder.build(), trace_out=path, trace_primitives=True)
+
+
+@cache
+def samples() -> list[dict[str, bytes]]:
+    """Return small traces: a collective, one on a switch, a step with kernels, synthetic traffic."""
+    fabric, found = _fabric(), []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.h5"
+        for algorithm, machine in (("ring", fabric), ("nvls", clusim.load("dgx-h100"))):
+            schedule = clusim.collectives.build(
+                machine, "allreduce", algorithm, 1 << 16, channels=1
+            )
+            clusim.simulate(machine, schedule, trace_out=path, trace_primitives=True)
+            found.append({path.name: path.read_bytes()})
+        _training(fabric, path)
+        found.append({path.name: path.read_bytes()})
+        clusim.simulate_traffic(fabric, clusim.Traffic("permutation", 4096, 4096), trace_out=path)
+        found.append({path.name: path.read_bytes()})
+    return found
+
+
+def mutate(data: bytes, chance: random.Random) -> bytes:
+    """Return a trace with a few values, attributes, columns or raw bytes changed."""
+    if chance.random() < 0.15:
+        return _raw(data, chance)
+    held = io.BytesIO(data)
+    with h5py.File(held, "r+") as file:
+        names: list[str] = []
+        file.visit(names.append)
+        for _ in range(chance.choice((1, 1, 1, 2, 4))):
+            change, name = chance.choice(_CHANGES), chance.choice(names)
+            with suppress(ValueError, KeyError, RuntimeError, TypeError):  # HDF5 cannot do that
+                change(file, name, chance)
+    return held.getvalue()
+
+
+def _raw(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 2, 8))):
+        at = chance.randrange(len(changed))
+        if chance.random() < 0.5:
+            at = chance.randrange(min(len(changed), 4096))
+        changed[at] = chance.choice(
+            (changed[at] ^ 1 << chance.randrange(8), 0, 255, chance.randrange(256))
+        )
+    return bytes(changed[: chance.randrange(len(changed))] if chance.random() < 0.1 else changed)
+
+
+def _value(file: Any, name: str, chance: random.Random) -> None:
+    """Set one value, or all of them, to one at the edge of something."""
+    item = file.get(name)
+    if not isinstance(item, h5py.Dataset) or not item.size:
+        return
+    values = item[...]
+    part = values
+    if values.dtype.names:
+        part = values[chance.choice(values.dtype.names)]
+    place = tuple(chance.randrange(n) for n in part.shape)
+    if chance.random() < 0.2:
+        place = (...,)
+    if part.dtype.kind == "S":
+        part[place] = chance.choice((*_TEXTS, part.reshape(-1)[chance.randrange(part.size)]))
+    elif part.dtype.kind == "f":
+        part[place] = chance.choice((np.nan, np.inf, -np.inf, -1.0, 0.0, 1e308, 5e-324))
+    else:
+        old = int(part[place].reshape(-1)[0]) if place == (...,) else int(part[place])
+        other = int(part.reshape(-1)[chance.randrange(part.size)])
+        new = chance.choice((*_EDGES, old + 1, old - 1, old * 2, other, other))
+        part[place] = np.array(new % 2**64, np.uint64).astype(part.dtype)
+    item[...] = values
+
+
+def _drop(file: Any, name: str, chance: random.Random) -> None:
+    if name in file:
+        del file[name]
+
+
+def _rename(file: Any, name: str, chance: random.Random) -> None:
+    if name in file:
+        file.move(name, f"{name}{chance.choice(('x', '_off', '/y'))}")
+
+
+def _reshape(file: Any, name: str, chance: random.Random) -> None:
+    """Put a column of another length, type or shape in the place of one."""
+    item = file.get(name)
+    if not isinstance(item, h5py.Dataset):
+        return
+    values = item[...]
+    match chance.randrange(6):
+        case 0:
+            values = values[: chance.randrange(len(values) + 1)] if values.ndim else values
+        case 1:
+            values = np.concatenate([values, values])
+        case 2:
+            values = values.reshape(-1, 1)
+        case 3 if values.dtype.names is None and values.dtype.kind in "iu":
+            values = values.astype(chance.choice(("<i1", "<f8", ">i8", "<u8", "S4")))
+        case 4:
+            del file[name]
+            big = chance.choice((2**31, 2**40))
+            file.create_dataset(
+                name, (big,), values.dtype if values.dtype.names is None else "<i8", chunks=(64,)
+            )
+            return
+        case _:
+            values = np.array(chance.choice(_EDGES[:10]))
+    del file[name]
+    file[name] = values
+
+
+def _attribute(file: Any, name: str, chance: random.Random) -> None:
+    item = chance.choice(
+        (file, file.get("meta", file), file.get("meta", file), file.get(name, file))
+    )
+    names = list(item.attrs)
+    if not names:
+        return
+    key = chance.choice(names)
+    if chance.random() < 0.2:
+        del item.attrs[key]
+        return
+    value: Any = chance.choice(
+        (
+            *(e for e in _EDGES if -(2**63) <= e < 2**64),
+            np.nan,
+            1e308,
+            "text",
+            b"\xff",
+            "",
+            "x" * 1000,
+            [1, 2],
+            True,
+        )
+    )
+    item.attrs[key] = value
+
+
+def _link(file: Any, name: str, chance: random.Random) -> None:
+    if name in file:
+        del file[name]
+        there: Any = chance.choice(
+            (h5py.SoftLink("/"), h5py.SoftLink("/nowhere"), h5py.ExternalLink("/etc/passwd", "/"))
+        )
+        file[name] = there
+
+
+_CHANGES = (_value, _value, _value, _value, _value, _drop, _rename, _reshape, _attribute, _link)
+
+
+def _info(path: Path) -> None:
+    from clusim.report.text import collective_report, traffic_report
+    from clusim.trace.reader import columns, read_result
+
+    result = read_result(path)
+    columns(path)
+    result.to_json()
+    (traffic_report if result.messages else collective_report)(result)
+
+
+def _analysis(name: str, function: str = "") -> Callable[[Path], None]:
+    def action(path: Path) -> None:
+        module = __import__(f"clusim.analysis.{name}", fromlist=["x"])
+        table = getattr(module, function or name)(path)
+        if hasattr(table, "rows"):
+            list(table.rows())
+
+    return action
+
+
+def _what_if(path: Path) -> None:
+    from clusim.analysis.whatif import estimate
+
+    estimate(path, "hbm", "x2")
+
+
+def _diff(path: Path) -> None:
+    from clusim.analysis.diff import diff
+
+    good = path.parent / "good.h5"
+    good.write_bytes(samples()[0]["run.h5"])
+    list(diff(path, good).rows())
+
+
+def _export(module: str, function: str) -> Callable[[Path], None]:
+    def action(path: Path) -> None:
+        found = __import__(f"clusim.export.{module}", fromlist=["x"])
+        getattr(found, function)(path, path.parent / function)
+
+    return action
+
+
+def _tables(path: Path) -> None:
+    from clusim.trace.tables import iterate_table, table_names
+
+    for name in table_names(path):
+        for piece in iterate_table(path, name):
+            assert len({len(values) for values in piece.values()}) == 1, name
+
+
+def _report(path: Path) -> None:
+    from clusim.report.feed import Feed
+    from clusim.report.html import page
+
+    feed = Feed.open(path)
+    page(feed)
+    feed.tasks(0, feed.result.time_ps, 100)
+
+
+ACTIONS: dict[str, Callable[[Path], None]] = {
+    "info": _info,
+    "congestion": _analysis("congestion"),
+    "history": _analysis("congestion", "wire_history"),
+    "overlap": _analysis("overlap"),
+    "blame": _analysis("blame"),
+    "critical-path": _analysis("path", "critical_path"),
+    "what-if": _what_if,
+    "pipeline": _analysis("pipeline"),
+    "timeline": _analysis("pipeline", "timeline"),
+    "collectives": _analysis("calls", "collectives"),
+    "memory": _analysis("memory"),
+    "diff": _diff,
+    "perfetto": _export("perfetto", "write_perfetto"),
+    "chrome": _export("kineto", "write_chrome"),
+    "kineto": _export("kineto", "write_kineto"),
+    "nccl-log": _export("nccl_log", "write_nccl_log"),
+    "tables": _tables,
+    "report": _report,
+}
+"""What is done with a trace, by name."""
+
+EACH = 4
+"""Actions per mutation besides ``info``."""
+
+
+def use(folder: Path, every: bool = False) -> list[str]:
+    """Do with the trace in a folder what commands do; return which were errors.
+
+    Which of them follows from the file, unless it is `every` one.
+    """
+    from clusim.errors import ClusimError
+
+    path = folder / "run.h5"
+    chance = random.Random(zlib.crc32(path.read_bytes()))
+    names = list(ACTIONS) if every else ["info", *chance.sample(list(ACTIONS)[1:], EACH)]
+    found = []
+    for name in names:
+        try:
+            ACTIONS[name](path)
+        except ClusimError as error:
+            text = str(error)
+            if error.exit_code != 2 or "\n" in text or not text.isprintable():
+                raise AssertionError(f"{name}: {error!r}") from None
+            found.append(name)
+    return found
