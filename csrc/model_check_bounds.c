@@ -67,23 +67,9 @@ static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most
     return CLUSIM_OK;
 }
 
-/* Least occupancy of a packet on a wire of a format. */
-static uint64_t least_occupancy(const clusim_format *f) {
-    uint64_t least = UINT64_MAX;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
-        uint64_t bytes = model_up(f, f->header_bytes[kind] + !((KINDS_BARE >> kind) & 1));
-        least = base_umin(least, (bytes * f->service_1024[kind] + 1023) >> 10);
-    }
-    return least;
-}
-
-/* A packet's time on a wire is a duration like a latency, and no wire is so fast that there is
- * none. */
-static const char *wrong_rate(const clusim_image *im, uint32_t format, uint64_t most,
-                              const uint64_t rate[2]) {
+/* A packet's time on a wire is a duration like a latency. */
+static const char *wrong_rate(uint64_t most, const uint64_t rate[2]) {
     NEED(most * rate[1] / rate[0] < (uint64_t)RANGE_LATENCY_END, "a packet takes 2^56 ps or more");
-    NEED(least_occupancy(&im->formats[format]) * rate[1] >= rate[0],
-         "a packet takes less than a picosecond");
     return NULL;
 }
 
@@ -91,7 +77,7 @@ static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *
     for (uint64_t row = 0; row < im->num_wires; row++) {
         const clusim_wire *w = &im->wires[row];
         uint64_t rate[2] = {w->rate_num, w->rate_den};
-        const char *wrong = wrong_rate(im, w->format, most[w->format], rate);
+        const char *wrong = wrong_rate(most[w->format], rate);
         if (wrong) return model_refuse(e, row, "wires", wrong);
     }
     for (uint64_t row = 0; row < im->num_faults; row++) {
@@ -99,7 +85,7 @@ static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *
         if (f->kind || f->num == 0) continue;
         uint32_t format = im->wires[f->index].format;
         uint64_t rate[2] = {f->num, f->den};
-        const char *wrong = wrong_rate(im, format, most[format], rate);
+        const char *wrong = wrong_rate(most[format], rate);
         if (wrong) return model_refuse(e, row, "faults", wrong);
     }
     return CLUSIM_OK;

@@ -169,7 +169,6 @@ BAD_ROWS = {
     "a timer beyond the end of time": ("controls", 0, "alpha_timer_ps", 2**63 - 1, "must be 1 to"),
     "a repeat without end": ("prims", 0, "repeat", NONE, "prims[0].repeat: 4294967295; must be"),
     "messages of two sources": ("sources", 0, "msg_hi", 1, "messages[1]: has no source"),
-    "a wire too fast for time": ("wires", 0, "rate_num", 2**29, "less than a picosecond"),
     "a wire that is not its reverse's": (
         "wires",
         0,
