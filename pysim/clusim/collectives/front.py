@@ -83,7 +83,8 @@ MOST_CHANNELS = 64
 
 
 MESSAGE_CHANNELS = 8
-"""Most channels of messages between machines (NCCL halves them until those of all peers fit)."""
+"""Most channels of messages between machines (NCCL halves them until those of all peers fit), and of a two-shot
+all-reduce, which has two connections for each pair of ranks."""
 
 
 NIC_CHANNELS = 192
@@ -95,7 +96,7 @@ def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], k
     layout = find_layout(fabric, ranks)
     if layout is None:
         return channels
-    if key == "p2p":
+    if key in ("p2p", "twoshot"):
         most = max(len(own) for own in layout.machines)
         return max(1, min(channels, MESSAGE_CHANNELS, NIC_CHANNELS // most))
     rails = max(1, len(layout.live))
