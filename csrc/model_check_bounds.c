@@ -69,7 +69,8 @@ static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most
 
 /* A packet's time on a wire is a duration like a latency. */
 static const char *wrong_rate(uint64_t most, const uint64_t rate[2]) {
-    NEED(most * rate[1] / rate[0] < (uint64_t)RANGE_LATENCY_END, "a packet takes 2^56 ps or more");
+    NEED(most * rate[1] / rate[0] < (uint64_t)RANGE_LATENCY_END,
+         "a packet takes 2^56 ps (20 hours) or more; smaller packets or bursts");
     return NULL;
 }
 

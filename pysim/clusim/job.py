@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bins import BinRecorder
-from clusim.errors import DeadlockError, InputError, RangeExceeded
+from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
@@ -325,9 +326,11 @@ def run_job(job: Job, options: Options, checker: Checker | None = None) -> Resul
     try:
         engine = start_engine(job.image, options.engine, keep)
         session = Session(job.image, engine, recorder, job.instances)
-    except BaseException:
+    except BaseException as error:
         if trace is not None:
             trace.discard()
+        if isinstance(error, ScheduleError):
+            raise ScheduleError(_with_names(str(error), job)) from None
         raise
     try:
         if session.run(sinks, options.progress) is Stop.DEADLOCK:
@@ -354,6 +357,16 @@ def _run_wires(job: Job, engine: Engine) -> Wires:
     if (faults["kind"] == 0).any():
         mean_Bps = mean_rates_Bps(job.wires.rate_Bps, faults, engine.now_ps)
     return replace(job.wires, counters=engine.wires(), mean_Bps=mean_Bps)
+
+
+def _with_names(refusal: str, job: Job) -> str:
+    """Return why an image was refused with the name of the wire instead of its row."""
+
+    def name(row: re.Match[str]) -> str:
+        index = int(row[1])
+        return f"wire {job.wires.names[index]}" if index < len(job.wires.names) else row[0]
+
+    return re.sub(r"image: wires\[(\d+)\]", name, refusal)
 
 
 def _result(session: Session, job: Job) -> Result:

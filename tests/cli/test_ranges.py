@@ -52,12 +52,19 @@ def test_a_run_of_minutes_on_links_of_100_kB_per_s_has_a_bandwidth(clusim: Clusi
 def test_a_run_of_months_is_refused_in_one_line_and_leaves_no_trace(clusim: Clusim, tmp_path):
     trace = tmp_path / "run.h5"
     done = clusim("run", _slow(tmp_path, "1 kB/s"), "--algorithm", "ring", "--size", "64GiB",
-                  "--granularity", "64MiB", "--trace-out", trace, *QUIET)  # fmt: skip
+                  "--granularity", "16MiB", "--trace-out", trace, *QUIET)  # fmt: skip
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert "wire gpu" in done.err
     assert "at or beyond 2^62 ps (53 days of simulated time)" in done.err
     assert not trace.exists()
+
+
+def test_a_burst_that_takes_a_day_is_refused_with_the_name_of_its_wire(clusim: Clusim, tmp_path):
+    done = clusim("run", _slow(tmp_path, "1 kB/s"), "--algorithm", "ring", "--size", "64GiB",
+                  "--granularity", "64MiB", *QUIET)  # fmt: skip
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("clusim: wire gpu0->nvswitch0.0: a packet takes 2^56 ps (20 hours)")
 
 
 @pytest.mark.parametrize(

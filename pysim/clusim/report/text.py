@@ -28,8 +28,8 @@ def collective_report(result: Result) -> str:
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:
-        rows.append(("algbw", f"{result.algbw_GBps:.2f} GB/s"))
-        rows.append(("busbw", f"{result.busbw_GBps:.2f} GB/s"))
+        rows.append(("algbw", f"{_GBps(result.algbw_GBps)} GB/s"))
+        rows.append(("busbw", f"{_GBps(result.busbw_GBps)} GB/s"))
     return _report(result, rows)
 
 
@@ -37,6 +37,11 @@ def traffic_report(result: Result) -> str:
     """Return the report of a run of synthetic traffic."""
     rows = _latency_rows(summarise(result))
     return _report(result, [("time", format_time(result.time_ps)), *rows])
+
+
+def _GBps(rate: float) -> str:
+    """Write a bandwidth; a very small one by its first digits, not as 0.00."""
+    return f"{rate:.2f}" if rate >= 0.1 or not rate else f"{rate:.3g}"
 
 
 def _report(result: Result, rows: list[tuple[str, str]]) -> str:
@@ -101,13 +106,13 @@ def _limit_lines(result: Result) -> list[str]:
         return []
     text = f"{top.reached:.1%} of the time busy: {top.name} ({top.wire_class})"
     if top.effective_GBps < top.rate_GBps * (1 - 1e-9):
-        text += f", at {top.effective_GBps:.2f} of its {top.rate_GBps:.2f} GB/s"
+        text += f", at {_GBps(top.effective_GBps)} of its {_GBps(top.rate_GBps)} GB/s"
     lines = [f"  limit: {text}"]
     share = f"{top.payload_share:.1%} of what it carries is payload"
     if top.busbw_bound_GBps is None:
         lines.append(f"         {share}")
     else:
-        bound = f"never idle, it would give {top.busbw_bound_GBps:.2f} GB/s of bus bandwidth"
+        bound = f"never idle, it would give {_GBps(top.busbw_bound_GBps)} GB/s of bus bandwidth"
         lines.append(f"         {share}; {bound}")
     if machines_of(result) > 1:
         rate = top.tier_GBps / max(1, top.tier_wires)
