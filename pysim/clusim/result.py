@@ -214,7 +214,7 @@ class Result:
         if self.grants == self.packet_hops:
             return packets
         grants = f"{self.grants / self.wall_s / 1e6:.1f} M hops of bursts/s"
-        return f"{grants}, which stand for {packets}"
+        return f"{grants} ({packets})"
 
     @property
     def has_bandwidth(self) -> bool:
