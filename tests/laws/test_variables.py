@@ -39,7 +39,6 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_NET_GDR_LEVEL": ("LOC", "dgx-a100", 2, {}),
     "NCCL_NET_OVERHEAD": ("5000", "polaris", 2, {}),
     "NCCL_PXN_DISABLE": ("1", "dgx-h100", 2, {}),
-    "NCCL_NVB_DISABLE": ("1", "dgx-1v", 1, {}),
     "NCCL_CROSS_NIC": ("1", "polaris", 2, {}),
     "NCCL_IB_HCA": ("=nic0", "polaris", 2, {}),
     "NCCL_NVLS_ENABLE": ("0", "dgx-h100", 1, {}),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from clusim import ranges
 from clusim.errors import ScheduleError
 from clusim.image import Image
 from clusim.outcome import Stop
@@ -170,17 +166,6 @@ def test_an_instance_has_fewer_than_2_to_the_32_slices(compiled):
     _starts_alike(_sender(16, length=SLICES_END - 1, chunk_bytes=1), compiled)
     words = "instances\\[0\\]: 2\\^32 slices or more"
     _refused(_sender(16, length=SLICES_END, chunk_bytes=1), compiled, words)
-
-
-def test_the_c_engine_has_the_ranges_of_the_module():
-    text = (Path(__file__).parents[2] / "csrc" / "ranges.h").read_text()
-    found = dict(re.findall(r"#define RANGE_(\w+) .*?1\)? << (\d+)", text))
-    names = {"OFFSET_END": "OFFSET_END_BYTES", "TIME_END": "TIME_END_PS"}
-    names["DURATION_END"] = "DURATION_END_PS"
-    assert {n: 1 << int(bits) for n, bits in found.items()} == {
-        n: getattr(ranges, names.get(n, n)) for n in found
-    }
-    assert len(found) == text.count("#define RANGE_")
 
 
 def test_a_pausing_wire_never_runs_out_of_room(compiled):

@@ -82,7 +82,6 @@ class Settings:
     net_gdr_level: Path | None = None
     net_overhead_ns: int | None = None
     pxn_disable: bool = False
-    nvb_disable: bool = False
     cross_nic: int = 2
     ib_hca: str = ""
     nvls_enable: bool = True
@@ -106,7 +105,7 @@ CUMEM_HOST_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER LOCAL_REGISTER SET_STACK_S
 SOCKET_NTHREADS COMM_ID HOSTID IGNORE_CPU_AFFINITY NET_FORCE_FLUSH NET_SHARED_BUFFERS TOPO_DUMP_FILE
 GRAPH_DUMP_FILE OOB_NET_ENABLE RAS_ENABLE CONF_FILE DMABUF_ENABLE GDRCOPY_ENABLE WORK_FIFO_BYTES CGA_CLUSTER_SIZE
 P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE SYM_CTAS
-SHM_DISABLE IB_MERGE_NICS MNNVL_ENABLE
+SHM_DISABLE NVB_DISABLE IB_MERGE_NICS MNNVL_ENABLE
 """
 WITHOUT_EFFECT = frozenset(f"NCCL_{name}" for name in _NAMES_WITHOUT_EFFECT.split())
 """Variables of NCCL that are accepted and change nothing here; results that were asked for with one say so."""
@@ -308,7 +307,6 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "NCCL_NET_GDR_LEVEL": ("net_gdr_level", _level),
     "NCCL_NET_OVERHEAD": ("net_overhead_ns", _whole(0, 1_000_000)),
     "NCCL_PXN_DISABLE": ("pxn_disable", _flag),
-    "NCCL_NVB_DISABLE": ("nvb_disable", _flag),
     "NCCL_CROSS_NIC": ("cross_nic", _crossing),
     "NCCL_IB_HCA": ("ib_hca", _text),
     "NCCL_NVLS_ENABLE": ("nvls_enable", _flag),

@@ -27,7 +27,7 @@ def _reach(system: System, goal: Device) -> None:
     """Set the path of every device to `goal`, breadth first; of paths as short, the widest."""
     found: dict[Device, Route] = {goal: Route((), 5000.0, Path.LOC)}
     front = [goal]
-    through_gpu = since(system.version, "nvb") and not system.settings.nvb_disable
+    through_gpu = since(system.version, "nvb")
     while front:
         following: list[Device] = []
         for device in front:
