@@ -285,14 +285,13 @@ typedef struct id_list {
 
 /* What the laws of laws.c need to remember: of a wire, ... */
 typedef struct law_wire {
-    uint64_t fault_rate30; /* highest rate of its faults, bytes per 2^30 ps */
-    uint64_t due_ps;       /* what its bytes take, up to the last change of its rate */
-    uint64_t bytes;        /* counted in due_ps */
+    uint64_t due_ps; /* what its bytes take, up to the last change of its rate */
+    uint64_t bytes;  /* counted in due_ps */
 } law_wire;
 
 /* ... and of the wires out of an endpoint, and into it. */
 typedef struct law_end {
-    uint64_t rate30;  /* their highest rates together, in payload per 2^30 ps */
+    uint64_t rate30;  /* their rates together, in payload per 2^30 ps */
     int64_t least_ps; /* shortest latency */
     uint64_t payload; /* what complete transfers moved over them */
 } law_end;
@@ -365,6 +364,7 @@ struct clusim_sim {
     law_wire *law_wires;
     law_end *law_ends; /* [2 * endpoint]: out of it, [2 * endpoint + 1]: into it */
     int64_t law_slack_ps;
+    bool law_changes; /* faults change rates */
     law_break broken;
 };
 
