@@ -6,6 +6,7 @@ simulations in two threads are independent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,16 @@ def _c_image(image: Image, keep: list[Any]) -> Any:
     return out
 
 
+def _destroyer(model: Any) -> Callable[[Any], None]:
+    """Return what ends a sim and then the model that it reads."""
+
+    def destroy(sim: Any) -> None:
+        lib.clusim_sim_destroy(sim)
+        lib.clusim_model_destroy(model)
+
+    return destroy
+
+
 class Simulation:
     """A simulation on the C engine; see `clusim.outcome.Engine`.
 
@@ -120,13 +131,12 @@ class Simulation:
             raise MemoryError("not enough memory for the engine's model")
         if status < 0:
             raise ScheduleError(f"image: {ffi.string(error.message).decode()}")
-        self._model = ffi.gc(model[0], lib.clusim_model_destroy)
         sim = ffi.new("clusim_sim **")
-        if lib.clusim_sim_create(self._model, int(records), sim) < 0:
+        if lib.clusim_sim_create(model[0], int(records), sim) < 0:
+            lib.clusim_model_destroy(model[0])
             raise MemoryError("not enough memory for the engine's state")
-        # The model must outlive the sim: the destructor keeps a reference to it.
-        owner = self._model
-        self._sim = ffi.gc(sim[0], lambda pointer, _owner=owner: lib.clusim_sim_destroy(pointer))
+        # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
+        self._sim = ffi.gc(sim[0], _destroyer(model[0]))
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance the simulation and say why it stopped."""
