@@ -63,13 +63,15 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
-    size the algorithm, protocol, channels, threads and chunk, with the rule that decided."""
-    from clusim import fabric
-    from clusim.nccl import Collective, communicator, parse_assignments, parse_env, parse_version
+    size the algorithm, protocol, channels, threads and chunk, with the rule that decided. Faults that the topology's
+    file has at time 0 are known to the plan."""
+    from clusim.nccl import Collective, parse_assignments
     from clusim.nccl.explain import SIZES, explain, render
+    from clusim.nccltests.setup import Setup
 
-    version = parse_version(nccl_version)
-    settings = parse_env(parse_assignments(environment))
-    comm = communicator(fabric.load(topology, nodes=nodes), version, settings)
-    data = explain(comm, Collective[collective.upper()], sizes or SIZES)
+    env = tuple(parse_assignments(environment).items())
+    setup = Setup(topology, nodes, version=nccl_version, env=env)
+    wanted = Collective[collective.upper()]
+    notes = setup.said(wanted, sizes or SIZES)
+    data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
     click.echo(json.dumps(data) if as_json else render(data))

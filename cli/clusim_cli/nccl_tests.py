@@ -70,9 +70,11 @@ def command(
     and out of place are alike. With -c 1 data of small sizes are carried through and checked; N/A is not checked.
     """
     from clusim.nccl import parse_assignments
+    from clusim.nccl.programs import COLLECTIVE_OF
     from clusim.nccltests.operations import program_named
     from clusim.nccltests.sweep import devices, library_code, place, rows
     from clusim.nccltests.table import foot, head, json_of, table_head
+    from clusim.report.text import said
 
     began = strftime(NOW, localtime())
     test = program_named(program)
@@ -91,8 +93,9 @@ def command(
     target = _output(options)
     note = f"clusim: simulated {topology}, {where.setup.num_nodes} x {where.processes} processes"
     show = (lambda line: None) if as_json else click.echo
-    notes = where.setup.comm.notes
-    for text in head(test.binary, options, library, found, [note, *notes]):
+    faults = where.setup.broken.lines
+    notes = where.setup.said(COLLECTIVE_OF.get(test.operation), options.sizes())
+    for text in head(test.binary, options, library, found, [note, *said(faults, notes)]):
         show(text)
     every = []
     for _ in range(options.run_cycles):
@@ -110,6 +113,7 @@ def command(
         *(test.binary, options, library, found, every),
         args=["clusim", *sys.argv[1:]],
         env=names,
+        faults=faults,
         notes=notes,
         times=(began, strftime(NOW, localtime())),
     )

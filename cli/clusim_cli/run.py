@@ -92,14 +92,13 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     """
     from clusim import fabric
     from clusim.analysis.limits import tables_json
-    from clusim.lowering import known_at_start, parse_faults
+    from clusim.lowering import Broken
     from clusim.report.text import collective_report
     from clusim.simulate import simulate
     from clusim_cli.schedules import can_verify, planned
 
     machine = fabric.load(topology, nodes=options["nodes"])
-    known = known_at_start(machine, parse_faults(machine, [*machine.faults, *options["faults"]]))
-    schedule, notes = planned(machine, known, options)
+    schedule, notes = planned(machine, Broken(machine, options["faults"]).known, options)
     with shown_progress(not no_progress, options["trace_out"]) as progress:
         result = simulate(
             machine,

@@ -29,7 +29,7 @@ def planned(
     notes: list[str] = []
     schedule = wanted_schedule(known, options, notes)
     if known is not machine:
-        notes.append(plan_change(wanted_schedule(machine, options, []), schedule))
+        notes.append(plan_change(wanted_schedule(machine, options, []).calls, schedule.calls))
     return schedule, notes
 
 

@@ -50,7 +50,6 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     moved, whether it fits into memory, and the busiest wires.
     """
     from clusim import fabric
-    from clusim.lowering import parse_faults
     from clusim.training import scaling, train, training_report
     from clusim.workload import load_workload
 
@@ -71,7 +70,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
         "fold": options["fold"],
         "strict_memory": options["strict_memory"],
         "seed": options["seed"],
-        "faults": parse_faults(machine, [*machine.faults, *options["faults"]]),
+        "faults": options["faults"],
     }
     if options["scaling"]:
         table = scaling(spec, machine, options["replicas"], options["scaling"], **arguments)
@@ -84,6 +83,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
                 "mfu": round(item.mfu, 6),
                 "exposed_comm_s": item.mean("exposed"),
                 "efficiency": efficiency,
+                "faults": list(item.result.provenance.faults),
+                "notes": item.notes,
             }
             for count, item, efficiency in table
         ]
@@ -115,6 +116,8 @@ def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
+    from clusim.report.text import said
+
     unit = next(name for name in rows[0] if name.endswith("_per_s"))
     lines = [
         f"  {'replicas':>8} {'GPUs':>6} {'step':>12} {unit.replace('_per_s', '/s'):>14} {'MFU':>6}"
@@ -125,4 +128,6 @@ def _table(rows: list[dict[str, Any]]) -> str:
             f"  {row['replicas']:>8} {row['gpus']:>6} {row['step_time_s'] * 1e3:>9.3f} ms {row[unit]:>14,.1f}"
             f" {row['mfu']:>6.1%} {row['exposed_comm_s'] / row['step_time_s']:>8.1%} {row['efficiency']:>10.1%}"
         )
-    return "\n".join(lines)
+    faults = dict.fromkeys(text for row in rows for text in row["faults"])
+    notes = dict.fromkeys(text for row in rows for text in row["notes"])
+    return "\n".join([*lines, *(f"  {line}" for line in said(faults, notes))])

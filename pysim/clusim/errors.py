@@ -19,7 +19,13 @@ __all__ = [
     "TopologyError",
     "TraceError",
     "UnitError",
+    "one_line",
 ]
+
+
+def one_line(text: str) -> str:
+    """Return foreign text as one line: what does not print is a question mark."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 class ClusimError(Exception):

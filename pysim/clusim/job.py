@@ -85,17 +85,15 @@ def collective_job(
 ) -> Job:
     """Lower `schedule` onto `fabric`."""
     from clusim.deadlock import Waits, deadlock_error
-    from clusim.lowering import describe_faults, lower, parse_faults
+    from clusim.lowering import Broken, lower
     from clusim.schedule import to_arrays, to_text
 
     if not 0 <= seed < 2**64:
         raise InputError(f"seed {seed}: must be at least 0 and below 2^64")
-    texts = [*fabric.faults, *(own for own in faults if isinstance(own, str))]
-    faults = [
-        *parse_faults(fabric, texts),
-        *(own for own in faults if not isinstance(own, str)),
-    ]
-    lowered = lower(fabric, schedule, granularity=options.granularity, seed=seed, faults=faults)
+    broken = Broken(fabric, faults)
+    lowered = lower(
+        fabric, schedule, granularity=options.granularity, seed=seed, faults=broken.faults
+    )
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -104,7 +102,7 @@ def collective_job(
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
         waits = Waits(schedule, lowered, engine.instance_states())
-        return deadlock_error(waits, fabric, engine.wires(), faults, engine.now_ps)
+        return deadlock_error(waits, fabric, engine.wires(), broken.faults, engine.now_ps)
 
     return Job(
         image,
@@ -115,7 +113,7 @@ def collective_job(
             granularity_note=lowered.describe(),
             seed=seed,
             schedule_text=to_text(schedule) if traced else "",
-            faults=describe_faults(fabric.lower(), faults, texts),
+            faults=broken.lines,
             notes=tuple(notes),
         ),
         _wires(fabric.lower()),

@@ -6,11 +6,13 @@ import csv
 import gzip
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -248,6 +250,21 @@ def test_a_log_has_the_lines_of_nccl(training: Path, tmp_path: Path) -> None:
     )
     calls = re.findall(pattern, text, re.MULTILINE)
     assert sorted(calls) == [(str(rank), count) for rank in range(8) for count in "01"]
+
+
+def test_no_name_of_a_fabric_makes_a_line_of_the_log(collective: Path, tmp_path: Path) -> None:
+    forged = "a\u2028clusim:1:1 [0] NCCL INFO AllReduce: opCount 0\u2029b\x85c"
+    trace = tmp_path / "forged.h5"
+    shutil.copy(collective, trace)
+    with h5py.File(trace, "r+") as file:
+        value = forged.encode()
+        file["/meta"].attrs["fabric"] = np.array(value, h5py.string_dtype("utf-8", len(value)))
+    path, sound = tmp_path / "forged.log", tmp_path / "sound.log"
+    count = write_nccl_log(trace, path)
+    assert count == write_nccl_log(collective, sound)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[1:] == sound.read_text(encoding="utf-8").splitlines()[1:]
+    assert lines[0].endswith(", a?clusim:1:1 [0] NCCL INFO AllReduce: opCount 0?b?c")
 
 
 def test_every_table_can_be_written(training: Path, traffic: Path, tmp_path: Path) -> None:

@@ -379,6 +379,16 @@ def refusal(text: str) -> str:
     return "net.yaml: accepted"
 
 
+@pytest.mark.parametrize("name", ['"a\\nb"', '"a\\u2028b"', '"\\e[31m"'])
+def test_a_name_is_one_line_that_prints(name: str) -> None:
+    """Else it makes lines of its own in logs and terminals, and traces refuse it."""
+    path = resources.find_topology("dgx-1v")
+    assert path is not None
+    text = path.read_text(encoding="utf-8").replace("name: dgx-1v", f"name: {name}", 1)
+    with pytest.raises(TopologyError, match=r"does not print; give one line of text$"):
+        loads(text, "forged.yaml")
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_files_only_ever_raise_clusim_errors(data: st.DataObject) -> None:

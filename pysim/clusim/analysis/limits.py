@@ -21,6 +21,7 @@ __all__ = [
     "TierTraffic",
     "WireUse",
     "broken_wires",
+    "broken_wires_json",
     "busiest_wires",
     "class_traffic",
     "limit",
@@ -263,15 +264,20 @@ def tables_json(result: Result) -> dict[str, Any]:
         "limit": None if top is None else _rounded(asdict(top)),
         "tiers": [_rounded(asdict(row)) for row in tier_traffic(result)],
         "classes": [_rounded(asdict(row)) for row in class_traffic(result)],
-        "broken_wires": [
-            {
-                "name": use.name,
-                "rate_GBps": use.rate_Bps / 1e9,
-                "effective_GBps": use.effective_Bps / 1e9,
-            }
-            for use in broken_wires(result)
-        ],
+        "broken_wires": broken_wires_json(result),
     }
+
+
+def broken_wires_json(result: Result) -> list[dict[str, Any]]:
+    """Return the wires that faults touched, and the rates that were left, for a script."""
+    return [
+        {
+            "name": use.name,
+            "rate_GBps": use.rate_Bps / 1e9,
+            "effective_GBps": use.effective_Bps / 1e9,
+        }
+        for use in broken_wires(result)
+    ]
 
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:

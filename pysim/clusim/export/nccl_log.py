@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from clusim.errors import one_line
 from clusim.export.run import Run, TaskRow
 from clusim.files import write_text
 
@@ -75,7 +76,8 @@ def _address(comm: int, rank: int) -> str:
 def _init_lines(run: Run) -> Iterator[str]:
     """Yield a line for every rank of every communicator, and the version."""
     comms, done = _Comms(run), set()
-    yield f"{_head(0)} Bootstrap: clusim {run.result.provenance.version}, {run.result.provenance.fabric}"
+    made = run.result.provenance
+    yield f"{_head(0)} Bootstrap: clusim {one_line(made.version)}, {one_line(made.fabric)}"
     for task in run.tasks():
         if task.call < 0 or (comms.of(task), task.rank) in done:
             continue

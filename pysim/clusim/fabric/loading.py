@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusim import resources
-from clusim.errors import TopologyError
+from clusim.errors import TopologyError, one_line
 from clusim.fabric.model import Fabric
 from clusim.files import note_input
 
@@ -176,5 +176,5 @@ def read_text(path: Path, where: str) -> str:
 
 
 def _printable(text: str) -> str:
-    shown = "".join(c if c.isprintable() else "?" for c in text)
+    shown = one_line(text)
     return shown if len(shown) <= 200 else f"{shown[:197]}..."

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusim.errors import TopologyError
+from clusim.errors import TopologyError, one_line
 
 if TYPE_CHECKING:
     from clusim.fabric.yamltext import Document
@@ -53,7 +53,7 @@ def dotted(path: Path) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    text = "".join(c if c.isprintable() else "?" for c in text)
+    text = one_line(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

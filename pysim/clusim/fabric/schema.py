@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
+from clusim.errors import one_line
 from clusim.fabric.cluster_schema import ClusterSpec, NetworkSpec
 from clusim.fabric.quantities import (
     Amount,
@@ -225,10 +227,20 @@ class LinkSpec(LinkTypeSpec):
 _Skew = Annotated[int, read_with(parse_time), Field(ge=0, lt=2**40), example("100ns")]
 
 
+def _of_one_line(text: str) -> str:
+    if one_line(text) != text:
+        raise PydanticCustomError(
+            "one_line", "a character that does not print; give one line of text"
+        )
+    return text
+
+
 class Topology(Spec):
     """A whole file."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    name: (
+        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_of_one_line)] | None
+    ) = None
     description: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
     architecture: str | None = None

@@ -7,6 +7,7 @@ times of head and tail counters, CTA costs, and how many bursts buffers hold at 
 
 from __future__ import annotations
 
+from clusim.lowering.broken import Broken
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import parse_fault, parse_faults
 from clusim.lowering.front import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Lowered, lower
@@ -15,6 +16,7 @@ __all__ = [
     "EXACT_HOPS",
     "SLICE_SHARE",
     "TARGET_HOPS",
+    "Broken",
     "Fault",
     "Lowered",
     "describe_faults",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,9 @@ from clusim.fabric.model import Fabric
 from clusim.image import empty
 from clusim.units import format_time
 
-if TYPE_CHECKING:
-    from clusim.schedule import Schedule
-
 __all__ = [
     "Fault",
+    "Way",
     "dead_wires",
     "describe_faults",
     "known_at_start",
@@ -195,19 +193,45 @@ def _since(time_ps: int) -> str:
     return f"from {format_time(time_ps)} on" if time_ps else "from the start"
 
 
-def plan_change(healthy: Schedule, planned: Schedule) -> str:
-    """Return how a plan made on `known_at_start` differs from that of the whole fabric, for people."""
-    before, after = healthy.calls[0], planned.calls[0]
+class Way(Protocol):
+    """How a collective is done."""
+
+    @property
+    def algorithm(self) -> str:
+        """Its name."""
+
+    @property
+    def protocol(self) -> str:
+        """How data and flags travel."""
+
+    @property
+    def channels(self) -> int:
+        """Channels that share the work."""
+
+
+def plan_change(healthy: Sequence[Way], planned: Sequence[Way]) -> str:
+    """Return how collectives planned on `known_at_start` differ from those of the whole fabric, for people."""
     head = "planned without what is down from the start:"
-    changes = [
+    pairs = list(zip(healthy, planned, strict=True))
+    changed = [changes for before, after in pairs if (changes := _changes(before, after))]
+    if not changed:
+        same = f"{len(planned)} collectives"
+        if len(planned) == 1:
+            same = f"{planned[0].algorithm}, {planned[0].protocol}, {planned[0].channels} channels"
+        return f"{head} {same}, as on the whole machine"
+    if len(pairs) == 1:
+        return f"{head} {changed[0]}"
+    return (
+        f"{head} {len(changed)} of {len(pairs)} collectives otherwise, the first with {changed[0]}"
+    )
+
+
+def _changes(before: Way, after: Way) -> str:
+    return ", ".join(
         f"{name} {getattr(after, name)} instead of {getattr(before, name)}"
         for name in ("algorithm", "protocol", "channels")
         if getattr(after, name) != getattr(before, name)
-    ]
-    if changes:
-        return f"{head} {', '.join(changes)}"
-    same = f"{after.algorithm}, {after.protocol}, {after.channels} channels"
-    return f"{head} {same}, as on the whole machine"
+    )
 
 
 def _wire(arrays: FabricArrays, wire: str | int | None) -> int:

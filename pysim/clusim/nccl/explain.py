@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
@@ -13,7 +13,7 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.traffic import bus_factor, traffic
 from clusim.units import format_size
 
-__all__ = ["SIZES", "explain", "render", "switch_points"]
+__all__ = ["SIZES", "Way", "explain", "render", "switch_points", "ways"]
 
 SIZES = tuple(1 << power for power in range(3, 34, 2))
 """8 B to 8 GiB."""
@@ -27,10 +27,41 @@ _GRAPHS = (
 )
 
 
+class Way(NamedTuple):
+    """How a collective would be done."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
+    """Return how a collective would be done at every size; without one, how sends and receives are."""
+    if collective is None:
+        return [Way("P2P", "Simple", comm.p2p_channels)]
+    plans = [comm.plan(collective, max(1, size)) for size in sizes]
+    return [
+        Way(p.selection.algorithm.value, p.selection.protocol.value, p.num_channels) for p in plans
+    ]
+
+
 def explain(
-    comm: Communicator, collective: Collective, sizes: Sequence[int] = SIZES
+    comm: Communicator,
+    collective: Collective,
+    sizes: Sequence[int] = SIZES,
+    *,
+    faults: Sequence[str] = (),
+    notes: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return graphs, channels, costs and choices of a communicator, ready for JSON."""
+    """Return graphs, channels, costs and choices of a communicator, ready for JSON.
+
+    Parameters
+    ----------
+    faults : sequence of str
+        What is broken, for people.
+    notes : sequence of str or None
+        What must be said of the plans; None is what the communicator says itself.
+    """
     group, table = comm.group, comm.table
     return {
         "topology": comm.name,
@@ -41,7 +72,8 @@ def explain(
         "compute_capability": group.lowest_capability,
         "cpu": group.cpu_vendor,
         "ignored_env": list(comm.settings.without_effect),
-        "notes": list(comm.notes),
+        "faults": list(faults),
+        "notes": list(comm.notes if notes is None else notes),
         "adapters": _adapters(comm),
         "graphs": {name: _graph(comm.graphs[algorithm]) for name, algorithm in _GRAPHS},
         "channels": {
@@ -208,6 +240,8 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     yield "switch points"
     for point in data["switch_points"]:
         yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
+    for fault in data["faults"]:
+        yield f"fault: {fault}"
     for note in data["notes"]:
         yield f"note: {note}"
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clusim.fabric.model import Fabric
 from clusim.nccl.env import PLAN_ONLY, Settings
 
-__all__ = ["notes_on_chips", "notes_on_variables"]
+__all__ = ["chips_of", "notes_on_chips", "notes_on_variables"]
+
+
+def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
+    """Return name, architecture and compute capability times ten of every GPU."""
+    ends = [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
+    return [(end.chip, end.architecture, end.compute_capability) for end in ends]
 
 
 def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:

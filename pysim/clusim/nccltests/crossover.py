@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.nccl import programs
 from clusim.nccl.constants import Algorithm
 from clusim.nccltests.jobs import Case, Failure, Progress, kernels
 from clusim.nccltests.kernel import runnable
 from clusim.nccltests.launch import Launch, host_of, overhead_ps
 from clusim.nccltests.setup import Setup
+from clusim.report.text import said
 from clusim.units import format_size
 
 __all__ = ["CUSTOM", "SIZES", "Crossover", "crossover", "table_lines", "tuner_csv"]
@@ -65,6 +66,11 @@ class Crossover:
     chosen: tuple[str, ...]
     left_out: dict[str, str]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be said of NCCL's plans."""
+        return self.setup.said(programs.COLLECTIVE_OF[self.operation], self.sizes)
+
     def best(self, index: int, *, nccl_only: bool = False) -> str:
         """Return the fastest candidate at a size."""
         times = self.times_us[index]
@@ -79,6 +85,8 @@ class Crossover:
             "num_ranks": self.setup.num_ranks,
             "nccl_version": str(self.setup.comm.version),
             "left_out": self.left_out,
+            "faults": list(self.setup.broken.lines),
+            "notes": list(self.notes),
             "sizes": [
                 {
                     "size_bytes": size,
@@ -156,7 +164,8 @@ def table_lines(found: Crossover) -> list[str]:
             text = f"{times[name]:,.1f}" if name in times else "-"
             cells.append(f"  {text + ('*' if name == best else ' '):>{width}}")
         lines.append(f"{format_size(size):>9}{''.join(cells)}  {_verdict(found, index)}")
-    return [*lines, *(f"{name}: left out: {why}" for name, why in found.left_out.items())]
+    lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    return [*lines, *said(found.setup.broken.lines, found.notes)]
 
 
 def _verdict(found: Crossover, index: int) -> str:
@@ -171,7 +180,8 @@ def _verdict(found: Crossover, index: int) -> str:
 def tuner_csv(found: Crossover) -> list[str]:
     """Return what the example tuner plugin of NCCL reads: for each range of sizes the best of NCCL's own."""
     group = found.setup.comm.group
-    lines = [
+    lines = [f"# {one_line(line)}" for line in said(found.setup.broken.lines, found.notes)]
+    lines += [
         "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
     ]
     names = {f"{a.value} {p.value}": (a, p) for a, p in runnable(found.setup.comm, found.operation)}

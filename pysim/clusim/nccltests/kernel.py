@@ -139,9 +139,9 @@ def kernel(
         plan = _forced(comm, operation, size_bytes, forced)
     shown = _shown(comm, plan)
     wrong = None
-    if comm.group.num_ranks > MOST_RANKS and comm.group.num_nodes > _anchor_nodes(
-        comm, operation, plan
-    ):
+    # Faults are on certain machines, so that fewer machines do not stand for all.
+    large = comm.group.num_ranks > MOST_RANKS and not setup.fabric.faults
+    if large and comm.group.num_nodes > _anchor_nodes(comm, operation, plan):
         time_ps, note = _fewer(setup, operation, size_bytes, plan, element_bytes, granularity)
         notes = (*notes, note)
     elif data.verify and size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
@@ -159,7 +159,7 @@ def custom(setup: Setup, name: str, size_bytes: int) -> Kernel:
     """Return the time of an all-reduce by another kernel than NCCL's, an algorithm of `clusim.collectives`."""
     protocol = "ll" if name.endswith("-ll") else "simple"
     program = collectives.build(
-        setup.fabric,
+        setup.known,
         "allreduce",
         name,
         size_bytes,
@@ -236,7 +236,7 @@ def schedule(
     if operation == "hypercube":
         return _hypercube(setup, size_bytes)
     return programs.build(
-        *(setup.fabric, setup.comm, operation, size_bytes),
+        *(setup.known, setup.comm, operation, size_bytes),
         plan=plan,
         dtype=data.dtype,
         redop=data.redop,
@@ -257,7 +257,7 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     while mask < count:
         swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
         tasks = programs.emit_messages(
-            builder, setup.fabric, comm, swaps, stream="comm0", after=after
+            builder, setup.known, comm, swaps, stream="comm0", after=after
         )
         after = [(task,) for task in tasks]
         mask *= 2
@@ -353,7 +353,7 @@ def _per_iteration(
         builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
         for _ in range(count):
             programs.emit(
-                *(builder, setup.fabric, setup.comm, operation, size_bytes),
+                *(builder, setup.known, setup.comm, operation, size_bytes),
                 plan=plan,
                 dtype=data.dtype,
                 redop=data.redop,

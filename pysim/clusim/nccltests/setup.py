@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from clusim import fabric
 from clusim.errors import InputError
 from clusim.fabric import Fabric
-from clusim.nccl import Communicator, communicator, parse_env, parse_version
+from clusim.lowering import Broken, plan_change
+from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
+from clusim.nccl.explain import ways
 
 __all__ = ["Setup"]
 
@@ -45,8 +48,32 @@ class Setup:
 
     @cached_property
     def fabric(self) -> Fabric:
-        """Return the fabric of all GPUs of the machines."""
+        """Return the fabric of all GPUs of the machines, whole."""
         return _fabric(self.topology, self.nodes)
+
+    @property
+    def broken(self) -> Broken:
+        """Return what breaks, by the file of the topology."""
+        return _broken(self.topology, self.nodes)
+
+    @property
+    def known(self) -> Fabric:
+        """Return what plans are made on: the fabric without what is down from the start."""
+        return self.broken.known
+
+    def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
+        """Return what must be said of the plans: stand-ins, variables without effect, what faults changed.
+
+        Parameters
+        ----------
+        collective : Collective or None
+            None is sends and receives.
+        """
+        notes = self.comm.notes
+        if self.known is self.fabric:
+            return notes
+        healthy = ways(_communicator(self, whole=True), collective, sizes)
+        return (*notes, plan_change(healthy, ways(self.comm, collective, sizes)))
 
     @cached_property
     def comm(self) -> Communicator:
@@ -77,10 +104,21 @@ def _fabric(topology: str, nodes: int | None) -> Fabric:
     return fabric.load(topology, nodes=nodes)
 
 
-def _communicator(setup: Setup) -> Communicator:
-    """Return the communicator; what only the tuner looks at shares one search."""
+@lru_cache(KEPT)
+def _broken(topology: str, nodes: int | None) -> Broken:
+    return Broken(_fabric(topology, nodes))
+
+
+def _communicator(setup: Setup, *, whole: bool = False) -> Communicator:
+    """Return the communicator; what only the tuner looks at shares one search.
+
+    Parameters
+    ----------
+    whole : bool
+        Plan as if nothing were down from the start.
+    """
     searched = tuple(item for item in setup.env if item[0] not in CHOICES)
-    common = _searched(setup.topology, setup.nodes, setup.per_node, setup.version, searched)
+    common = _searched(setup.topology, setup.nodes, setup.per_node, setup.version, searched, whole)
     return replace(common, settings=parse_env(dict(setup.env)))
 
 
@@ -91,8 +129,9 @@ def _searched(
     per_node: int | None,
     version: str,
     env: tuple[tuple[str, str], ...],
+    whole: bool,
 ) -> Communicator:
-    machine = _fabric(topology, nodes)
+    machine = _fabric(topology, nodes) if whole else _broken(topology, nodes).known
     ranks = None if per_node is None else _first_of_each(machine, per_node)
     return communicator(machine, parse_version(version), parse_env(dict(env)), ranks=ranks)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from clusim.errors import one_line
 from clusim.nccltests.options import Options
 
 __all__ = ["Device", "Half", "Line", "float_text", "foot", "head", "json_of", "table_head"]
@@ -30,7 +31,7 @@ class Device:
 
     def line(self) -> str:
         """Return its line."""
-        return (
+        return one_line(
             f"#  Rank {self.rank:2d} Group {0:2d} Pid {self.pid:6d} on {self.host:>10s}"
             f" device {self.device:2d} [{self.bus}] {self.name}"
         )
@@ -106,7 +107,7 @@ def head(
         lines.append("# Blocking Enabled: wait for completion and barrier after each collective ")
     if options.parallel_init:
         lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
-    lines += ["#", *(f"# {note}" for note in notes), "# Using devices"]
+    lines += ["#", *(f"# {one_line(note)}" for note in notes), "# Using devices"]
     return [*lines, *(device.line() for device in devices)]
 
 
@@ -172,6 +173,7 @@ def json_of(
     args: Sequence[str],
     env: Sequence[str],
     times: tuple[str, str],
+    faults: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what ``-J`` writes; `times` are those of start and end."""
@@ -232,5 +234,6 @@ def json_of(
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
         "end_time": times[1],
+        **({"faults": list(faults)} if faults else {}),
         **({"notes": list(notes)} if notes else {}),
     }

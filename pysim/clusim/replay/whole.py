@@ -11,7 +11,7 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.logs.calls import LoggedCall
 from clusim.nccl import LATEST, Communicator, Plan, Settings, Version, parse_env, parse_version
-from clusim.nccl.notes import notes_on_chips, notes_on_variables
+from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.nccl.programs.front import PATTERNS
 from clusim.recording.emitter import NcclEmitter, Planner
 from clusim.recording.model import ABSENT, Event, Recording
@@ -67,9 +67,8 @@ def _settings(recording: Recording, request: Request) -> tuple[Version, Settings
 
 def _notes(fabric: Fabric, request: Request) -> list[str]:
     """Return what must be said of plans of NCCL on a fabric."""
-    ends = [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
-    chips = ((end.chip, end.architecture, end.compute_capability) for end in ends)
-    return [*notes_on_chips(chips), *notes_on_variables(parse_env(dict(request.env)))]
+    variables = notes_on_variables(parse_env(dict(request.env)))
+    return [*notes_on_chips(chips_of(fabric)), *variables]
 
 
 @dataclass(frozen=True)

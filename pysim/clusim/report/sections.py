@@ -15,6 +15,7 @@ from clusim.report.lanes import Shares
 from clusim.report.links import kind_of, named, several
 from clusim.report.markup import Content, Markup, element, joined
 from clusim.report.svg import latency_svg, machine_svg
+from clusim.report.text import said as broken_and_noted
 from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
 
@@ -65,6 +66,7 @@ def _summary(feed: Feed) -> Markup:
         for name, value, remark in key_numbers(result, feed.shares)
     )
     told = [*sentences(result, feed.shares, feed.idle_classes), *_blamed(feed.blame)]
+    told += broken_and_noted(result.provenance.faults, result.provenance.notes)
     said = joined(element("p", line) for line in told)
     return joined(
         [element("ul", cards, class_="numbers"), element("div", said, class_="summary")], "\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from clusim.analysis.latency import LatencySummary, summarise
@@ -19,7 +21,7 @@ from clusim.analysis.limits import (
 from clusim.result import Result
 from clusim.units import format_size, format_time
 
-__all__ = ["collective_report", "traffic_report"]
+__all__ = ["collective_report", "said", "traffic_report"]
 
 
 def collective_report(result: Result) -> str:
@@ -49,7 +51,7 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
     parts = [
         _head(result),
         _table(rows),
-        _said(result),
+        [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)],
         _limit_lines(result),
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
@@ -59,10 +61,10 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _said(result: Result) -> list[str]:
+def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
     """Return what broke and what must be known of the plan, a line each."""
-    lines = [f"  fault: {text}" for text in result.provenance.faults]
-    return [*lines, *(f"  note:  {text}" for text in result.provenance.notes)]
+    lines = [f"fault: {text}" for text in faults]
+    return [*lines, *(f"note:  {text}" for text in notes)]
 
 
 def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:

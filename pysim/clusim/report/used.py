@@ -39,6 +39,7 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
         rate_Bps=wires.rate_Bps[kept],
         from_endpoint=wires.from_endpoint[kept],
         counters=wires.counters[kept],
+        mean_Bps=None if wires.mean_Bps is None else wires.mean_Bps[kept],
     )
     histories = {name: table[kept] for name, table in result.bins.wires.items()}
     return replace(result, wires=shown, bins=replace(result.bins, wires=histories)), idle

@@ -10,21 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from clusim.collectives import ScheduleBuilder
+from clusim.analysis.limits import broken_wires_json
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
+from clusim.lowering import Broken
 from clusim.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.session import Progress
 from clusim.simulate import simulate
 from clusim.training.breakdown import Breakdown, breakdown, spans_of
 from clusim.training.depth import by_depth
+from clusim.training.planned import plan_notes, written
 from clusim.training.proof import FoldReport, affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.sharing import Sharing, sharing
 from clusim.training.switches import Switching, switching
 from clusim.workload.memory import Memory
-from clusim.workload.parallel.emitter import Emitter, Traffic
+from clusim.workload.parallel.emitter import Traffic
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.plan import Plan, make_plan
@@ -175,6 +177,9 @@ class TrainingResult:
                 "disturbed_share": round(self.fold.disturbed_share, 6),
                 "skew_ps": self.fold.skew_ps,
             },
+            "faults": list(self.result.provenance.faults),
+            "notes": self.notes,
+            "broken_wires": broken_wires_json(self.result),
             "granularity": self.result.provenance.granularity_note,
             "tasks": self.tasks,
             "wall_s": round(self.wall_s, 3),
@@ -249,20 +254,23 @@ def train(
     mode = fold or workload.fold
     if mode not in FOLDS:
         raise InputError(f"fold {mode!r}: use {', '.join(FOLDS)}")
-    plan = make_plan(workload, fabric)
+    plan = make_plan(workload, Broken(fabric, faults).known)
     if granularity != "packet":
         fabric = relaxed(fabric, plan, steps)
-        plan = replace(plan, fabric=fabric)
+    broken = Broken(fabric, faults)
+    plan = replace(plan, fabric=broken.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = _memory_notes(plan, memory, strict_memory)
     options: dict[str, Any] = {"granularity": granularity, "seed": seed, "faults": faults}
+    notes += plan_notes(plan, fabric)
     shown: dict[str, Any] = {"progress": progress, "command": command}
     if workload.depth is not None:
         every = {**options, **shown, "steps": steps, "fold": mode, "trace_out": trace_out}
         found = by_depth(workload, plan, lambda part: train(part, fabric, **every))
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
-    folder = Folder(fabric, _Runs(fabric, granularity, faults))
-    if mode == "none" or faults:
+    options |= {"fabric": fabric, "notes": notes}
+    folder = Folder(plan.fabric, _Runs(fabric, granularity, faults))
+    if mode == "none" or broken.faults:
         run = _run(plan, None, steps, {**options, **shown, "trace_out": trace_out})
     elif mode == "all":
         run = _run(plan, folder, steps, {**options, **shown, "trace_out": trace_out})
@@ -274,7 +282,7 @@ def train(
                 again.restart(again.written)
             run = _run(plan, again, steps, {**options, **shown, "trace_out": trace_out})
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
-    done = switching(fabric, found.traffic, plan.mesh.size, steps, granularity)
+    done = switching(plan.fabric, found.traffic, plan.mesh.size, steps, granularity)
     return replace(found, switching=done)
 
 
@@ -289,11 +297,8 @@ class _Run:
 
 
 def _run(plan: Plan, folder: Folder | None, steps: int, options: dict[str, Any]) -> _Run:
-    builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
-    writer = StepWriter(Emitter(plan, builder, folder))
-    writer.write(steps)
-    schedule = builder.build()
-    return _Run(plan, writer, schedule, simulate(plan.fabric, schedule, **options))
+    writer, schedule = written(plan, folder, steps)
+    return _Run(plan, writer, schedule, simulate(schedule=schedule, **options))
 
 
 def _run_proved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.report.text import said
 from clusim.training.breakdown import Breakdown
 from clusim.training.run import TrainingResult
 from clusim.units import format_size, format_time
@@ -46,6 +47,7 @@ def _head(result: TrainingResult) -> list[str]:
         f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {what},"
         f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}",
     ]
+    lines += [f"  {line}" for line in said(result.result.provenance.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusim.errors import TopologyError
+from clusim.errors import TopologyError, one_line
 from clusim.hardware import SWITCHES
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def fail(where: str, line: int, message: str) -> TopologyError:
 
 def printable(text: object, most: int = 60) -> str:
     """Return foreign text in a form that fits into a message: one short line."""
-    shown = "".join(c if c.isprintable() else "?" for c in str(text))
+    shown = one_line(str(text))
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from clusim.errors import one_line
+
 if TYPE_CHECKING:
     from clusim.fabric.importers.common import Imported
 
@@ -25,12 +27,12 @@ def to_text(imported: Imported) -> str:
 
 def _lines(imported: Imported) -> Iterator[str]:
     data = imported.data
-    yield f"# {_plain(str(data['name']))}: imported from {imported.title}.\n"
+    yield f"# {one_line(str(data['name']))}: imported from {imported.title}.\n"
     if imported.assumptions:
         yield "#\n# What the file does not say, and what was taken instead:\n"
     for assumption in imported.assumptions:
         yield textwrap.fill(
-            _plain(str(assumption)), WIDTH, initial_indent="# - ", subsequent_indent="#   "
+            one_line(str(assumption)), WIDTH, initial_indent="# - ", subsequent_indent="#   "
         )
         yield "\n"
     for key, value in data.items():
@@ -53,10 +55,6 @@ def _lines(imported: Imported) -> Iterator[str]:
 def _flow(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**9)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _grouped_nodes(nodes: dict[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,0 +1,50 @@
+"""What breaks in a run: the faults that the fabric's file names and those the run was asked for, as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from clusim.fabric.model import Fabric
+from clusim.lowering.faults import Fault, describe_faults, known_at_start
+from clusim.lowering.faulttext import parse_faults
+
+__all__ = ["Broken"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """All faults of a run on a fabric.
+
+    Attributes
+    ----------
+    own : sequence
+        What breaks besides the fabric's own faults: texts, or `Fault`.
+    """
+
+    fabric: Fabric
+    own: Sequence[Any] = ()
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [*self.fabric.faults, *(item for item in self.own if isinstance(item, str))]
+
+    @cached_property
+    def faults(self) -> list[Fault]:
+        """What happens to which wires and ranks when; raises `InputError` for a text that is no fault here."""
+        return [
+            *parse_faults(self.fabric, self._texts),
+            *(item for item in self.own if not isinstance(item, str)),
+        ]
+
+    @cached_property
+    def known(self) -> Fabric:
+        """What planning sees of the fabric; the fabric itself if nothing is down from the start."""
+        return known_at_start(self.fabric, self.faults)
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """A line for every fault, with the rates that are left."""
+        return describe_faults(self.fabric.lower(), self.faults, self._texts)

@@ -1,0 +1,41 @@
+"""The schedule of training steps, and what must be said of how its collectives were planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clusim.collectives import ScheduleBuilder
+from clusim.fabric.model import Fabric
+from clusim.lowering import plan_change
+from clusim.nccl.notes import chips_of, notes_on_chips
+from clusim.schedule.ir import Schedule
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.fold import Folder
+from clusim.workload.parallel.pipeline import StepWriter
+from clusim.workload.plan import Plan
+
+__all__ = ["plan_notes", "written"]
+
+
+def written(plan: Plan, folder: Folder | None, steps: int) -> tuple[StepWriter, Schedule]:
+    """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it."""
+    builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
+    writer = StepWriter(Emitter(plan, builder, folder))
+    writer.write(steps)
+    return writer, builder.build()
+
+
+def plan_notes(plan: Plan, whole: Fabric) -> list[str]:
+    """Return what must be said of the collectives of a plan, whose fabric lacks what is down from the start.
+
+    Parameters
+    ----------
+    whole : Fabric
+        The same with all it was built of.
+    """
+    nccl = plan.workload.collectives == "nccl" and plan.mesh.size > 1
+    lines = notes_on_chips(chips_of(whole)) if nccl else []
+    if plan.fabric is not whole:
+        healthy = written(replace(plan, fabric=whole), None, 1)[1]
+        lines.append(plan_change(healthy.calls, written(plan, None, 1)[1].calls))
+    return lines
