@@ -324,9 +324,12 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def rings_of(
-    facts: Facts, communicator: Communicator, links: dict[str, NDArray[np.int64]]
+    facts: Facts, communicator: Communicator, links: Iterable[tuple[int, ...]]
 ) -> dict[int, list[int]]:
-    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours."""
+    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours.
+
+    `links` has channel, the rank before, the rank, and the rank behind it.
+    """
     rings: dict[int, list[int]] = {}
     cut: set[int] = set()
     for handle in communicator.handles:
@@ -334,11 +337,7 @@ def rings_of(
         rings |= {c: order for c, order in member.orders.items() if c not in member.cut_orders}
         cut |= member.cut_orders
     after: dict[int, dict[int, int]] = {}
-    rows = np.flatnonzero(np.isin(links["member"], communicator.handles))
-    for channel, before, rank, behind in zip(
-        *(links[name][rows].tolist() for name in ("channel", "before", "rank", "after")),
-        strict=True,
-    ):
+    for channel, before, rank, behind in links:
         after.setdefault(channel, {})[rank] = behind
         after[channel].setdefault(before, rank)
     for channel, steps in after.items():
