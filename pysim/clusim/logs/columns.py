@@ -74,11 +74,12 @@ class Columns:
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in one column."""
+        old = np.array(sorted(values), np.int64)
+        new = np.array([values[key] for key in old.tolist()], np.int64)
         for part in self._parts:
             changed = part[name].astype(np.int64)
-            for old, new in values.items():
-                changed[part[name] == old] = new
-            part[name] = small(changed)
+            at = np.minimum(np.searchsorted(old, changed), len(old) - 1)
+            part[name] = small(np.where(old[at] == changed, new[at], changed))
 
     def columns(self) -> dict[str, NDArray[np.integer]]:
         """Return the columns, and forget the parts they came in."""

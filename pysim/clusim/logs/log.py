@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -120,6 +122,18 @@ class Log:
 _CONNECTION = ("channel", "index", "source", "target", "route")
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave the collector of cycles off, which would walk the million small objects of a log again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def read_logs(names: Iterable[str]) -> Log:
     """Read logs of one job and understand them.
 
@@ -134,7 +148,8 @@ def read_logs(names: Iterable[str]) -> Log:
         If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
     """
     reader = Reader()
-    reader.read(names)
+    with _uncollected():
+        reader.read(names)
     facts = reader.facts
     require_something(facts, reader.tables)
     facts.settle()
