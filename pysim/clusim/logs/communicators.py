@@ -28,7 +28,7 @@ _MOST_LOOKS = 1_000_000
 """Comparisons of a handle with a communicator before it is compared only with the `_LAST`."""
 
 _LAST = 16
-_FEW_LOOKS = f"the log has too many communicators without ids to compare all: ranks were looked for in the last {_LAST} only"
+_FEW_LOOKS = f"the log has too many communicators without ids to compare all of them: only the last {_LAST} were"
 _FEW_PLACES = "the log names too many ranks that did not log: their hosts are not noted"
 _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 

@@ -69,7 +69,8 @@ class Log:
         Both ends of a network connection print a line, so `number` is 2 where both logged.
         """
         rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
-        return [(*row[:4], self.facts.routes[row[4]], row[5]) for row in rows]
+        routes = self.facts.routes
+        return [(*ends, routes[route], times) for *ends, route, times in rows]  # type: ignore[misc]
 
     @cached_property
     def _owners(self) -> NDArray[np.int64]:
@@ -89,8 +90,10 @@ class Log:
 
     @cached_property
     def _connections(self) -> Groups:
-        owners = self._owners[self.connections["member"].astype(np.int64)]
-        columns = [owners, *(self.connections[name] for name in _CONNECTION)]
+        columns: list[NDArray[np.integer]] = [
+            self._owners[self.connections["member"].astype(np.int64)],
+            *(self.connections[name] for name in _CONNECTION),
+        ]
         order = np.lexsort(columns[::-1])
         columns = [column[order] for column in columns]
         new = np.zeros(len(order), np.bool_)
