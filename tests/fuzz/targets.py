@@ -6,8 +6,10 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from clusim.fabric import Fabric
 from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target"]
@@ -65,6 +67,13 @@ def _only(path: Path) -> Path:
     return next(iter(sorted(path.iterdir())))
 
 
+@cache
+def _machine(name: str) -> Fabric:
+    import clusim
+
+    return clusim.load(name)
+
+
 def _log(path: Path) -> object:
     from clusim.logs import read_logs, report, summarize
 
@@ -88,14 +97,13 @@ def _whole(path: Path) -> object:
 
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        import clusim
         from clusim.recording.readers.detect import kind_of, reader
         from clusim.recording.schedule import NcclEmitter, to_schedule
 
         where = str(path if folder else _only(path))
         kind_of(where)
         recording = reader(kind)(where, **options)
-        fabric = clusim.load("dgx-a100")
+        fabric = _machine("dgx-a100")
         if recording.num_ranks > fabric.num_ranks:
             return recording
         emitter = NcclEmitter(fabric, tuple(range(recording.num_ranks)))
@@ -106,10 +114,8 @@ def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[
 
 def _plan(name: str) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        import clusim
-
         module = __import__(f"clusim.recording.plans.{name}", fromlist=["load"])
-        return module.load(_only(path), clusim.load("a100x4-mesh"), 1 << 16)
+        return module.load(_only(path), _machine("a100x4-mesh"), 1 << 16)
 
     return use
 

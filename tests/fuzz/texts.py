@@ -30,12 +30,21 @@ def mutate(data: bytes, chance: random.Random, other: bytes = b"") -> bytes:
     return data
 
 
+def _somewhere(
+    pattern: re.Pattern[bytes], data: bytes, chance: random.Random
+) -> re.Match[bytes] | None:
+    """Return what matches first behind a place by chance, from the start of its word on."""
+    at = chance.randrange(len(data) + 1)
+    while at > 0 and data[at - 1 : at].isalnum():
+        at -= 1
+    return pattern.search(data, at) or pattern.search(data)
+
+
 def _number(data: bytes, chance: random.Random, other: bytes) -> bytes:
     """Replace a number by one at the edge of something."""
-    found = list(_NUMBER.finditer(data))
-    if not found:
+    at = _somewhere(_NUMBER, data, chance)
+    if at is None:
         return data
-    at = chance.choice(found)
     kind = chance.randrange(4)
     if kind == 0:
         new = at[0] + at[0][-1:] * chance.choice((1, 3, 9, 18))
@@ -48,10 +57,10 @@ def _number(data: bytes, chance: random.Random, other: bytes) -> bytes:
 
 def _token(data: bytes, chance: random.Random, other: bytes) -> bytes:
     """Delete, repeat or swap a token, or put one from elsewhere in its place."""
-    found = list(_TOKEN.finditer(data))
-    if not found:
+    at = _somewhere(_TOKEN, data, chance)
+    if at is None:
         return data
-    at, there = chance.choice(found), chance.choice(list(_TOKEN.finditer(other)) or found)
+    there = _somewhere(_TOKEN, other, chance) or at
     new = chance.choice((b"", at[0] * 2, there[0], there[0], chance.choice(PIECES)))
     return data[: at.start()] + new + data[at.end() :]
 

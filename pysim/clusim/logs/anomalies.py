@@ -10,7 +10,7 @@ import numpy as np
 
 from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
-from clusim.logs.facts import Member
+from clusim.logs.facts import MOST_COMMUNICATORS, MOST_HANDLES, MOST_THREADS, Member
 from clusim.logs.log import Log
 from clusim.logs.operations import TYPE_BYTES
 from clusim.logs.tables import Run
@@ -348,6 +348,24 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     if facts.long_lines:
         yield Anomaly(
             "file", f"{facts.long_lines} lines are longer than 64 KiB; only their start is read"
+        )
+    if facts.unread:
+        yield Anomaly(
+            "file",
+            f"{facts.unread} lines that others tore are not read: there are too many of them",
+        )
+    if facts.lost_handle != NONE:
+        yield Anomaly(
+            "file", f"there are more than {MOST_HANDLES} handles of communicators; what is said of others is not used"
+        )  # fmt: skip
+    if facts.left_out:
+        yield Anomaly(
+            "file",
+            f"there are more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are not used",
+        )
+    if facts.lost_thread != NONE:
+        yield Anomaly(
+            "file", f"there are more than {MOST_THREADS} threads; others are taken as one"
         )
     if facts.spliced:
         rest = f"; {facts.rejoined} pieces could be put together again" if facts.rejoined else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Columns", "Rows", "small"]
+__all__ = ["NONE", "Columns", "Groups", "Rows", "small"]
 
 NONE = -1
 """In a column: not there."""
@@ -74,11 +74,12 @@ class Columns:
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in one column."""
+        old = np.array(sorted(values), np.int64)
+        new = np.array([values[key] for key in old.tolist()], np.int64)
         for part in self._parts:
             changed = part[name].astype(np.int64)
-            for old, new in values.items():
-                changed[part[name] == old] = new
-            part[name] = small(changed)
+            at = np.minimum(np.searchsorted(old, changed), len(old) - 1)
+            part[name] = small(np.where(old[at] == changed, new[at], changed))
 
     def columns(self) -> dict[str, NDArray[np.integer]]:
         """Return the columns, and forget the parts they came in."""
@@ -88,3 +89,23 @@ class Columns:
             whole[name] = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         self._parts = [whole] if self._length else []
         return dict(whole)
+
+
+class Groups:
+    """Rows of columns by whose they are: a look at one owner's takes the time of its rows, and not of all."""
+
+    def __init__(
+        self, owners: NDArray[np.integer], columns: Mapping[str, NDArray[np.integer]]
+    ) -> None:
+        """Group by owners, numbers from 0; rows of negative ones are nobody's."""
+        self._columns = columns
+        self._order = np.argsort(owners, kind="stable")
+        most = int(owners.max()) if len(owners) else NONE
+        self._starts = np.searchsorted(owners[self._order], np.arange(most + 2)).tolist()
+
+    def rows(self, owner: int, names: Iterable[str]) -> Iterable[tuple[int, ...]]:
+        """Return the rows of an owner, in order, with the values of these columns."""
+        if not 0 <= owner < len(self._starts) - 1:
+            return ()
+        own = self._order[self._starts[owner] : self._starts[owner + 1]]
+        return zip(*(self._columns[name][own].tolist() for name in names), strict=True)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.bounded import MOST_RANKS
 from clusim.logs.columns import NONE
-from clusim.logs.facts import Facts, Member
+from clusim.logs.facts import MOST_COMMUNICATORS, Facts, Member
 from clusim.logs.tables import Run
 
 __all__ = ["Communicator", "find_communicators", "rings_of"]
 
 _SIGNATURE = 64
+_MACHINE_RANKS = 1 << 10
+"""GPUs of one machine at most."""
+
+_MOST_PLACES = 1 << 19
+"""Ranks in all of which a host is noted that others' lines tell."""
+
+_MOST_LOOKS = 1_000_000
+"""Comparisons of a handle with a communicator before it is compared only with the `_LAST`."""
+
+_LAST = 16
+_FEW_LOOKS = f"the log has too many communicators without ids to compare all of them: only the last {_LAST} were"
+_FEW_PLACES = "the log names too many ranks that did not log: their hosts are not noted"
 _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 
 
@@ -91,11 +105,14 @@ def find_communicators(
     signatures = _Signatures(calls)
     found: list[Communicator] = []
     by_key: dict[tuple[object, ...], Communicator] = {}
-    open_ones: dict[tuple[int, int], list[Communicator]] = {}
+    open_ones: dict[tuple[int, int], _Open] = {}
+    looks = _Looks()
     of_member: dict[int, Communicator] = {}
     for number in sorted(range(len(facts.members)), key=lambda i: facts.members[i].line):
         member = facts.members[number]
         if member.pointer == 0 and number not in used and not member.orders:
+            continue
+        if number == facts.lost_handle:
             continue
         process = facts.processes[member.process]
         if member.rank == NONE:
@@ -105,13 +122,23 @@ def find_communicators(
         if key is not None:
             communicator = by_key.get(key)
             if communicator is None:
+                if len(found) >= MOST_COMMUNICATORS:
+                    facts.left_out += 1
+                    continue
                 communicator = by_key[key] = _new(found, member, n_ranks)
         else:
-            candidates = open_ones.setdefault((member.run, n_ranks), [])
-            communicator = _choose(facts, candidates, number, signatures)
+            candidates = open_ones.get((member.run, n_ranks))
+            if candidates is None:
+                candidates = open_ones[member.run, n_ranks] = _Open(facts, signatures)
+            communicator = candidates.choose(number, looks)
             if communicator is None:
+                if len(found) >= MOST_COMMUNICATORS:
+                    facts.left_out += 1
+                    continue
                 communicator = _new(found, member, n_ranks)
-                candidates.append(communicator)
+                candidates.add(communicator, number)
+                if looks.left <= 0:
+                    communicator.assumed.append(_FEW_LOOKS)
         parent = of_member.get(member.parent)
         if parent is not None:
             communicator.parent, communicator.color = parent.number, member.color
@@ -121,9 +148,10 @@ def find_communicators(
         else:
             communicator.members[member.rank] = number
         of_member[number] = communicator
+    described = _Described(facts, runs)
     for communicator in found:
         _place_by_labels(facts, communicator)
-        _describe(facts, communicator, runs)
+        described.add(communicator)
     return found
 
 
@@ -147,33 +175,76 @@ def _key(
     return None
 
 
-def _choose(
-    facts: Facts, candidates: Iterable[Communicator], number: int, signatures: _Signatures
-) -> Communicator | None:
-    """Return the communicator that lacks this rank and did the same calls, on this host if there is a choice."""
-    member = facts.members[number]
-    place = (member.process, member.device)
-    fitting = []
-    for candidate in candidates:
-        if candidate.n_logged >= candidate.n_ranks > 0 or member.rank in candidate.members:
-            continue
-        handles = candidate.handles
-        if any((facts.members[h].process, facts.members[h].device) == place for h in handles):
-            continue
-        ranked = member.rank != NONE and not candidate.unplaced
-        if signatures.agree(handles[0], number, ranked):
-            fitting.append(candidate)
-    if not fitting:
-        return None
-    host = facts.processes[member.process].host
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A communicator that may lack ranks: its handle of the lowest rank, and where its handles are."""
 
-    def near(candidate: Communicator) -> int:
-        hosts = (
-            facts.processes[facts.members[handle].process].host for handle in candidate.handles
-        )
-        return sum(other == host for other in hosts)
+    communicator: Communicator
+    lowest: int
+    lowest_rank: int = MOST_RANKS
+    places: set[tuple[int, int]] = field(default_factory=set)
+    hosts: Counter[str] = field(default_factory=Counter)
 
-    return max(fitting, key=near)
+    def lacks(self, rank: int) -> bool:
+        communicator = self.communicator
+        full = communicator.n_logged >= communicator.n_ranks > 0
+        return not full and rank not in communicator.members
+
+
+class _Open:
+    """Communicators of one run and size whose handles have nothing in common that the log says."""
+
+    def __init__(self, facts: Facts, signatures: _Signatures) -> None:
+        self._facts, self._signatures = facts, signatures
+        self._all: list[_Candidate] = []
+        self._lacking: dict[int, tuple[list[_Candidate], int]] = {}
+
+    def choose(self, number: int, looks: _Looks) -> Communicator | None:
+        """Return the one that lacks this rank and did the same calls, on this host if there is a choice."""
+        member = self._facts.members[number]
+        host = self._facts.processes[member.process].host
+        best: _Candidate | None = None
+        for candidate in self._of_rank(member.rank, looks):
+            if (member.process, member.device) in candidate.places:
+                continue
+            ranked = member.rank != NONE and not candidate.communicator.unplaced
+            if not self._signatures.agree(candidate.lowest, number, ranked):
+                continue
+            if best is None or candidate.hosts[host] > best.hosts[host]:
+                best = candidate
+        if best is None:
+            return None
+        self._join(best, number)
+        return best.communicator
+
+    def add(self, communicator: Communicator, number: int) -> None:
+        """Keep a communicator whose first handle this is."""
+        self._all.append(_Candidate(communicator, number))
+        self._join(self._all[-1], number)
+
+    def _of_rank(self, rank: int, looks: _Looks) -> list[_Candidate]:
+        """Return those that lack a rank, in order; only the last if too many were looked at already."""
+        if looks.left <= 0:
+            return [c for c in self._all[-_LAST:] if c.lacks(rank)]
+        kept, seen = self._lacking.get(rank, ([], 0))
+        kept = [c for c in (*kept, *self._all[seen:]) if c.lacks(rank)]
+        looks.left -= len(kept) + len(self._all) - seen
+        self._lacking[rank] = (kept, len(self._all))
+        return kept
+
+    def _join(self, candidate: _Candidate, number: int) -> None:
+        member = self._facts.members[number]
+        candidate.places.add((member.process, member.device))
+        candidate.hosts[self._facts.processes[member.process].host] += 1
+        if member.rank != NONE and member.rank < candidate.lowest_rank:
+            candidate.lowest, candidate.lowest_rank = number, member.rank
+
+
+class _Looks:
+    """How often communicators may still be compared with handles before only the last are."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_LOOKS
 
 
 def _devices(runs: Sequence[Run]) -> dict[tuple[int, str, int, int], int]:
@@ -245,25 +316,76 @@ def _place_by_labels(facts: Facts, communicator: Communicator) -> None:
         communicator.assumed.append("ranks are the numbers the launcher put in front of the lines")
 
 
-def _describe(facts: Facts, communicator: Communicator, runs: Sequence[Run]) -> None:
-    """Note hosts, bus addresses and names of the GPUs, and what had to be assumed."""
-    run = next((r for r in runs if r.number == communicator.run), None)
-    whole = run is not None and run.n_ranks == communicator.n_ranks
-    if whole and run is not None:
-        for device in run.devices:
-            communicator.host_of[device.rank] = device.host
-            communicator.gpu_of[device.rank] = device.name
-    for rank, handle in communicator.members.items():
-        member = facts.members[handle]
-        host = facts.processes[member.process].host
-        if host:
-            communicator.host_of[rank] = host
-        if member.bus != NONE:
-            communicator.bus_of[rank] = member.bus
-        if run is not None and not communicator.gpu_of.get(rank):
-            names = [d.name for d in run.devices if (d.host, d.device) == (host, member.device)]
-            communicator.gpu_of[rank] = names[0] if names else ""
-    _from_system(facts, communicator)
+class _Described:
+    """Notes hosts, bus addresses and names of communicators' GPUs, and what had to be assumed.
+
+    Of ranks that logged their lines tell it. What one line, or a run's list of devices, tells of many others is noted
+    of so many in all: a small file could else fill the memory with the same names again and again.
+    """
+
+    def __init__(self, facts: Facts, runs: Sequence[Run]) -> None:
+        self._facts = facts
+        self._runs: dict[int, tuple[Run, int]] = {}
+        self._names: dict[tuple[int, str, int], str] = {}
+        for run in runs:
+            self._runs.setdefault(run.number, (run, run.n_ranks))
+            for device in run.devices:
+                self._names.setdefault((run.number, device.host, device.device), device.name)
+        self._left = _MOST_PLACES
+
+    def add(self, communicator: Communicator) -> None:
+        """Describe one."""
+        facts = self._facts
+        run, n_ranks = self._runs.get(communicator.run, (None, NONE))
+        whole = n_ranks == communicator.n_ranks
+        if run is not None and whole and self._may(len(run.devices)):
+            for device in run.devices:
+                communicator.host_of[device.rank] = device.host
+                communicator.gpu_of[device.rank] = device.name
+        for rank, handle in communicator.members.items():
+            member = facts.members[handle]
+            host = facts.processes[member.process].host
+            if host:
+                communicator.host_of[rank] = host
+            if member.bus != NONE:
+                communicator.bus_of[rank] = member.bus
+            if run is not None and not communicator.gpu_of.get(rank):
+                place = (run.number, host, member.device)
+                communicator.gpu_of[rank] = self._names.get(place, "")
+        self._from_system(communicator)
+        if self._left < 0:
+            communicator.assumed.append(_FEW_PLACES)
+        _assume(facts, communicator)
+
+    def _may(self, ranks: int) -> bool:
+        self._left -= ranks
+        return self._left >= 0
+
+    def _from_system(self, communicator: Communicator) -> None:
+        """Note the ranks that the topology print of a machine names, also if they did not log."""
+        facts = self._facts
+        for handle in communicator.handles:
+            member = facts.members[handle]
+            host = facts.processes[member.process].host
+            for node in member.system:
+                if node.name.startswith("GPU/") and node.note.isdigit() and host:
+                    rank = int(node.note)
+                    if rank < communicator.n_ranks:
+                        communicator.host_of.setdefault(rank, host)
+                        bus = node.name[4:].rpartition("-")[2]
+                        communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
+            missing = communicator.n_ranks - len(communicator.host_of)
+            if member.n_nodes == 1 and host and missing > 0:
+                # More GPUs than a machine can have are a number that somebody wrote into the log.
+                ranks = min(communicator.n_ranks, _MACHINE_RANKS)
+                if not self._may(min(ranks, missing)):
+                    break
+                for rank in range(ranks):
+                    communicator.host_of.setdefault(rank, host)
+
+
+def _assume(facts: Facts, communicator: Communicator) -> None:
+    """Note the hosts of a communicator, and what the log does not say of it."""
     missing = communicator.n_ranks > sum(
         0 <= r < communicator.n_ranks for r in communicator.members
     )
@@ -288,28 +410,6 @@ def _describe(facts: Facts, communicator: Communicator, runs: Sequence[Run]) -> 
         )
 
 
-_MACHINE_RANKS = 1 << 10
-"""GPUs of one machine at most."""
-
-
-def _from_system(facts: Facts, communicator: Communicator) -> None:
-    """Note the ranks that the topology print of a machine names, also if they did not log."""
-    for handle in communicator.handles:
-        member = facts.members[handle]
-        host = facts.processes[member.process].host
-        for node in member.system:
-            if node.name.startswith("GPU/") and node.note.isdigit() and host:
-                rank = int(node.note)
-                if rank < communicator.n_ranks:
-                    communicator.host_of.setdefault(rank, host)
-                    bus = node.name[4:].rpartition("-")[2]
-                    communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
-        if member.n_nodes == 1 and host:
-            # More GPUs than a machine can have are a number that somebody wrote into the log.
-            for rank in range(min(communicator.n_ranks, _MACHINE_RANKS)):
-                communicator.host_of.setdefault(rank, host)
-
-
 def _ranks(ranks: Sequence[int]) -> str:
     """Write ranks as ranges."""
     parts: list[str] = []
@@ -324,9 +424,12 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def rings_of(
-    facts: Facts, communicator: Communicator, links: dict[str, NDArray[np.int64]]
+    facts: Facts, communicator: Communicator, links: Iterable[tuple[int, ...]]
 ) -> dict[int, list[int]]:
-    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours."""
+    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours.
+
+    `links` has channel, the rank before, the rank, and the rank behind it.
+    """
     rings: dict[int, list[int]] = {}
     cut: set[int] = set()
     for handle in communicator.handles:
@@ -334,11 +437,7 @@ def rings_of(
         rings |= {c: order for c, order in member.orders.items() if c not in member.cut_orders}
         cut |= member.cut_orders
     after: dict[int, dict[int, int]] = {}
-    rows = np.flatnonzero(np.isin(links["member"], communicator.handles))
-    for channel, before, rank, behind in zip(
-        *(links[name][rows].tolist() for name in ("channel", "before", "rank", "after")),
-        strict=True,
-    ):
+    for channel, before, rank, behind in links:
         after.setdefault(channel, {})[rank] = behind
         after[channel].setdefault(before, rank)
     for channel, steps in after.items():

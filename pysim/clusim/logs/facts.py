@@ -16,6 +16,24 @@ __all__ = ["Facts", "Kind", "Member", "Pattern", "Process", "SystemNode", "Threa
 MAX_KINDS = 500
 """Kinds of lines that are told apart; what comes later is counted together."""
 
+MOST_HANDLES = 1 << 17
+"""Handles of communicators that are told apart; what lines say of later ones is counted and not used."""
+
+MOST_THREADS = 1 << 17
+"""Threads of processes that are told apart."""
+
+MOST_COMMUNICATORS = 1 << 15
+"""Communicators that are told apart; handles of later ones are counted and not used."""
+
+MOST_ORDERED = 1 << 23
+"""Ranks in all rings as ranks printed them."""
+
+MOST_ORDERS = 1 << 10
+"""Orders of one result of the graph search; there is one for each channel."""
+
+_RECENT_HANDLES = 256
+"""Handles of a process among which one is looked for by its rank."""
+
 
 @dataclass(slots=True)
 class Process:
@@ -97,7 +115,7 @@ class Member:
     channel_total: int = NONE
     counts: dict[str, int] = field(default_factory=dict)
     orders: dict[int, list[int]] = field(default_factory=dict)
-    cut_orders: set[int] = field(default_factory=set)
+    cut_orders: frozenset[int] = frozenset()
     nvls: bool | None = None
     nvls_heads: dict[int, list[int]] = field(default_factory=dict)
     n_heads: int = NONE
@@ -109,7 +127,7 @@ class Member:
     thresholds: str = ""
     timings: dict[str, float] = field(default_factory=dict)
     network: str = ""
-    connected: set[str] = field(default_factory=set)
+    connected: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -161,6 +179,10 @@ class Facts:
         self.cut_calls = 0
         self.spliced = 0
         self.long_lines = 0
+        self.unread = self.torn_work = 0
+        self.lost_handle = self.lost_thread = NONE
+        self.ordered = 0
+        self.left_out = 0
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"
         )
@@ -206,12 +228,21 @@ class Facts:
 
     def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
         """Return the number of a thread working for a device, new if need be."""
+        if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
+            return self._lost()
         process = self.process_of(host, pid)
         found = self._thread.get((process, tid, device))
         if found is None:
             found = self._thread[process, tid, device] = len(self.threads)
             self.threads.append(Thread(process, tid, device))
         return found
+
+    def _lost(self) -> int:
+        """Return the thread that stands for all that are too many."""
+        if self.lost_thread == NONE:
+            self.lost_thread = len(self.threads)
+            self.threads.append(Thread(self.process_of("", NONE), NONE, NONE))
+        return self.lost_thread
 
     def knows(self, host: str, pid: int, tid: int, device: int) -> bool:
         """Return whether this thread wrote a line before."""
@@ -256,7 +287,12 @@ class Facts:
         return bisect_right(self._run_starts, line)
 
     def new_member(self, thread: int, line: int, pointer: int = 0) -> int:
-        """Return a new handle that `thread` speaks of from `line` on."""
+        """Return a new handle that `thread` speaks of from `line` on; one for all that are too many."""
+        if len(self.members) > MOST_HANDLES:
+            self.speaks_of(thread, self.lost_handle)
+            return self.lost_handle
+        if len(self.members) == MOST_HANDLES:
+            self.lost_handle, pointer = MOST_HANDLES, 0
         speaker = self.threads[thread]
         number, run = len(self.members), self.run_at(line)
         self.members.append(
@@ -314,7 +350,8 @@ class Facts:
         """Return the process's handle of this rank; without a rank, that of a process with one device."""
         device: int | None = None
         last = NONE
-        for handle in reversed(self._of_run.get((speaker.process, self.run), ())):
+        handles = self._of_run.get((speaker.process, self.run), [])
+        for handle in reversed(handles[-_RECENT_HANDLES:]):
             member = self.members[handle]
             if rank != NONE:
                 if member.rank == rank:

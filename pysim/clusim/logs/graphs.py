@@ -6,7 +6,7 @@ import re
 
 from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.logs.columns import NONE
-from clusim.logs.facts import Facts, Pattern, SystemNode
+from clusim.logs.facts import MOST_ORDERED, MOST_ORDERS, Facts, Pattern, SystemNode
 from clusim.logs.messages import HANDLERS
 
 __all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
@@ -81,12 +81,13 @@ def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return False
     channel, ranks = int(match[1]), [int(rank) for rank in match[3].split()]
-    if not _legal(channel, *ranks):
+    facts.ordered += len(ranks)
+    if not _legal(channel, *ranks) or facts.ordered > MOST_ORDERED:
         return False
     member = facts.members[facts.member_of(thread, line, 0)]
     member.orders[channel] = ranks
     if match[4]:
-        member.cut_orders.add(channel)
+        member.cut_orders |= {channel}
     elif len(set(ranks)) != len(ranks):
         return False
     if match[2] is not None:
@@ -196,7 +197,7 @@ def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match is None:
         return False
     found = facts.members[facts.member_of(thread, line)].patterns
-    if found:
+    if found and len(found[-1].orders) < MOST_ORDERS:
         last = found[-1]
         orders = (*last.orders, tuple(match[1].split()))
         found[-1] = Pattern(

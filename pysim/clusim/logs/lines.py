@@ -29,6 +29,7 @@ _NUMBERS = re.compile(rb"[\s\d.+\-eE]*(?:[a-z]\w*\s+)*(?:-?\d+\s+)*")
 _LAST_COLUMN = re.compile(r"\d+|sum|prod|max|min|avg|mulsum|none|A")
 
 _LOOK_BACK = 320
+_LONGEST_HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ def _host(host: str, before: bytes, known: Collection[str]) -> str:
     """Return the host name without what is glued in front of it, as far as it can be told."""
     if not before or host in known:
         return host
-    fitting = [name for name in known if host.endswith(name)]
+    ends = (host[at:] for at in range(max(0, len(host) - _LONGEST_HOST), len(host)))
+    fitting = [name for name in ends if name in known]
     if before[-1:].isspace():  # a name of its own, unless it is the last column of a table
         fitting = [name for name in fitting if _LAST_COLUMN.fullmatch(host[: -len(name)])]
         fitting = fitting if _NUMBERS.fullmatch(before) else []

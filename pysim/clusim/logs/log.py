@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.logs.columns import NONE
+from clusim.logs.columns import NONE, Groups
 from clusim.logs.communicators import Communicator, find_communicators, rings_of
 from clusim.logs.facts import Facts, Member
 from clusim.logs.operations import Columns, find_operations
@@ -46,16 +49,14 @@ class Log:
 
     def rings(self, communicator: Communicator) -> dict[int, list[int]]:
         """Return the rings of a communicator, as orders of ranks by channel."""
-        return rings_of(self.facts, communicator, self.links)
+        names = ("channel", "before", "rank", "after")
+        return rings_of(self.facts, communicator, self._links.rows(communicator.number, names))
 
     def trees_of(self, communicator: Communicator) -> dict[int, Tree]:
         """Return the trees of a communicator by channel, with the ranks that logged."""
         found: dict[int, Tree] = {}
-        rows = np.flatnonzero(np.isin(self.trees["member"], communicator.handles))
         names = ("channel", "rank", "up", "down0", "down1", "down2")
-        for channel, rank, up, *down in zip(
-            *(self.trees[name][rows].tolist() for name in names), strict=True
-        ):
+        for channel, rank, up, *down in self._trees.rows(communicator.number, names):
             children = tuple(child for child in down if child != NONE)
             found.setdefault(channel, {})[rank] = (up, children)
         return dict(sorted(found.items()))
@@ -67,14 +68,42 @@ class Log:
 
         Both ends of a network connection print a line, so `number` is 2 where both logged.
         """
-        rows = np.flatnonzero(np.isin(self.connections["member"], communicator.handles))
-        names = ("channel", "index", "source", "target", "route")
-        table = np.stack([self.connections[name][rows].astype(np.int64) for name in names], 1)
-        unique, times = np.unique(table, axis=0, return_counts=True)
-        return [
-            (*row[:4], self.facts.routes[row[4]], n)
-            for row, n in zip(unique.tolist(), times.tolist(), strict=True)
+        rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
+        routes = self.facts.routes
+        return [(*ends, routes[route], times) for *ends, route, times in rows]  # type: ignore[misc]
+
+    @cached_property
+    def _owners(self) -> NDArray[np.int64]:
+        """The communicator of each handle, NONE for those of none."""
+        owners = np.full(max(len(self.facts.members), 1), NONE, np.int64)
+        for communicator in self.communicators:
+            owners[communicator.handles] = communicator.number
+        return owners
+
+    @cached_property
+    def _links(self) -> Groups:
+        return Groups(self._owners[self.links["member"]], self.links)
+
+    @cached_property
+    def _trees(self) -> Groups:
+        return Groups(self._owners[self.trees["member"]], self.trees)
+
+    @cached_property
+    def _connections(self) -> Groups:
+        columns: list[NDArray[np.integer]] = [
+            self._owners[self.connections["member"].astype(np.int64)],
+            *(self.connections[name] for name in _CONNECTION),
         ]
+        order = np.lexsort(columns[::-1])
+        columns = [column[order] for column in columns]
+        new = np.zeros(len(order), np.bool_)
+        new[:1] = True
+        for column in columns:
+            new[1:] |= column[1:] != column[:-1]
+        first = np.flatnonzero(new)
+        owners, *unique = (column[first] for column in columns)
+        table: Columns = dict(zip(_CONNECTION, unique, strict=True))
+        return Groups(owners, table | {"times": np.diff(first, append=len(order))})
 
     def run_of(self, communicator: Communicator) -> Run | None:
         """Return the run of nccl-tests a communicator was in."""
@@ -93,6 +122,21 @@ class Log:
         return {host: list(gpus.values()) for host, gpus in found.items()}
 
 
+_CONNECTION = ("channel", "index", "source", "target", "route")
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave the collector of cycles off, which would walk the million small objects of a log again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def read_logs(names: Iterable[str]) -> Log:
     """Read logs of one job and understand them.
 
@@ -107,7 +151,8 @@ def read_logs(names: Iterable[str]) -> Log:
         If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
     """
     reader = Reader()
-    reader.read(names)
+    with _uncollected():
+        reader.read(names)
     facts = reader.facts
     require_something(facts, reader.tables)
     facts.settle()
@@ -132,10 +177,13 @@ def _name_runs(
     facts: Facts, runs: list[Run], communicators: list[Communicator], operations: Columns
 ) -> None:
     """Name what a run measured after its calls, if they are all of one kind and nothing else tells it."""
+    run_of = np.array([c.run for c in communicators] + [NONE], np.int64)  # the last is for none
+    own = run_of[operations["communicator"].astype(np.int64)]
+    pairs = np.unique(np.stack([own, operations["name"].astype(np.int64)], 1), axis=0)
+    names: dict[int, list[int]] = {}
+    for number, name in pairs.tolist():
+        names.setdefault(number, []).append(name)
     for run in runs:
-        if run.collective():
-            continue
-        own = [c.number for c in communicators if c.run == run.number]
-        names = np.unique(operations["name"][np.isin(operations["communicator"], own)]).tolist()
-        if len(names) == 1 and names[0] >= 0:
-            run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[names[0]]).lower()
+        found = names.get(run.number, [])
+        if len(found) == 1 and found[0] >= 0 and not run.collective():
+            run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[found[0]]).lower()

@@ -61,6 +61,7 @@ _NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1
 _NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})")
 _NVLS_HEAD = re.compile(r"NVLS Head +(\d{1,9}): +(\d{1,9}(?: +\d{1,9})*)$")
 _NVLS_TREE = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
+_MOST_SETTINGS = 4096
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
@@ -169,6 +170,8 @@ def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
     value = match[2].strip()
     if re.fullmatch(r"-?\d{1,9}\.", value):
         value = value[:-1]
+    if match[1] not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
+        return False
     values = facts.environment.setdefault(match[1], {})
     if value not in values and len(values) >= 64:
         value = "(others)"
@@ -230,7 +233,7 @@ def _connected(facts: Facts, thread: int, line: int, text: str) -> bool:
     what = text[10:].partition(",")[0].strip()
     if what not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
         return text.startswith("Connected ")
-    facts.members[facts.member_of(thread, line)].connected.add(what)
+    facts.members[facts.member_of(thread, line)].connected |= {what}
     return True
 
 

@@ -28,6 +28,10 @@ NOISE_FACTOR = 0x9E3779B97F4A7C15
 """What the second 8 bytes of a line are multiplied with, to make a key of the first 16."""
 
 _OPEN_HEADS = 64
+_TORN_WORK = 200_000
+_TORN_BYTES = 2000
+"""Lines that are looked at more closely than others: so many, and one more for so many bytes of the logs."""
+
 _LONGEST = 65536
 _HEADS_LIVE = 20_000
 _NOISE_AFTER = 16
@@ -59,6 +63,9 @@ class SingleLines:
         if b"NCCL" not in line:
             self._text(line.decode("utf-8", "replace"), number)
             return
+        if not self._afford(1):
+            self.facts.unread += 1
+            return
         label = label_of(raw)
         if match := _TORCH.search(line):  # its lines go to another stream, which cuts ours
             if match.start():
@@ -70,6 +77,14 @@ class SingleLines:
             self.facts.spliced += 1
         for part in found:
             self._part(part, number, line, label)
+
+    def _afford(self, work: int) -> bool:
+        """Return whether lines that others tore may still be looked at so much closer."""
+        facts = self.facts
+        if facts.torn_work + work > _TORN_WORK + facts.bytes // _TORN_BYTES:
+            return False
+        facts.torn_work += work
+        return True
 
     def _part(self, part: Part, number: int, line: bytes, label: int) -> None:
         facts = self.facts
@@ -257,6 +272,8 @@ class SingleLines:
         if match is None:
             return False
         own = int(match[5] if match[7] == "receive" else match[3])
+        if not self._afford(1 + len(facts.members) // 100):
+            return False
         writers = [m for m in facts.members if m.run == facts.run and m.rank == own]
         if len(writers) != 1:
             return False
@@ -273,6 +290,8 @@ class SingleLines:
         for i, (head, _) in enumerate(self._heads):
             if not whole and " via " not in head and " via " not in text:
                 continue
+            if not self._afford(1):
+                return False
             found = parts((head + text).encode(), self.facts.clean_hosts)
             if len(found) == 1 and found[0].host and found[0].level == "INFO":
                 part = found[0]

@@ -37,6 +37,9 @@ _COMMAND = re.compile(
 )
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
 
+MOST_RUNS = 1 << 16
+"""Runs of one file that are told apart; the rows of later ones are the last one's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -190,7 +193,9 @@ class Tables:
         """Open a run, unless the one that is open has only its first lines."""
         self._finish()
         last = self.runs[-1] if self.runs else None
-        if last is None or last.config or last.header or last.devices:
+        if len(self.runs) >= MOST_RUNS:
+            self.runs[-1].broken += 1
+        elif last is None or last.config or last.header or last.devices:
             self.runs.append(Run(self.source, line, test=self.command))
             self.command = ""
         return self.runs[-1]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["merge_torn_names"]
 
-_FEW, _MANY = 3, 10
+_FEW, _MANY, _RECENT = 3, 10, 256
 
 
 def merge_torn_names(facts: Facts) -> None:
@@ -53,7 +53,7 @@ def _move_members(facts: Facts, moved: dict[int, int]) -> dict[int, int]:
             lost.process = new
             same = [
                 m
-                for m in own
+                for m in own[-_RECENT:]
                 if facts.members[m].run == lost.run
                 and (lost.rank == NONE or facts.members[m].rank in (NONE, lost.rank))
                 and lost.pointer in (0, facts.members[m].pointer)
