@@ -3,6 +3,7 @@
 #include "aggregate.h"
 #include "inject.h"
 #include "memory.h"
+#include "pieces.h"
 #include "task.h"
 
 #include <string.h>
@@ -13,8 +14,7 @@ enum {
     FLAG_MCAST = 4,
     FLAG_REDUCE = 8,
     FLAG_AGGREGATE = 16,
-    FLAG_NETWORK = FLAG_MCAST | FLAG_REDUCE | FLAG_AGGREGATE, /* done by switches */
-    PRIM_SYNC = 1
+    FLAG_NETWORK = FLAG_MCAST | FLAG_REDUCE | FLAG_AGGREGATE /* done by switches */
 };
 enum { CONN_WRITE, CONN_READ, CONN_FLAG, CONN_MULTIMEM };
 
@@ -50,74 +50,6 @@ static void make_due(clusim_sim *s, uint32_t id) {
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
 
-static uint64_t chunk_number(const clusim_template *t, const clusim_prim *p,
-                             const clusim_instance *x, uint32_t i) {
-    int64_t n = t->nchunks; /* below 2^32; each sum stays below 2^63, their sum might not */
-    int64_t start = ((int64_t)p->base + (int64_t)p->coef * x->rotation) % n;
-    int64_t q = (start + (int64_t)p->step * i % n) % n;
-    return (uint64_t)(q < 0 ? q + n : q);
-}
-
-static uint64_t up_align(uint64_t bytes, uint64_t align) {
-    return base_ceil_div(bytes, align) * align;
-}
-
-static uint64_t piece_bytes(const clusim_instance *x, const clusim_template *t, uint64_t loop,
-                            uint64_t q) {
-    if (t->mode == 0) {
-        uint64_t span = t->nchunks * x->chunk_bytes,
-                 rem = x->length - base_umin(x->length, loop * span);
-        uint64_t c = x->chunk_bytes;
-        if (rem < span) c = base_umin(c, up_align(base_ceil_div(rem, t->nchunks), x->align));
-        uint64_t all = base_umin(rem, span);
-        return all > q * c ? base_umin(all - q * c, c) : 0;
-    }
-    uint64_t lo = q * x->stride + x->offset + loop * x->chunk_bytes;
-    uint64_t hi = base_umin(lo + x->chunk_bytes, q * x->stride + x->offset + x->length);
-    hi = base_umin(hi, x->limit);
-    return hi > lo ? hi - lo : 0;
-}
-
-static uint64_t all_loops(const clusim_instance *x, const clusim_template *t) {
-    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
-    return base_ceil_div(x->length, span);
-}
-
-/* Lowest chunk number that any step of the template has. */
-static uint64_t lowest_chunk(const clusim_image *im, const clusim_instance *x,
-                             const clusim_template *t) {
-    uint64_t lowest = UINT64_MAX;
-    for (uint32_t p = t->prim_lo; p < t->prim_hi && lowest; p++) {
-        const clusim_prim *prim = &im->prims[p];
-        for (uint32_t i = 0; i < prim->repeat && i < t->nchunks; i++) /* then they come again */
-            lowest = base_umin(lowest, chunk_number(t, prim, x, i));
-    }
-    return lowest;
-}
-
-enum { STEPS_TO_COUNT = 1 << 20 };
-
-/* Loops of mode 1 after which all pieces are cut off by `limit`: going through many of those would
- * take long and do nothing. */
-static uint64_t loops_before_limit(const clusim_image *im, const clusim_instance *x,
-                                   const clusim_template *t, uint64_t loops) {
-    uint64_t steps = 0;
-    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) steps += im->prims[p].repeat;
-    if (t->mode == 0 || (base_u128)steps * loops < STEPS_TO_COUNT) return loops;
-    if (steps == 0) return 0;
-    uint64_t first = lowest_chunk(im, x, t) * x->stride + x->offset;
-    if (first >= x->limit) return 0;
-    return base_umin(loops, base_ceil_div(x->limit - first, x->chunk_bytes));
-}
-
-static uint64_t loop_count(const clusim_image *im, const clusim_instance *x,
-                           const clusim_template *t) {
-    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
-        if (im->prims[p].flags & PRIM_SYNC) return base_umax(1, all_loops(x, t));
-    }
-    return loops_before_limit(im, x, t, all_loops(x, t));
-}
-
 /* Set the present piece and its first slice; false if there is nothing to move in it. */
 static bool open_piece(clusim_sim *s, uint32_t id) {
     const clusim_image *im = &s->model->image;
@@ -132,7 +64,7 @@ static bool open_piece(clusim_sim *s, uint32_t id) {
         st->piece = 0;
         return true;
     }
-    st->piece = piece_bytes(x, t, st->loop, chunk_number(t, p, x, st->repeat));
+    st->piece = pieces_bytes(x, t, st->loop, pieces_chunk(t, p, x, st->repeat));
     uint64_t even = base_ceil_div(base_ceil_div(st->piece, x->slices), 16) * 16;
     st->slice_size = base_umax(base_umax(even, x->slice_min), 1);
     return st->piece > 0;
@@ -488,7 +420,7 @@ void program_begin(clusim_sim *s, uint32_t id, uint32_t slot) {
     st->slot = slot;
     st->phase = PH_GATE;
     st->prim = im->templates[x->template_].prim_lo;
-    st->loops = loop_count(im, x, &im->templates[x->template_]);
+    st->loops = pieces_loops(im, x, &im->templates[x->template_]);
     st->has_slice = st->loops > 0 && find_piece(s, id);
     make_due(s, id);
 }
