@@ -14,7 +14,7 @@ FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
-.PHONY: help run test test-c test-python sanitize tsan fuzz lint format bench docs golden clean
+.PHONY: help run test test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan      runs in several threads, under the thread sanitizer"
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
+	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard, the layer rules"
 	@echo "make bench     one JSON line per benchmark case"
 	@echo "make format    apply ruff and clang-format"
@@ -60,6 +61,9 @@ FUZZ = ASAN_OPTIONS=$(FUZZ_OPTIONS) build/san/fuzz_image
 
 fuzz: build/san/.built build/corpus
 	$(FUZZ) --cases $(FUZZ_CASES) --seed $(FUZZ_SEED) --save build build/corpus/*.img
+
+fuzz-readers: $(VENV)/.dev $(VENV)/.built
+	CLUSIM_FUZZ=$(or $(CLUSIM_FUZZ),1000000) $(BIN)/python -m pytest -q tests/fuzz/test_fuzz.py
 
 build/corpus: $(VENV)/.dev $(wildcard tests/support/*.py) pysim/clusim/image.py pysim/clusim/ranges.py
 	$(BIN)/python tests/support/corpus.py write $@ 300

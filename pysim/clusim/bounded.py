@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 
@@ -15,6 +18,7 @@ __all__ = [
     "MOST_TEXT_BYTES",
     "read_text",
     "real",
+    "uncollected",
     "whole",
 ]
 
@@ -32,6 +36,18 @@ MOST_TEXT_BYTES = 64 << 20
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave the collector of cycles off, which would walk the million small objects of a file again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def whole(text: str, low: int, high: int) -> int | None:

@@ -18,10 +18,13 @@ from fuzz.targets import TARGETS
 HERE = Path(__file__).parent
 SAMPLES = HERE / "samples"
 
-COUNTS = {"trace": 20, "replay": 5, "replay-whole": 5, "topology": 30}
-"""Mutations of kinds whose readers do much; of all others `USUAL`."""
+COUNTS = {
+    "trace": 30, "replay": 3, "replay-whole": 2, "inspector": 200, "profiler": 400, "simai": 50, "log": 800,
+    "msccl": 2000, "mscclpp": 1000, "goal": 1500, "workload": 2000, "model": 2000, "measurements": 2000,
+}  # fmt: skip
+"""Mutations of kinds whose readers do much or little; of all others `USUAL`."""
 
-USUAL = 100
+USUAL = 600
 GUARD_S = 3600
 """Ends a child that the limit on its processor time did not end; no more than a guard."""
 

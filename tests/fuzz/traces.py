@@ -289,8 +289,8 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 }
 """What is done with a trace, by name."""
 
-EACH = 4
-"""Actions per mutation besides ``info``."""
+EACH = 1
+"""Actions per mutation besides ``info``; which ones follows from the file, so that all have their turn."""
 
 
 def use(folder: Path, every: bool = False) -> list[str]:

@@ -304,7 +304,7 @@ def test_nonsense_is_refused(tmp_path: Path, text: str, message: str) -> None:
 
 def test_too_many_events_are_refused_before_they_are_made(tmp_path: Path) -> None:
     name = table(tmp_path, "DATA", *[layer("a", 1, 1, 1)] * 100)
-    with pytest.raises(InputError, match="at most 2000000"):
+    with pytest.raises(InputError, match="at most 1000000"):
         read(name, num_ranks=100_000, machine_ranks=8)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.bounded import uncollected
 from clusim.logs.columns import NONE, Groups
 from clusim.logs.communicators import Communicator, find_communicators, rings_of
 from clusim.logs.facts import Facts, Member
@@ -125,18 +124,6 @@ class Log:
 _CONNECTION = ("channel", "index", "source", "target", "route")
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Leave the collector of cycles off, which would walk the million small objects of a log again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def read_logs(names: Iterable[str]) -> Log:
     """Read logs of one job and understand them.
 
@@ -151,7 +138,7 @@ def read_logs(names: Iterable[str]) -> Log:
         If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
     """
     reader = Reader()
-    with _uncollected():
+    with uncollected():
         reader.read(names)
     facts = reader.facts
     require_something(facts, reader.tables)

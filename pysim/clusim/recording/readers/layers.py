@@ -13,9 +13,10 @@ from itertools import count
 from math import isfinite
 from typing import Protocol
 
+from clusim.bounded import uncollected
 from clusim.errors import InputError
 from clusim.recording.model import ABSENT, Event, Recording
-from clusim.recording.readers.common import MOST_EVENTS, MOST_RANKS, Groups, finish
+from clusim.recording.readers.common import MOST_RANKS, Groups, finish
 from clusim.recording.readers.source import lines
 
 __all__ = [
@@ -32,6 +33,9 @@ __all__ = [
 
 MAX_NS = 10**15
 MAX_BYTES = 2**44
+MOST_LAYER_EVENTS = 1_000_000
+"""Events of all ranks that a list of layers may stand for: a line of it can be one of each of many thousand ranks."""
+
 MAX_LAYERS = 1_000_000
 PS_PER_NS = 1000
 COLUMNS = 12
@@ -289,15 +293,24 @@ def recording(
     if num_ranks > MOST_RANKS:
         raise InputError(f"{name}: {num_ranks} ranks; at most {MOST_RANKS}")
     total = num_ranks * len(step.events)
-    if total > MOST_EVENTS:
+    if total > MOST_LAYER_EVENTS:
         raise InputError(
-            f"{name}: {num_ranks} ranks with {len(step.events)} steps each are {total} events; at most {MOST_EVENTS}:"
-            " use fewer layers or micro-batches, or fewer ranks"
+            f"{name}: {num_ranks} ranks with {len(step.events)} steps each are {total} events;"
+            f" at most {MOST_LAYER_EVENTS}: use fewer layers or micro-batches, or fewer ranks"
         )
     groups = Groups()
     found = Recording(kind, name, num_ranks, assumed=assumed)
+    with uncollected():
+        _repeat(found, step, group_of, groups)
+    return finish(found, groups, step.table.skipped)
+
+
+def _repeat(
+    found: Recording, step: Step, group_of: Callable[[str, int], Sequence[int]], groups: Groups
+) -> None:
+    """Let every rank do a step."""
     numbers: dict[tuple[str, int], int] = {}
-    for rank in range(num_ranks):
+    for rank in range(found.num_ranks):
         first = len(found.events)
         for event in step.events:
             group = -1
@@ -307,8 +320,7 @@ def recording(
                 if key not in numbers:
                     numbers[key] = groups.add(event.role, ranks)
                 group = numbers[key]
-            found.events.append(_event(event, rank, first, group, name))
-    return finish(found, groups, step.table.skipped)
+            found.events.append(_event(event, rank, first, group, found.name))
 
 
 def _event(event: Template, rank: int, first: int, group: int, name: str) -> Event:

@@ -16,6 +16,12 @@ _NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
 _END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
 _DECODER = json.JSONDecoder()
 
+_WINDOW = 1 << 16
+"""Characters among which an object is looked for first."""
+
+_MARGIN = 32
+"""An error so near to the end of these may come of the end."""
+
 
 def objects(
     part: Part, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
@@ -50,18 +56,38 @@ def objects(
         at = after.end()
 
 
+def _decoded(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
+    """Return the whole object that begins at a position, and where it ends; the position itself if there is none.
+
+    Most objects are short. An error would count the lines of all the text in front of it, so that many broken objects
+    of a long file would take the square of their number.
+    """
+    piece = text[at : at + _WINDOW]
+    try:
+        found, end = _DECODER.raw_decode(piece)
+        return found, at + end
+    except json.JSONDecodeError as error:
+        inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
+        if inside or len(piece) < _WINDOW:
+            return None, at
+    except (ValueError, RecursionError):
+        return None, at
+    try:
+        found, end = _DECODER.raw_decode(text[at:])
+        return found, at + end
+    except (ValueError, RecursionError):
+        return None, at
+
+
 def _one(
     text: str, at: int, repair: Callable[[str], str] | None
 ) -> tuple[dict[str, Any] | None, int]:
     """Return the object that begins at a position, None if there is none, and where it ends."""
     if text[at] != "{":
         return None, at
-    try:
-        found, end = _DECODER.raw_decode(text, at)
+    found, end = _decoded(text, at)
+    if end > at or repair is None:
         return found, end
-    except (ValueError, RecursionError):
-        if repair is None:
-            return None, at
     match = _END.search(text, at)
     end = len(text) if match is None else match.start() + (match[0][0] == "}")
     try:
