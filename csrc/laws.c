@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "verify.h"
+
 /* Bytes per 2^30 ps, rounded up; rates are below 2^30 bytes per ps. */
 static uint64_t rate30(uint64_t num, uint64_t den) { return base_ceil_div(num << 30, den); }
 
@@ -300,7 +302,7 @@ int laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     int status = check_wires(s, end_ps, e);
     if (status == CLUSIM_OK) status = check_servers(s, e);
     if (status == CLUSIM_OK) status = check_tasks(s, e);
-    if (s->wires_down) return status; /* what waits for them was not delivered, and may never be */
-    if (status == CLUSIM_OK) status = check_slots(s, e);
+    if (status != CLUSIM_OK || verify_may_wait(s)) return status; /* it was not delivered */
+    status = check_slots(s, e);
     return status == CLUSIM_OK ? check_payload(s, e) : status;
 }

@@ -53,6 +53,19 @@ static int check_credits(const clusim_sim *s, const int64_t *held, clusim_error 
     return CLUSIM_OK;
 }
 
+bool verify_may_wait(const clusim_sim *s) {
+    if (s->wires_down) return true;
+    for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
+        if (s->info[w].traits & PAUSES) continue;
+        for (uint32_t q = 0; q < s->info[w].num_voqs; q++) {
+            uint32_t head = s->wires[w].queues[q].head;
+            if (head != NONE && s->packets[head].wire_bytes > s->model->image.wires[w].buffer_bytes)
+                return true;
+        }
+    }
+    return false;
+}
+
 int verify_balances(clusim_sim *s, clusim_error *e) {
     memset(e, 0, sizeof *e);
     uint64_t packets = 0;
@@ -67,7 +80,7 @@ int verify_balances(clusim_sim *s, clusim_error *e) {
     free(held);
     free(seen);
     if (status != CLUSIM_OK) return status;
-    if (!s->wires_down) {
+    if (!verify_may_wait(s)) {
         if (s->packets_live) return unbalanced(e, 0, "packets left", s->packets_live, 0);
         if (s->xfers_live) return unbalanced(e, 0, "transfers left", s->xfers_live, 0);
         if (s->buffers_live) return unbalanced(e, 0, "shared buffers left", s->buffers_live, 0);

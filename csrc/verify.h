@@ -6,4 +6,8 @@
 
 int verify_balances(clusim_sim *s, clusim_error *error);
 
+/* Whether something may wait for ever: for a wire that is down, or for a buffer smaller than it is.
+ */
+bool verify_may_wait(const clusim_sim *s);
+
 #endif

@@ -7,16 +7,17 @@ from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.wires import Wire
 
-__all__ = ["check_balance"]
+__all__ = ["check_balance", "may_wait"]
 
 
 def check_balance(machine: Machine) -> None:
     """Raise `InternalError` unless every credit is accounted for and nothing is left without a cause.
 
-    The only cause accepted is a wire that is down: what waits for it, or behind it, stays.
+    Accepted causes are a wire that is down, and a packet larger than the buffer it must fit in: what waits for
+    them, or behind them, stays.
     """
     packets = _packets_left(machine)
-    if not any(wire.down for wire in machine.wires):
+    if not may_wait(machine):
         if packets:
             raise InternalError(f"conservation: {len(packets)} packets left; there should be none")
         if any(unit.in_use_bytes or unit.operations for unit in machine.units):
@@ -24,6 +25,19 @@ def check_balance(machine: Machine) -> None:
         if any(vertex.open for vertex in machine.vertices):
             raise InternalError("conservation: an aggregation is open; all should be finished")
     _check_buffers(machine, packets)
+
+
+def may_wait(machine: Machine) -> bool:
+    """Return whether something may wait for ever: for a wire that is down, or for a buffer smaller than it is."""
+    return any(wire.down or _is_stuck(wire, machine) for wire in machine.wires)
+
+
+def _is_stuck(wire: Wire, machine: Machine) -> bool:
+    if wire.pause is not None:
+        return False
+    heads = [queue[0] for queue in wire.queues.values() if queue]
+    room = wire.spec.buffer_bytes
+    return any(head.wire_bytes(machine.model, wire.index) > room for head in heads)
 
 
 def _packets_left(machine: Machine) -> list[Packet]:
