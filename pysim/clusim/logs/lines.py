@@ -7,6 +7,8 @@ from calendar import timegm
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from clusim.bounded import MOST_RANKS
+
 __all__ = ["Part", "clean", "label_of", "parts", "stamp_ns", "token"]
 
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
@@ -50,7 +52,10 @@ class Part:
 def label_of(line: bytes) -> int:
     """Return the rank a launcher put in front of a line, or -1."""
     match = _LABEL.search(line[:64])
-    return int(next(group for group in match.groups() if group is not None)) if match else -1
+    if match is None:
+        return -1
+    rank = int(next(group for group in match.groups() if group is not None))
+    return rank if rank < MOST_RANKS else -1
 
 
 def clean(line: bytes) -> bytes:
