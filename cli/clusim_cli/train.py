@@ -60,6 +60,10 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     nodes = options["nodes"] if options["nodes"] or options["topology"] else spec.nodes
     machine = fabric.load(topology, nodes=nodes)
     if options["layers"]:
+        if options["faults"]:
+            raise click.UsageError(
+                "--layers lists layers without simulating: --fault changes nothing"
+            )
         click.echo(_layers(spec, machine, as_json))
         return 0
     if (options["scaling"] is None) != (options["replicas"] is None):

@@ -208,3 +208,10 @@ def test_the_page_has_faults_and_notes_near_its_head(tmp_path: Path) -> None:
     assert f"<p>fault: {LINES[1]}</p>" in summary
     assert "<p>note:  " in summary
     assert EVIL not in shown
+
+
+def test_a_list_of_layers_refuses_faults_that_it_would_ignore() -> None:
+    arguments = ["train", "resnet50-dgx1v", "--layers", "--fault", HALF]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 2
+    assert "--fault changes nothing" in done.output
