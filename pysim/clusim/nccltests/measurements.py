@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,15 +116,34 @@ def read_measurements(paths: Sequence[str | Path], *, system: str | None = None)
     return rows
 
 
+def _names(reader: csv.DictReader[str], path: str) -> Sequence[str]:
+    try:
+        return reader.fieldnames or ()
+    except csv.Error as error:
+        raise InputError(f"{path}:1: no CSV: {error}") from None
+
+
+def _read(reader: csv.DictReader[str], path: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table; raises `InputError` for what is no CSV, such as a cell of 128 KiB."""
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"{path}:{reader.line_num}: no CSV: {error}") from None
+        if row is None:
+            return
+        yield row
+
+
 def _csv_rows(text: str, path: str, system: str | None) -> list[Row]:
-    reader = csv.DictReader(io.StringIO(text))
-    names = reader.fieldnames or ()
+    reader = csv.DictReader(io.StringIO(text, newline=None))
+    names = _names(reader, path)
     missing = [name for name in NEEDED if name not in names]
     if missing:
         raise InputError(f"{path}: no column {', '.join(missing)}; needed are {', '.join(NEEDED)}")
     rows = []
     systems: set[str] = set()
-    for values in reader:
+    for values in _read(reader, path):
         where = f"{path}:{reader.line_num}"
         if None in values or any(value is None for value in values.values()):
             raise InputError(

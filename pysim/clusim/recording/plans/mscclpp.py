@@ -20,7 +20,7 @@ from math import gcd, lcm
 from pathlib import Path
 from typing import Any
 
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.fabric.model import Fabric
 from clusim.recording.plans.layout import Layout, Wanted, chunk_elements, start
 from clusim.recording.plans.mscclpp_json import MscclppPlan, Op, read_plan
@@ -106,7 +106,7 @@ def _check(plan: MscclppPlan, bytes: int, redop: str, protocol: str) -> None:
         )
     if plan.redops - {redop_name(redop)}:
         named = ", ".join(sorted(plan.redops))
-        raise InputError(f"{plan.where}: --redop {redop}: the plan reduces with {named}")
+        raise InputError(f"{plan.where}: --redop {redop}: the plan reduces with {one_line(named)}")
     if not plan.least_bytes <= bytes <= plan.most_bytes:
         raise InputError(
             f"{plan.where}: size {bytes} bytes: the plan is for {plan.least_bytes} to {plan.most_bytes} bytes"
