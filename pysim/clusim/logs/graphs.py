@@ -46,7 +46,7 @@ _SYSTEM = re.compile(
 )
 _SYSTEM_LINK = re.compile(r"( *)\+ (\w+)\[(\d{1,18}(?:\.\d{1,18})?)\] - (\S+)(?: \((.*)\))?\s*$")
 _SYSTEM_NODE = re.compile(r"((?:CPU|PCI|GPU|NVS|NIC|NET)/\S+)(?: \((.*)\))?\s*$")
-_PATH = re.compile(r"(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)")
+_PATH = re.compile(r"(?<!\w)(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)")
 _PATH_LINE = re.compile(r"((?:GPU|NET|CPU|NVS|NIC)/[\w-]+) :(?=\w+/)")
 _COST = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)/ *(\d{1,18}(?:\.\d{1,18})?)\s*$")
 _COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")

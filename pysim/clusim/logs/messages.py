@@ -37,7 +37,7 @@ _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
     re.DOTALL,
 )
-_PAIR = re.compile(r"(\w+) (0x[0-9a-fA-F]{1,16}|-?[0-9a-fA-F]{1,16})\b")
+_PAIR = re.compile(r"(?<!\w)(\w+) (0x[0-9a-fA-F]{1,16}|-?[0-9a-fA-F]{1,16})\b")
 _EVENT = re.compile(r"- (?:(Init|Destroy|Abort|Finalize|Revoke) )?(\w+)")
 _VERSION = re.compile(
     r"(?:^|\s)([NR])CCL version\s*:?\s*(\d{1,9}\.\d{1,18}(?:\.\d{1,18})?)(?:[-.][\w.]*)?(\+\w+\.?\d*)?"
@@ -45,7 +45,7 @@ _VERSION = re.compile(
 _TIMINGS = re.compile(
     r"Init timings(?: - (\w+))?: rank (\d{1,9}) n[rR]anks (\d{1,9}) total (\d{1,18}(?:\.\d{1,18})?) \((.*)\)"
 )
-_TIMING = re.compile(r"(\w+) (\d{1,18}(?:\.\d{1,18})?)")
+_TIMING = re.compile(r"(?<!\w)(\w+) (\d{1,18}(?:\.\d{1,18})?)")
 _NAMED = re.compile(
     r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)"
     r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?(?: time (\d{1,18}(?:\.\d{1,18})?))?"

@@ -23,7 +23,7 @@ _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?\s+Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})"
     r"\s+\[(?:0x)?([0-9a-fA-F:.]+)\]\s*(.*?)\s*$"
 )
-_CONFIG = re.compile(r"(\w+(?: iters)?):? (\d{1,18})(?=[\s(]|$)")
+_CONFIG = re.compile(r"(?<!\w)(\w{1,40}(?: iters)?):? (\d{1,18})(?=[\s(]|$)")
 _STARTED = re.compile(r"#\s*Collective test starting:\s*(\w+)")
 _CONCLUDED = re.compile(r"#\s*Collective test concluded")
 _TESTS = re.compile(
