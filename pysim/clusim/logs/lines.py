@@ -14,10 +14,12 @@ __all__ = ["Part", "clean", "label_of", "parts", "stamp_ns", "token"]
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _BEFORE = re.compile(
     rb"(?:(?P<host>[A-Za-z0-9_][\w.-]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10}) )?"
-    rb"(?:\[(?P<device>-?\d{1,4})\] )?(?:(?P<stamp>\d{12,20}) |(?:\d{1,18}\.\d{1,18} )?(?P<where>[\w/.-]{1,255}:\d{1,9}) )?$"
+    rb"(?:\[(?P<device>-?\d{1,4})\] )?"
+    rb"(?:(?P<stamp>\d{12,20}) |(?:\d{1,18}\.\d{1,18} )?(?P<where>[\w/.-]{1,255}:\d{1,9}) )?$"
 )
 _TOKEN = re.compile(
-    rb"(?P<tag>.*?)(?P<host>[A-Za-z0-9_][\w.-]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$", re.DOTALL
+    rb"(?P<tag>.*?)(?P<host>[A-Za-z0-9_][\w.-]{0,255}):(?P<pid>\d{1,10}):(?P<tid>\d{1,10})$",
+    re.DOTALL,
 )
 _TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err|diag)>:")
 _LABEL = re.compile(rb"\[\d+,(\d+)\]<std\w+>:|^\s*(\d+): |^\[rank(\d+)\]")
