@@ -4,5 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 # Background jobs of a shell ignore Ctrl-C, and so would the commands under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hypothesis fails an example that takes 200 ms, or inputs that are slow to make, by the clock: a busy machine is no
+# defect.
+settings.register_profile("clusim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("clusim")

@@ -6,16 +6,26 @@ import ast
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support.clocks import clocks_asserted
 
-TESTS = sorted(Path(__file__).resolve().parent.rglob("*.py"))
+HERE = Path(__file__).resolve()
+TESTS = sorted(HERE.parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
 def test_no_test_asserts_on_a_clock(path: Path) -> None:
     found = clocks_asserted(ast.parse(path.read_text(encoding="utf-8")))
     assert found == [], "count the work instead; support.work does"
+
+
+def test_no_example_of_hypothesis_has_a_deadline() -> None:
+    """By default one of 200 ms is a failure; `conftest` takes that away, and no test brings it back."""
+    assert settings().deadline is None
+    assert [path for path in TESTS if "deadline=" in path.read_text() and path != HERE] == [
+        HERE.parent / "conftest.py"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -76,14 +76,13 @@ def without_first_stall(path: str | Path, blamed: Table) -> str:
     Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets
     twice its rate.
     """
-    from clusim.trace.inputs import read_inputs
-    from clusim.trace.reader import read_result
+    from clusim.trace.inputs import read_run
     from clusim.units import format_time
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
     if not stalled:
         return "nothing to confirm: no link stalls the critical path"
-    result, inputs = read_result(path), read_inputs(path)
+    result, inputs = read_run(path)
     wires, faults = inputs.image["wires"].copy(), inputs.image["faults"]
     found = {result.wires.names.index(name) for name in stalled[0]["wires"]}
     found |= {int(wires["reverse"][w]) for w in found if int(wires["reverse"][w]) < len(wires)}

@@ -92,7 +92,7 @@ def test_protocols_with_their_own_shapes(pair: tuple[str, str], protocol: str) -
     slices=st.integers(1, 3),
     order=st.integers(0, 2**31),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_random_sizes_shapes_and_orders(
     pair: tuple[str, str],
     ranks: int,

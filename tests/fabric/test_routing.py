@@ -58,7 +58,7 @@ def forwarding_graph(net: Fabric, target: str) -> nx.DiGraph[str]:
     return graph
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(fabrics())
 def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
     arrays = net.lower()
@@ -77,7 +77,7 @@ def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
         assert found == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(fabrics())
 def test_wires_come_in_pairs_and_groups_keep_parallel_wires_together(net: Fabric) -> None:
     arrays = net.lower()

@@ -389,7 +389,7 @@ def test_a_name_is_one_line_that_prints(name: str) -> None:
         loads(text, "forged.yaml")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_files_only_ever_raise_clusim_errors(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(SEEDS))
@@ -406,7 +406,7 @@ def test_damaged_files_only_ever_raise_clusim_errors(data: st.DataObject) -> Non
     assert all(line.startswith("net.yaml:") for line in message.splitlines())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=200))
 def test_any_bytes_only_ever_raise_clusim_errors(raw: bytes) -> None:
     message = refusal(raw.decode("utf-8", "replace"))

@@ -272,7 +272,7 @@ VALUES = [
 ]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_any_value_anywhere_is_taken_or_refused(data: st.DataObject) -> None:
     """Put another value behind some key: never a traceback, and what is taken survives saving."""

@@ -44,21 +44,21 @@ def _fabric() -> Fabric:
     from clusim.fabric.loading import loads
 
     return loads(
-        "name: four\narchitecture: hopper\nnodes:\n  gpu0..3: {kind: gpu, chip: h100-sxm5}\n  nvs0: {kind: switch}\n"
-        "links:\n  - {from: gpu0..3, to: nvs0, count: 2, type: nvlink4}\n"
+        "name: four\narchitecture: hopper\nnodes:\n  gpu0..3: {kind: gpu, chip: h100-sxm5}\n"
+        "  nvs0: {kind: switch, switch: nvswitch3}\nlinks:\n  - {from: gpu0..3, to: nvs0, count: 2, type: nvlink4}\n"
     )
 
 
 def _training(fabric: Fabric, path: Path) -> None:
     builder = ProgramBuilder(fabric.num_ranks, "step")
-    for layer in range(2):
+    for layer in range(2):  # few columns of few rows: what is mutated shall matter
         done = [
             builder.kernel(rank, compute_ps=5_000_000, name=f"layer {layer} backward")
             for rank in range(fabric.num_ranks)
         ]
         after = [(task,) for task in done]
-        emit(builder, fabric, "allreduce", "ring", 1 << 14, stream="dp", after=after, channels=1)
-    clusim.simulate(fabric, builder.build(), trace_out=path, trace_primitives=True)
+        emit(builder, fabric, "allreduce", "ring", 1 << 12, stream="dp", after=after, channels=1)
+    clusim.simulate(fabric, builder.build(), trace_out=path, trace_primitives=True, bins=16)
 
 
 @cache
@@ -67,15 +67,14 @@ def samples() -> list[dict[str, bytes]]:
     fabric, found = _fabric(), []
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
-        for algorithm, machine in (("ring", fabric), ("nvls", clusim.load("dgx-h100"))):
-            schedule = clusim.collectives.build(
-                machine, "allreduce", algorithm, 1 << 16, channels=1
-            )
-            clusim.simulate(machine, schedule, trace_out=path, trace_primitives=True)
+        for algorithm in ("ring", "nvls"):
+            schedule = clusim.collectives.build(fabric, "allreduce", algorithm, 1 << 12, channels=1)
+            clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=True, bins=16)
             found.append({path.name: path.read_bytes()})
         _training(fabric, path)
         found.append({path.name: path.read_bytes()})
-        clusim.simulate_traffic(fabric, clusim.Traffic("permutation", 4096, 4096), trace_out=path)
+        traffic = clusim.Traffic("permutation", 4096, 4096)
+        clusim.simulate_traffic(fabric, traffic, trace_out=path, bins=16)
         found.append({path.name: path.read_bytes()})
     return found
 
@@ -250,12 +249,18 @@ def _export(module: str, function: str) -> Callable[[Path], None]:
     return action
 
 
-def _tables(path: Path) -> None:
+def _tables(path: Path, one: bool = False) -> None:
+    """Read every table, or `one` that follows from the file."""
     from clusim.trace.tables import iterate_table, table_names
 
-    for name in table_names(path):
+    names = table_names(path)
+    for name in [_chance(path).choice(names)] if one else names:
         for piece in iterate_table(path, name):
             assert len({len(values) for values in piece.values()}) == 1, name
+
+
+def _chance(path: Path) -> random.Random:
+    return random.Random(zlib.crc32(path.read_bytes()))
 
 
 def _report(path: Path) -> None:
@@ -289,24 +294,23 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 }
 """What is done with a trace, by name."""
 
-EACH = 1
-"""Actions per mutation besides ``info``; which ones follows from the file, so that all have their turn."""
-
 
 def use(folder: Path, every: bool = False) -> list[str]:
-    """Do with the trace in a folder what commands do; return which were errors.
+    """Do with the trace in a folder what a command does; return which were errors.
 
-    Which of them follows from the file, unless it is `every` one.
+    Which one follows from the file, so that all have their turn, unless it is `every` one.
     """
     from clusim.errors import ClusimError
 
     path = folder / "run.h5"
-    chance = random.Random(zlib.crc32(path.read_bytes()))
-    names = list(ACTIONS) if every else ["info", *chance.sample(list(ACTIONS)[1:], EACH)]
+    names = list(ACTIONS) if every else [_chance(path).choice(list(ACTIONS))]
     found = []
     for name in names:
         try:
-            ACTIONS[name](path)
+            if name == "tables":
+                _tables(path, one=not every)
+            else:
+                ACTIONS[name](path)
         except ClusimError as error:
             text = str(error)
             if error.exit_code != 2 or "\n" in text or not text.isprintable():

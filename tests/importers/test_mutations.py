@@ -93,7 +93,7 @@ def test_every_kind_refuses_what_is_another_kind(kind: str) -> None:
         survives(text, "x", kind)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=400), st.sampled_from([None, *KINDS]))
 def test_any_text(text: str, kind: str | None) -> None:
     survives(text, "x", kind)
@@ -134,7 +134,7 @@ def _element(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.recursive(st.just(""), _element, max_leaves=12), max_size=4))
 def test_any_tree_of_known_elements(parts: list[str]) -> None:
     survives(f"<system>{''.join(parts)}</system>", "x.xml")
@@ -165,7 +165,7 @@ _KEYS = st.sampled_from(
 _LINKS = st.lists(st.dictionaries(_KEYS, _VALUES, max_size=6), max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_NODES, _LINKS, st.booleans(), st.booleans())
 def test_any_node_link_graph(
     nodes: list[object], links: list[object], directed: bool, ours: bool

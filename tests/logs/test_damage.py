@@ -69,14 +69,14 @@ def test_changed_bytes(seed: int) -> None:
     survives(mutate(JOB.encode(), random.Random(seed)))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=2000), st.integers(0, len(JOB)))
 def test_any_bytes_anywhere(data: bytes, at: int) -> None:
     text = JOB.encode()
     survives(text[:at] + data + text[at:])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -177,7 +177,7 @@ def seen(found: Recording) -> Seen:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6), how=st.sampled_from(["cut", "mutate", "shuffle", "drop", "insert"])
 )

@@ -243,7 +243,7 @@ def test_many_operations_of_one_cpu_are_read_in_a_moment(tmp_path: Path) -> None
 WORDS = ["requires", "irequires", "calc", "send", "-1", "99999", "}", "{", "\0", "rank 1 {", "tag"]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(["drop", "cut", "swap", "mutate"]))
 def test_damage_is_refused_or_invents_nothing(seed: int, how: str) -> None:
     rng = random.Random(seed)

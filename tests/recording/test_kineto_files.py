@@ -100,7 +100,7 @@ def attempt(files: list[str]) -> Recording | None:
 INTACT = [training(rank) for rank in range(2)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.sampled_from(["drop", "shuffle", "cut"]))
 def test_damage_adds_no_event(seed: int, how: str) -> None:
     rng = random.Random(seed)
@@ -149,7 +149,7 @@ STRANGE = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 1 << 32))
 def test_strange_values_are_no_traceback(seed: int) -> None:
     rng = random.Random(seed)

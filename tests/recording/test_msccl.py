@@ -339,7 +339,7 @@ def test_replay_points_to_run(clusim: Clusim) -> None:
     assert f"`clusim run TOPOLOGY --algorithm {SAMPLE}`" in err
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_damaged_plans_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -342,7 +342,7 @@ def test_replay_points_to_run(clusim: Clusim) -> None:
     assert f"`clusim run TOPOLOGY --algorithm {SAMPLE}`" in err
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_damaged_plans_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -370,7 +370,7 @@ def test_damaged_plans_are_refused_or_run(
         verify(load(path, None, 4096))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_plans_with_changed_operations_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

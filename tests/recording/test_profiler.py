@@ -265,9 +265,7 @@ def test_a_cut_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert any("no JSON" in text for text in found.skipped)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     lines = job(0, quoted=False).splitlines()
@@ -300,9 +298,7 @@ def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     assert {e for e in invented if e[2] != "broadcast"} == set()
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     key=st.sampled_from(["CommHash", "Rank", "Count", "Datatype", "SeqNum", "Peer", "pid", "ts", "id", "cat", "args"]),
     value=st.sampled_from(["null", "-1", "1e999", "9" * 30, "[]", "{}", "true", '"x"', "131071"]),

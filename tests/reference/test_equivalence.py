@@ -105,7 +105,6 @@ def test_engines_agree_on_random_images(compiled, batch):
 
 @settings(
     max_examples=CASES // 4,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(image=images())

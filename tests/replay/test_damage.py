@@ -46,7 +46,7 @@ KNOWN = {essence(call) for call in ORIGINAL.distinct if not call.messages}
 MESSAGES = {message for call in ORIGINAL.distinct for message in call.messages}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(HOWS))
 def test_damage_invents_no_call(seed: int, how: str) -> None:
     table = table_of(damaged(LINES, seed, how=how))

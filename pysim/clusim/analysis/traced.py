@@ -14,8 +14,7 @@ from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Walk
 from clusim.errors import TraceError
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, read_inputs
-from clusim.trace.reader import read_result
+from clusim.trace.inputs import Inputs, read_run
 from clusim.trace.records import RecordFile
 
 __all__ = ["Critical", "Traced", "critical", "open_traced"]
@@ -42,7 +41,7 @@ class Critical:
 
 def open_traced(path: str | Path) -> Traced:
     """Read a trace; raises `TraceError` if it is none, or too old to hold its inputs."""
-    result, inputs = read_result(path), read_inputs(path)
+    result, inputs = read_run(path)
     network = Network(inputs, result.wires.names, result.wires.classes)
     return Traced(Path(path), result, inputs, network)
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from clusim.analysis.slices import NONE, Op, Slices, all_starts
 from clusim.errors import TraceError
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, read_inputs
-from clusim.trace.reader import read_result
+from clusim.trace.inputs import Inputs, read_run
 from clusim.trace.records import RecordFile
 
 __all__ = ["OPCODES", "Piece", "Run", "TaskRow"]
@@ -91,7 +90,7 @@ class Run:
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Read a trace."""
-        return cls(Path(path), read_result(path), read_inputs(path))
+        return cls(Path(path), *read_run(path))
 
     @property
     def num_ranks(self) -> int:

@@ -24,8 +24,8 @@ from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, has_inputs, read_inputs
-from clusim.trace.reader import read_result
+from clusim.trace.inputs import Inputs, inputs_of
+from clusim.trace.reader import open_trace, result_of
 
 __all__ = ["Feed"]
 
@@ -62,10 +62,12 @@ class Feed:
     @classmethod
     def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
         """Read a trace; its wires are shown in at most about `rows` rows. Without `findings` nothing is analysed."""
-        # An older trace has no inputs, and no timeline.
-        inputs: Inputs | None = read_inputs(path) if has_inputs(path) else None
+        with open_trace(path) as file:
+            # An older trace has no inputs, and no timeline.
+            inputs = inputs_of(file) if "/image" in file else None
+            result = result_of(file)
         found = _findings(path) if findings and inputs is not None else {}
-        return cls.of(read_result(path), inputs, rows, **found)
+        return cls.of(result, inputs, rows, **found)
 
     @classmethod
     def of(

@@ -27,7 +27,7 @@ _TEXT_BYTES = 1 << 16
 
 def length(file: Opened, name: str) -> int:
     """Return the rows of a column; raises `TraceError` if the trace has none of that name."""
-    shape = getattr(file[name], "shape", None)
+    shape = file.shape(name)
     if not shape:
         raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
     return int(shape[0])
@@ -44,10 +44,10 @@ def read(
         The trace has no such column, or one that breaks its rule.
     """
     rows = length(file, name)
-    column, rule = file[name], rule_of(name, file)
+    rule = rule_of(name, file)
     where = f"{file.filename}: {name}"
-    _check_form(file, column, name, rule, where, bins)
-    end = rows if high is None else min(high, rows)
+    _check_form(file, name, rule, where, bins)
+    column, end = file[name], rows if high is None else min(high, rows)
     values = np.asarray(column[low:end] if bins is None else column[low:end, :bins])
     if values.dtype.kind == "S":
         _check_texts(values, rule, where)
@@ -89,24 +89,23 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     return value.item()
 
 
-def _check_form(
-    file: Opened, column: Any, name: str, rule: Rule, where: str, bins: int | None
-) -> None:
+def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | None) -> None:
     """Check type, unit and shape of a column before it is read."""
-    if column.dtype.kind not in _KINDS[rule.kind]:
-        raise TraceError(f"{where}: values of type {column.dtype}; must be {_NAMES[rule.kind]}")
+    shape, dtype = file.shape(name), file.dtype(name)
+    if dtype.kind not in _KINDS[rule.kind]:
+        raise TraceError(f"{where}: values of type {dtype}; must be {_NAMES[rule.kind]}")
     unit = UNITS.get(name, ("", ""))[0]
     given = attribute(file, name, "units", "") if unit not in ("", "1") else unit
     if given not in ("", "1", unit):
         raise TraceError(f"{where}: in {given!r}; must be in {unit!r}")
     wanted = 1 if bins is None else 2
-    if column.ndim != wanted or (bins is not None and column.shape[1] < bins):
-        shape = " x ".join(map(str, column.shape))
-        raise TraceError(f"{where}: {shape} values; must be a column{' of bins' * (wanted - 1)}")
+    if len(shape) != wanted or (bins is not None and shape[1] < bins):
+        given = " x ".join(map(str, shape))
+        raise TraceError(f"{where}: {given} values; must be a column{' of bins' * (wanted - 1)}")
     if rule.rows:
         expected = length(file, rule.rows) + rule.extra
-        if len(column) != expected:
-            raise TraceError(f"{where}: {len(column)} rows; must be {expected}, by {rule.rows}")
+        if shape[0] != expected:
+            raise TraceError(f"{where}: {shape[0]} rows; must be {expected}, by {rule.rows}")
 
 
 def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import TraceError
+from clusim.result import Result
 from clusim.trace.columns import length, read, read_texts
 from clusim.trace.image import check_image
 from clusim.trace.layout import IMAGE
-from clusim.trace.reader import open_trace
+from clusim.trace.reader import open_trace, result_of
 from clusim.trace.structure import Opened
 
-__all__ = ["Inputs", "has_inputs", "read_inputs"]
+__all__ = ["Inputs", "inputs_of", "read_inputs", "read_run"]
 
 Array = NDArray[Any]
 
@@ -63,34 +64,40 @@ class Inputs:
         return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
-def has_inputs(path: str | Path) -> bool:
-    """Return whether a trace repeats its inputs; those of format 1 do not."""
-    with open_trace(path) as file:
-        return "/image" in file
-
-
 def read_inputs(path: str | Path) -> Inputs:
     """Return the inputs that a trace repeats; raises `TraceError` for one of format 1, which has none."""
     with open_trace(path) as file:
-        if "/image" not in file:
-            raise TraceError(
-                f"{path}: written by an older clusim, without the inputs of the run; run it again"
-            )
-        image, nvc, seed = _image(file)
-        tier = "node_tier" if "/fabric/node_tier" in file else "node_kind"
-        inputs = Inputs(
-            image=image,
-            nvc=nvc,
-            seed=seed,
-            schedule=_schedule(file),
-            nodes=read_texts(file, "/fabric/node"),
-            node_kinds=read_texts(file, "/fabric/node_kind"),
-            rank_endpoint=read(file, "/fabric/rank_endpoint"),
-            node_tiers=read_texts(file, f"/fabric/{tier}"),
+        return inputs_of(file)
+
+
+def read_run(path: str | Path) -> tuple[Result, Inputs]:
+    """Return the result that a trace holds and the inputs that it repeats; raises `TraceError` like `read_inputs`."""
+    with open_trace(path) as file:
+        return result_of(file), inputs_of(file)
+
+
+def inputs_of(file: Opened) -> Inputs:
+    """Return the inputs that an open trace repeats; raises `TraceError` like `read_inputs`."""
+    path = file.filename
+    if "/image" not in file:
+        raise TraceError(
+            f"{path}: written by an older clusim, without the inputs of the run; run it again"
         )
-        _check_calls(inputs, path)
-        _check_names(inputs, read_texts(file, "/wires/wire"), path)
-        return inputs
+    image, nvc, seed = _image(file)
+    tier = "node_tier" if "/fabric/node_tier" in file else "node_kind"
+    inputs = Inputs(
+        image=image,
+        nvc=nvc,
+        seed=seed,
+        schedule=_schedule(file),
+        nodes=read_texts(file, "/fabric/node"),
+        node_kinds=read_texts(file, "/fabric/node_kind"),
+        rank_endpoint=read(file, "/fabric/rank_endpoint"),
+        node_tiers=read_texts(file, f"/fabric/{tier}"),
+    )
+    _check_calls(inputs, path)
+    _check_names(inputs, read_texts(file, "/wires/wire"), path)
+    return inputs
 
 
 def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
@@ -118,7 +125,7 @@ def _schedule(file: Opened) -> dict[str, Array | list[str]]:
     found: dict[str, Array | list[str]] = {}
     for name in file.columns("/schedule"):
         where = f"/schedule/{name}"
-        text = file[where].dtype.kind == "S"
+        text = file.dtype(where).kind == "S"
         found[name] = read_texts(file, where) if text else read(file, where)
     return found
 

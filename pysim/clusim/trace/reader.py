@@ -23,7 +23,15 @@ from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
 from clusim.trace.structure import Opened, check_structure
 
-__all__ = ["Column", "columns", "open_trace", "progress", "read_records", "read_result"]
+__all__ = [
+    "Column",
+    "columns",
+    "open_trace",
+    "progress",
+    "read_records",
+    "read_result",
+    "result_of",
+]
 
 Array = NDArray[Any]
 
@@ -81,40 +89,47 @@ def _check_start(path: Path) -> None:
 def columns(path: str | Path) -> list[Column]:
     """Return every dataset of a trace in the order of its name."""
     with open_trace(path) as file:
-        return [
-            Column(
-                f"/{name}",
-                tuple(file[f"/{name}"].shape),
-                "string" if file[f"/{name}"].dtype.kind == "S" else str(file[f"/{name}"].dtype),
-                attribute(file, f"/{name}", "units", ""),
-                attribute(file, f"/{name}", "long_name", ""),
-                int(file[f"/{name}"].id.get_storage_size()),
-            )
-            for name in sorted(file.columns(""))
-        ]
+        return [_column(file, f"/{name}") for name in sorted(file.columns(""))]
+
+
+def _column(file: Opened, name: str) -> Column:
+    item = file[name]
+    return Column(
+        name,
+        file.shape(name),
+        "string" if file.dtype(name).kind == "S" else str(file.dtype(name)),
+        attribute(file, name, "units", ""),
+        attribute(file, name, "long_name", ""),
+        int(item.id.get_storage_size()),
+    )
 
 
 def read_result(path: str | Path) -> Result:
     """Return the result that a trace holds; `complete` is False for what a killed run left."""
     with open_trace(path) as file:
-        now_ps, bins, _ = progress(file)
-        complete = bool(_meta(file, "complete"))
-        verified = _meta(file, "verified", "")
-        time_ps = _meta(file, "time_ps") if complete else now_ps
-        return Result(
-            time_ps=time_ps,
-            wall_s=_meta(file, "wall_s", 0.0),
-            fingerprint=_fingerprint(file),
-            provenance=_provenance(file),
-            wires=_wires(file, time_ps),
-            tasks=_tasks(file, time_ps),
-            bins=_bins(file, bins, now_ps),
-            call=_call(file),
-            messages=_messages(file, time_ps),
-            verified=None if not verified else verified == "true",
-            verify_note=_meta(file, "verify_note", ""),
-            complete=complete,
-        )
+        return result_of(file)
+
+
+def result_of(file: Opened) -> Result:
+    """Return the result that an open trace holds; raises `TraceError` if it holds none."""
+    now_ps, bins, _ = progress(file)
+    complete = bool(_meta(file, "complete"))
+    verified = _meta(file, "verified", "")
+    time_ps = _meta(file, "time_ps") if complete else now_ps
+    return Result(
+        time_ps=time_ps,
+        wall_s=_meta(file, "wall_s", 0.0),
+        fingerprint=_fingerprint(file),
+        provenance=_provenance(file),
+        wires=_wires(file, time_ps),
+        tasks=_tasks(file, time_ps),
+        bins=_bins(file, bins, now_ps),
+        call=_call(file),
+        messages=_messages(file, time_ps),
+        verified=None if not verified else verified == "true",
+        verify_note=_meta(file, "verify_note", ""),
+        complete=complete,
+    )
 
 
 def read_records(path: str | Path) -> dict[str, Array]:

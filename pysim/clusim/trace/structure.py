@@ -6,12 +6,14 @@ unpack small chunks into large ones; traces do none of it.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 
 from clusim.errors import TraceError
 
@@ -49,10 +51,13 @@ class Opened:
         Its name in errors.
     items : dict
         Columns and groups by their full names, as h5py has them.
+    forms : dict
+        Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
     """
 
     filename: str
     items: dict[str, Any]
+    forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is such a column or group."""
@@ -68,9 +73,21 @@ class Opened:
         """Return the names of the columns in a group and below it, without the group's own name."""
         return [
             name.removeprefix(f"{group}/")
-            for name, item in self.items.items()
-            if name.startswith(f"{group}/") and isinstance(item, h5py.Dataset)
+            for name in self.forms
+            if name.startswith(f"{group}/")
         ]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a column, empty for a group; raises `TraceError` if there is none."""
+        if name not in self.forms and name not in self.items:
+            raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
+        return self.forms[name][0] if name in self.forms else ()
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return the type of a column's values; raises `TraceError` if there is none."""
+        if name not in self.forms:
+            raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
+        return self.forms[name][1]
 
 
 def check_structure(file: Any, path: Path) -> Opened:
@@ -84,6 +101,7 @@ def check_structure(file: Any, path: Path) -> Opened:
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     needed = 0
     found: dict[str, Any] = {"/": file}
+    forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
     pending: list[tuple[str, Any, int]] = [("", file, 0)]
     while pending:
         where, group, depth = pending.pop()
@@ -91,13 +109,10 @@ def check_structure(file: Any, path: Path) -> Opened:
             below = f"{where}/{name}"
             if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
-            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise TraceError(
-                    f"{path}: {below}: points to somewhere else; a trace holds its data"
-                )
-            item = found[below] = group[name]
+            item = found[below] = _item(group, name, f"{path}: {below}")
             if isinstance(item, h5py.Dataset):
-                size = _checked_bytes(item, f"{path}: {below}")
+                size = _checked_bytes(item.id, f"{path}: {below}")
+                forms[below] = item.id.shape, item.id.dtype
                 needed += 0 if below.startswith(_SLICES) else size
             elif isinstance(item, h5py.Group) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
@@ -108,53 +123,61 @@ def check_structure(file: Any, path: Path) -> Opened:
             f"{path}: its columns would take {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
             " this size"
         )
-    return Opened(str(path), found)
+    return Opened(str(path), found, forms)
+
+
+def _item(group: Any, name: str, where: str) -> Any:
+    """Return what is in a group under a name, if it is in the group itself."""
+    key = name.encode(errors="surrogateescape")
+    if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
+        raise TraceError(f"{where}: points to somewhere else; a trace holds its data")
+    found = h5py.h5o.open(group.id, key)
+    if isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Dataset(found)
+    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
 
 
 def _checked_bytes(column: Any, where: str) -> int:
     """Return the memory a column takes [bytes]; raises `TraceError` if it is none that a trace has."""
-    kind = column.id.get_type()
-    if isinstance(kind, h5py.h5t.TypeStringID):
+    kind, shape = column.get_type(), column.shape
+    text = isinstance(kind, h5py.h5t.TypeStringID)
+    if text:
         if kind.is_variable_str():
             raise TraceError(f"{where}: texts of any length; a trace has texts of one width")
     elif not isinstance(kind, _KINDS):
         raise TraceError(f"{where}: values that are neither numbers nor texts")
-    if column.ndim > 2:
-        raise TraceError(f"{where}: {column.ndim} dimensions; at most 2")
-    _check_storage(column, where)
-    text = isinstance(kind, h5py.h5t.TypeStringID)
-    return int(column.size) * int(kind.get_size() + (_TEXT_COST_BYTES if text else 0))
+    if shape is None or len(shape) > 2:
+        dimensions = "no value" if shape is None else f"{len(shape)} dimensions"
+        raise TraceError(f"{where}: {dimensions}; at most 2")
+    _check_storage(column, shape, int(kind.get_size()), where)
+    return math.prod(shape) * int(kind.get_size() + (_TEXT_COST_BYTES if text else 0))
 
 
-def _check_storage(column: Any, where: str) -> None:
+def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: str) -> None:
     """Check how the values of a column lie in the file."""
-    plist = column.id.get_create_plist()
+    plist = column.get_create_plist()
     layout = plist.get_layout()
     if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or (
         layout == h5py.h5d.CONTIGUOUS and plist.get_external_count()
     ):
         raise TraceError(f"{where}: its values lie in another file; a trace holds its data")
-    if column.size * column.id.get_type().get_size() > max(
-        _SMALL_BYTES, _PACKING * column.id.get_storage_size()
-    ):
-        raise TraceError(f"{where}: {column.shape} values, which the file is too small for")
+    if math.prod(shape) * bytes_each > max(_SMALL_BYTES, _PACKING * column.get_storage_size()):
+        raise TraceError(f"{where}: {shape} values, which the file is too small for")
     if layout != h5py.h5d.CHUNKED:
         return
     filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
     if len(set(filters)) < len(filters) or not set(filters) <= set(_FILTERS):
         raise TraceError(f"{where}: packed in another way than traces are")
-    bytes_each = column.id.get_type().get_size()
-    for length in column.chunks:
-        bytes_each *= int(length)
-    if bytes_each > _CHUNK_BYTES:
+    chunk_bytes = bytes_each * math.prod(plist.get_chunk())
+    if chunk_bytes > _CHUNK_BYTES:
         raise TraceError(
-            f"{where}: chunks of {bytes_each >> 20} MiB; at most {_CHUNK_BYTES >> 20} MiB"
+            f"{where}: chunks of {chunk_bytes >> 20} MiB; at most {_CHUNK_BYTES >> 20} MiB"
         )
     large = [0]
 
     def look(chunk: Any) -> None:
         large[0] = max(large[0], int(chunk.size))
 
-    column.id.chunk_iter(look)
-    if large[0] > bytes_each + bytes_each // 8 + 1024:
+    column.chunk_iter(look)
+    if large[0] > chunk_bytes + chunk_bytes // 8 + 1024:
         raise TraceError(f"{where}: a chunk with more bytes in the file than it has in memory")
