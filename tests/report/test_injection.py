@@ -40,6 +40,7 @@ def evil(training: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("meta", "command"),
         ("meta", "fabric"),
         ("meta/fabric_text", ""),
+        ("fabric/node", ""),
         ("tasks/name", ""),
     } <= set(places)
     return path
@@ -90,6 +91,7 @@ def test_a_report_of_a_doctored_trace(browser: Any, evil: Path, tmp_path: Path) 
     page, troubles = opened(browser, path.as_uri())
     use(page)
     assert "<img src=x" in page.locator("h1").inner_text()
+    assert "<img src=x" in page.locator("#wire-name").inner_text()
     assert "<img src=x" in page.locator("details").first.inner_text()
     unharmed(page, troubles)
 
@@ -100,6 +102,7 @@ def test_a_view_of_a_doctored_trace(browser: Any, evil: Path) -> None:
         page, troubles = opened(browser, server.url)
         use(page)
         assert "<img src=x" in page.locator("h1").inner_text()
+        assert "<img src=x" in page.locator("#wire-name").inner_text()
         unharmed(page, troubles)
         server.shutdown()
 

@@ -34,24 +34,30 @@ def texts(path: Path) -> list[tuple[str, str]]:
         visit("/", file)
         file.visititems(visit)
     dull = ("CLASS", "NAME", "units", "long_name")
-    return [(name, key) for name, key in found if key not in dull]
+    # Wires are named after their nodes: both change together.
+    return [(name, key) for name, key in found if key not in dull and name != "wires/wire"]
 
 
 def doctor(path: Path, name: str, key: str) -> None:
-    """Put the attack in front of the texts of one place of a trace."""
+    """Put the attack in front of the texts of one place of a trace; of nodes in the names of wires, too."""
     evil = EVIL.encode() + b" "
     with h5py.File(path, "r+") as file:
         if key:
             value = evil + bytes(file[name].attrs[key])
             file[name].attrs[key] = np.array(value, h5py.string_dtype("utf-8", len(value)))
             return
-        old = file[name]
-        values = [evil + bytes(text) for text in old[:]]
-        width = max(map(len, values))
-        attributes = {k: v for k, v in old.attrs.items() if k in ("units", "long_name")}
-        del file[name]
-        file[name] = np.array(values, h5py.string_dtype("utf-8", width))
-        file[name].attrs.update(attributes)
+        _put(file, name, [evil + bytes(text) for text in file[name][:]])
+        if name == "fabric/node":
+            ends = (bytes(text).split(b"->", 1) for text in file["wires/wire"][:])
+            _put(file, "wires/wire", [evil + here + b"->" + evil + there for here, there in ends])
+
+
+def _put(file: h5py.File, name: str, values: list[bytes]) -> None:
+    """Write texts in the place of a column, as wide as they need."""
+    attributes = {k: v for k, v in file[name].attrs.items() if k in ("units", "long_name")}
+    del file[name]
+    file[name] = np.array(values, h5py.string_dtype("utf-8", max(map(len, values))))
+    file[name].attrs.update(attributes)
 
 
 def doctored(path: Path, target: Path, opens: Callable[[Path], object]) -> list[tuple[str, str]]:
