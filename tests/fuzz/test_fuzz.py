@@ -1,6 +1,6 @@
 """Mutated files of every kind: a result, or one line that says what is wrong; never a traceback, a gigabyte or a hang.
 
-Fewer mutations than a long run: ``CLUSIM_FUZZ=1000000 pytest tests/fuzz`` tries so many of every kind.
+``CLUSIM_FUZZ=1000000 pytest tests/fuzz`` (``make fuzz-readers``) tries so many of every kind.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from fuzz.targets import TARGETS
 HERE = Path(__file__).parent
 SAMPLES = HERE / "samples"
 
-COUNTS = {
-    "trace": 30, "replay": 3, "replay-whole": 2, "inspector": 200, "profiler": 400, "simai": 50, "log": 800,
-    "msccl": 2000, "mscclpp": 1000, "goal": 1500, "workload": 2000, "model": 2000, "measurements": 2000,
-}  # fmt: skip
-"""Mutations of kinds whose readers do much or little; of all others `USUAL`."""
+COUNT = 10_000
+"""Mutations of the files of every reader."""
 
-USUAL = 600
+COUNTS = {"replay": 30, "replay-whole": 10}
+"""Of logs that are not only read, by target `log`, but replayed, which takes a hundred times as long."""
+
+PARTS = {"trace": 8}
+"""Processes that share the mutations of a kind, of which each takes long."""
+
 GUARD_S = 3600
 """Ends a child that the limit on its processor time did not end; no more than a guard."""
 
-
-def _count(name: str) -> int:
-    asked = os.environ.get("CLUSIM_FUZZ")
-    if asked:
-        return int(asked)
-    return COUNTS.get(name, USUAL) * (10 if os.environ.get("CLUSIM_THOROUGH") else 1)
+CASES = [(name, part) for name in TARGETS for part in range(PARTS.get(name, 1))]
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_mutations_give_a_result_or_one_line(name: str) -> None:
-    command = [sys.executable, "-m", "fuzz.child", name, "0", str(_count(name))]
+def _numbers(name: str, part: int) -> tuple[int, int]:
+    """Return the first mutation of a part of those of a kind, and how many there are."""
+    count = int(os.environ.get("CLUSIM_FUZZ", COUNTS.get(name, COUNT)))
+    first, end = (count * p // PARTS.get(name, 1) for p in (part, part + 1))
+    return first, end - first
+
+
+@pytest.mark.parametrize(("name", "part"), CASES)
+def test_mutations_give_a_result_or_one_line(name: str, part: int) -> None:
+    first, count = _numbers(name, part)
+    command = [sys.executable, "-m", "fuzz.child", name, str(first), str(count)]
     done = subprocess.run(
         command, cwd=HERE.parent, capture_output=True, text=True, timeout=GUARD_S, check=False
     )

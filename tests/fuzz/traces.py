@@ -253,7 +253,7 @@ def _tables(path: Path, one: bool = False) -> None:
     """Read every table, or `one` that follows from the file."""
     from clusim.trace.tables import iterate_table, table_names
 
-    names = table_names(path)
+    names = list(table_names(path))
     for name in [_chance(path).choice(names)] if one else names:
         for piece in iterate_table(path, name):
             assert len({len(values) for values in piece.values()}) == 1, name

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from clusim import fabric
 from clusim.image import empty
 from clusim.lowering import describe_faults, parse_faults
+from clusim.report.feed import Feed
+from clusim.report.html import page
 from clusim.result import mean_rates_Bps
 from clusim_cli.main import cli
 
@@ -122,3 +124,10 @@ def test_mean_rates_weigh_every_span_by_its_length() -> None:
     )  # down, half of 0.1 B/ps, down after the end
     rates = mean_rates_Bps(np.array([1e11, 1e11]), faults, 500)
     assert rates.tolist() == [1e11, pytest.approx((100 * 1e11 + 200 * 0 + 200 * 5e10) / 500)]
+
+
+def test_a_page_shows_what_a_fault_left_of_a_wire(tmp_path: Path) -> None:
+    trace = tmp_path / "run.h5"
+    text(*RUN, "--fault", HALF, "--trace-out", str(trace))
+    feed = Feed.open(trace)
+    assert page(feed).count('<td class="n">12.5 GB/s of 25 GB/s') == 4

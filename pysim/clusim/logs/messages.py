@@ -47,7 +47,7 @@ _TIMINGS = re.compile(
 )
 _TIMING = re.compile(r"(?<!\w)(\w+) (\d{1,18}(?:\.\d{1,18})?)")
 _NAMED = re.compile(
-    r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w+) proto (\w+)"
+    r"(?:(\w+): )?(\d{1,18}) Bytes -> Algo (\w{1,32}) proto (\w{1,32})"
     r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?(?: time (\d{1,18}(?:\.\d{1,18})?))?"
     r"(?: comm (0x[0-9a-f]{1,16}))?\s*$"
 )
@@ -151,7 +151,7 @@ def parse_choice(text: str) -> tuple[str, int, str, str, int, int, float] | None
     if match is None:
         return None
     algorithm, protocol = match[3], match[4]
-    if algorithm.isdigit() and protocol.isdigit():
+    if algorithm.isdecimal() and protocol.isdecimal():
         if int(algorithm) >= len(ALGORITHMS) or int(protocol) >= len(PROTOCOLS):
             return None
         algorithm, protocol = ALGORITHMS[int(algorithm)], PROTOCOLS[int(protocol)]

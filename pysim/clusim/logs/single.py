@@ -19,8 +19,8 @@ _CALL = re.compile(r"\w+: opCount [0-9a-fA-F]")
 _WHOLE_CONNECTION = re.compile(r"(?:^|INFO )(Channel \d\d\S* : \d+\[.* via \S.*)$")
 _HEADING = re.compile(r"#+ *\w")
 _WATCHDOG = re.compile(
-    r"\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+),"
-    r" OpType=(\w+),.*?Timeout\(ms\)=(\d+)\)"
+    r"\[Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}),"
+    r" OpType=(\w{1,64}),.*?Timeout\(ms\)=(\d{1,18})\)"
 )
 _TORCH = re.compile(rb"\[rank\d+\]:\[[EWI] ")
 _TORN = re.compile(rb"[\w.:-]{0,80} \[\d+\] NCCL INFO ")

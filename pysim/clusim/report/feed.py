@@ -192,6 +192,7 @@ class Feed:
         }
         whole = {
             "rate": groups.mean(result.wires.rate_Bps),
+            "effective": groups.mean(result.wires.effective_Bps),
             "payload": groups.total(counters["payload"]),
             "bytes": groups.total(counters["bytes"] + counters["control_bytes"]),
             "packets": groups.total(counters["packets"]),

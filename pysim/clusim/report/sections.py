@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from clusim.analysis.columns import Table
-from clusim.analysis.limits import busiest_wires, class_traffic
+from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
 from clusim.report.frames import fill
@@ -281,9 +281,16 @@ def _latency(feed: Feed) -> Markup:
     return _headed("Latency of messages", element("p", hint, class_="hint"), picture)
 
 
+def _rate(use: WireUse) -> str:
+    """Return the rate of a wire, and beside it what faults left of it."""
+    if use.effective_Bps < use.rate_Bps * (1 - 1e-9):
+        return f"{format_rate(use.effective_Bps)} of {format_rate(use.rate_Bps)}"
+    return format_rate(use.rate_Bps)
+
+
 def _wires(feed: Feed) -> Markup:
     busiest = [
-        (use.name, use.wire_class, f"{format_rate(use.rate_Bps)}", f"{use.busy:.1%}", f"{use.no_credit:.1%}",
+        (use.name, use.wire_class, _rate(use), f"{use.busy:.1%}", f"{use.no_credit:.1%}",
          f"{use.nothing:.1%}", f"{use.contended:.1%}", format_size(use.carried_bytes))
         for use in busiest_wires(feed.result, 12)
     ]  # fmt: skip

@@ -72,9 +72,7 @@ class Opened:
     def columns(self, group: str) -> list[str]:
         """Return the names of the columns in a group and below it, without the group's own name."""
         return [
-            name.removeprefix(f"{group}/")
-            for name in self.forms
-            if name.startswith(f"{group}/")
+            name.removeprefix(f"{group}/") for name in self.forms if name.startswith(f"{group}/")
         ]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -150,7 +148,8 @@ def _checked_bytes(column: Any, where: str) -> int:
         dimensions = "no value" if shape is None else f"{len(shape)} dimensions"
         raise TraceError(f"{where}: {dimensions}; at most 2")
     _check_storage(column, shape, int(kind.get_size()), where)
-    return math.prod(shape) * int(kind.get_size() + (_TEXT_COST_BYTES if text else 0))
+    bytes_each = int(kind.get_size()) + (_TEXT_COST_BYTES if text else 0)
+    return math.prod(map(int, shape)) * bytes_each
 
 
 def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: str) -> None:

@@ -56,6 +56,12 @@ function showSize(bytes) {
   return `${place && bytes < 1000 ? Number(bytes.toPrecision(4)) : Math.round(bytes)} ${units[place]}`;
 }
 
+// A rate in bytes/s, and what faults left of it.
+function showRate(nominal, effective) {
+  const shown = (rate) => Number((rate / 1e9).toPrecision(4));
+  return `${shown(effective) < shown(nominal) ? `${shown(effective)} of ` : ""}${shown(nominal)} GB/s`;
+}
+
 const showPart = (part) => `${(100 * part).toFixed(1)} %`;
 
 // Round times for an axis: at most `count` of them between two times.

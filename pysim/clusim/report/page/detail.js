@@ -16,7 +16,7 @@ class Detail {
     document.getElementById("wire-class").textContent = `${table.classes[index].replace("->", " → ")}${count > 1 ? `, ${count} wires` : ""}`;
     const many = count > 1;
     const lines = [
-      [many ? "Rate of each" : "Rate", `${Number((table.rate[index] / 1e9).toPrecision(4))} GB/s`],
+      [many ? "Rate of each" : "Rate", showRate(table.rate[index], table.effective[index])],
       [many ? "Busy, mean" : "Busy", showPart(table.busy[index])],
       ...(many ? [["Busy, fullest", showPart(table.busiest[index])]] : []),
       ["No credit", showPart(table.credit[index])],
