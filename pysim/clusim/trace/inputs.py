@@ -95,6 +95,8 @@ def inputs_of(file: Opened) -> Inputs:
         rank_endpoint=read(file, "/fabric/rank_endpoint"),
         node_tiers=read_texts(file, f"/fabric/{tier}"),
     )
+    if not inputs.schedule and "/tasks/name" in file and length(file, "/tasks/name"):
+        raise TraceError(f"{path}: /schedule: missing, though there are tasks; is the file whole?")
     _check_calls(inputs, path)
     _check_names(inputs, read_texts(file, "/wires/wire"), path)
     return inputs
