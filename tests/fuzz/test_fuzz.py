@@ -24,7 +24,7 @@ COUNT = 10_000
 COUNTS = {"replay": 30, "replay-whole": 10}
 """Of logs that are not only read, by target `log`, but replayed, which takes a hundred times as long."""
 
-PARTS = {"trace": 8}
+PARTS = {"trace": 4}
 """Processes that share the mutations of a kind, of which each takes long."""
 
 GUARD_S = 3600
