@@ -53,6 +53,7 @@ def read(
         _check_texts(values, rule, where)
     elif values.dtype.kind != "V":
         _check_numbers(values, rule, length(file, rule.into) if rule.into else rule.high, where)
+        values = _usual(values, rule)
     if rule.ends:
         _check_division(values, length(file, rule.ends), where)
     return values
@@ -106,6 +107,14 @@ def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | Non
         expected = length(file, rule.rows) + rule.extra
         if shape[0] != expected:
             raise TraceError(f"{where}: {shape[0]} rows; must be {expected}, by {rule.rows}")
+
+
+def _usual(values: Array, rule: Rule) -> Array:
+    """Return whole numbers in a type that analyses can reckon with: those of a stranger may be narrow, or unsigned."""
+    usual = values.dtype.isnative and values.dtype in (np.int64, np.int32, np.uint32)
+    if values.dtype.kind not in "iu" or usual or rule.high > 1 << 63:
+        return values
+    return values.astype(np.int64)
 
 
 def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
