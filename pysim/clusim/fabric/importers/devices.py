@@ -125,7 +125,7 @@ _WIRED: dict[str, Chip] = {
     "mi60": Chip(4, link="xgmi-mi50", links=2),
     "mi100": Chip(link="xgmi-mi100", links=3),
     "mi210": Chip(4, link="xgmi-mi250x", links=3),
-    "mi250-gcd": Chip(4, link="xgmi-mi250x", links=8),
+    "mi250-gcd": Chip(4, link="xgmi-mi250x", links=7),
     "mi250x-gcd": Chip(link="xgmi-mi250x", links=8),
     "mi300a": Chip(5, link="xgmi-mi300x", links=6),
     "mi300x": Chip(5, link="xgmi-mi300x", links=7),
