@@ -41,6 +41,8 @@ MAX_LINKS = 1_000_000
 
 _NAME = re.compile(r"[A-Za-z0-9_.:/@+-]{1,64}")
 _RANGE = re.compile(r"(.*?)([0-9]{1,7})\.\.([0-9]{1,7})(.*)")
+_MOST_LETTERS = 256
+"""Longest text that is taken for a range; a million names of more would take all memory."""
 
 
 def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -> Fabric:
@@ -145,7 +147,7 @@ def _default_channels(nodes: list[Node], links: list[Link]) -> int:
 
 def _expand(text: str) -> list[str]:
     """Return the names a range such as ``gpu0..7`` stands for, at most one more than there may be."""
-    match = _RANGE.fullmatch(text)
+    match = _RANGE.fullmatch(text) if len(text) <= _MOST_LETTERS else None
     if match is None:
         return [text]
     head, low, high, tail = match.groups()
@@ -308,7 +310,7 @@ def _pairs(
         unknown = next((name for name in names if name not in index), None)
         if unknown is not None or not names:
             missing = (
-                f"unknown node {unknown!r}{did_you_mean(unknown, index)}"
+                f"unknown node {unknown[:80]!r}{did_you_mean(unknown[:80], index)}"
                 if unknown
                 else "empty range"
             )
