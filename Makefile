@@ -51,10 +51,12 @@ sanitize: build/san/.built build/corpus
 	$(FUZZ) --cases 10000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
 	@rm -rf build/san/site && mkdir -p build/san/site && cp -r pysim/clusim cli/clusim_cli build/san/site/ \
 	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/
-	PYTHONPATH=build/san/site:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
-	  LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/python -S -c 'import sys, pytest, clusim._engine as e; assert "/san/" in e.__file__; sys.exit(pytest.main(sys.argv[1:]))' \
-	  -q -p no:cacheprovider $(SANITIZED_TESTS)
+	@running=; for part in $(SANITIZED_TESTS); do \
+	  PYTHONPATH=build/san/site:$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))') \
+	    LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+	    $(BIN)/python -S -c 'import sys, pytest, clusim._engine as e; assert "/san/" in e.__file__; sys.exit(pytest.main(sys.argv[1:]))' \
+	    -q -p no:cacheprovider $$part & running="$$running $$!"; \
+	done; for each in $$running; do wait $$each || exit 1; done
 
 # A failing case is saved in build/, with the command that runs it again.
 FUZZ = ASAN_OPTIONS=$(FUZZ_OPTIONS) build/san/fuzz_image

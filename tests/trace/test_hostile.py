@@ -166,6 +166,30 @@ def test_a_good_trace_passes_everything(sample: int, tmp_path: Path) -> None:
     assert set(refused) == (slices | tasks if sample == TRAFFIC else set())
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (instead("/image/targets", lambda old: old[:2]), "targets: not every endpoint"),
+        (value("/image/inst_conns", 0, row=slice(None)), "inst_conns: what a switch does"),
+        (lambda file: file.__delitem__("/schedule"), "/schedule: missing"),
+    ],
+)
+def test_an_image_that_does_not_hold_together_is_refused(
+    change: Callable[[Any], None], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TraceError, match=words):
+        read_inputs(doctored(tmp_path, change, NVLS))
+
+
+@pytest.mark.parametrize("kind", ["<u8", ">i8", "<i2"])
+def test_whole_numbers_of_another_type_are_taken_as_they_are(kind: str, tmp_path: Path) -> None:
+    good = read_result(doctored(tmp_path, lambda file: None))
+    path = doctored(tmp_path, instead("/wires/total/packets", lambda old: old.astype(kind)))
+    assert (read_result(path).wires.counters["packets"] == good.wires.counters["packets"]).all()
+    changed = instead("/tasks/start", lambda old: old.astype(kind))
+    assert (read_result(doctored(tmp_path, changed)).tasks.start_ps == good.tasks.start_ps).all()
+
+
 def test_links_to_elsewhere_are_not_followed(tmp_path: Path) -> None:
     other = tmp_path / "other.h5"
     with h5py.File(other, "w") as file:

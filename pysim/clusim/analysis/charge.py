@@ -194,7 +194,7 @@ class Charger:
         if first.mean <= 0.0:
             return 1.0
         others = [load.mean for load in loads if load is not first]
-        return min(1.0, max(first.usual, *others) / first.mean)
+        return min(1.0, max([first.usual, *others]) / first.mean)
 
     def _fixed_ps(self, step: Step) -> int:
         """Return the fixed cost of the slice whose transfer a step is [ps]."""

@@ -7,6 +7,7 @@ programs, routes, trees. The engine checks an image again, and more of it, befor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ def _illegal(tables: Tables, nvc: int) -> Iterator[str]:
             yield f"{name}: a row whose {low} is above its {high}"
     yield from _programs(tables)
     yield from _connections(tables)
+    yield from _kinds(tables)
     yield from _routes(tables)
     yield from _trees(tables)
 
@@ -89,6 +91,25 @@ def _programs(tables: Tables) -> Iterator[str]:
         yield "instances: a program uses more connections than there are"
 
 
+def _kinds(tables: Tables) -> Iterator[str]:
+    """Check that what switches do is done over connections of their kind."""
+    prims, templates, instances = tables["prims"], tables["templates"], tables["instances"]
+    flags, kinds = OP_FLAGS[prims["opcode"]], tables["conns"]["kind"]
+    if not (flags & (_MULTIMEM | _AGGREGATES)).any() or not len(instances):
+        return
+    order = np.argsort(instances["template"], kind="stable")
+    first = np.searchsorted(instances["template"][order], np.arange(len(templates) + 1))
+    for template, (low, high) in enumerate(pairwise(first.tolist())):
+        span = slice(int(templates["prim_lo"][template]), int(templates["prim_hi"][template]))
+        for needs, kind in ((_MULTIMEM, 3), (_AGGREGATES, 4)):
+            local = np.unique(prims["send"][span][flags[span] & needs != 0])
+            starts = instances["conn_off"][order[low:high]]
+            used = tables["inst_conns"][starts[:, None] + local[None, :].astype(np.int64)]
+            if (kinds[used] != kind).any():
+                yield "inst_conns: what a switch does over a connection of another kind"
+                return
+
+
 def _connections(tables: Tables) -> Iterator[str]:
     """Check that connections of switches have what their kind needs."""
     conns = tables["conns"]
@@ -102,6 +123,8 @@ def _connections(tables: Tables) -> Iterator[str]:
 def _routes(tables: Tables) -> Iterator[str]:
     """Check that every node has a place in `routes` for every target."""
     nodes, targets, wires = tables["nodes"], tables["targets"], tables["wires"]
+    if len(targets) < len(tables["endpoints"]):
+        yield "targets: not every endpoint is one"
     if not len(nodes) or not len(targets):
         return
     zones, number = np.unique(np.concatenate([nodes["zone"], targets["zone"]]), return_inverse=True)
