@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.logs.columns import NONE, Columns, Rows
+from clusim.logs.remembered import remembered
 from clusim.logs.routes import Route, parse_route
 from clusim.logs.torn import merge_torn_names
 
@@ -142,6 +143,7 @@ class Kind:
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)[0-9][0-9a-fA-F.:]*")
 
 
+@remembered
 def kind_of(text: str) -> str:
     """Return what lines like `text` have in common: its words, with # for numbers."""
     return _NUMBERS.sub("#", text[:160]).strip()[:100]

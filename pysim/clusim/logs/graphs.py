@@ -8,6 +8,7 @@ from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.logs.columns import NONE
 from clusim.logs.facts import MOST_ORDERED, MOST_ORDERS, Facts, Pattern, SystemNode
 from clusim.logs.messages import HANDLERS
+from clusim.logs.remembered import remembered
 
 __all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
 
@@ -58,40 +59,59 @@ def _legal(channel: int, *ranks: int) -> bool:
     return channel < MOST_CHANNELS and max(ranks, default=0) < MOST_RANKS
 
 
-def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _ends(text: str) -> tuple[int, int, int, int, str, int] | None:
+    """Return channel, index, source, target, route and side (1 sends, 2 receives) of a connection."""
     match = CONNECTION.match(text)
     if match is None:
+        return None
+    channel, source, target = int(match[1]), int(match[3]), int(match[5])
+    if not _legal(channel, source, target):
+        return None
+    side = {"send": 1, "receive": 2, None: 0}[match[7]]
+    return channel, int(match[2] or 0), source, target, match[8].rstrip(), side
+
+
+def _connection(facts: Facts, thread: int, line: int, text: str) -> bool:
+    found = _ends(text)
+    if found is None:
         return False
-    route = facts.route_of(match[8].rstrip())
+    channel, index, source, target, how, side = found
+    route = facts.route_of(how)
     if route == NONE:
         return False
-    source, target = int(match[3]), int(match[5])
-    if not _legal(int(match[1]), source, target):
-        return False
-    side = {"send": 1, "receive": 2, None: 0}[match[7]]
-    own = target if side == 2 else source
-    member = facts.member_of(thread, line, own)
-    index = int(match[2]) if match[2] is not None else 0
-    facts.add_connection(member, int(match[1]), index, source, target, route, side)
+    member = facts.member_of(thread, line, target if side == 2 else source)
+    facts.add_connection(member, channel, index, source, target, route, side)
     return True
 
 
-def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _order_of(text: str) -> tuple[int, list[int], int, bool, bool] | None:
+    """Return channel, ranks, number of channels, whether the line is cut, and whether it may be true."""
     match = _ORDER.match(text)
     if match is None:
-        return False
+        return None
     channel, ranks = int(match[1]), [int(rank) for rank in match[3].split()]
+    total = NONE if match[2] is None else int(match[2])
+    return channel, ranks, total, bool(match[4]), _legal(channel, *ranks)
+
+
+def _order(facts: Facts, thread: int, line: int, text: str) -> bool:
+    found = _order_of(text)
+    if found is None:
+        return False
+    channel, ranks, total, cut, legal = found
     facts.ordered += len(ranks)
-    if not _legal(channel, *ranks) or facts.ordered > MOST_ORDERED:
+    if not legal or facts.ordered > MOST_ORDERED:
         return False
     member = facts.members[facts.member_of(thread, line, 0)]
     member.orders[channel] = ranks
-    if match[4]:
+    if cut:
         member.cut_orders |= {channel}
     elif len(set(ranks)) != len(ranks):
         return False
-    if match[2] is not None:
-        member.channel_total = int(match[2])
+    if total != NONE:
+        member.channel_total = total
     return True
 
 
@@ -99,42 +119,51 @@ def _channel(facts: Facts, thread: int, line: int, text: str) -> bool:
     return _connection(facts, thread, line, text) or _order(facts, thread, line, text)
 
 
-def _ring(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _link(text: str) -> tuple[int, ...] | None:
+    """Return the channel of a ring, a rank before, the rank, and the one behind it."""
     match = _LINK.match(text)
-    if match is None:
+    return None if match is None else tuple(int(match[i]) for i in range(1, 5))
+
+
+def _ring(facts: Facts, thread: int, line: int, text: str) -> bool:
+    found = _link(text)
+    if found is None:
         return _connection(facts, thread, line, text)
-    channel, before, rank, after = (int(match[i]) for i in range(1, 5))
-    if not _legal(channel, before, rank, after):
+    if not _legal(*found):
         return False
-    facts.links.add(facts.member_of(thread, line, rank), channel, before, rank, after)
+    facts.links.add(facts.member_of(thread, line, found[2]), *found)
     return True
+
+
+@remembered
+def _branch(text: str) -> tuple[int, ...] | None:
+    """Return the channel of a tree, the rank above, the rank, and those below it."""
+    match = _TREE_LINE.match(text)
+    return None if match is None else tuple(int(match[i]) for i in range(1, 7))
 
 
 def _tree(facts: Facts, thread: int, line: int, text: str) -> bool:
-    match = _TREE_LINE.match(text)
-    if match is None:
+    found = _branch(text)
+    if found is None or not _legal(*found):
         return False
-    channel, up, rank, *down = (int(match[i]) for i in range(1, 7))
-    if not _legal(channel, up, rank, *down):
-        return False
-    facts.trees.add(facts.member_of(thread, line, rank), channel, up, rank, *down)
+    facts.trees.add(facts.member_of(thread, line, found[2]), *found)
     return True
 
 
-def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _branches(text: str) -> tuple[list[tuple[int, ...]], bool]:
+    """Return the trees of a line, as `_branch` does, and whether that is all of it."""
     if _TREES_NOW.fullmatch(
         text
     ):  # as it is since 2.8; the line is long, and there is one for each rank
         numbers = [int(number) for number in _INTEGER.findall(text)]
         if not _legal(max(numbers[::6]), *numbers):
-            return False
-        member = facts.member_of(thread, line, numbers[4])
-        for at in range(0, len(numbers), 6):
-            channel, down0, down1, down2, rank, up = numbers[at : at + 6]
-            facts.trees.add(member, channel, up, rank, down0, down1, down2)
-        return True
+            return [], False
+        cut = (numbers[at : at + 6] for at in range(0, len(numbers), 6))
+        return [(channel, up, rank, *down) for channel, *down, rank, up in cut], True
+    rows: list[tuple[int, ...]] = []
     found = _TREES.findall(text)
-    member = NONE
     for channel, left, more_left, rank, right, more_right in found:
         # Up to 2.4 the parent comes first, later the children.
         if more_left:
@@ -143,13 +172,19 @@ def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
             up, downs = int(left), [right, *more_right[1:].split("/")]
         else:
             continue
-        row = (int(channel), up, int(rank), *(int(down) for down in downs))
-        if not _legal(*row):
-            return False
-        if member == NONE:
-            member = facts.member_of(thread, line, int(rank))
-        facts.trees.add(member, *row)
-    return bool(found)
+        rows.append((int(channel), up, int(rank), *(int(down) for down in downs)))
+        if not _legal(*rows[-1]):
+            return rows[:-1], False
+    return rows, bool(found)
+
+
+def _trees(facts: Facts, thread: int, line: int, text: str) -> bool:
+    rows, whole = _branches(text)
+    if rows:
+        member = facts.member_of(thread, line, rows[0][2])
+        for row in rows:
+            facts.trees.add(member, *row)
+    return whole
 
 
 def _collnet(facts: Facts, thread: int, line: int, text: str) -> bool:
@@ -167,29 +202,40 @@ def _collnet(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
-def _counts(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _counts_of(text: str) -> dict[str, int]:
+    """Return how many channels there are of each sort."""
     match = _COUNTS.match(text)
     if match is None:
-        return False
+        return {}
     names = ("coll", "collnet", "nvls", "p2p", "p2p per peer")
-    member = facts.members[facts.member_of(thread, line)]
     found = zip(names, match.groups(), strict=True)
-    member.counts = {name: int(value) for name, value in found if value is not None}
-    return True
+    return {name: int(value) for name, value in found if value is not None}
+
+
+def _counts(facts: Facts, thread: int, line: int, text: str) -> bool:
+    counts = _counts_of(text)
+    if counts:
+        facts.members[facts.member_of(thread, line)].counts = counts
+    return bool(counts)
+
+
+@remembered
+def _pattern_of(text: str) -> Pattern | None:
+    match = _PATTERN.match(text)
+    if match is None:
+        return None
+    return Pattern(
+        int(match[1]), int(match[2]), int(match[3]), float(match[4]), float(match[5]),
+        match[6], match[7], int(match[8]),
+    )  # fmt: skip
 
 
 def _pattern(facts: Facts, thread: int, line: int, text: str) -> bool:
-    match = _PATTERN.match(text)
-    if match is None:
-        return False
-    member = facts.members[facts.member_of(thread, line)]
-    member.patterns.append(
-        Pattern(
-            int(match[1]), int(match[2]), int(match[3]), float(match[4]), float(match[5]),
-            match[6], match[7], int(match[8]),
-        )
-    )  # fmt: skip
-    return True
+    found = _pattern_of(text)
+    if found is not None:
+        facts.members[facts.member_of(thread, line)].patterns.append(found)
+    return found is not None
 
 
 def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
@@ -218,34 +264,61 @@ def _system_start(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
+@remembered
+def _node_of(text: str) -> tuple[int, str, float, str, str] | None:
+    """Return indent, link, bandwidth [GB/s], name and note of a line of the topology print; -1 where it begins."""
+    if match := _SYSTEM_LINK.match(text):
+        return len(match[1]), match[2], float(match[3]), match[4], match[5] or ""
+    if match := _SYSTEM_NODE.match(text):
+        return -1, "", 0.0, match[1], match[2] or ""
+    return None
+
+
 def system_line(facts: Facts, thread: int, line: int, text: str) -> bool:
     """Note a line of the topology print that `thread` is in; leave it where it ends."""
     member = facts.members[facts.member_of(thread, line)]
-    if match := _SYSTEM_LINK.match(text):
-        indents = facts.threads[thread].indents
-        while indents and indents[-1] >= len(match[1]):
-            indents.pop()
-        indents.append(len(match[1]))
-        node = SystemNode(len(indents), match[2], float(match[3]), match[4], match[5] or "")
-    elif match := _SYSTEM_NODE.match(text):
-        facts.threads[thread].indents.clear()
-        node = SystemNode(0, "", 0.0, match[1], match[2] or "")
-    else:
+    found = _node_of(text)
+    if found is None:
         facts.threads[thread].in_system = False
         return text.startswith("=====")
+    indent, link, bw, name, note = found
+    indents = facts.threads[thread].indents
+    while indents and indents[-1] >= indent:
+        indents.pop()
+    if indent >= 0:
+        indents.append(indent)
+    node = SystemNode(len(indents), link, bw, name, note)
     if len(member.system) < 10_000:
         member.system.append(node)
     return True
 
 
-def _path_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+_Paths = dict[str, tuple[int, float, str]]
+
+
+@remembered
+def _paths_of(text: str) -> tuple[str, _Paths] | None:
+    """Return where the paths of a line begin, and hops, bandwidth [GB/s] and kind by where they end."""
     match = _PATH_LINE.match(text)
     if match is None:
-        return False
+        return None
     paths = _PATH.findall(text, match.end())
-    member = facts.members[facts.member_of(thread, line)]
-    member.paths[match[1]] = {to: (int(n), float(bw), kind) for to, n, bw, kind in paths}
-    return bool(paths)
+    return match[1], {to: (int(n), float(bw), kind) for to, n, bw, kind in paths}
+
+
+def _path_line(facts: Facts, thread: int, line: int, text: str) -> bool:
+    found = _paths_of(text)
+    if found is None:
+        return False
+    facts.members[facts.member_of(thread, line)].paths[found[0]] = found[1]
+    return bool(found[1])
+
+
+@remembered
+def _cell(text: str) -> tuple[float, float] | None:
+    """Return latency [us] and bandwidth [GB/s] of a cell of the table."""
+    match = _COST.match(text)
+    return None if match is None else (float(match[1]), float(match[2]))
 
 
 def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
@@ -267,9 +340,9 @@ def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
         return False
     member = facts.members[facts.member_of(thread, line)]
     for column, cell in zip(speaker.table, cells, strict=False):
-        if match := _COST.match(cell):
+        if cost := _cell(cell):
             algorithm, _, protocol = column.partition("/")
-            member.costs[name, algorithm, protocol] = (float(match[1]), float(match[2]))
+            member.costs[name, algorithm, protocol] = cost
     return True
 
 

@@ -6,11 +6,13 @@ A handler takes the facts, the thread that wrote, the line number and the messag
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from clusim.bounded import MOST_RANKS
 from clusim.logs.columns import NONE
 from clusim.logs.facts import Facts
+from clusim.logs.remembered import remembered
 
 __all__ = [
     "ALGORITHMS",
@@ -52,6 +54,7 @@ _NAMED = re.compile(
     r"(?: comm (0x[0-9a-f]{1,16}))?\s*$"
 )
 _ENV = re.compile(r"(\w+) set by (?:environment|user|config file[^ ]*) to (.*)")
+_WHOLE_WITH_DOT = re.compile(r"-?\d{1,9}\.")
 _NET_LIST = re.compile(
     r"\[(\d{1,9})\]([\w.-]+):(\d{1,9}/\w+|[\w.:\[\]%-]+?)(?:<\d{1,9}>)?(?=[\s;]|$)"
 )
@@ -65,16 +68,41 @@ _MOST_SETTINGS = 4096
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
-def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
+class _Named(NamedTuple):
+    """What a line about a communicator says: which, how it is made or ends, and numbers by attribute of `Member`."""
+
+    function: str
+    pointer: int
+    rank: int
+    n_ranks: int
+    verb: str
+    state: str
+    parent: int | None
+    details: tuple[tuple[str, int], ...]
+
+
+@remembered
+def _named(text: str) -> _Named | None:
     match = _COMM.match(text)
     if match is None:
-        return False
+        return None
     pairs = dict(_PAIR.findall(match[5].partition(" - ")[0].replace("- Init", " - Init")))
     pointer, rank, n_ranks = int(match[2], 16), int(match[3]), int(match[4])
     event = _EVENT.search(match[5])
     verb, state = (event[1] or "", event[2]) if event else ("", "")
     if not rank < n_ranks <= MOST_RANKS or pointer == 0:
+        return None
+    parent = int(pairs["parent"], 16) if "parent" in pairs else None
+    return _Named(
+        match[1] or "", pointer, rank, n_ranks, verb, state, parent, tuple(_details(pairs))
+    )
+
+
+def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
+    named = _named(text)
+    if named is None:
         return False
+    function, pointer, rank, n_ranks, verb, state, parent, details = named
     number = facts.member_at(thread, pointer, line)
     member = facts.members[number]
     # The address of a communicator that ended is soon another's.
@@ -84,8 +112,12 @@ def _comm(facts: Facts, thread: int, line: int, text: str) -> bool:
         number = facts.new_member(thread, line, pointer)
         member = facts.members[number]
     member.rank, member.n_ranks = rank, n_ranks
-    member.function = match[1] or member.function
-    _details(facts, member.process, member, pairs)
+    member.function = function or member.function
+    for name, value in details:
+        setattr(member, name, value)
+    if parent is not None:
+        bound = facts.bindings.get((member.process, parent))
+        member.parent = bound[-1][1] if bound else NONE
     if verb == "Init":
         member.started |= state == "START"
         member.complete |= state == "COMPLETE"
@@ -105,26 +137,34 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def _details(facts: Facts, process: int, member: object, pairs: dict[str, str]) -> None:
+def _details(pairs: dict[str, str]) -> Iterator[tuple[str, int]]:
+    """Yield the numbers by their attribute; one that is written in another base is none."""
     for name, text in pairs.items():
-        if name == "parent":
-            bound = facts.bindings.get((process, int(text, 16)))
-            member.parent = bound[-1][1] if bound else NONE  # type: ignore[attr-defined]
-        elif name in _FIELDS:
+        if name in _FIELDS:
             attribute, base = _FIELDS[name]
             try:
-                setattr(member, attribute, int(text, base))
+                yield attribute, int(text, base)
             except ValueError:
                 continue
 
 
+@remembered
+def _version_of(text: str) -> tuple[str, str] | None:
+    """Return the library and its version if `text` names them."""
+    match = _VERSION.search(text)
+    if match is None:
+        return None
+    return ("RCCL" if match[1] == "R" else "NCCL"), f"{match[2]}{match[3] or ''}"
+
+
 def note_version(facts: Facts, text: str) -> bool:
     """Note the version of the library if `text` names it."""
-    match = _VERSION.search(text) if "CCL" in text else None
-    if match is None:
+    found = _version_of(text) if "CCL" in text else None
+    if found is None:
         return False
-    facts.library = "RCCL" if match[1] == "R" else facts.library or "NCCL"
-    facts.versions[f"{match[2]}{match[3] or ''}"] += 1
+    library, version = found
+    facts.library = library if library == "RCCL" else facts.library or library
+    facts.versions[version] += 1
     return True
 
 
@@ -132,19 +172,31 @@ def _version(facts: Facts, thread: int, line: int, text: str) -> bool:
     return note_version(facts, text) or text.startswith("NCCL git version")
 
 
-def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
+@remembered
+def _timings_of(text: str) -> tuple[int, int, dict[str, float]] | None:
+    """Return rank, number of ranks, and the times [s] it took to begin."""
     match = _TIMINGS.match(text)
     if match is None:
-        return False
-    if not int(match[2]) < int(match[3]) <= MOST_RANKS:
-        return False
-    member = facts.members[facts.member_of(thread, line, int(match[2]))]
+        return None
+    rank, n_ranks = int(match[2]), int(match[3])
+    if not rank < n_ranks <= MOST_RANKS:
+        return None
     parts = {name: float(value) for name, value in _TIMING.findall(match[5])}
-    member.n_ranks = int(match[3]) if member.n_ranks == NONE else member.n_ranks
-    member.timings = {"total": float(match[4])} | parts
+    return rank, n_ranks, {"total": float(match[4])} | parts
+
+
+def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
+    found = _timings_of(text)
+    if found is None:
+        return False
+    rank, n_ranks, timings = found
+    member = facts.members[facts.member_of(thread, line, rank)]
+    member.n_ranks = n_ranks if member.n_ranks == NONE else member.n_ranks
+    member.timings = timings
     return True
 
 
+@remembered
 def parse_choice(text: str) -> tuple[str, int, str, str, int, int, float] | None:
     """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a tuning line."""
     match = _NAMED.match(text)
@@ -162,17 +214,25 @@ def parse_choice(text: str) -> tuple[str, int, str, str, int, int, float] | None
     )  # fmt: skip
 
 
-def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
-    """Note a setting, whatever its name starts with."""
+@remembered
+def _setting(text: str) -> tuple[str, str] | None:
+    """Return name and value of a setting."""
     match = _ENV.match(text)
     if match is None:
-        return False
+        return None
     value = match[2].strip()
-    if re.fullmatch(r"-?\d{1,9}\.", value):
-        value = value[:-1]
-    if match[1] not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
+    return match[1], value[:-1] if _WHOLE_WITH_DOT.fullmatch(value) else value
+
+
+def environment(facts: Facts, thread: int, line: int, text: str) -> bool:
+    """Note a setting, whatever its name starts with."""
+    found = _setting(text)
+    if found is None:
         return False
-    values = facts.environment.setdefault(match[1], {})
+    name, value = found
+    if name not in facts.environment and len(facts.environment) >= _MOST_SETTINGS:
+        return False
+    values = facts.environment.setdefault(name, {})
     if value not in values and len(values) >= 64:
         value = "(others)"
     values.setdefault(value, set()).add(facts.threads[thread].process)
@@ -203,6 +263,13 @@ def _noted(facts: Facts, thread: int, line: int, text: str) -> bool:
     return True
 
 
+@remembered
+def _nvls_trees(text: str) -> list[tuple[int, ...]]:
+    """Return the trees of a line, by channel; none if one has a rank that cannot be."""
+    trees = [tuple(map(int, found)) for found in _NVLS_TREE.findall(text)]
+    return trees if max(map(max, trees), default=0) < MOST_RANKS else []
+
+
 def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
     if match := _NVLS_DEV.match(text):
         member = facts.members[facts.member_of(thread, line)]
@@ -219,9 +286,7 @@ def _nvls(facts: Facts, thread: int, line: int, text: str) -> bool:
         facts.members[facts.member_of(thread, line)].nvls_heads[int(match[1])] = heads
         return True
     if text.startswith("NVLS Trees"):
-        trees = [tuple(map(int, found)) for found in _NVLS_TREE.findall(text)]
-        if max(map(max, trees), default=0) >= MOST_RANKS:
-            return False
+        trees = _nvls_trees(text)
         for channel, (d0, d1, d2, rank, up) in enumerate(trees):
             member_number = facts.member_of(thread, line, rank)
             facts.nvls_trees.add(member_number, channel, up, rank, d0, d1, d2)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from clusim.bounded import uncollected
 from clusim.errors import InputError
 from clusim.recording.emitter import NcclEmitter, Planner
 from clusim.recording.model import ABSENT, Event, Group, Recording
@@ -84,8 +85,8 @@ def to_schedule(
     InputError
         The events cannot be put in any order, or name ranks or groups that do not exist.
     """
-    writer = _Writer(recording, emitter, gap, most)
-    return writer.translation()
+    with uncollected():
+        return _Writer(recording, emitter, gap, most).translation()
 
 
 class _Writer:

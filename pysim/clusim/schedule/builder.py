@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from clusim.errors import InputError
@@ -179,7 +180,7 @@ class ProgramBuilder:
 
     def build(self) -> Schedule:
         """Return the checked schedule."""
-        instances = sorted(self._instances, key=lambda item: item.task)
+        instances = sorted(self._instances, key=attrgetter("task"))
         schedule = Schedule(
             self.name,
             self.num_ranks,
@@ -314,12 +315,10 @@ class Plan:
     def connect(self, src: int, dst: int, channel: int, **fields: Any) -> int:
         """Add a connection between two positions on `channel`; `fields` as in `Connection`."""
         ranks = self.call.ranks
-        settings: dict[str, Any] = {
-            "slots": self.shape.slots,
-            "protocol": self.call.protocol,
-            "key": channel,
-        } | fields
-        return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **settings))
+        fields.setdefault("slots", self.shape.slots)
+        fields.setdefault("protocol", self.call.protocol)
+        fields.setdefault("key", channel)
+        return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
 
     def new_group(self) -> int:
         """Return the number of a new aggregation group: the `key` of its connections."""
@@ -353,20 +352,19 @@ class Plan:
 
         `fields` as in `Instance`.
         """
-        title = name or f"{self.call.operation}/{self.call.algorithm}"
-        template = (
-            prims if isinstance(prims, int) else self.builder.template(title, prims, nchunks, mode)
-        )
+        template = prims
+        if not isinstance(template, int):
+            title = name or f"{self.call.operation}/{self.call.algorithm}"
+            template = self.builder.template(title, template, nchunks, mode)
         shape = self.shape
-        settings: dict[str, Any] = {
-            "chunk_bytes": part.chunk or shape.chunk_bytes,
-            "slices": shape.slices,
-            "slots_per_slice": shape.slots_per_slice,
-            "slice_min": shape.slice_min,
-            "protocol": self.call.protocol,
-        }
+        fields.setdefault("chunk_bytes", part.chunk or shape.chunk_bytes)
+        fields.setdefault("slices", shape.slices)
+        fields.setdefault("slots_per_slice", shape.slots_per_slice)
+        fields.setdefault("slice_min", shape.slice_min)
+        fields.setdefault("protocol", self.call.protocol)
         if mode == "blocked":
-            settings |= {"stride": self.stride, "limit": self.call.bytes}
+            fields.setdefault("stride", self.stride)
+            fields.setdefault("limit", self.call.bytes)
         self.builder.instance(
             Instance(
                 self.tasks[position],
@@ -377,7 +375,7 @@ class Plan:
                 rotation,
                 part.offset,
                 part.length,
-                **(settings | fields),
+                **fields,
             )
         )
 

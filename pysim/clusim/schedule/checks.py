@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from clusim.errors import ScheduleError
@@ -16,13 +17,13 @@ __all__ = ["validate"]
 def validate(schedule: Schedule) -> None:
     """Raise `ScheduleError` unless every index, size and connection of `schedule` makes sense."""
     for index, connection in enumerate(schedule.connections):
-        _check_connection(f"connection {index}", connection, schedule.num_ranks)
+        _check_connection(index, connection, schedule.num_ranks)
     for index, task in enumerate(schedule.tasks):
-        _check_range(f"task {index}: rank", task.rank, schedule.num_ranks)
+        _check_range(task.rank, schedule.num_ranks, "task", index, "rank")
         if task.call != ABSENT:
-            _check_range(f"task {index}: call", task.call, len(schedule.calls))
+            _check_range(task.call, len(schedule.calls), "task", index, "call")
         for dep in task.deps:
-            _check_range(f"task {index}: dependency", dep, len(schedule.tasks))
+            _check_range(dep, len(schedule.tasks), "task", index, "dependency")
         if task.kind == "kernel" and task.sms < 0:
             raise ScheduleError(f"task {index}: sms={task.sms}; must be >= 0 (0 = all)")
     _check_acyclic(schedule)
@@ -35,27 +36,28 @@ def validate(schedule: Schedule) -> None:
                 f"instance {index}: task {instance.task} after {last_task}; sort by task"
             )
         last_task = instance.task
-        _check_instance(f"instance {index}", instance, schedule, uses)
+        _check_instance(index, instance, schedule, uses)
     _check_ends(schedule, uses)
 
 
-def _check_range(what: str, value: int, size: int) -> None:
+def _check_range(value: int, size: int, what: str, index: int, field: str) -> None:
+    """Raise unless `value` is one of `size`; the message is put together only then, as most are right."""
     if not 0 <= value < size:
-        raise ScheduleError(f"{what} {value}: out of range; must be 0..{size - 1}")
+        raise ScheduleError(f"{what} {index}: {field} {value}: out of range; must be 0..{size - 1}")
 
 
-def _check_connection(where: str, connection: Connection, num_ranks: int) -> None:
+def _check_connection(index: int, connection: Connection, num_ranks: int) -> None:
     for rank in (connection.src, connection.dst, *connection.members):
-        _check_range(f"{where}: rank", rank, num_ranks)
+        _check_range(rank, num_ranks, "connection", index, "rank")
     if connection.slots < 1:
-        raise ScheduleError(f"{where}: slots={connection.slots}; must be >= 1")
+        raise ScheduleError(f"connection {index}: slots={connection.slots}; must be >= 1")
     if (connection.kind in ("multimem", "aggregation")) != bool(connection.members):
         raise ScheduleError(
-            f"{where}: kind {connection.kind} with {len(connection.members)} members"
+            f"connection {index}: kind {connection.kind} with {len(connection.members)} members"
         )
     if connection.kind == "data" and connection.src == connection.dst:
         raise ScheduleError(
-            f"{where}: data from rank {connection.src} to itself; use copy or a flag"
+            f"connection {index}: data from rank {connection.src} to itself; use copy or a flag"
         )
 
 
@@ -112,68 +114,74 @@ def _check_groups(schedule: Schedule) -> None:
             )
 
 
+_POSITIVE = ("chunk_bytes", "align", "slices", "slots_per_slice", "slice_min", "fixed_div")
+_SIZES = ("offset", "length", "chunk_bytes", "stride", "limit", "align", "slice_min")
+_positive, _sizes = attrgetter(*_POSITIVE), attrgetter(*_SIZES)
+
+
 def _check_instance(
-    where: str, instance: Instance, schedule: Schedule, uses: Sequence[Sequence[_Use]]
+    index: int, instance: Instance, schedule: Schedule, uses: Sequence[Sequence[_Use]]
 ) -> None:
-    _check_range(f"{where}: task", instance.task, len(schedule.tasks))
-    _check_range(f"{where}: template", instance.template, len(schedule.templates))
+    _check_range(instance.task, len(schedule.tasks), "instance", index, "task")
+    _check_range(instance.template, len(schedule.templates), "instance", index, "template")
     task = schedule.tasks[instance.task]
     if task.kind != "program" or task.rank != instance.rank:
         raise ScheduleError(
-            f"{where}: task {instance.task} is a {task.kind} of rank {task.rank}; expected a"
+            f"instance {index}: task {instance.task} is a {task.kind} of rank {task.rank}; expected a"
             f" program of rank {instance.rank}"
         )
-    positive = ("chunk_bytes", "align", "slices", "slots_per_slice", "slice_min", "fixed_div")
-    for name in positive:
-        if getattr(instance, name) < 1:
-            raise ScheduleError(f"{where}: {name}={getattr(instance, name)}; must be >= 1")
-    if task.call != ABSENT:
-        size = element(schedule.calls[task.call].dtype).size_bytes
-        for name in ("offset", "length", "chunk_bytes", "stride", "limit", "align", "slice_min"):
-            if getattr(instance, name) % size:
-                raise ScheduleError(
-                    f"{where}: {name}={getattr(instance, name)} cuts an element of {size} bytes"
-                )
-    for connection in instance.connections:
-        _check_range(f"{where}: connection", connection, len(schedule.connections))
-    _check_prims(where, instance, uses[instance.template], schedule)
-
-
-def _check_prims(where: str, instance: Instance, uses: Sequence[_Use], schedule: Schedule) -> None:
-    for use in uses:
-        _check_range(
-            f"{where}: {use.op}: {use.name} connection", use.slot, len(instance.connections)
+    if min(_positive(instance)) < 1:
+        name, value = next(
+            (n, v) for n, v in zip(_POSITIVE, _positive(instance), strict=True) if v < 1
         )
+        raise ScheduleError(f"instance {index}: {name}={value}; must be >= 1")
+    size = element(schedule.calls[task.call].dtype).size_bytes if task.call != ABSENT else 1
+    if size > 1 and any(value % size for value in _sizes(instance)):
+        name, value = next(
+            (n, v) for n, v in zip(_SIZES, _sizes(instance), strict=True) if v % size
+        )
+        raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
+    for connection in instance.connections:
+        _check_range(connection, len(schedule.connections), "instance", index, "connection")
+    _check_prims(index, instance, uses[instance.template], schedule)
+
+
+def _check_prims(index: int, instance: Instance, uses: Sequence[_Use], schedule: Schedule) -> None:
+    for use in uses:
+        if not 0 <= use.slot < len(instance.connections):
+            field = f"{use.op}: {use.name} connection"
+            _check_range(use.slot, len(instance.connections), "instance", index, field)
         connection = schedule.connections[instance.connections[use.slot]]
         if (connection.src if use.end == "src" else connection.dst) != instance.rank:
             raise ScheduleError(
-                f"{where}: {use.op}: connection {connection.src} -> {connection.dst} does not"
+                f"instance {index}: {use.op}: connection {connection.src} -> {connection.dst} does not"
                 f" {use.name} at rank {instance.rank}"
             )
         special = connection.kind if connection.kind in ("multimem", "aggregation") else ""
         if use.kind != special:
             raise ScheduleError(
-                f"{where}: {use.op} on a {connection.kind} connection; only multicastStore, reduceLoad"
+                f"instance {index}: {use.op} on a {connection.kind} connection; only multicastStore, reduceLoad"
                 " and reduceLoadStore use multimem connections, and only aggregate uses aggregation"
             )
         if connection.slots < instance.slots_per_slice:
             raise ScheduleError(
-                f"{where}: a slice needs {instance.slots_per_slice} slots, the connection has"
+                f"instance {index}: a slice needs {instance.slots_per_slice} slots, the connection has"
                 f" {connection.slots}"
             )
 
 
 def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
     """Check that at most one instance sends on, and one receives from, each connection."""
-    users: dict[tuple[str, int], int] = {}
+    users = {name: [ABSENT] * len(schedule.connections) for name in ("recv", "send")}
     for index, instance in enumerate(schedule.instances):
         for use in uses[instance.template]:
-            key = (use.name, instance.connections[use.slot])
-            if users.setdefault(key, index) != index:
+            own, connection = users[use.name], instance.connections[use.slot]
+            if own[connection] not in (ABSENT, index):
                 raise ScheduleError(
-                    f"connection {key[1]}: instances {users[key]} and {index} both {use.name};"
+                    f"connection {connection}: instances {own[connection]} and {index} both {use.name};"
                     " give each its own connection"
                 )
+            own[connection] = index
 
 
 def _check_acyclic(schedule: Schedule) -> None:

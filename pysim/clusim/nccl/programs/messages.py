@@ -20,7 +20,7 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator
 from clusim.schedule.builder import Part, Plan, ProgramBuilder
-from clusim.schedule.ir import ABSENT, CollectiveCall, Prim
+from clusim.schedule.ir import ABSENT, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
 __all__ = ["emit_messages", "emit_pattern", "message_parts", "rounds"]
@@ -157,13 +157,20 @@ class _Writer:
         }
         self._lanes: dict[tuple[Any, ...], list[tuple[int, _Message, int]]] = {}
         self._held: set[tuple[int, int]] = set()
+        self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
+
+    def _shape(self, message: _Message) -> tuple[str, Shape]:
+        """Return the protocol of a message and how it is cut, found once for all of one length."""
+        key = (message.length, self.machine[message.src] == self.machine[message.dst])
+        if key not in self._shapes:
+            self._shapes[key] = _shape(self.comm, self.fabric, *key)
+        return self._shapes[key]
 
     def add(self, message: _Message) -> None:
         """Add a message on its channels."""
         number = self.round_of[message.src, message.dst]
         count, size = message_parts(self.comm, message.length)
-        same = self.machine[message.src] == self.machine[message.dst]
-        protocol, shape = _shape(self.comm, self.fabric, message.length, same)
+        protocol, shape = self._shape(message)
         first = _first_channel(self.comm, number)
         for index in range(first, first + count):
             channel = index % self.comm.p2p_channels
@@ -206,26 +213,31 @@ class _Writer:
         blocked: bool,
         works: list[tuple[int, _Message, int]],
     ) -> None:
-        prims: list[Prim] = []
+        prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
         for _, message, pipe in works:
             prims.append(self._prim(message, position, side, len(pipes)))
             if pipe != ABSENT:
                 pipes.append(pipe)
+        size: int = self.plan.size if blocked else 1
+        mode: Mode = "blocked" if blocked else "interleaved"
+        template = self.plan.shared_template(
+            ("messages", side, mode, size, *prims),
+            side,
+            lambda: [Prim(*prim) for prim in prims],
+            size,
+            mode,
+        )
         sm = int((position, part.channel) not in self._held)
         self._held.add((position, part.channel))
-        message = works[0][1]
-        same = self.machine[message.src] == self.machine[message.dst]
-        shape = _shape(self.comm, self.fabric, message.length, same)[1]
+        shape = self._shape(works[0][1])[1]
         self.plan.program(
             position,
             part,
-            prims,
+            template,
             pipes,
             rotation=position,
-            nchunks=self.plan.size if blocked else 1,
-            mode="blocked" if blocked else "interleaved",
-            name=side,
+            mode=mode,
             sm=sm,
             protocol=protocol,
             slices=shape.slices,
@@ -233,18 +245,19 @@ class _Writer:
             slice_min=shape.slice_min,
         )
 
-    def _prim(self, message: _Message, position: int, side: str, slot: int) -> Prim:
+    def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
+        """Return the primitive of a message as its first fields: op, recv, send, base, coef."""
         size = self.plan.size
         base = (message.block - position) % size if message.blocked else 0
         coef = int(message.blocked)
         if message.src == message.dst:
-            return Prim("copy", base=base, coef=coef)
+            return ("copy", ABSENT, ABSENT, base, coef)
         if side == "send":
-            return Prim("send", send=slot, base=base, coef=coef)
+            return ("send", ABSENT, slot, base, coef)
         if message.land == message.block:
-            return Prim("recv", recv=slot, base=base, coef=coef)
+            return ("recv", slot, ABSENT, base, coef)
         land = (message.land - position) % size
-        return Prim("recv", recv=slot, base=base, coef=coef, dst_base=land, dst_coef=coef)
+        return ("recv", slot, ABSENT, base, coef, 0, 1, False, "input", "output", land, coef)
 
 
 def _pattern(

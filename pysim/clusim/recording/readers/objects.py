@@ -16,8 +16,8 @@ _NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
 _END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
 _DECODER = json.JSONDecoder()
 
-_WINDOW = 1 << 16
-"""Characters among which an object is looked for first."""
+_WINDOWS = (1 << 10, 1 << 16)
+"""Characters among which an object is looked for, before it is in all that follows: most are short."""
 
 _MARGIN = 32
 """An error so near to the end of these may come of the end."""
@@ -59,19 +59,20 @@ def objects(
 def _decoded(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
     """Return the whole object that begins at a position, and where it ends; the position itself if there is none.
 
-    Most objects are short. An error would count the lines of all the text in front of it, so that many broken objects
-    of a long file would take the square of their number.
+    Windows are copied, as an error would count the lines of all the text in front of it: many broken objects of a long
+    file would take the square of their number.
     """
-    piece = text[at : at + _WINDOW]
-    try:
-        found, end = _DECODER.raw_decode(piece)
-        return found, at + end
-    except json.JSONDecodeError as error:
-        inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
-        if inside or len(piece) < _WINDOW:
+    for window in _WINDOWS:
+        piece = text[at : at + window]
+        try:
+            found, end = _DECODER.raw_decode(piece)
+            return found, at + end
+        except json.JSONDecodeError as error:
+            inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
+            if inside or len(piece) < window:
+                return None, at
+        except (ValueError, RecursionError):
             return None, at
-    except (ValueError, RecursionError):
-        return None, at
     try:
         found, end = _DECODER.raw_decode(text[at:])
         return found, at + end

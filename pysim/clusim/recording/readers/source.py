@@ -291,6 +291,8 @@ def number(value: Any) -> float | None:
 
 def integer(value: Any, most: int = 1 << 62) -> int | None:
     """Return a whole number from 0 to `most` of a file, None if it is something else; digits in quotes are one."""
+    if type(value) is int:  # no bool
+        return value if 0 <= value <= most else None
     if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
         value = int(value)
     found = number(value)
