@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from clusim.fabric import Fabric
+from clusim.recording.emitter import NcclEmitter
 from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target"]
@@ -80,9 +81,14 @@ def _eight() -> Fabric:
     from clusim.fabric.loading import loads
 
     return loads(
-        "name: eight\nnodes:\n  gpu0..7: {kind: gpu, chip: a100-sxm4}\n  nvs0: {kind: switch, switch: nvswitch2}\n"
+        "name: eight\nnodes:\n  gpu0..7: {kind: gpu, chip: a100-sxm4-80gb}\n  nvs0: {kind: switch, switch: nvswitch2}\n"
         "links:\n  - {from: gpu0..7, to: nvs0, type: nvlink3}\n"
     )
+
+
+@cache
+def _emitter(ranks: int) -> NcclEmitter:
+    return NcclEmitter(_eight(), tuple(range(ranks)))
 
 
 def _log(path: Path) -> object:
@@ -109,16 +115,14 @@ def _whole(path: Path) -> object:
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
         from clusim.recording.readers.detect import kind_of, reader
-        from clusim.recording.schedule import NcclEmitter, to_schedule
+        from clusim.recording.schedule import to_schedule
 
         where = str(path if folder else _only(path))
         kind_of(where)
         recording = reader(kind)(where, **options)
-        fabric = _eight()
-        if recording.num_ranks > fabric.num_ranks:
+        if recording.num_ranks > _eight().num_ranks:
             return recording
-        emitter = NcclEmitter(fabric, tuple(range(recording.num_ranks)))
-        return to_schedule(recording, emitter)
+        return to_schedule(recording, _emitter(recording.num_ranks))
 
     return use
 
