@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.bounded import MOST_RANKS
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.recording.readers.source import natural
 
 __all__ = ["Comm", "Owner", "World", "world_of"]
@@ -92,7 +92,7 @@ def world_of(comms: dict[str, Comm]) -> World:
 
 
 def _shown(owner: Owner) -> str:
-    return f"{owner[0]}:{owner[1]}" if owner[0] else str(owner[1])
+    return one_line(f"{owner[0]}:{owner[1]}" if owner[0] else str(owner[1]))[:80]
 
 
 def _order(gpu: _Gpu) -> tuple[object, ...]:
