@@ -13,12 +13,14 @@ dynamic thresholds, EFA's and Slingshot's own congestion control (credits stand 
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
 __all__ = [
     "NETWORK_FORMATS",
     "NETWORK_LINKS",
     "NETWORK_SWITCHES",
+    "USUAL_LINKS",
+    "USUAL_SWITCHES",
     "pause_headroom_bytes",
 ]
 
@@ -143,7 +145,7 @@ def _roce(gbps: int) -> Preset:
             f"{latency_ns}ns", "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable"
         ),
         "format": published("roce", "RoCEv2 in Ethernet frames"),
-        "buffer": calibrated(
+        "buffer": assumed(
             f"{xoff + step}B",
             f"xoff and headroom: rate x round trip of {_FABRIC_LENGTH_M} m of fibre and two packets ({headroom} B)",
         ),
@@ -151,7 +153,7 @@ def _roce(gbps: int) -> Preset:
             {"xoff": f"{xoff}B", "xon": f"{xoff - 4 * _MTU_BYTES}B"},
             "static threshold of 2 KiB per Gb/s, above what ECN marks; switches use dynamic thresholds",
         ),
-        "ecn": calibrated(
+        "ecn": assumed(
             {"min": f"{gbps * 1000}B", "max": f"{gbps * 4000}B", "probability": 0.2},
             "practice at 400 Gb/s: 400 KB, 1.6 MB, 0.2; scaled with the rate",
         ),
@@ -202,7 +204,7 @@ def _sharp(rate: str, version: str) -> dict[str, Figure]:
             "200ns", "not published; of the order of the port-to-port latency"
         ),
         "reduction_capacity": assumed("1MiB", "not the limit: slots are"),
-        "reduction_rate": calibrated(
+        "reduction_rate": assumed(
             rate, f"{version} streams at line rate: operands of all ports at once"
         ),
         "reduction_slots": assumed(
@@ -287,7 +289,7 @@ NETWORK_SWITCHES: dict[str, Preset] = {
     },
     "rosetta": _switch(
         published(64, "Rosetta: 64 ports 200 Gb/s"),
-        measured("350ns", "De Sensi et al., SC20: 300 to 400 ns, mean 350"),
+        calibrated("350ns", "De Sensi et al., SC20: 300 to 400 ns, mean 350"),
     ),
     "rosetta2": _switch(
         published(64, "Slingshot 400: 64 ports 400 Gb/s"),
@@ -303,3 +305,25 @@ NETWORK_SWITCHES: dict[str, Preset] = {
     },
 }
 """Switches by name."""
+
+USUAL_LINKS: dict[str, dict[int, str]] = {
+    "ib": {56: "ib-fdr", 100: "ib-edr", 200: "ib-hdr", 400: "ib-ndr", 800: "ib-xdr"},
+    "roce": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100, 200, 400, 800)},
+    "efa": {rate: f"efa-{rate}" for rate in (25, 50, 100, 200, 400)},
+    "slingshot": {rate: f"slingshot-{rate}" for rate in (100, 200, 400)},
+    "tcp": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100)},
+}
+"""Links by kind of network and rate [Gb/s]."""
+
+USUAL_SWITCHES = {
+    "ib-fdr": "switchx2",
+    "ib-edr": "switch-ib2",
+    "ib-hdr": "quantum",
+    "ib-ndr": "quantum2",
+    "ib-xdr": "quantum-x800",
+    "efa": "efa-fabric",
+    "slingshot": "rosetta",
+    "roce": "ethernet",
+    "tcp": "ethernet",
+}
+"""Switch that a link, or a kind of network, usually leads to."""

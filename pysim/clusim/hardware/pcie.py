@@ -26,6 +26,7 @@ __all__ = [
     "PCIE_FORMATS",
     "PCIE_LINKS",
     "PCIE_SWITCHES",
+    "PCIE_SWITCH_IDS",
     "PCIE_WEIGHT",
     "lane_MBps",
     "x16_rate",
@@ -143,9 +144,8 @@ def _flits(mps: int) -> Preset:
 
 
 def _payload(mps: int) -> Figure:
-    return Figure(
+    return assumed(
         {"sm": f"{mps}B", "ce": f"{mps}B", "nic": "4096B"},
-        "calibrated",
         "SMs and copy engines make packets of the MPS; an adapter's packets are cut by `limit` on these wires",
     )
 
@@ -256,3 +256,14 @@ PCIE_SWITCHES: dict[str, Preset] = {
     },
 }
 """PCIe switches by name."""
+
+PCIE_SWITCH_IDS = {
+    (0x1000, 0xC010): "pex88096",
+    (0x1000, 0xC030): "pex89144",
+    (0x10B5, 0x8747): "plx-pex8747",
+    (0x10B5, 0x8764): "plx-pex8764",
+    (0x10B5, 0x8796): "plx-pex8796",
+    (0x10B5, 0x9797): "plx-pex9797",
+    (0x15B3, 0x197C): "cx8-switch",
+}
+"""PCIe switches by PCI vendor and device number."""

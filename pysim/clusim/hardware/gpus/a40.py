@@ -1,0 +1,37 @@
+"""NVIDIA A40."""
+
+from __future__ import annotations
+
+from clusim.hardware.architectures.ampere import ARCHITECTURE
+from clusim.hardware.figures import assumed, published
+from clusim.hardware.gpu import CUDA, L2_SMALL, PEERS, Gpu, common, flops, pcie_rate, traffic, units
+
+SHEET = "A40, NVIDIA data sheet"
+
+GPU = Gpu(
+    name="a40",
+    architecture=ARCHITECTURE,
+    form="card",
+    model="A40",
+    products=("NVIDIA A40",),
+    pci_ids=((0x10DE, 0x2235),),
+    link="nvlink3-bridge",
+    figures={
+        "compute_capability": published(8.6, CUDA),
+        **units(84, SHEET),
+        "memory": published("48GiB", SHEET),
+        "memory_rate": published("696 GB/s", f"{SHEET}: GDDR6"),
+        "memory_efficiency": assumed(
+            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
+        ),
+        **traffic(1.32, L2_SMALL),
+        "peak_flops": flops(SHEET, f32=37.4, f16=149.7, bf16=149.7),
+        "gemm_fraction": assumed(
+            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
+        ),
+        "links": published(4, "4 NVLink links on a bridge, 56.25 GB/s per direction"),
+        "peer_access": PEERS,
+        "pcie_rate": pcie_rate(4),
+        **common(),
+    },
+)

@@ -1,0 +1,33 @@
+"""NVIDIA Tesla P100 on a PCIe card."""
+
+from __future__ import annotations
+
+from clusim.hardware.figures import assumed, published
+from clusim.hardware.gpu import common, flops, units
+from clusim.hardware.gpus.p100_sxm2 import GPU as BASE
+
+SHEET = "Tesla P100 PCIe 16GB, NVIDIA data sheet"
+
+GPU = BASE.variant(
+    "p100-pcie",
+    form="card",
+    products=("Tesla P100-PCIE-16GB", "Tesla P100-PCIE-12GB"),
+    pci_ids=((0x10DE, 0x15F7), (0x10DE, 0x15F8)),
+    stands_for=("card:1", "card:2"),
+    link="",
+    cube_mesh="",
+    figures={
+        **units(56, SHEET),
+        "memory": published("16GiB", SHEET),
+        "memory_rate": published("732 GB/s", f"{SHEET}: 4 stacks HBM2"),
+        "memory_efficiency": assumed(
+            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
+        ),
+        "peak_flops": flops(SHEET, f32=9.3, f16=18.7),
+        "gemm_fraction": assumed(
+            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
+        ),
+        "links": published(0, "no NVLink"),
+        **common(linked=False),
+    },
+)
