@@ -1,14 +1,14 @@
 """Hardware as data: one object per GPU, processor and adapter; every figure with unit, mark and source.
 
-GPUs lie in `gpus`, what their architectures have alike in `architectures`, CPUs in `processors`, NICs in `adapters`:
-modules there are found, not listed (`registry`). Links, packet formats and switches are tables by name.
+GPUs lie in `gpus`, what their architectures have alike in `architectures`, CPUs in `processors`, NICs in `adapters`,
+switches in `switchgear`: modules there are found, not listed (`registry`). Links and packet formats are tables by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.hardware import adapters, compute, processors
+from clusim.hardware import adapters, compute, processors, switchgear
 from clusim.hardware.architecture import Architecture
 from clusim.hardware.catalog import (
     FAMILIES,
@@ -27,13 +27,13 @@ from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_ma
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.hosts import HOST
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, nccl_link_GBps
-from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS, NETWORK_SWITCHES
+from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
 from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
-from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS, PCIE_SWITCHES
+from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
 from clusim.hardware.registry import objects_of
-from clusim.hardware.switches import NVSWITCHES
+from clusim.hardware.switch import Switch
 
 __all__ = [
     "ADAPTERS",
@@ -41,6 +41,7 @@ __all__ = [
     "ARCHITECTURES",
     "CHIPS",
     "CPUS",
+    "CROSSBARS",
     "CTA_SKEW",
     "FAMILIES",
     "FORMATS",
@@ -51,9 +52,11 @@ __all__ = [
     "MEMORY",
     "NICS",
     "P2P",
+    "PCIE_SWITCH_IDS",
     "PROCESSORS",
     "RATE_CONTROLS",
     "SWITCHES",
+    "USUAL_SWITCHES",
     "WINDOW",
     "Architecture",
     "Cpu",
@@ -64,6 +67,7 @@ __all__ = [
     "Nic",
     "Pci",
     "Preset",
+    "Switch",
     "Value",
     "all_figures",
     "count_marks",
@@ -88,6 +92,17 @@ HOST_COSTS: dict[str, HostCosts] = {
 
 ADAPTERS: dict[str, Nic] = {item.name: item for _, item in objects_of(adapters, Nic, "NICS")}
 """Network adapters by name."""
+
+CROSSBARS: dict[str, Switch] = {
+    item.name: item for _, item in objects_of(switchgear, Switch, "SWITCHES")
+}
+"""Switches by name, without root complexes."""
+
+PCIE_SWITCH_IDS = {identity: item.name for item in CROSSBARS.values() for identity in item.pci_ids}
+"""PCIe switches by PCI vendor and device number."""
+
+USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
+"""Switch that a link, or a kind of network, usually leads to."""
 
 ADAPTER_IDS: dict[tuple[int, int], Pci] = {
     (item.vendor, item.device): item for _, item in objects_of(adapters, Pci, "PCI_IDS")
@@ -128,10 +143,8 @@ LINKS: dict[str, Preset] = {
 """Link types by name."""
 
 SWITCHES: dict[str, Preset] = {
-    **NVSWITCHES,
-    **PCIE_SWITCHES,
+    **{name: item.figures for name, item in CROSSBARS.items()},
     **{name: item.figures for name, item in PROCESSORS.items()},
-    **NETWORK_SWITCHES,
 }
 """Switch chips, PCIe switches and root complexes by name."""
 
@@ -139,12 +152,12 @@ SWITCHES: dict[str, Preset] = {
 def all_figures() -> list[Figure]:
     """Return every figure of every object and table, as often as it is used."""
     found: list[Figure] = []
-    objects: tuple[Mapping[str, Gpu | Architecture | Cpu | HostCosts | Nic], ...]
-    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, ADAPTERS)
+    objects: tuple[Mapping[str, Gpu | Architecture | Cpu | HostCosts | Nic | Switch], ...]
+    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, ADAPTERS, CROSSBARS)
     for table in objects:
         for item in table.values():
             found += item.all_figures()
-    tables = (FORMATS, LINKS, NVSWITCHES, PCIE_SWITCHES, NETWORK_SWITCHES, RATE_CONTROLS, MEMORY)
+    tables = (FORMATS, LINKS, RATE_CONTROLS, MEMORY)
     for presets in tables:
         found += [figure for preset in presets.values() for figure in preset.values()]
     found += HOST.values()

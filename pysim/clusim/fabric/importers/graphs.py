@@ -144,8 +144,8 @@ class _Reader:
         words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
         for word in words:
             found = _kind_of(word)
-            if found:
-                return found
+            if found is not None:
+                return found.name
         found = _kind_of(label)
         if found:
             self.draft.assume(
@@ -182,8 +182,8 @@ class _Reader:
     def _chip(self, attributes: Attributes, name: str) -> str:
         for key in ("chip", "model", "gpu", "gpu_type", "gpu_model", "product"):
             found = gpu_by_product(str(attributes[key])) if key in attributes else None
-            if found:
-                return found
+            if found is not None:
+                return found.name
         if self.chip:
             return named_chip(self.draft, self.chip)
         hint = gpu_by_words(self.draft.name)

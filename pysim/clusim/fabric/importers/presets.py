@@ -11,9 +11,19 @@ from clusim.fabric.importers.common import Draft, fail, printable
 from clusim.fabric.importers.devices import nic_model
 from clusim.fabric.importers.machine import Device, Net
 from clusim.fabric.problems import did_you_mean
-from clusim.hardware import ADAPTERS, GPUS, LINKS, Cpu, Gpu, gpu, gpu_by_product, stand_in
-from clusim.hardware.networks import USUAL_LINKS, USUAL_SWITCHES
-from clusim.hardware.pcie import PCIE_SWITCH_IDS
+from clusim.hardware import (
+    ADAPTERS,
+    GPUS,
+    LINKS,
+    PCIE_SWITCH_IDS,
+    USUAL_SWITCHES,
+    Cpu,
+    Gpu,
+    gpu,
+    gpu_by_product,
+    stand_in,
+)
+from clusim.hardware.networks import USUAL_LINKS
 
 __all__ = [
     "Adapter",

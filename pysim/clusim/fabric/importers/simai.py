@@ -288,7 +288,7 @@ class _Servers:
             cpu = f"{prefix}cpu0"
             if zone not in hosts:
                 hosts.add(zone)
-                self.draft.node(cpu, "switch", switch=HOST.root, **keys)
+                self.draft.node(cpu, "switch", switch=HOST.name, **keys)
                 memory = self.draft.node(f"{prefix}mem0", "memory", chip=HOST.memory, **keys)
                 self.draft.link(cpu, memory, type=f"dram-{HOST.memory}")
             switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
