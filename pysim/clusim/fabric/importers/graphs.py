@@ -144,8 +144,8 @@ class _Reader:
         words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
         for word in words:
             found = _kind_of(word)
-            if found is not None:
-                return found.name
+            if found:
+                return found
         found = _kind_of(label)
         if found:
             self.draft.assume(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, GEMM, flops, units
 from clusim.hardware.gpus.a100_sxm4_80gb import GPU as BASE
 
 SHEET = "A100 PCIe 40GB, NVIDIA data sheet"
@@ -21,13 +21,9 @@ GPU = BASE.variant(
         **units(108, SHEET),
         "memory": published("40GiB", SHEET),
         "memory_rate": published("1555 GB/s", f"{SHEET}: 5 stacks HBM2"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(12, "12 NVLink 3 links on three bridges to one other card"),
     },
 )

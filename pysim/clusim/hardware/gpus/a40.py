@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.ampere import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, L2_SMALL, PEERS, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    CUDA,
+    GEMM,
+    L2_SMALL,
+    PEERS,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "A40, NVIDIA data sheet"
 
@@ -21,14 +33,10 @@ GPU = Gpu(
         **units(84, SHEET),
         "memory": published("48GiB", SHEET),
         "memory_rate": published("696 GB/s", f"{SHEET}: GDDR6"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=37.4, f16=149.7, bf16=149.7),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(4, "4 NVLink links on a bridge, 56.25 GB/s per direction"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(4),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, GEMM, flops, units
 from clusim.hardware.gpus.h100_sxm5 import GPU as BASE
 
 SHEET = "H100 NVL, NVIDIA data sheet"
@@ -18,13 +18,9 @@ GPU = BASE.variant(
         **units(132, SHEET),
         "memory": published("94GB", SHEET),
         "memory_rate": published("3938 GB/s", f"{SHEET}: 6 stacks HBM3"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=60, f16=835, bf16=835, f8=1671),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(12, "12 NVLink 4 links on three bridges to one other card"),
     },
 )

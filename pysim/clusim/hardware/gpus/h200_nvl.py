@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import units
+from clusim.hardware.gpu import COPIES, GEMM, units
 from clusim.hardware.gpus.h200_sxm5 import GPU as BASE
 
 SHEET = "nvidia-smi (143,771 MiB, 9.0); 4.8 TB/s as H200 SXM with the same stacks"
@@ -20,16 +20,12 @@ GPU = BASE.variant(
         **units(132, SHEET),
         "memory": published("143771MiB", SHEET),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": assumed(
             {"f32": 60e12, "f16": 835e12, "bf16": 835e12, "f8": 1671e12},
             "as H100 NVL; a user reports 836 TFLOP/s of large products, so the peak may be higher",
         ),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": assumed(18, "900 GB/s over bridges to one or three others are said of it"),
     },
 )

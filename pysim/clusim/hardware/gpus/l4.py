@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.ada import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, L2_HOLDS, PEERS, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    CUDA,
+    GEMM,
+    L2_HOLDS,
+    PEERS,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "L4, NVIDIA data sheet"
 
@@ -20,14 +32,10 @@ GPU = Gpu(
         **units(58, SHEET),
         "memory": published("24GiB", SHEET),
         "memory_rate": published("300 GB/s", f"{SHEET}: GDDR6"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=30.3, f16=121, bf16=121),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(0, "no NVLink"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(4),

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.ada import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, L2_HOLDS, PEERS, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    CUDA,
+    GEMM,
+    L2_HOLDS,
+    PEERS,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "data sheet of L40 and L40S (181.05 dense, 362.1 sparse)"
 
@@ -21,14 +33,10 @@ GPU = Gpu(
         **units(142, SHEET),
         "memory": published("48GiB", SHEET),
         "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=90.5, f16=181, bf16=181, f8=362),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(0, "no NVLink; PCIe Gen4 x16 is its only interface"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(4),

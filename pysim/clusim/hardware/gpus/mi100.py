@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.cdna import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import L2_SMALL, STAND_IN, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    GEMM,
+    L2_SMALL,
+    STAND_IN,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "Instinct MI100, AMD data sheet"
 
@@ -24,14 +35,10 @@ GPU = Gpu(
         **units(120, SHEET),
         "memory": published("32GiB", SHEET),
         "memory_rate": published("1229 GB/s", f"{SHEET}: 4 stacks HBM2"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=23.1, f16=184.6, bf16=92.3),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(3, "3 Infinity Fabric links"),
         "peer_access": published(True, "ROCm: peer access over PCIe and xGMI"),
         "pcie_rate": pcie_rate(4),

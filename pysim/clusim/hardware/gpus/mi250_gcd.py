@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.cdna import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import L2_SMALL, STAND_IN, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    GEMM,
+    L2_SMALL,
+    STAND_IN,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = (
     "half of AMD's table of 2022-03 (AnandTech 17326); MI250 microarchitecture (rocm.docs.amd.com)"
@@ -26,14 +37,10 @@ GPU = Gpu(
         **units(104, SHEET),
         "memory": published("64GiB", SHEET),
         "memory_rate": published("1638 GB/s", f"{SHEET}: HBM2e, 4096 bit at 3.2 Gb/s"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=22.6, f16=181, bf16=181),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(
             7, "6 Infinity Fabric links of the package, 3 for each die, and four inside it"
         ),

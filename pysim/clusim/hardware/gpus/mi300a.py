@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.gpu import COPIES, flops, units
 from clusim.hardware.gpus.mi300x import GPU as BASE
 
 SHEET = (
@@ -23,9 +23,7 @@ GPU = BASE.variant(
         **units(228, SHEET),
         "memory": published("128GiB", SHEET),
         "memory_rate": published("5300 GB/s", f"{SHEET}: 8 stacks HBM3"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=122.6, f16=980.6, bf16=980.6, f8=1961.2),
         "links": assumed(
             6, "four fully connected APUs of a node (arXiv 2508.11298), two links to each other one"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.hardware.architectures.cdna import ARCHITECTURE
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import STAND_IN, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.gpu import GEMM, STAND_IN, Gpu, common, flops, pcie_rate, traffic, units
 
 SHEET = "Instinct MI300X, AMD data sheet; VRAM in GiB: AMD GPU specifications (rocm.docs.amd.com)"
 
@@ -31,9 +31,7 @@ GPU = Gpu(
         ),
         **traffic(0.57, "the FIFO slices under way stay in the 256 MB Infinity Cache"),
         "peak_flops": flops(SHEET, f32=163.4, f16=1307.4, bf16=1307.4, f8=2614.9),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(7, "7 Infinity Fabric links to the other GPUs of the board"),
         "peer_access": published(True, "ROCm: peer access over PCIe and xGMI"),
         "pcie_rate": pcie_rate(5),

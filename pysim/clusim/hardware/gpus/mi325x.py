@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, flops, units
 from clusim.hardware.gpus.mi300x import GPU as BASE
 
 SHEET = "Instinct MI325X, AMD data sheet; VRAM in GiB: AMD GPU specifications (rocm.docs.amd.com)"
@@ -17,9 +17,7 @@ GPU = BASE.variant(
         **units(304, SHEET),
         "memory": published("256GiB", SHEET),
         "memory_rate": published("6000 GB/s", f"{SHEET}: 8 stacks HBM3e"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=163.4, f16=1307.4, bf16=1307.4, f8=2614.9),
     },
 )

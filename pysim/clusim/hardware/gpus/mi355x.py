@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, flops, units
 from clusim.hardware.gpus.mi300x import GPU as BASE
 
 SHEET = "Instinct MI355X, AMD data sheet; VRAM in GiB: AMD GPU specifications (rocm.docs.amd.com)"
@@ -20,9 +20,7 @@ GPU = BASE.variant(
         **units(256, SHEET),
         "memory": published("288GiB", SHEET),
         "memory_rate": published("8000 GB/s", f"{SHEET}: 8 stacks HBM3e"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=157.3, f16=2500, bf16=2500, f8=5000),
     },
 )

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.cdna import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import L2_SMALL, STAND_IN, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    GEMM,
+    L2_SMALL,
+    STAND_IN,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "Instinct MI50, AMD data sheet"
 
@@ -23,14 +34,10 @@ GPU = Gpu(
         **units(60, SHEET),
         "memory": published("16GiB", SHEET),
         "memory_rate": published("1024 GB/s", f"{SHEET}: 4 stacks HBM2"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=13.3, f16=26.5),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(2, "2 Infinity Fabric links"),
         "peer_access": published(True, "ROCm: peer access over PCIe and xGMI"),
         "pcie_rate": pcie_rate(4),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import common, flops, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, GEMM, common, flops, units
 from clusim.hardware.gpus.p100_sxm2 import GPU as BASE
 
 SHEET = "Tesla P100 PCIe 16GB, NVIDIA data sheet"
@@ -20,13 +20,9 @@ GPU = BASE.variant(
         **units(56, SHEET),
         "memory": published("16GiB", SHEET),
         "memory_rate": published("732 GB/s", f"{SHEET}: 4 stacks HBM2"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=9.3, f16=18.7),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(0, "no NVLink"),
         **common(linked=False),
     },

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.volta import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
+from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
+    COPIES,
     CUDA,
+    GEMM,
     L2_SMALL,
     NO_PEERS,
     Gpu,
@@ -35,14 +37,10 @@ GPU = Gpu(
         **units(68, SHEET),
         "memory": published("11GiB", SHEET),
         "memory_rate": published("616 GB/s", f"{SHEET}: GDDR6, 352 bit"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=13.4, f16=53.8),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(2, "2 NVLink 2 links on a bridge (Tom's Hardware, Turing explored)"),
         "peer_access": NO_PEERS,
         "pcie_rate": pcie_rate(3),

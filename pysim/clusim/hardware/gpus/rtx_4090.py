@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.ada import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
+from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
+    COPIES,
     CUDA,
+    GEMM,
     L2_HOLDS,
     NO_PEERS,
     Gpu,
@@ -32,14 +34,10 @@ GPU = Gpu(
         **units(128, SHEET),
         "memory": published("24GiB", SHEET),
         "memory_rate": published("1008 GB/s", f"{SHEET}: GDDR6X"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=82.6, f16=165.2, bf16=165.2, f8=330.3),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(0, "no NVLink"),
         "peer_access": NO_PEERS,
         "pcie_rate": pcie_rate(4),

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.volta import ARCHITECTURE
-from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, L2_SMALL, PEERS, Gpu, common, flops, pcie_rate, traffic, units
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import (
+    COPIES,
+    CUDA,
+    GEMM,
+    L2_SMALL,
+    PEERS,
+    Gpu,
+    common,
+    flops,
+    pcie_rate,
+    traffic,
+    units,
+)
 
 SHEET = "T4, NVIDIA data sheet"
 
@@ -22,14 +34,10 @@ GPU = Gpu(
         **units(40, SHEET),
         "memory": published("16GiB", SHEET),
         "memory_rate": published("320 GB/s", f"{SHEET}: GDDR6"),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),
         "peak_flops": flops(SHEET, f32=8.1, f16=65),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(0, "no NVLink"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(3),

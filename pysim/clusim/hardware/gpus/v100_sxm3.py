@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import units
+from clusim.hardware.gpu import COPIES, GEMM, units
 from clusim.hardware.gpus.v100_sxm2 import GPU as BASE
 
 SHEET = "nvidia-smi of a DGX-2 (32,768 MiB, 7.0); the GV100 of all V100"
@@ -23,16 +23,12 @@ GPU = BASE.variant(
         "memory_rate": assumed(
             "900 GB/s", "as V100 SXM2; no data sheet of the SXM3 module is public"
         ),
-        "memory_efficiency": assumed(
-            0.88, "copies reach 85 to 92% of the peak on cards that were measured"
-        ),
+        "memory_efficiency": COPIES,
         "peak_flops": assumed(
             {"f32": 15.7e12, "f16": 125e12},
             "as V100 SXM2; NVIDIA gives 2 PFLOP/s for the 16 of a DGX-2, 125 TFLOP/s each",
         ),
-        "gemm_fraction": assumed(
-            0.8, "between the A100 (0.87) and B200 (0.78), which were measured"
-        ),
+        "gemm_fraction": GEMM,
         "links": published(
             6, "6 NVLink 2 links, one to each of the six NVSwitches of a DGX-2 board"
         ),
