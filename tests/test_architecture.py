@@ -18,8 +18,8 @@ CLI = ROOT / "cli" / "clusim_cli"
 FRONT = [
     {"errors", "version", "ranges"},
     {"units", "resources", "files", "bounded"},
-    {"outcome", "image", "logs"},
     {"hardware"},
+    {"outcome", "image", "logs"},
     {"fabric"},
     {"schedule"},
     {"collectives"},

@@ -6,6 +6,8 @@ traceback. An error of another type that leaves the library is a bug of ours.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 __all__ = [
@@ -20,12 +22,33 @@ __all__ = [
     "TraceError",
     "UnitError",
     "one_line",
+    "suggest",
 ]
 
 
 def one_line(text: str) -> str:
     """Return foreign text as one line: what does not print is a question mark."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest known word, otherwise the words there are.
+
+    `synonyms` maps words that people write to known ones. Of names that begin with the word the first known is meant.
+    """
+    words = list(dict.fromkeys(known))
+    meant = {name: name for name in words}
+    meant |= {
+        name: key for name, key in (synonyms or {}).items() if key in meant and name not in meant
+    }
+    near = [name for name in meant if name.startswith(f"{word}-")][:1]
+    near = near or difflib.get_close_matches(word, meant, 1, 0.6)
+    if near:
+        return f"; did you mean {meant[near[0]]!r}?"
+    if not words:
+        return ""
+    shown = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")
+    return f"; there are {shown}"
 
 
 class ClusimError(Exception):

@@ -16,6 +16,7 @@ from clusim.hardware import (
     CHIPS,
     FORMATS,
     LINKS,
+    MARKS,
     NICS,
     RATE_CONTROLS,
     SWITCHES,
@@ -266,7 +267,7 @@ def test_every_figure_has_a_source() -> None:
     for table in tables:
         for name, preset in table.items():
             for key, figure in preset.items():
-                assert figure.mark in ("published", "measured", "calibrated"), (name, key)
+                assert figure.mark in MARKS, (name, key)
                 assert len(figure.source) > 8, (name, key)
 
 
@@ -288,6 +289,8 @@ def test_description_names_figures_with_their_sources(name: str) -> None:
     assert max(map(len, describe(machine, sources=False).splitlines())) < 240
 
 
-def test_unknown_preset_lists_the_known() -> None:
-    with pytest.raises(InputError, match="unknown; the presets are p100"):
-        hardware.lookup(CHIPS, "chip", "h1000")
+def test_an_unknown_gpu_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="no GPU is called 'h100'; did you mean 'h100-sxm5'"):
+        hardware.gpu("h100")
+    with pytest.raises(InputError, match="no GPU is called 'h100-sxm'; did you mean 'h100-sxm5'"):
+        hardware.gpu("h100-sxm")

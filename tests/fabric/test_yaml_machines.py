@@ -123,7 +123,7 @@ GOLDEN = [
     ),
     (
         replaced("  sw:", "  n: {kind: nic}\n  sw:"),
-        "4:6: nodes.n: 'nic' is missing; the presets are cx3-fdr, cx4-edr",
+        "4:6: nodes.n: 'nic' is missing; the presets are bf3, bf3-ndr",
     ),
     (
         replaced("  sw:", "  n: {kind: nic, nic: cx7-ndr, chip: gb200}\n  sw:"),

@@ -10,16 +10,12 @@ import pytest
 from clusim import fabric, resources
 from clusim.errors import ClusimError, TopologyError
 from clusim.fabric import loads, to_yaml
-from clusim.fabric.importers.devices import CHIPS as IMPORTED
-from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, MEMORY, launch
-from clusim.hardware.cpus import ROOTS
+from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, FAMILIES, GPUS, PROCESSORS
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccltests.launch import Launch, host_of, overhead_ps
 from clusim.units import parse_time
 from clusim.workload.kernels import PRECISIONS, chip_of
-
-GPUS = [name for name in CHIPS if name not in MEMORY and name != "host"]
 
 
 def text_of(name: str) -> str:
@@ -48,12 +44,7 @@ def test_every_chip_has_the_figures_that_used_to_be_guessed(name: str) -> None:
     assert preset["architecture"].value in ARCHITECTURES
     for key in ("compute_capability", "peer_access", "memory", "gemm_fraction"):
         assert preset[key].source
-    for table in (launch.KERNEL_OVERHEAD, launch.GRAPH_NODE, launch.STREAM_LAUNCH):
-        assert preset["architecture"].value in table
-
-
-def test_every_chip_importers_know_is_a_preset() -> None:
-    assert set(IMPORTED) <= set(GPUS)
+    assert preset["architecture"].value in FAMILIES
 
 
 @pytest.mark.parametrize(
@@ -157,7 +148,7 @@ def test_a_root_complex_of_ones_own_name_is_still_the_processor_of_its_base() ->
     own = text.replace("switch: epyc-rome", "switch: my-root")
     own += "\nswitches: {my-root: {base: epyc-rome}}\n"
     assert communicator(loads(own)).systems[0].cpu == communicator(loads(text)).systems[0].cpu
-    assert {str(root["cpu"].value) for root in ROOTS.values()} == set(CPUS)
+    assert {str(cpu.figures["cpu"].value) for cpu in PROCESSORS.values()} == set(CPUS)
 
 
 def test_an_unknown_processor_is_said() -> None:
@@ -195,7 +186,7 @@ def test_a_machine_written_out_in_full_is_planned_alike() -> None:
 def test_launching_on_mi300x_costs_what_cdna_does() -> None:
     host = host_of(communicator(fabric.load("mi300x")))
     assert host.architecture == "cdna"
-    cost = parse_time(str(launch.KERNEL_OVERHEAD["cdna"].value))
+    cost = parse_time(str(FAMILIES["cdna"].kernel_overhead.value))
     assert overhead_ps(host, Launch()) == cost == 12_000_000
 
 

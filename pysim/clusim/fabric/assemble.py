@@ -253,7 +253,7 @@ def _switch(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
 
 def _nic(state: Catalogue, spec: NodeSpec, path: Path) -> Node:
     if spec.nic is None:
-        state.problems.add(path, f"'nic' is missing; the presets are {', '.join(NICS)}")
+        state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
         return Node("", "nic", tier="nic")
     found = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
     node = make_nic("", found, tier=spec.tier or "")

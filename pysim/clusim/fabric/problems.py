@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusim.errors import TopologyError, one_line
+from clusim.errors import TopologyError, one_line, suggest
 
 if TYPE_CHECKING:
     from clusim.fabric.yamltext import Document
@@ -31,17 +30,7 @@ MOST = 20
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known word, otherwise the words there are."""
-    words = list(dict.fromkeys(known))
-    meant = {name: name for name in words}
-    meant |= {name: key for name, key in SYNONYMS.items() if key in meant and name not in meant}
-    near = [name for name in meant if name.startswith(f"{word}-")][:1]
-    near = near or difflib.get_close_matches(word, meant, 1, 0.6)
-    if near:
-        return f"; did you mean {meant[near[0]]!r}?"
-    if not words:
-        return ""
-    shown = ", ".join(words[:12]) + (", ..." if len(words) > 12 else "")
-    return f"; there are {shown}"
+    return suggest(word, known, SYNONYMS)
 
 
 def dotted(path: Path) -> str:

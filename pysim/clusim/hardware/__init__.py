@@ -1,41 +1,134 @@
-"""Hardware as data: every figure with its unit, how it is known, and its source."""
+"""Hardware as data: one object per GPU, processor and adapter; every figure with unit, mark and source.
+
+GPUs lie in `gpus`, what their architectures have alike in `architectures`, CPUs in `processors`, NICs in `adapters`,
+switches in `switchgear`: modules there are found, not listed (`registry`). Links and packet formats are tables by name.
+"""
 
 from __future__ import annotations
 
-from clusim.hardware.cards import CARDS
-from clusim.hardware.chips import CHIPS as _SERVER_CHIPS
-from clusim.hardware.cpus import CPUS, ROOTS
-from clusim.hardware.figures import Figure, Mark, Preset, Value, lookup
-from clusim.hardware.links import GPU_FORMATS, GPU_LINKS
-from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS, NETWORK_SWITCHES
-from clusim.hardware.nics import NICS, RATE_CONTROLS
+from collections.abc import Mapping
+
+from clusim.hardware import adapters, compute, processors, switchgear
+from clusim.hardware.architecture import Architecture
+from clusim.hardware.catalog import (
+    FAMILIES,
+    GPUS,
+    gpu,
+    gpu_by_capability,
+    gpu_by_gfx,
+    gpu_by_pci,
+    gpu_by_product,
+    gpu_by_words,
+    stand_in,
+    standing,
+)
+from clusim.hardware.cpu import Cpu, HostCosts
+from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
+from clusim.hardware.gpu import Gpu
+from clusim.hardware.hosts import HOST
+from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, nccl_link_GBps
+from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
+from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
-from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS, PCIE_SWITCHES
-from clusim.hardware.protocols import ARCHITECTURES, CTA_SKEW, P2P, WINDOW
-from clusim.hardware.switches import NVSWITCHES
+from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
+from clusim.hardware.protocols import CTA_SKEW, WINDOW
+from clusim.hardware.registry import objects_of
+from clusim.hardware.switch import Switch
 
 __all__ = [
+    "ADAPTERS",
+    "ADAPTER_IDS",
     "ARCHITECTURES",
     "CHIPS",
     "CPUS",
+    "CROSSBARS",
     "CTA_SKEW",
+    "FAMILIES",
     "FORMATS",
+    "GPUS",
+    "HOST_COSTS",
     "LINKS",
+    "MARKS",
     "MEMORY",
     "NICS",
     "P2P",
+    "PCIE_SWITCH_IDS",
+    "PROCESSORS",
     "RATE_CONTROLS",
     "SWITCHES",
+    "USUAL_SWITCHES",
     "WINDOW",
+    "Architecture",
+    "Cpu",
     "Figure",
+    "Gpu",
+    "HostCosts",
     "Mark",
+    "Nic",
+    "Pci",
     "Preset",
+    "Switch",
     "Value",
-    "lookup",
+    "all_figures",
+    "count_marks",
+    "gpu",
+    "gpu_by_capability",
+    "gpu_by_gfx",
+    "gpu_by_pci",
+    "gpu_by_product",
+    "gpu_by_words",
+    "nccl_link_GBps",
+    "stand_in",
+    "standing",
 ]
 
-CHIPS: dict[str, Preset] = {**_SERVER_CHIPS, **CARDS, **MEMORY}
-"""GPUs, hosts and DRAM by name."""
+PROCESSORS: dict[str, Cpu] = {item.name: item for _, item in objects_of(processors, Cpu, "CPUS")}
+"""Processors by the name of their root complex."""
+
+HOST_COSTS: dict[str, HostCosts] = {
+    item.vendor: item for _, item in objects_of(processors, HostCosts, "HOST")
+}
+"""What hosts pay for launching, by vendor of their processors."""
+
+ADAPTERS: dict[str, Nic] = {item.name: item for _, item in objects_of(adapters, Nic, "NICS")}
+"""Network adapters by name."""
+
+CROSSBARS: dict[str, Switch] = {
+    item.name: item for _, item in objects_of(switchgear, Switch, "SWITCHES")
+}
+"""Switches by name, without root complexes."""
+
+PCIE_SWITCH_IDS = {identity: item.name for item in CROSSBARS.values() for identity in item.pci_ids}
+"""PCIe switches by PCI vendor and device number."""
+
+USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
+"""Switch that a link, or a kind of network, usually leads to."""
+
+ADAPTER_IDS: dict[tuple[int, int], Pci] = {
+    (item.vendor, item.device): item for _, item in objects_of(adapters, Pci, "PCI_IDS")
+}
+"""What PCI vendor and device numbers of adapters say."""
+
+CHIPS: dict[str, Preset] = {
+    **{name: item.preset for name, item in GPUS.items()},
+    "host": HOST,
+    **MEMORY,
+}
+"""What a topology file can name as a chip: GPUs, hosts and DRAM."""
+
+ARCHITECTURES = {name: item.protocols for name, item in FAMILIES.items()}
+"""Protocols by architecture and name."""
+
+P2P: dict[str, Figure] = {name: item.p2p for name, item in FAMILIES.items()}
+"""Whether NCCL's point-to-point connections over NVLink pull or push, by architecture."""
+
+CPUS: tuple[str, ...] = tuple(
+    dict.fromkeys(str(item.figures["cpu"].value) for item in PROCESSORS.values())
+)
+"""Processors as NCCL tells them apart: vendor and model."""
+
+NICS: dict[str, Preset] = {name: item.figures for name, item in ADAPTERS.items()}
+"""Figures of adapters by name."""
 
 FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
 """Packet formats by name."""
@@ -49,5 +142,23 @@ LINKS: dict[str, Preset] = {
 }
 """Link types by name."""
 
-SWITCHES: dict[str, Preset] = {**NVSWITCHES, **PCIE_SWITCHES, **ROOTS, **NETWORK_SWITCHES}
+SWITCHES: dict[str, Preset] = {
+    **{name: item.figures for name, item in CROSSBARS.items()},
+    **{name: item.figures for name, item in PROCESSORS.items()},
+}
 """Switch chips, PCIe switches and root complexes by name."""
+
+
+def all_figures() -> list[Figure]:
+    """Return every figure of every object and table, as often as it is used."""
+    found: list[Figure] = []
+    objects: tuple[Mapping[str, Gpu | Architecture | Cpu | HostCosts | Nic | Switch], ...]
+    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, ADAPTERS, CROSSBARS)
+    for table in objects:
+        for item in table.values():
+            found += item.all_figures()
+    tables = (FORMATS, LINKS, RATE_CONTROLS, MEMORY)
+    for presets in tables:
+        found += [figure for preset in presets.values() for figure in preset.values()]
+    found += HOST.values()
+    return [*found, CTA_SKEW, WINDOW, compute.GEMM_TILES, compute.GEMM_RAMP, compute.SUSTAINED]

@@ -5,33 +5,27 @@ products use smaller and less efficient tiles, and short inner dimensions do not
 peak x best fraction x tile and wave quantisation x k / (k + ramp); memory-bound kernels move their bytes at the
 chip's memory rate; no kernel is shorter than the time between two launches. All of it times what a long run sustains.
 **Not modelled** Choice of cuBLAS algorithms, clocks by load, L2 reuse across kernels. **Parameters** The figures
-below; what large matrix products reach (`gemm_fraction`) and the size of its memory are figures of each chip.
+below; what large matrix products reach (`gemm_fraction`) is a figure of each chip, what attention reaches and the
+least time of a kernel are of each architecture.
 """
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, calibrated, measured
+from clusim.hardware.figures import Figure, assumed, calibrated
 
 __all__ = [
-    "ATTENTION_FRACTION",
     "GEMM_RAMP",
     "GEMM_TILES",
-    "KERNEL_FLOOR",
     "SUSTAINED",
 ]
 
-ATTENTION_FRACTION: Figure = calibrated(
-    0.62, "FlashAttention-2 on A100 reaches 190 to 220 TFLOP/s of 312 forward, less backward"
-)
-"""Part of the dense peak that fused attention kernels reach."""
-
-GEMM_TILES: Figure = calibrated(
+GEMM_TILES: Figure = assumed(
     {"256x128": 1.0, "128x128": 0.92, "128x64": 0.75, "64x64": 0.55},
-    "tile shapes of cuBLAS kernels and their rate against the best, from published CUTLASS profiles",
+    "tile shapes of cuBLAS kernels and their rate against the best, as profiles of CUTLASS show it roughly",
 )
 """Tile shapes and what they reach of the best."""
 
-GEMM_RAMP: Figure = calibrated(
+GEMM_RAMP: Figure = assumed(
     64,
     "filling and draining the pipeline of a tile costs as much as 64 steps of the inner dimension",
 )
@@ -43,9 +37,3 @@ SUSTAINED: Figure = calibrated(
     " selective recomputation, arXiv 2205.05198): clocks under the power limit, gaps between kernels, others left out",
 )
 """What the kernels of a training run reach of what the same kernels reach alone in short benchmarks."""
-
-KERNEL_FLOOR: Figure = measured(
-    "1.81us",
-    "pipelined launches on A100 and x86; 1.30 us on GH200: shorter kernels wait for the next launch",
-)
-"""Least time of a kernel in a stream of kernels."""

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from clusim.errors import InputError
+from clusim.errors import InputError, UnitError, suggest
+from clusim.units import parse_rate, parse_size, parse_time
 
 __all__ = [
+    "MARKS",
     "Figure",
     "Mark",
     "Preset",
     "Value",
     "assumed",
     "calibrated",
-    "lookup",
-    "measured",
+    "check_figures",
+    "count_marks",
     "published",
 ]
 
-Mark = Literal["published", "measured", "calibrated"]
-"""published: the vendor says so. measured: somebody measured it. calibrated: fitted or assumed by us, and why."""
+Mark = Literal["published", "calibrated", "assumed"]
+"""published: the vendor, a standard or the library says so, or its own tools print it. calibrated: taken from or fitted
+to the measurement that the source names. assumed: neither; the source says from what, and why so."""
+
+MARKS: tuple[Mark, ...] = get_args(Mark)
 
 Value = str | int | float | bool | Mapping[str, str | int | float]
 """A value as in a topology file: quantities are strings with units."""
@@ -36,7 +42,7 @@ class Figure:
     value : str, int, float, bool or dict
         The value, written as in a topology file.
     mark : str
-        ``published``, ``measured`` or ``calibrated``.
+        ``published``, ``calibrated`` or ``assumed``.
     source : str
         Document, measurement or the reasoning behind an assumption.
     """
@@ -55,27 +61,62 @@ Preset = Mapping[str, Figure]
 
 
 def published(value: Value, source: str) -> Figure:
-    """Return a figure a vendor document states."""
+    """Return a figure that a document of the vendor, a standard or a tool of the vendor's states."""
     return Figure(value, "published", source)
 
 
-def measured(value: Value, source: str) -> Figure:
-    """Return a figure somebody measured on hardware."""
-    return Figure(value, "measured", source)
-
-
 def calibrated(value: Value, source: str) -> Figure:
-    """Return a figure fitted to a measurement; agreement with that measurement is by construction."""
+    """Return a figure taken from a measurement or fitted to it; agreement with its rows is by construction."""
     return Figure(value, "calibrated", source)
 
 
 def assumed(value: Value, reason: str) -> Figure:
-    """Return a figure nobody has published; the reason says why this value."""
-    return Figure(value, "calibrated", f"assumed, no published figure: {reason}")
+    """Return a figure nobody has published or measured; the reason says from what it was taken."""
+    return Figure(value, "assumed", reason)
 
 
-def lookup(presets: Mapping[str, Preset], what: str, name: str) -> Preset:
-    """Return the preset called `name`; the error lists what there is."""
-    if name not in presets:
-        raise InputError(f"{what} {name!r}: unknown; the presets are {', '.join(presets)}")
-    return presets[name]
+_QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
+
+
+def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:
+    """Raise `InputError` for unknown and missing keys, values without the unit of their key, and empty sources.
+
+    Parameters
+    ----------
+    figures : Preset
+        What a file says.
+    units : mapping
+        Unit of every key there may be; ``B``, ``B/s`` and ``s`` are written with the number, ``1`` is a plain one.
+    optional : iterable of str
+        Keys that may be missing.
+    """
+    for key, figure in figures.items():
+        if key not in units:
+            raise InputError(f"no figure is called {key!r}{suggest(key, units)}")
+        _check(key, figure, units[key])
+    missing = [key for key in units if key not in figures and key not in set(optional)]
+    if missing:
+        raise InputError(f"figure {missing[0]!r} [{units[missing[0]]}] is missing")
+
+
+def _check(key: str, figure: Figure, unit: str) -> None:
+    if not figure.source.strip():
+        raise InputError(f"{key}: {figure.value!r} has no source; say where it is from")
+    parse = _QUANTITIES.get(unit)
+    if parse is None:
+        if isinstance(figure.value, str) and unit != "word":
+            raise InputError(f"{key}: {figure.value!r} is a text; give a number [{unit}]")
+        return
+    text = str(figure.value)
+    if text.isdecimal() and int(text):
+        raise InputError(f"{key}: {text!r} has no unit; write it with the number [{unit}]")
+    try:
+        parse(text)
+    except UnitError as error:
+        raise InputError(f"{key}: {error}") from error
+
+
+def count_marks(figures: Iterable[Figure]) -> dict[Mark, int]:
+    """Return how many figures have each mark."""
+    found = Counter(figure.mark for figure in figures)
+    return {mark: found[mark] for mark in MARKS}

@@ -10,9 +10,9 @@ opposite wire, a service factor on the packets of in-network operations.
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
-__all__ = ["GPU_FORMATS", "GPU_LINKS"]
+__all__ = ["GPU_FORMATS", "GPU_LINKS", "nccl_link_GBps"]
 
 _HEADER = published("16B", "NVLink: one 128-bit header flit per packet (WikiChip, NVLink)")
 _FLIT = published("16B", "NVLink: 128-bit flits (WikiChip, NVLink)")
@@ -47,7 +47,7 @@ _VOLTA = _control(
 )
 
 GPU_FORMATS: dict[str, Preset] = {
-    "nvlink1": _nvlink(_VOLTA),
+    "nvlink1": _nvlink(_control(8, 5.8, assumed(0, "as V100, whose links differ in rate"))),
     "nvlink2": _nvlink(_VOLTA),
     "nvlink3": _nvlink(
         _control(
@@ -112,12 +112,15 @@ GPU_FORMATS: dict[str, Preset] = {
 
 def _link(rate: Figure, form: str) -> dict[str, Figure]:
     cls = "xgmi" if form == "xgmi" else "nvlink"
+    split = (
+        "half of SM/L2 egress 150-200 and SerDes 2 x 50 per crossing; see the chip's write_latency"
+    )
+    latency = (
+        assumed("150ns", f"as NVLink: {split}") if cls == "xgmi" else calibrated("150ns", split)
+    )
     return {
         "rate": rate,
-        "latency": calibrated(
-            "150ns",
-            "half of SM/L2 egress 150-200 and SerDes 2 x 50 per crossing; see the chip's write_latency",
-        ),
+        "latency": latency,
         "format": published(form, "the packet format of this generation"),
         "buffer": assumed(
             "32KiB", "more than rate x credit round trip (25 GB/s x 0.3 us = 7.5 KB), per VC"
@@ -139,14 +142,14 @@ GPU_LINKS: dict[str, Preset] = {
         "nvlink2",
     ),
     "nvlink3": _link(
-        measured("25 GB/s", "4 lanes x 50 Gb/s; `nvidia-smi nvlink -s` shows 25"), "nvlink3"
+        published("25 GB/s", "4 lanes x 50 Gb/s; `nvidia-smi nvlink -s` shows 25"), "nvlink3"
     ),
     "nvlink4": _link(
-        measured("25 GB/s", "2 lanes x 106.25 Gb/s: 26.5625 as `nvidia-smi` shows x 16/17 (FEC)"),
+        published("25 GB/s", "2 lanes x 106.25 Gb/s: 26.5625 as `nvidia-smi` shows x 16/17 (FEC)"),
         "nvlink4",
     ),
     "nvlink5": _link(
-        measured("50 GB/s", "2 lanes x 212.5 Gb/s: 53.125 as `nvidia-smi` shows x 16/17 (FEC)"),
+        published("50 GB/s", "2 lanes x 212.5 Gb/s: 53.125 as `nvidia-smi` shows x 16/17 (FEC)"),
         "nvlink5",
     ),
     "nvlink3-bridge": _link(
@@ -176,3 +179,10 @@ GPU_LINKS: dict[str, Preset] = {
     },
 }
 """Link types by name."""
+
+_NCCL_GBps = ((100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
+
+
+def nccl_link_GBps(compute_capability: int) -> float:
+    """Return what NCCL takes an NVLink of a GPU for [GB/s] (src/graph/topo.h of 2.18 and later)."""
+    return next(rate for lowest, rate in _NCCL_GBps if compute_capability >= lowest)

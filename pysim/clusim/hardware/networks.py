@@ -13,12 +13,12 @@ dynamic thresholds, EFA's and Slingshot's own congestion control (credits stand 
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+from clusim.hardware.figures import Figure, Preset, assumed, published
 
 __all__ = [
     "NETWORK_FORMATS",
     "NETWORK_LINKS",
-    "NETWORK_SWITCHES",
+    "USUAL_LINKS",
     "pause_headroom_bytes",
 ]
 
@@ -143,7 +143,7 @@ def _roce(gbps: int) -> Preset:
             f"{latency_ns}ns", "MACs and PHYs of both ends, RS-FEC from 50 Gb/s on, no cable"
         ),
         "format": published("roce", "RoCEv2 in Ethernet frames"),
-        "buffer": calibrated(
+        "buffer": assumed(
             f"{xoff + step}B",
             f"xoff and headroom: rate x round trip of {_FABRIC_LENGTH_M} m of fibre and two packets ({headroom} B)",
         ),
@@ -151,7 +151,7 @@ def _roce(gbps: int) -> Preset:
             {"xoff": f"{xoff}B", "xon": f"{xoff - 4 * _MTU_BYTES}B"},
             "static threshold of 2 KiB per Gb/s, above what ECN marks; switches use dynamic thresholds",
         ),
-        "ecn": calibrated(
+        "ecn": assumed(
             {"min": f"{gbps * 1000}B", "max": f"{gbps * 4000}B", "probability": 0.2},
             "practice at 400 Gb/s: 400 KB, 1.6 MB, 0.2; scaled with the rate",
         ),
@@ -187,119 +187,11 @@ NETWORK_LINKS: dict[str, Preset] = {
 """Link types by name; their latency has no cable: give `length`."""
 
 
-def _switch(ports: Figure, latency: Figure, buffer: Figure | None = None) -> dict[str, Figure]:
-    preset = {
-        "ports": ports,
-        "latency": latency,
-        "store_and_forward": published(False, "cut-through"),
-    }
-    return preset if buffer is None else {**preset, "buffer": buffer}
-
-
-def _sharp(rate: str, version: str) -> dict[str, Figure]:
-    return {
-        "reduction_latency": assumed(
-            "200ns", "not published; of the order of the port-to-port latency"
-        ),
-        "reduction_capacity": assumed("1MiB", "not the limit: slots are"),
-        "reduction_rate": calibrated(
-            rate, f"{version} streams at line rate: operands of all ports at once"
-        ),
-        "reduction_slots": assumed(
-            64, f"{version}: not published; 64 packets of 4 KiB cover 5 us of one port at NDR"
-        ),
-    }
-
-
-_SUB_130 = published("130ns", "Quantum QM87x0 brief: port to port below 130 ns")
-
-NETWORK_SWITCHES: dict[str, Preset] = {
-    "switchx2": _switch(
-        published(36, "SwitchX-2 SX6036: 36 ports FDR"),
-        published("170ns", "SX6036 brief: 170 ns port to port"),
-    ),
-    "switch-ib": _switch(
-        published(36, "Switch-IB SB7700: 36 ports EDR"),
-        published("90ns", "Switch-IB brief: 90 ns port to port"),
-    ),
-    "switch-ib2": _switch(
-        published(36, "Switch-IB 2 SB7800: 36 ports EDR"),
-        published("90ns", "Switch-IB 2 brief: 90 ns port to port"),
-    )
-    | {
-        "reduction_latency": assumed("300ns", "SHARP v1: store, then aggregate; not published"),
-        "reduction_capacity": assumed("64KiB", "SHARP v1 is for short vectors"),
-        "reduction_rate": assumed("50 GB/s", "SHARP v1: short vectors, far below line rate"),
-        "reduction_slots": assumed(8, "SHARP v1: few operations of 256 B under way"),
-    },
-    "quantum": _switch(published(40, "Quantum QM8700/QM8790: 40 ports HDR"), _SUB_130)
-    | _sharp("1 TB/s", "SHARP v2"),
-    "quantum-hdr100": _switch(published(80, "Quantum QM8700 split: 80 ports HDR100"), _SUB_130)
-    | _sharp("1 TB/s", "SHARP v2"),
-    "quantum2": _switch(
-        published(64, "Quantum-2 QM9700/QM9790: 64 ports NDR"),
-        assumed("150ns", "not published; as Quantum (below 130 ns) with more FEC, 130-200 ns seen"),
-    )
-    | _sharp("3.2 TB/s", "SHARP v3"),
-    "quantum-x800": _switch(
-        published(144, "Quantum-X800 Q3400: 144 ports XDR"),
-        assumed("130ns", "below 100 ns is quoted without FEC; as Quantum"),
-    )
-    | _sharp("14.4 TB/s", "SHARP v4"),
-    "spectrum": _switch(
-        published(32, "Spectrum SN2700: 32 ports 100 Gb/s"),
-        published("300ns", "Spectrum SN2700 brief: 300 ns port to port"),
-        published("16MiB", "Spectrum: 16 MB shared"),
-    ),
-    "spectrum2": _switch(
-        published(32, "Spectrum-2 SN3700: 32 ports 200 Gb/s"),
-        published("425ns", "Spectrum-2 SN3700 brief: 425 ns port to port"),
-        published("42MiB", "Spectrum-2: 42 MB shared"),
-    ),
-    "spectrum3": _switch(
-        published(32, "Spectrum-3 SN4700: 32 ports 400 Gb/s"),
-        assumed("450ns", "as Spectrum-2 with more FEC"),
-        published("64MiB", "Spectrum-3: 64 MB shared"),
-    ),
-    "spectrum4": _switch(
-        published(64, "Spectrum-4 SN5600: 64 ports 800 Gb/s"),
-        assumed("450ns", "as Spectrum-2 with more FEC"),
-        published("160MiB", "Spectrum-4: 160 MB shared"),
-    ),
-    "tomahawk3": _switch(
-        published(32, "Tomahawk 3: 12.8 Tb/s, 32 ports 400 Gb/s"),
-        assumed("800ns", "600-900 ns of Tomahawk systems"),
-        published("64MiB", "Tomahawk 3: 64 MB shared"),
-    ),
-    "tomahawk4": _switch(
-        published(64, "Tomahawk 4: 25.6 Tb/s, 64 ports 400 Gb/s"),
-        assumed("800ns", "600-900 ns of Tomahawk systems"),
-        published("113MiB", "Tomahawk 4: 113 MB shared"),
-    ),
-    "tomahawk5": _switch(
-        published(64, "Tomahawk 5: 51.2 Tb/s, 64 ports 800 Gb/s"),
-        assumed("800ns", "600-900 ns of Tomahawk systems"),
-        published("165MiB", "Tomahawk 5: 165 MB shared"),
-    ),
-    "ethernet": {
-        "latency": assumed("600ns", "between Spectrum (300-450 ns) and Tomahawk (600-900 ns)"),
-        "store_and_forward": assumed(False, "cut-through"),
-    },
-    "rosetta": _switch(
-        published(64, "Rosetta: 64 ports 200 Gb/s"),
-        measured("350ns", "De Sensi et al., SC20: 300 to 400 ns, mean 350"),
-    ),
-    "rosetta2": _switch(
-        published(64, "Slingshot 400: 64 ports 400 Gb/s"),
-        assumed("350ns", "as Rosetta"),
-    ),
-    "efa-fabric": {
-        "latency": assumed("900ns", "Amazon's switches are not described; as Tomahawk systems"),
-        "store_and_forward": assumed(False, "cut-through"),
-    },
-    "jupiter": {
-        "latency": assumed("900ns", "Google's switches are not described; as Tomahawk systems"),
-        "store_and_forward": assumed(False, "cut-through"),
-    },
+USUAL_LINKS: dict[str, dict[int, str]] = {
+    "ib": {56: "ib-fdr", 100: "ib-edr", 200: "ib-hdr", 400: "ib-ndr", 800: "ib-xdr"},
+    "roce": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100, 200, 400, 800)},
+    "efa": {rate: f"efa-{rate}" for rate in (25, 50, 100, 200, 400)},
+    "slingshot": {rate: f"slingshot-{rate}" for rate in (100, 200, 400)},
+    "tcp": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100)},
 }
-"""Switches by name."""
+"""Links by kind of network and rate [Gb/s]."""

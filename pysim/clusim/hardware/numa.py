@@ -11,7 +11,7 @@ limited by the node.
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, assumed, calibrated, measured, published
+from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 from clusim.hardware.pcie import PCIE_WEIGHT
 
 __all__ = ["DRAM_LINKS", "MEMORY", "NUMA_FORMATS", "NUMA_LINKS"]
@@ -21,8 +21,8 @@ def _format(flit: Figure, header: Figure, line: Figure | None, control: Figure) 
     preset = {
         "flit": flit,
         "header": header,
-        "payload": Figure(
-            {"sm": "128B", "ce": "256B", "nic": "4096B"}, "calibrated", "as on the links next to it"
+        "payload": assumed(
+            {"sm": "128B", "ce": "256B", "nic": "4096B"}, "as on the links next to it"
         ),
         "control": control,
     }
@@ -41,9 +41,7 @@ NUMA_FORMATS: dict[str, Preset] = {
     ),
     "upi": _format(
         assumed("8B", "UPI: flits of 192 bits in three slots"),
-        calibrated(
-            "16B", "80% of the rate: reads from the other socket reach 80 to 85% (Intel MLC)"
-        ),
+        assumed("16B", "80% of the rate: reads from the other socket reach 80 to 85% (Intel MLC)"),
         _LINE,
         _NO_CONTROL,
     ),
@@ -62,7 +60,7 @@ NUMA_FORMATS: dict[str, Preset] = {
     "nvlink-c2c": _format(
         assumed("1B", "no padding to a word"),
         calibrated("9B", "GH200 copies host to device at 419.9 of 450 GB/s = 128/(128+9)"),
-        calibrated("128B", "one request of an SM; see the header"),
+        assumed("128B", "one request of an SM; see the header"),
         assumed({}, "requests and acknowledgements are part of the header"),
     ),
     "dram": _format(
@@ -86,7 +84,7 @@ def _socket(rate: Figure, form: str, latency: Figure, cls: str = "numa") -> dict
     }
 
 
-_CROSSING = calibrated(
+_CROSSING = assumed(
     "60ns",
     "memory of the other socket is 50 to 80 ns further, there and back through the root complexes (Intel MLC)",
 )
@@ -126,7 +124,7 @@ NUMA_LINKS: dict[str, Preset] = {
     "nvlink-c2c": _socket(
         published("450 GB/s", "NVLink-C2C of Grace Hopper and Grace Blackwell: 900 GB/s both ways"),
         "nvlink-c2c",
-        calibrated(
+        assumed(
             "150ns",
             "as an NVLink: half of a GPU's egress plus the PHYs; CPU loads of HBM 0.7-0.8 us",
         ),
@@ -178,7 +176,7 @@ def _memory(peak: str, what: str, efficiency: float, cpu: str) -> Preset:
         "sms": assumed(1, "runs no kernels; the processes that serve an adapter are its CTAs"),
         "cta_slots": assumed(256, "as many flows as the engine takes"),
         "write_latency": assumed("60ns", "accepted by the memory controller"),
-        "read_latency": measured("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),
+        "read_latency": assumed("90ns", f"idle load from local DRAM, 80 to 110 ns ({cpu})"),
         "response_latency": assumed("50ns", "through the CPU's mesh into a core"),
         "memory_quantum": assumed("2us", "as for GPUs"),
         "memory_rate": published(peak, f"{what} ({cpu})"),

@@ -25,7 +25,6 @@ __all__ = [
     "LANES",
     "PCIE_FORMATS",
     "PCIE_LINKS",
-    "PCIE_SWITCHES",
     "PCIE_WEIGHT",
     "lane_MBps",
     "x16_rate",
@@ -143,9 +142,8 @@ def _flits(mps: int) -> Preset:
 
 
 def _payload(mps: int) -> Figure:
-    return Figure(
+    return assumed(
         {"sm": f"{mps}B", "ce": f"{mps}B", "nic": "4096B"},
-        "calibrated",
         "SMs and copy engines make packets of the MPS; an adapter's packets are cut by `limit` on these wires",
     )
 
@@ -221,38 +219,3 @@ for _generation in GENERATIONS:
             PCIE_LINKS[f"{_name}-mps256"] = _link(_generation, _lanes, _form, _DEVICE_LATENCY)
 """Link types: between switches, root complexes and adapters (``pcie-gen4-x16``), to a GPU (``-gpu``), and of hosts and
 adapters that use 256 B payloads (``-mps256``)."""
-
-
-def _switch(lanes: int, ports: int, latency: Figure, vendor: str) -> Preset:
-    return {
-        "ports": published(ports, f"{vendor}: {lanes} lanes, up to {ports} ports"),
-        "latency": latency,
-        "store_and_forward": published(False, "cut-through"),
-        "tier": assumed("pcie", "tier in reports"),
-    }
-
-
-_PLX = published("110ns", "PLX/Broadcom product briefs: 100-150 ns port to port, 105-110 typical")
-_LIKE_PLX = assumed("110ns", "as the PLX and Broadcom switches")
-_GEN5 = assumed(
-    "115ns", "as the PLX and Broadcom switches of Gen3 and Gen4, whose briefs say 105-110 ns"
-)
-
-PCIE_SWITCHES: dict[str, Preset] = {
-    "plx-pex8747": _switch(48, 5, _PLX, "PLX PEX 8747, Gen3"),
-    "plx-pex8764": _switch(64, 16, _PLX, "PLX PEX 8764, Gen3"),
-    "plx-pex8796": _switch(96, 24, _PLX, "PLX PEX 8796, Gen3"),
-    "plx-pex9797": _switch(97, 25, _PLX, "Broadcom PEX 9797, Gen3"),
-    "pm40100": _switch(100, 52, _LIKE_PLX, "Microchip Switchtec PFX 100xG4 (PCI id 11f8:4000)"),
-    "pex88064": _switch(64, 64, _PLX, "Broadcom PEX 88064, Gen4"),
-    "pex88096": _switch(98, 98, _PLX, "Broadcom PEX 88096, Gen4"),
-    "pex89104": _switch(104, 52, _GEN5, "Broadcom PEX 89104, Gen5"),
-    "pex89144": _switch(144, 72, _GEN5, "Broadcom PEX 89144, Gen5"),
-    "cx8-switch": _switch(48, 48, _LIKE_PLX, "PCIe switch inside ConnectX-8, Gen6"),
-    "pcie-switch": {
-        "latency": _LIKE_PLX,
-        "store_and_forward": published(False, "cut-through"),
-        "tier": assumed("pcie", "tier in reports"),
-    },
-}
-"""PCIe switches by name."""

@@ -9,9 +9,12 @@ the data, so that a line can be used as soon as it arrives, at 50% and 93.75% of
 
 from __future__ import annotations
 
-from clusim.hardware.figures import Figure, Preset, calibrated, published
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-__all__ = ["ARCHITECTURES", "CTA_SKEW", "P2P", "WINDOW"]
+from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
+
+__all__ = ["CTA_SKEW", "WINDOW", "Pace", "ideal_protocols", "protocols"]
 
 _NPKIT = "GH200 npkit medians of 512 KiB and 1 MiB steps (spcl/atlahs): send and recv 48, recvReduceSend 37,"
 _NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s, times 0.9 while all channels share the GPU's memory system"
@@ -33,32 +36,29 @@ _LL_SOURCE = (
 )
 """Every thread loads, stores and polls 8 bytes of data at a time."""
 
-_SCALE = {
-    "pascal": (
-        0.45,
-        1.5,
-        "clock 1.48 against 1.98 GHz, 4 loads in flight instead of 8 (unroll), no async copies",
-    ),
-    "volta": (0.6, 1.4, "clock 1.53 against 1.98 GHz, 4 loads in flight instead of 8 (unroll)"),
-    "ampere": (
-        0.7,
-        1.3,
-        "clock 1.41 against 1.98 GHz; all-gather of 1 GiB on 2 A100 (simllm)",
-    ),
-    "ada": (1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies"),
-    "hopper": (1.0, 1.0, ""),
-    "blackwell": (
-        1.25,
-        1.0,
-        "NCCL's tree rate per channel 70 against 38.7 GB/s on Hopper; half of that gain",
-    ),
-    "cdna": (
-        0.6,
-        1.5,
-        "not measured: RCCL runs one workgroup per channel, clock 2.1 GHz, no unroll",
-    ),
-}
-"""Throughput factor, fixed-cost factor and why, against the measured Hopper figures."""
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the CTAs of an architecture are.
+
+    Attributes
+    ----------
+    speed, cost : float
+        Throughput and fixed cost of a slice against Hopper's, which were measured.
+    why : str
+        From what they were taken; empty for Hopper itself.
+    measured : bool
+        Whether `why` names a measurement, and not a clock.
+    fixed : mapping
+        Where a measurement says more: protocol -> fixed cost [us], source.
+    """
+
+    speed: float = 1.0
+    cost: float = 1.0
+    why: str = ""
+    measured: bool = False
+    fixed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
 
 _BUFFERS = {
     "simple": ("4MiB", 512, 1.0, "NCCL_BUFFSIZE"),
@@ -90,18 +90,7 @@ _FIXED = {
 }
 """Fixed cost of a slice step [us] on Hopper."""
 
-_OWN_FIXED = {
-    ("ampere", "simple"): (
-        3.9,
-        "all-gather, reduce-scatter of 4 MiB and all-reduce of 2 to 8 MiB on 4 A100 (simllm): 3.6 to 4.2 us a slice,"
-        " which is pulled",
-    ),
-    ("ampere", "ll128"): (1.8, "LL128 broadcast and all-reduce of 2 to 4 MiB on 4 A100 (simllm)"),
-    ("ampere", "ll"): (0.4, "8 B all-reduce on 4 A100 takes 3.9 us more than on 2 (simllm)"),
-}
-"""Where a measurement says more than the scale: (architecture, protocol) -> [us], source."""
-
-_FENCE = calibrated(
+_FENCE = assumed(
     "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
 )
 _NO_FENCE = published("0", "flags travel in the data")
@@ -114,23 +103,33 @@ _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 _TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
 
 
-def _protocol(arch: str, name: str) -> Preset:
-    speed, slow, why = _SCALE[arch]
-    buffer, grain, expand, explanation = _BUFFERS[name]
-    own = _OWN_FIXED.get((arch, name))
-    fixed_us, fixed_source = own or (_FIXED[name][0] * slow, _FIXED[name][1])
-    if slow != 1 and own is None:
-        fixed_source += f"; x {slow:g} on {arch}: {why}"
-    nccl = f"NCCL: {explanation}"
+def _fixed(arch: str, name: str, pace: Pace) -> Figure:
+    if name in pace.fixed:
+        own_us, source = pace.fixed[name]
+        return calibrated(f"{round(own_us * 1000)}ns", source)
+    base_us, source = _FIXED[name]
+    value = f"{round(base_us * pace.cost * 1000)}ns"
+    if pace.cost != 1:
+        return assumed(value, f"{source}; x {pace.cost:g} on {arch}: {pace.why}")
+    return (assumed if pace.why else calibrated)(value, source + (", Hopper" if pace.why else ""))
+
+
+def _rates(arch: str, name: str, pace: Pace) -> Figure:
     table, source = (_LL_OPS, _LL_SOURCE) if name == "ll" else (_HOPPER_OPS, _NPKIT)
-    ops = {op: f"{rate * speed:g} GB/s" for op, rate in table.items()}
-    if speed != 1:
-        source += f"; x {speed:g} on {arch}: {why}"
-    rates = calibrated(ops, source)
+    ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in table.items()}
+    if pace.speed != 1:
+        source += f"; x {pace.speed:g} on {arch}: {pace.why}"
+    known = not pace.why or (pace.measured and name == "simple")
+    return (calibrated if known else assumed)(ops, source)
+
+
+def _protocol(arch: str, name: str, pace: Pace) -> Preset:
+    buffer, grain, expand, explanation = _BUFFERS[name]
+    nccl = f"NCCL: {explanation}"
     steps = (4, 2) if name == "simple" else (1, 1)
     return {
-        "fixed": calibrated(f"{round(fixed_us * 1000)}ns", fixed_source),
-        "throughput": rates,
+        "fixed": _fixed(arch, name, pace),
+        "throughput": _rates(arch, name, pace),
         "expand": published(
             round(expand * 120),
             "wire bytes per 120 bytes of data: "
@@ -146,30 +145,21 @@ def _protocol(arch: str, name: str) -> Preset:
     }
 
 
-def _ideal(name: str) -> Preset:
-    """Protocol of an ideal host: only the network takes time."""
-    free = calibrated("0", "an ideal host: all delay is the network's")
-    return {
-        **_protocol("hopper", name),
+def protocols(arch: str, pace: Pace) -> dict[str, Preset]:
+    """Return the protocols of an architecture."""
+    return {name: _protocol(arch, name, pace) for name in _BUFFERS}
+
+
+def ideal_protocols() -> dict[str, Preset]:
+    """Return the protocols of an ideal host: only the network takes time."""
+    free = assumed("0", "an ideal host: all delay is the network's")
+    ideal = {
         "fixed": free,
-        "throughput": calibrated({"default": "100 TB/s"}, "an ideal host: never the limit"),
+        "throughput": assumed({"default": "100 TB/s"}, "an ideal host: never the limit"),
         "tail_fence": free,
     }
+    return {name: {**preset, **ideal} for name, preset in protocols("host", Pace()).items()}
 
-
-ARCHITECTURES: dict[str, dict[str, Preset]] = {
-    arch: {name: _protocol(arch, name) for name in _BUFFERS} for arch in _SCALE
-} | {"host": {name: _ideal(name) for name in _BUFFERS}}
-"""Protocols by architecture and name."""
-
-P2P: dict[str, Figure] = {
-    arch: published(
-        "read" if arch == "ampere" else "write",
-        "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise pushes",
-    )
-    for arch in ARCHITECTURES
-}
-"""Whether NCCL's point-to-point connections over NVLink pull or push, by architecture."""
 
 CTA_SKEW: Figure = calibrated(
     "100ns",
@@ -178,7 +168,7 @@ CTA_SKEW: Figure = calibrated(
 )
 """Time from the start of one CTA of a collective's kernel to that of the next."""
 
-WINDOW: Figure = calibrated(
+WINDOW: Figure = assumed(
     "32KiB", "a CTA of 512 threads with 4 of its 8 unrolled loads of 16 B in flight each"
 )
 """Bytes a CTA may have requested and not yet received."""

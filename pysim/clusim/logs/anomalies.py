@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clusim.hardware import gpu_by_product, nccl_link_GBps
 from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
 from clusim.logs.facts import MOST_COMMUNICATORS, MOST_HANDLES, MOST_THREADS, Member
@@ -26,13 +27,6 @@ class Anomaly:
     text: str
 
 
-# NVLink bandwidth NCCL counts for a GPU with all its links [GB/s], and their number.
-_NVLINKS = (
-    ("A100-SXM", 240.0, 12), ("A800-SXM", 160.0, 8), ("H100 80GB HBM3", 370.8, 18),
-    ("H100-SXM", 370.8, 18), ("H200", 370.8, 18), ("H800", 164.8, 8), ("H20", 370.8, 18),
-    ("GB200", 721.8, 18), ("B200", 721.8, 18), ("B300", 721.8, 18), ("V100-SXM", 120.0, 6),
-    ("P100-SXM", 72.0, 4),
-)  # fmt: skip
 _FORBID = {
     "NCCL_P2P_DISABLE": "forbids direct transfers between GPUs",
     "NCCL_P2P_LEVEL": "limits direct transfers between GPUs",
@@ -47,7 +41,6 @@ _FORBID = {
     "NCCL_NTHREADS": "forces the threads of a channel",
     "NCCL_TREE_THRESHOLD": "forces ring or tree",
 }
-_NVLS_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B200", "B300")
 
 
 def find_anomalies(log: Log) -> list[Anomaly]:
@@ -162,7 +155,7 @@ def _ranks(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
     if len(gpus) > 1:
         yield Anomaly("mixed GPUs", f"{where}different GPUs take part: {', '.join(sorted(gpus))}")
     without = [m for m in members if m.nvls is False]
-    if without and any(chip in name for name in gpus for chip in _NVLS_CHIPS):
+    if without and any(chip is not None and chip.multicast for chip in map(gpu_by_product, gpus)):
         yield Anomaly(
             "NVLS",
             f"{where}NVLS is not available on {len(without)} ranks, though the GPUs can do it",
@@ -274,16 +267,15 @@ def _links(log: Log, communicator: Communicator, member: Member) -> Iterator[Ano
         if node.name.startswith("NET/"):
             nics[node.name] = node.bw
     name = communicator.gpu_of.get(member.rank, "")
-    for part, whole, number in _NVLINKS:
-        if part not in name:
-            continue
+    chip = gpu_by_product(name)
+    if chip is not None and chip.soldered and chip.link.startswith("nvlink"):
+        each = nccl_link_GBps(chip.compute_capability)
         for gpu, bw in links.items():
-            if bw < 0.97 * whole:
+            if bw < 0.97 * each * chip.links:
                 yield Anomaly(
-                    "NVLink", f"{host}: {gpu} ({name}) has {bw * number / whole:.0f} NVLinks"
-                    f" ({bw:g} GB/s), the chip {number}",
-                )  # fmt: skip
-        break
+                    "NVLink",
+                    f"{host}: {gpu} ({name}) has {bw / each:.0f} NVLinks ({bw:g} GB/s), the chip {chip.links}",
+                )
     if nics and min(nics.values()) < 0.9 * max(nics.values()):
         slow = min(nics, key=lambda nic: nics[nic])
         yield Anomaly(

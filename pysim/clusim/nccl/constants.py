@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from clusim.hardware import PROCESSORS, nccl_link_GBps
 from clusim.nccl.versions import Version, since
 
 __all__ = [
@@ -117,14 +118,12 @@ LOCAL_GBps = 5000.0
 MAX_NVLS_HEADS = 32
 MAX_DIRECT_HEADS = 8
 
-_NVLINK_GBps = ((100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
-
 
 def nvlink_GBps(compute_capability: int, version: Version) -> float:
     """Return what NCCL takes a link of a GPU for [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
     if 70 <= compute_capability <= 80 and version[:2] < (2, 18):
         return 21.0 if version[:2] < (2, 10) else 22.0
-    return next(rate for lowest, rate in _NVLINK_GBps if compute_capability >= lowest)
+    return nccl_link_GBps(compute_capability)
 
 
 _PCIE_STEP = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
@@ -144,14 +143,6 @@ class Cpu(NamedTuple):
 
 UNKNOWN_CPU = Cpu()
 
-_SOCKET_GBps = {
-    "broadwell": 6.0,
-    "skylake": 10.0,
-    "sapphire rapids": 22.0,
-    "emerald rapids": 40.0,
-    "power9": 32.0,
-}
-
 
 def cpu_of(name: str) -> Cpu:
     """Return the processor of a root complex from its vendor and model; empty is unknown."""
@@ -161,16 +152,18 @@ def cpu_of(name: str) -> Cpu:
 
 def socket_GBps(cpu: Cpu, version: Version) -> float:
     """Return what NCCL takes the link between two sockets for [GB/s]."""
-    if cpu.vendor == "amd":
-        return 16.0 if since(version, "socket bandwidth of AMD") else LOCAL_GBps
-    if cpu.vendor == "arm":
-        return 6.0
-    if cpu.vendor == "other":
+    known = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
+    figure = next((p.socket_GBps for p in known), None)
+    if figure is None:
         return LOCAL_GBps
-    rate = _SOCKET_GBps[cpu.model]
-    if cpu.vendor == "intel" and not since(version, "socket bandwidth of AMD"):
-        return 6.0 if cpu.model == "broadwell" else 10.0
+    rate = float(str(figure.value))
+    if cpu.vendor in ("amd", "intel") and not since(version, "socket bandwidth of AMD"):
+        return LOCAL_GBps if cpu.vendor == "amd" else min(rate, OLD_INTEL_GBps)
     return rate
+
+
+OLD_INTEL_GBps = 10.0
+"""What older releases took the sockets of Skylake and everything later for."""
 
 
 def peer_overhead(rate_GBps: float, version: Version) -> float:

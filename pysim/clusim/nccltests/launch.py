@@ -6,11 +6,9 @@ which enqueues one collective on every GPU of a process, and the GPU, which runs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusim.hardware import launch as figures
-from clusim.hardware.figures import Figure
+from clusim.hardware import FAMILIES, HOST_COSTS, Figure
 from clusim.nccl import Communicator
 from clusim.units import parse_time
 
@@ -51,26 +49,25 @@ class Host:
 
 
 def host_of(comm: Communicator) -> Host:
-    """Return the host of a communicator, by its oldest GPU; POWER9 was not measured and is as unknown CPUs."""
+    """Return the host of a communicator, by its oldest GPU."""
     group = comm.group
-    vendor = "other" if group.cpu_vendor == "power" else group.cpu_vendor
-    return Host(comm.architecture, vendor, group.num_ranks)
+    return Host(comm.architecture, group.cpu_vendor, group.num_ranks)
 
 
-def _ps(table: Mapping[str, Figure], key: str) -> int:
-    return parse_time(str(table[key].value))
+def _ps(figure: Figure) -> int:
+    return parse_time(str(figure.value))
 
 
 def overhead_ps(host: Host, launch: Launch, channels: int = 1) -> int:
     """Return the time from the last step of a kernel to the first step of the next that all ranks can do [ps]."""
-    arch = host.architecture
-    time_ps = _ps(figures.KERNEL_OVERHEAD, arch)
+    family, costs = FAMILIES[host.architecture], HOST_COSTS[host.vendor]
+    time_ps = _ps(family.kernel_overhead)
     if launch.graph:
-        time_ps -= _ps(figures.STREAM_LAUNCH, arch) - _ps(figures.GRAPH_NODE, arch)
+        time_ps -= _ps(family.stream_launch) - _ps(family.graph_node)
     further = max(1, min(launch.gpus_per_thread, host.num_ranks)) - 1
-    time_ps += further * _ps(figures.GROUP_SKEW, host.vendor)
+    time_ps += further * _ps(costs.group_skew)
     if further and not launch.graph:
-        work = _ps(figures.GROUP_CHANNEL, host.vendor) * (further + 1)
+        work = _ps(costs.group_channel) * (further + 1)
         time_ps += max(0, channels - 1) * work
     return time_ps
 
@@ -79,13 +76,11 @@ def period_ps(host: Host, operation: str, launch: Launch) -> int:
     """Return the time of the host per iteration [ps]; a graph has none."""
     if launch.graph:
         return 0
-    cpu = host.vendor
+    costs = HOST_COSTS[host.vendor]
     count = max(1, min(launch.gpus_per_thread, host.num_ranks))
-    if count == 1:
-        time_ps = _ps(figures.HOST_LAUNCH, cpu)
-    else:
-        time_ps = _ps(figures.GROUP_BASE, cpu) + count * _ps(figures.GROUP_LAUNCH, cpu)
-    return time_ps + count * _messages(operation, host.num_ranks) * _ps(figures.P2P_TASK, cpu)
+    group_ps = _ps(costs.group_base) + count * _ps(costs.group_launch)
+    time_ps = _ps(costs.launch) if count == 1 else group_ps
+    return time_ps + count * _messages(operation, host.num_ranks) * _ps(costs.p2p_task)
 
 
 def _messages(operation: str, num_ranks: int) -> int:
@@ -107,7 +102,7 @@ def iteration_ps(
         host = host_of(host)
     host_ps = period_ps(host, operation, launch)
     if kernel_ps == 0:
-        return _ps(figures.EMPTY_CALL, host.vendor) * max(1, launch.gpus_per_thread)
+        return _ps(HOST_COSTS[host.vendor].empty_call) * max(1, launch.gpus_per_thread)
     times = max(1, launch.aggregated)
     gpu_ps = kernel_ps + overhead_ps(host, launch, channels) // times
     return host_ps + gpu_ps if launch.blocking else max(host_ps // times, gpu_ps)

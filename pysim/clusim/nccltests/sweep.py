@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from time import localtime, strftime
 
 from clusim.errors import InputError
+from clusim.hardware import GPUS
 from clusim.nccltests.jobs import Case, Failure, in_order
 from clusim.nccltests.kernel import Data, Kernel
 from clusim.nccltests.launch import Launch, host_of, iteration_ps, period_ps
@@ -19,19 +20,6 @@ __all__ = ["Place", "devices", "library_code", "place", "rows"]
 
 NO_DATA = ("f8e4m3", "f8e5m2", "mulsum")
 """Types and operations whose numbers are not modelled: they move like others of their size, but are not verified."""
-
-PRODUCTS = {
-    "p100-sxm2": "Tesla P100-SXM2-16GB",
-    "v100-sxm2": "Tesla V100-SXM2-32GB",
-    "a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB",
-    "a100-sxm4-80gb": "NVIDIA A100-SXM4-80GB",
-    "h100-sxm5": "NVIDIA H100 80GB HBM3",
-    "h200-sxm5": "NVIDIA H200",
-    "gh200": "NVIDIA GH200 120GB",
-    "b200-sxm": "NVIDIA B200",
-    "gb200": "NVIDIA GB200",
-}
-"""Names as the driver reports them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +78,8 @@ def devices(where: Place, options: Options) -> list[Device]:
             chip = node.endpoint.chip if node.endpoint else ""
             pid = 1000 + rank // each
             bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
-            found.append(
-                Device(rank, pid, host, local, bus, PRODUCTS.get(chip, chip or node.model))
-            )
+            product = GPUS[chip].products[0] if chip in GPUS else chip or node.model
+            found.append(Device(rank, pid, host, local, bus, product))
     return found
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
-from clusim.errors import InputError
+from clusim.errors import InputError, InternalError
+from clusim.hardware import GPUS, Gpu, gpu, gpu_by_product
 from clusim.logs import Log
 from clusim.logs.jobranks import JobRanks
+from clusim.nccl.constants import nvlink_GBps
+from clusim.nccl.versions import Version
+from clusim.resources import find_topology
 
 __all__ = ["Guess", "infer_machine"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """What a log of a preset shows: GPU, GPUs per machine, links between them, network library, bus addresses."""
+    """What a log of a preset shows: GPUs per machine, links between them, network library, bus addresses."""
 
     name: str
-    gpu: str
     per_node: int
     links: str
     network: str = ""
@@ -29,49 +33,50 @@ class _Preset:
 
 
 _PRESETS = (
-    _Preset(
-        "dgx-h100", "H100", 8, "switch", "IB", (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)
-    ),
-    _Preset("hgx-h100-ndr", "H100", 8, "switch", "IB"),
-    _Preset("azure-ndv5", "H100", 8, "switch", "IB", (1, 2, 3, 8, 9, 0xA, 0xB, 0xC)),
-    _Preset("aws-p5", "H100", 8, "switch", "OFI", (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)),
-    _Preset(
-        "gcp-a3-mega", "H100", 8, "switch", "FasTrak", (4, 5, 0xA, 0xB, 0x84, 0x85, 0x8A, 0x8B)
-    ),
-    _Preset("dgx-h200", "H200", 8, "switch", "IB"),
-    _Preset("aws-p5en", "H200", 8, "switch", "OFI"),
-    _Preset("hgx-h800", "H800", 8, "switch", "IB"),
-    _Preset("dgx-a100", "A100", 8, "switch", "IB", (0x7, 0xF, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)),
-    _Preset("azure-ndv4", "A100", 8, "switch", "IB", (1, 2, 3, 4, 0xB, 0xC, 0xD, 0xE)),
-    _Preset("aws-p4d", "A100", 8, "switch", "OFI"),
-    _Preset("polaris", "A100", 4, "mesh", "OFI", (0x7, 0x46, 0x85, 0xC7)),
-    _Preset("a100x4-mesh", "A100", 4, "mesh"),
-    _Preset("a100-pcie-x8", "A100-PCIE", 8, "pcie"),
-    _Preset("a100-pcie-nvlink-pair", "A100-PCIE", 2, "mesh"),
-    _Preset("dgx-1v", "V100", 8, "cube", "IB"),
-    _Preset("azure-ndv2", "V100", 8, "cube", "IB"),
-    _Preset("aws-p3dn", "V100", 8, "cube", "OFI"),
-    _Preset("dgx-2", "V100", 16, "switch", "IB"),
-    _Preset("dgx-1p", "P100", 8, "cube", "IB"),
-    _Preset("hgx-b200", "B200", 8, "switch", "IB"),
-    _Preset("aws-p6-b200", "B200", 8, "switch", "OFI"),
-    _Preset("hgx-b300", "B300", 8, "switch", "IB"),
-    _Preset("gb200-nvl72", "GB200", 72, "switch", "IB"),
-    _Preset("gh200x4-mesh", "GH200", 4, "mesh", "IB"),
-    _Preset("alps-gh200", "GH200", 4, "mesh", "OFI"),
-    _Preset("rtx3090x8-edr56", "3090", 8, "pcie", "IB"),
-    _Preset("rtx4090x8-pcie", "4090", 8, "pcie"),
-    _Preset("mi300x", "MI300X", 8, "mesh"),
+    _Preset("dgx-h100", 8, "switch", "IB", (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)),
+    _Preset("hgx-h100-ndr", 8, "switch", "IB"),
+    _Preset("azure-ndv5", 8, "switch", "IB", (1, 2, 3, 8, 9, 0xA, 0xB, 0xC)),
+    _Preset("aws-p5", 8, "switch", "OFI", (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)),
+    _Preset("gcp-a3-mega", 8, "switch", "FasTrak", (4, 5, 0xA, 0xB, 0x84, 0x85, 0x8A, 0x8B)),
+    _Preset("dgx-h200", 8, "switch", "IB"),
+    _Preset("aws-p5en", 8, "switch", "OFI"),
+    _Preset("hgx-h800", 8, "switch", "IB"),
+    _Preset("dgx-a100", 8, "switch", "IB", (0x7, 0xF, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)),
+    _Preset("azure-ndv4", 8, "switch", "IB", (1, 2, 3, 4, 0xB, 0xC, 0xD, 0xE)),
+    _Preset("aws-p4d", 8, "switch", "OFI"),
+    _Preset("polaris", 4, "mesh", "OFI", (0x7, 0x46, 0x85, 0xC7)),
+    _Preset("a100x4-mesh", 4, "mesh"),
+    _Preset("a100-pcie-x8", 8, "pcie"),
+    _Preset("a100-pcie-nvlink-pair", 2, "mesh"),
+    _Preset("dgx-1v", 8, "cube", "IB"),
+    _Preset("azure-ndv2", 8, "cube", "IB"),
+    _Preset("aws-p3dn", 8, "cube", "OFI"),
+    _Preset("dgx-2", 16, "switch", "IB"),
+    _Preset("dgx-1p", 8, "cube", "IB"),
+    _Preset("hgx-b200", 8, "switch", "IB"),
+    _Preset("aws-p6-b200", 8, "switch", "OFI"),
+    _Preset("hgx-b300", 8, "switch", "IB"),
+    _Preset("gb200-nvl72", 72, "switch", "IB"),
+    _Preset("gh200x4-mesh", 4, "mesh", "IB"),
+    _Preset("alps-gh200", 4, "mesh", "OFI"),
+    _Preset("rtx3090x8-edr56", 8, "pcie", "IB"),
+    _Preset("rtx4090x8-pcie", 8, "pcie"),
+    _Preset("mi300x", 8, "mesh"),
 )
 
-_GPUS = (
-    (r"GB200", "GB200"), (r"GH200", "GH200"), (r"B300", "B300"), (r"B200", "B200"), (r"H200", "H200"),
-    (r"H800", "H800"), (r"H100", "H100"), (r"A100[- ]PCI", "A100-PCIE"), (r"A100|A800", "A100"),
-    (r"V100", "V100"), (r"P100", "P100"), (r"3090", "3090"), (r"4090", "4090"), (r"MI3\d\dX", "MI300X"),
-)  # fmt: skip
+_RELEASES: tuple[Version, ...] = (Version(2, 9), Version(2, 17), Version(2, 30))
+"""Releases that take an NVLink for different rates."""
 
-_NVLINK_GPUS = ((370.8, "H100"), (164.8, "H800"), (240.0, "A100"), (132.0, "V100"), (741.6, "B200"))
-"""Bandwidth of a GPU's NVLinks to switches in the topology print [GB/s] -> GPU."""
+
+@cache
+def _chip(preset: str) -> Gpu:
+    """Return the GPU of a preset: the first that its file names."""
+    path = find_topology(preset)
+    text = path.read_text(encoding="utf-8") if path is not None else ""
+    match = re.search(r"kind: gpu, chip: ([\w-]+)", text)
+    if match is None:
+        raise InternalError(f"{preset}: no GPU in its file")
+    return gpu(match[1])
 
 
 @dataclass(slots=True)
@@ -132,8 +137,8 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     return Guess(best.name, reasons)
 
 
-def _has_gpu(gpu: str) -> Callable[[_Preset], bool]:
-    return lambda preset: preset.gpu == gpu
+def _has_gpu(*models: str) -> Callable[[_Preset], bool]:
+    return lambda preset: _chip(preset.name).model in models
 
 
 def _has_network(network: str) -> Callable[[_Preset], bool]:
@@ -144,9 +149,9 @@ def _gpu_names(log: Log) -> list[_Clue]:
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     clues = []
     for name in names[:2]:
-        gpu = next((gpu for pattern, gpu in _GPUS if re.search(pattern, name, re.IGNORECASE)), "")
-        if gpu:
-            clues.append(_Clue(f"GPU name {name!r}: {gpu}", _has_gpu(gpu), 8, True))
+        found = gpu_by_product(name)
+        if found is not None and any(_has_gpu(found.model)(preset) for preset in _PRESETS):
+            clues.append(_Clue(f"GPU name {name!r}: {found.model}", _has_gpu(found.model), 8, True))
         else:
             clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 0))
     return clues
@@ -182,18 +187,32 @@ def _links(log: Log) -> list[_Clue]:
         return [_Clue("no NVLink in the topology print: PCIe only", lambda p: p.links == "pcie", 4)]
     if any(name.startswith("NVS") for _, name in nvlinks):
         bw = max(bw for bw, name in nvlinks if name.startswith("NVS"))
-        nearest, gpu = min(_NVLINK_GPUS, key=lambda item: abs(item[0] - bw))
         clues = [_Clue("NVSwitch in the topology print", lambda p: p.links == "switch", 3)]
-        if abs(nearest - bw) < 0.05 * bw:
-            text = f"NVLinks of a GPU carry {bw:g} GB/s: {gpu}"
-            same = {"H100": ("H100", "H200"), "B200": ("B200", "B300")}.get(gpu, (gpu,))
-            clues.append(_Clue(text, lambda p: p.gpu in same, 5, True))
+        models = _models_with(bw)
+        if models:
+            text = f"NVLinks of a GPU carry {bw:g} GB/s: {' or '.join(models)}"
+            clues.append(_Clue(text, _has_gpu(*models), 5, True))
         return clues
     return [
         _Clue(
             "NVLink from GPU to GPU in the topology print", lambda p: p.links in ("mesh", "cube"), 3
         )
     ]
+
+
+def _models_with(rate_GBps: float) -> list[str]:
+    """Return the models whose NVLinks to switches NCCL takes for about this rate [GB/s], in any release."""
+    found = [
+        chip.model
+        for chip in GPUS.values()
+        if chip.planes
+        and any(
+            abs(chip.links * nvlink_GBps(chip.compute_capability, version) - rate_GBps)
+            < 0.05 * rate_GBps
+            for version in _RELEASES
+        )
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _transports(log: Log) -> list[_Clue]:
@@ -204,10 +223,10 @@ def _transports(log: Log) -> list[_Clue]:
         text = "GPUs talk through host memory (SHM), never directly"
         clues.append(_Clue(text, lambda p: p.links == "pcie", 4))
     if nvls:
-        hopper = ("H100", "H200", "H800", "B200", "B300", "GB200")
-        clues.append(
-            _Clue("NVLS channels: NVSwitch that reduces", lambda p: p.gpu in hopper, 4, True)
-        )
+        text = "NVLS channels: NVSwitch that reduces"
+        reduces = [preset.name for preset in _PRESETS if preset.links == "switch"]
+        reduces = [name for name in reduces if _chip(name).multicast]
+        clues.append(_Clue(text, lambda p: p.name in reduces, 4, True))
     return clues
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
-from clusim.hardware import compute
+from clusim.hardware import FAMILIES, compute
 from clusim.units import parse_time
 
 __all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
@@ -214,7 +214,8 @@ def chip_of(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
         )
-    fused = compute.ATTENTION_FRACTION.value
+    family = FAMILIES[endpoint.architecture]
+    fused = family.attention_fraction.value
     lasting = compute.SUSTAINED.value
     assert isinstance(fused, float)
     assert isinstance(lasting, float)
@@ -232,6 +233,6 @@ def chip_of(
         attention_fraction=attention_fraction or fused,
         memory_Bps=endpoint.mem_Bps * endpoint.mem_efficiency,
         memory_bytes=endpoint.mem_bytes if memory_bytes is None else memory_bytes,
-        floor_ps=parse_time(str(compute.KERNEL_FLOOR.value)),
+        floor_ps=parse_time(str(family.kernel_floor.value)),
         sustained=sustained or lasting,
     )

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from clusim.fabric.importers.common import Draft, fail, number, printable
-from clusim.fabric.importers.devices import chip_by_hint
-from clusim.fabric.importers.presets import known_chip, named_chip
+from clusim.fabric.importers.presets import known_chip, named_chip, unnamed_chip
 from clusim.fabric.yamltext import parse
+from clusim.hardware import gpu_by_words
 
 __all__ = ["read_astra"]
 
 MAX_NPUS = 16_384
-DEFAULT_CHIP = "h100-sxm5"
 _SHAPES = {
     "ring": "ring",
     "fullyconnected": "full",
@@ -139,8 +138,8 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
 def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
     name = named_chip(draft, chip) if chip else None
     if name is None:
-        hint = chip_by_hint(Path(draft.where).name)
-        name = hint[0] if hint else DEFAULT_CHIP
+        hint = gpu_by_words(Path(draft.where).name)
+        name = hint[0].name if hint else unnamed_chip()
         why = "the file's name says so" if hint else "the file does not say; --chip does"
         draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why)
     name = known_chip(draft, name, "all GPUs")

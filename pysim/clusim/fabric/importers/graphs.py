@@ -12,16 +12,14 @@ from typing import Any
 
 from clusim.errors import UnitError
 from clusim.fabric.importers.common import Draft, fail, number, printable
-from clusim.fabric.importers.devices import CHIPS, chip_by_hint, chip_by_name
 from clusim.fabric.importers.graph_text import Attributes, Graph, read_graphml, read_node_link
-from clusim.fabric.importers.presets import known_chip, named_chip
+from clusim.fabric.importers.presets import known_chip, named_chip, unnamed_chip
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
-from clusim.hardware import LINKS
+from clusim.hardware import LINKS, gpu, gpu_by_product, gpu_by_words
 from clusim.units import parse_rate, parse_time
 
 __all__ = ["read_graph"]
 
-DEFAULT_CHIP = "h100-sxm5"
 MAX_GRAPH_NODES = 65_536
 
 
@@ -183,14 +181,14 @@ class _Reader:
 
     def _chip(self, attributes: Attributes, name: str) -> str:
         for key in ("chip", "model", "gpu", "gpu_type", "gpu_model", "product"):
-            found = chip_by_name(str(attributes[key])) if key in attributes else None
-            if found:
-                return found
+            found = gpu_by_product(str(attributes[key])) if key in attributes else None
+            if found is not None:
+                return found.name
         if self.chip:
             return named_chip(self.draft, self.chip)
-        hint = chip_by_hint(self.draft.name)
+        hint = gpu_by_words(self.draft.name)
         why = "the file's name says so" if hint else "the graph names no chip; --chip does"
-        chip = hint[0] if hint else DEFAULT_CHIP
+        chip = hint[0].name if hint else unnamed_chip()
         self.draft.assume(name, f"chip {chip}", why)
         return chip
 
@@ -266,9 +264,9 @@ class _Reader:
                     for e in (a, b)
                     if self.kinds[e] == "gpu"
                 ),
-                DEFAULT_CHIP,
+                unnamed_chip(),
             )
-            return CHIPS[chip].link or "nvlink4"
+            return gpu(chip).link or "nvlink4"
         if "pci" in word:
             return "pcie-gen4-x16"
         return "ib-ndr" if re.search(r"\bib\b|infiniband", word) else "ethernet400"

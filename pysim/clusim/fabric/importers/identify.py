@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 
 from clusim.fabric.importers.common import printable
-from clusim.fabric.importers.devices import CHIPS, PCIE_GTS, chip_by_hint, chip_by_id, chip_by_sm
+from clusim.fabric.importers.devices import PCIE_GTS
 from clusim.fabric.importers.machine import Device, Gpu, Machine
+from clusim.hardware import (
+    gpu_by_capability,
+    gpu_by_gfx,
+    gpu_by_pci,
+    gpu_by_words,
+    standing,
+)
 
 __all__ = ["generation", "gts", "identify"]
-
-_CARDS = {1: "p100-pcie", 2: "p100-pcie", 3: "v100-pcie", 4: "a100-pcie-80gb", 5: "h100-pcie"}
-"""A card of each PCIe generation, for files that say nothing else."""
 
 
 def gts(speed: str | None) -> float | None:
@@ -32,25 +36,26 @@ def generation(speed: str | None) -> int | None:
 def identify(machine: Machine, device: Device, forced: str | None) -> tuple[str, str]:
     """Return the chip of a GPU, and why it was taken (empty if the file says it)."""
     gpu = device.gpu or Gpu()
-    known = chip_by_id(device.vendor, device.device)
+    known = gpu_by_pci(device.vendor, device.device)
     if forced is not None:
-        differs = known is not None and known != forced
-        return forced, f"as asked for; the file says {known}" if differs else ""
+        differs = known is not None and known.name != forced
+        said = known.name if known is not None else ""
+        return forced, f"as asked for; the file says {said}" if differs else ""
     if known is not None:
-        return known, ""
-    hint = chip_by_hint(machine.hint)
+        return known.name, ""
+    hint = gpu_by_words(machine.hint)
     said = f"gcn {printable(gpu.gcn, 16)}" if gpu.gcn else f"sm {gpu.sm}"
-    usual = chip_by_sm(gpu.sm, gpu.gcn)
+    usual = gpu_by_gfx(gpu.gcn, gpu.sm) if gpu.gcn else gpu_by_capability(gpu.sm)
     if usual is not None:
-        if hint and CHIPS[hint[0]].architecture == CHIPS[usual].architecture:
-            return hint[0], f"{said}, and the file's name or comments say {hint[1]!r}"
-        return usual, f"{said}; the file does not name the board, --chip does"
+        if hint and hint[0].architecture is usual.architecture:
+            return hint[0].name, f"{said}, and the file's name or comments say {hint[1]!r}"
+        return usual.name, f"{said}; the file does not name the board, --chip does"
     if gpu.gcn or gpu.sm is not None:
         return _card(
             device
         ), f"{said} is not known; a card of its PCIe generation, --chip names another"
     if hint:
-        return hint[0], f"the file's name or comments say {hint[1]!r}"
+        return hint[0].name, f"the file's name or comments say {hint[1]!r}"
     if machine.guess is not None:
         return machine.guess
     return _card(
@@ -59,4 +64,6 @@ def identify(machine: Machine, device: Device, forced: str | None) -> tuple[str,
 
 
 def _card(device: Device) -> str:
-    return _CARDS.get(generation(device.speed) or 4, "h100-pcie")
+    """Return a card of the device's PCIe generation, for files that say nothing else."""
+    cards = standing("card")
+    return cards[min(generation(device.speed) or 4, max(cards))].name

@@ -12,23 +12,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusim.fabric.importers.common import Draft, fail, number, printable
-from clusim.fabric.importers.devices import CHIPS, PCIE_GTS, chip_by_hint
+from clusim.fabric.importers.devices import PCIE_GTS
 from clusim.fabric.importers.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
 from clusim.fabric.importers.wiring import wire_machine
 from clusim.fabric.importers.xmltext import Element
+from clusim.hardware import GPUS, gpu_by_words, nccl_link_GBps, standing
+from clusim.hardware import Gpu as Chip
 
 __all__ = ["read_graphs"]
 
 RING = 4
 """The ``pattern`` of rings."""
-
-_NVLINK_GBps = (
-    (80.0, "p100-sxm2", 18.0),
-    (140.0, "v100-sxm2", 20.0),
-    (280.0, "a100-sxm4-80gb", 20.0),
-)
-_FASTER = ((420.0, "h100-sxm5", 20.6), (float("inf"), "b200-sxm", 40.1))
-"""Largest rate of all channels of a GPU, its chip, and what NCCL takes for one of its links [GB/s]."""
 
 _PORTS_Gbps = (10, 25, 56, 100, 200, 400, 800)
 _WHY = "an NCCL graph says which rings and trees were found, not what the machine is"
@@ -100,25 +94,28 @@ def _dev(element: Element) -> int:
 
 def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> Machine:
     machine = Machine(hint=Path(draft.where).name)
-    hint = chip_by_hint(Path(draft.where).name)
+    hint = gpu_by_words(Path(draft.where).name)
     devices = {dev: Device(text=f"gpu {dev}", gpu=Gpu(dev=dev)) for dev in gpus}
     load = max((sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1)
     total = load * graph.speed
     nvlink = graph.intra.startswith("NV")
     if nvlink:
-        name, per_link = next((n, g) for top, n, g in (*_NVLINK_GBps, *_FASTER) if total <= top)
+        chip = _by_nvlinks(total)
+        per_link = nccl_link_GBps(chip.compute_capability)
         if hint is None:
-            machine.guess = (name, f"its channels need {total:g} GB/s of NVLink")
+            machine.guess = (chip.name, f"its channels need {total:g} GB/s of NVLink")
         else:
-            name = hint[0]
-        _add_nvlinks(graph, devices, name, per_link, draft)
+            chip = hint[0]
+        _add_nvlinks(graph, devices, chip, per_link, draft)
     else:
         gen = next((g for g in (3, 4, 5, 6) if total <= 3.03 * 2 ** (g - 1)), 6)
         if hint is None:
-            card = {3: "v100-pcie", 4: "a100-pcie-80gb", 5: "h100-pcie", 6: "b300-sxm"}[gen]
-            machine.guess = (card, f"its channels need {total:g} GB/s: PCIe Gen{gen} x16")
+            machine.guess = (
+                standing("card")[gen].name,
+                f"its channels need {total:g} GB/s: PCIe Gen{gen} x16",
+            )
         else:
-            gen = max(gen, CHIPS[hint[0]].gen)
+            gen = max(gen, hint[0].pcie)
         for device in devices.values():
             device.speed, device.width = f"{PCIE_GTS[gen]:g} GT/s", 16
         draft.assume(
@@ -130,10 +127,17 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
     return machine
 
 
+def _by_nvlinks(total_GBps: float) -> Chip:
+    """Return the usual chip whose NVLinks carry the channels of a GPU, with a seventh to spare for old releases."""
+    usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
+    rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
+    enough = [rate for rate in rates if total_GBps <= rate * 8 / 7]
+    return rates[min(enough, default=max(rates))]
+
+
 def _add_nvlinks(
-    graph: _Channels, devices: dict[int, Device], name: str, per_link: float, draft: Draft
+    graph: _Channels, devices: dict[int, Device], chip: Chip, per_link: float, draft: Draft
 ) -> None:
-    chip = CHIPS[name]
     if chip.planes:
         for device in devices.values():
             if device.gpu is not None:

@@ -6,19 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusim.fabric.importers.common import Draft, natural
-from clusim.fabric.importers.devices import Chip
 from clusim.fabric.importers.machine import HIDDEN, BusId, Gpu, Peer
 from clusim.fabric.importers.presets import c2c_link, direct_keys, nvlink_keys
+from clusim.hardware import Gpu as Chip
 
 __all__ = ["connect_gpus"]
 
 Named = tuple[str, Gpu, Chip]
-
-_CUBE_MESH = {
-    "v100-sxm2": "01 02 03 03 04 04 12 12 13 15 15 23 23 26 37 45 46 47 47 56 56 57 67 67",
-    "p100-sxm2": "01 02 03 12 13 23 45 46 47 56 57 67 04 15 26 37",
-}
-"""Hybrid cube mesh of the DGX-1: a pair of GPUs per link."""
 
 _TRUNKS = 8
 """Links between the two boards of a DGX-2, per pair of NVSwitches."""
@@ -195,10 +189,9 @@ class _Links:
             self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {shown}", why)
             self._trunks(members)
             return
-        word = _mesh_name(chip)
-        if word and len(names) == 8:
+        if chip.cube_mesh and len(names) == 8:
             pairs = Counter(
-                (names[int(pair[0])], names[int(pair[1])]) for pair in _CUBE_MESH[word].split()
+                (names[int(pair[0])], names[int(pair[1])]) for pair in chip.cube_mesh.split()
             )
             for (a, b), count in pairs.items():
                 self.draft.link(a, b, count=count, **direct_keys(chip))
@@ -249,9 +242,3 @@ def _split(count: int, planes: tuple[int, ...]) -> list[int]:
         return [plane * count // total for plane in planes]
     base, more = divmod(count, len(planes))
     return [base + (index < more) for index in range(len(planes))]
-
-
-def _mesh_name(chip: Chip) -> str:
-    if chip.planes or chip.links <= 2 or chip.link not in ("nvlink1", "nvlink2"):
-        return ""
-    return "p100-sxm2" if chip.link == "nvlink1" else "v100-sxm2"

@@ -6,11 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusim.errors import InternalError
 from clusim.fabric.importers.common import Draft, fail, printable
-from clusim.fabric.importers.devices import CHIPS, Chip, Processor, chip_by_name, nic_model
+from clusim.fabric.importers.devices import nic_model
 from clusim.fabric.importers.machine import Device, Net
 from clusim.fabric.problems import did_you_mean
-from clusim.hardware import LINKS, SWITCHES
+from clusim.hardware import (
+    ADAPTERS,
+    GPUS,
+    LINKS,
+    PCIE_SWITCH_IDS,
+    USUAL_SWITCHES,
+    Cpu,
+    Gpu,
+    gpu,
+    gpu_by_product,
+    stand_in,
+)
+from clusim.hardware.networks import USUAL_LINKS
 
 __all__ = [
     "Adapter",
@@ -26,14 +39,16 @@ __all__ = [
     "nvlink_keys",
     "pcie_switch",
     "pcie_type",
+    "unnamed_chip",
 ]
 
 
 def known_chip(draft: Draft, name: str, where: str) -> str:
     """Return the chip's name; with GPUs of another architecture all use the protocols of the first."""
-    architecture = CHIPS[name].architecture
+    architecture = gpu(name).architecture.name
     for keys in draft.nodes.values():
-        first = CHIPS[keys["chip"]].architecture if keys["kind"] == "gpu" else architecture
+        is_gpu = keys["kind"] == "gpu"
+        first = gpu(keys["chip"]).architecture.name if is_gpu else architecture
         if first != architecture and "architecture" not in draft.settings:
             draft.settings["architecture"] = first
             draft.assume(where, f"the protocols of {first}", f"{name} is {architecture}")
@@ -42,10 +57,18 @@ def known_chip(draft: Draft, name: str, where: str) -> str:
 
 def named_chip(draft: Draft, text: str) -> str:
     """Return the chip that a user names."""
-    found = chip_by_name(text)
+    found = gpu_by_product(text)
     if found is None:
-        raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, CHIPS)}")
-    return found
+        raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
+    return found.name
+
+
+def unnamed_chip() -> str:
+    """Return the chip of GPUs that nothing is known of."""
+    found = stand_in("anything")
+    if found is None:
+        raise InternalError("no GPU stands for anything")
+    return found.name
 
 
 def pcie_type(gen: int, lanes: int) -> str:
@@ -58,30 +81,17 @@ def gpu_pcie(link: str) -> str:
     return f"{link}-gpu" if f"{link}-gpu" in LINKS else link
 
 
-_PCIE_SWITCHES = {
-    (0x1000, 0xC010): "pex88096",
-    (0x1000, 0xC030): "pex89144",
-    (0x10B5, 0x8747): "plx-pex8747",
-    (0x10B5, 0x8764): "plx-pex8764",
-    (0x10B5, 0x8796): "plx-pex8796",
-    (0x10B5, 0x9797): "plx-pex9797",
-    (0x11F8, 0x4000): "pm8536",
-    (0x11F8, 0x8536): "pm8536",
-    (0x15B3, 0x197C): "cx8-switch",
-}
-
-
 def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
     """Return the type of a PCIe switch, and why it was taken (empty if the file names it)."""
-    name = _PCIE_SWITCHES.get((vendor or 0, device or 0), "")
-    if name in SWITCHES:
+    name = PCIE_SWITCH_IDS.get((vendor or 0, device or 0), "")
+    if name:
         return name, ""
     if vendor in (None, 0xFFFF) or device is None:
         return "pcie-switch", "the file does not name the switch"
     return "pcie-switch", f"no figures of the switch 0x{vendor:04x}:0x{device:04x}"
 
 
-def numa_link(processor: Processor) -> dict[str, Any]:
+def numa_link(processor: Cpu) -> dict[str, Any]:
     """Return the keys of a link between two CPUs."""
     return {"type": processor.numa}
 
@@ -91,16 +101,17 @@ def c2c_link(rate_MBps: int) -> dict[str, Any]:
     return {"type": "nvlink-c2c", "rate": f"{min(rate_MBps, 10**7)} MB/s"}
 
 
-def nvlink_keys(chip: Chip, *, xgmi: bool = False) -> dict[str, Any]:
+def nvlink_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
     """Return the keys of a link between GPUs, or between a GPU and an NVSwitch."""
     if chip.link and chip.link.startswith("xgmi") == xgmi:
         return {"type": chip.link}
     if xgmi:
-        return {"type": "xgmi-mi300x" if chip.gen >= 5 else "xgmi-mi100"}
-    return {"type": f"nvlink{_NEWEST[chip.architecture]}"}
+        alike = (c for c in GPUS.values() if (c.pcie >= 5) == (chip.pcie >= 5))
+        return {"type": next(c.link for c in alike if c.link.startswith("xgmi"))}
+    return {"type": chip.architecture.nvlink}
 
 
-def direct_keys(chip: Chip, *, xgmi: bool = False) -> dict[str, Any]:
+def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
     """Return the keys of a link from GPU to GPU, without a switch between."""
     return {**nvlink_keys(chip, xgmi=xgmi), "latency": DIRECT_LATENCY}
 
@@ -108,45 +119,6 @@ def direct_keys(chip: Chip, *, xgmi: bool = False) -> dict[str, Any]:
 DIRECT_LATENCY = "275ns"
 """Egress of 150 to 200 ns and twice a SerDes of 50 ns; links to switches are half a way each."""
 
-_NEWEST = {"pascal": 1, "volta": 2, "ampere": 3, "ada": 4, "hopper": 4, "blackwell": 5, "cdna": 4}
-"""Generation of NVLink of an architecture, for a chip that is not known to have any."""
-
-_CX_IB = {
-    ("cx4", 100): "cx4-edr",
-    ("cx5", 100): "cx5-edr",
-    ("cx6", 56): "cx6-fdr",
-    ("cx6", 100): "cx6-hdr100",
-    ("cx6", 200): "cx6-hdr",
-    ("cx7", 200): "cx7-ndr200",
-    ("cx7", 400): "cx7-ndr",
-    ("cx8", 800): "cx8-xdr",
-    ("bf3", 400): "bf3-ndr",
-    ("", 56): "cx3-fdr",
-    ("", 100): "cx5-edr",
-    ("", 200): "cx6-hdr",
-    ("", 400): "cx7-ndr",
-    ("", 800): "cx8-xdr",
-}
-_CX_ROCE = {
-    ("cx4", 25): "cx4-roce25",
-    ("cx5", 100): "cx5-roce100",
-    ("cx6", 100): "cx6-roce100",
-    ("cx6", 200): "cx6-roce200",
-    ("cx7", 200): "cx7-roce200",
-    ("cx7", 400): "cx7-roce400",
-    ("cx8", 800): "cx8-roce800",
-    ("bf3", 400): "bf3",
-    ("", 25): "cx4-roce25",
-    ("", 100): "cx5-roce100",
-    ("", 200): "cx6-roce200",
-    ("", 400): "cx7-roce400",
-    ("", 800): "cx8-roce800",
-}
-_OTHERS = {
-    "efa": {25: "efa-25g", 100: "efa-100g", 200: "efa-200g", 400: "efa-400g"},
-    "slingshot": {200: "cassini-200g"},
-    "tcp": {25: "ena-25g"},
-}
 _USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
 """Rate of the adapters that machines of a PCIe generation usually have [Gb/s]."""
 
@@ -187,12 +159,8 @@ def adapter_of(net: Net, device: Device | None, generation: int) -> Adapter:
     if device is None or (kind == "roce" and not family and given and rate <= SLOW_Gbps):
         kind = "tcp"
         why = "an interface of the kernel" if device is None else f"{rate:g} Gb/s: for management"
-    if kind in _OTHERS:
-        table = _OTHERS[kind]
-    else:
-        source = _CX_IB if kind == "ib" else _CX_ROCE
-        table = {speed: name for (model, speed), name in source.items() if model == family}
-        table = table or {speed: name for (model, speed), name in source.items() if not model}
+    table = _adapters(kind, family)
+    if kind in ("ib", "roce"):
         shown = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
         if not given:
             why = f"the file gives neither adapter nor rate; usual with PCIe Gen{generation}"
@@ -201,6 +169,14 @@ def adapter_of(net: Net, device: Device | None, generation: int) -> Adapter:
         elif min(abs(speed - rate) for speed in table) > 1:
             why = f"the nearest we have to {shown}"
     return Adapter(_nearest(table, rate), kind, rate, why)
+
+
+def _adapters(kind: str, family: str) -> dict[int, str]:
+    """Return the adapters for a network by rate [Gb/s]: those of a family, or the usual ones."""
+    own = [nic for nic in ADAPTERS.values() if nic.kind == kind]
+    told = family if kind in ("ib", "roce") else ""
+    same = {nic.gbps: nic.name for nic in own if told and nic.family == told}
+    return same or {nic.gbps: nic.name for nic in own if nic.usual}
 
 
 def _nearest(table: Mapping[int, str], gbps: float) -> str:
@@ -217,26 +193,6 @@ def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str
     return {"nic": adapter.name}
 
 
-_NETWORKS = {
-    "ib": {56: "ib-fdr", 100: "ib-edr", 200: "ib-hdr", 400: "ib-ndr", 800: "ib-xdr"},
-    "roce": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100, 200, 400, 800)},
-    "efa": {rate: f"efa-{rate}" for rate in (25, 50, 100, 200, 400)},
-    "slingshot": {rate: f"slingshot-{rate}" for rate in (100, 200, 400)},
-    "tcp": {rate: f"roce-{rate}" for rate in (25, 40, 50, 100)},
-}
-_NET_SWITCHES = {
-    "ib-fdr": "switchx2",
-    "ib-edr": "switch-ib2",
-    "ib-hdr": "quantum",
-    "ib-ndr": "quantum2",
-    "ib-xdr": "quantum-x800",
-    "efa": "efa-fabric",
-    "slingshot": "rosetta",
-    "roce": "ethernet",
-    "tcp": "ethernet",
-}
-
-
 def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[str]] | None:
     """Return what the fastest adapters of a machine are usually joined by, and which ones take part."""
     if not adapters:
@@ -244,7 +200,7 @@ def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[st
     kind, rate = max(
         ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
     )
-    link = _nearest(_NETWORKS[kind], rate)
+    link = _nearest(USUAL_LINKS[kind], rate)
     members = [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)]
-    switch = _NET_SWITCHES.get(link) or _NET_SWITCHES[kind]
+    switch = USUAL_SWITCHES.get(link) or USUAL_SWITCHES[kind]
     return {"kind": "rail", "link": link, "switch": switch}, members

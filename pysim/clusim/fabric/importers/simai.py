@@ -12,14 +12,21 @@ from typing import Any
 
 from clusim.errors import UnitError
 from clusim.fabric.importers.common import MAX_NODES, Draft, fail, number, printable
-from clusim.fabric.importers.devices import CHIPS, chip_by_name, processor
+from clusim.fabric.importers.devices import processor
 from clusim.fabric.importers.machine import Device, Net
-from clusim.fabric.importers.presets import adapter_of, gpu_pcie, known_chip, named_chip, pcie_type
+from clusim.fabric.importers.presets import (
+    adapter_of,
+    gpu_pcie,
+    known_chip,
+    named_chip,
+    pcie_type,
+    unnamed_chip,
+)
+from clusim.hardware import gpu, gpu_by_product
 from clusim.units import parse_rate, parse_time
 
 __all__ = ["read_simai"]
 
-DEFAULT_CHIP = "h100-sxm5"
 NETWORK = -1
 _ETHERNET = Device(cls=0x020000)
 HOST, _ = processor("", "", None, None)
@@ -138,9 +145,10 @@ def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str],
         for number_, i in enumerate(file.switches):
             names[i] = draft.node(f"switch{number_}", "switch", switch="ethernet")
         return names, zones
-    name = named_chip(draft, chip) if chip else chip_by_name(file.chip)
-    if name is None:
-        name = DEFAULT_CHIP
+    found = gpu_by_product(file.chip)
+    name = named_chip(draft, chip) if chip else found.name if found else ""
+    if not name:
+        name = unnamed_chip()
         draft.assume(
             "all GPUs", f"chip {name}", f"the file says {printable(file.chip) or 'nothing'}"
         )
@@ -166,9 +174,8 @@ class _Servers:
         self.nvlink = set(file.nvswitches)
         self.network = set(file.switches)
         self.slots: dict[int, str] = {}
-        self.chip = next(
-            chip for key, chip in CHIPS.items() if key == next(iter(draft.nodes.values()))["chip"]
-        )
+        first = str(next(iter(draft.nodes.values()))["chip"])
+        self.chip = gpu(first)
 
     def run(self) -> None:
         self._place_nvswitches()
@@ -250,7 +257,7 @@ class _Servers:
         """Put an adapter between a GPU and the network switch it is linked to."""
         other = row.b if gpu == row.a else row.a
         gbps = parse_rate(row.rate).bytes_per_s * 8e-9
-        adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.gen)
+        adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)
         owner = self.names[gpu]
         zone = self.zones[gpu]
         prefix = owner.rpartition("/")[0]
@@ -260,11 +267,11 @@ class _Servers:
         name = f"{prefix}/nic{number_}" if prefix else f"nic{number_}"
         keys: dict[str, Any] = {"zone": zone} if zone else {}
         self.draft.node(name, "nic", nic=adapter.name, **keys)
-        self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.gen, 16))
+        self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
         self.draft.link(name, self.names[other], **_keys(row, self._net(row)))
         self.draft.assume(
             "adapters",
-            f"{adapter.name} next to its GPU, PCIe Gen{self.chip.gen} x16",
+            f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",
             "SimAI's links of GPUs to network switches have the adapter inside",
         )
 
@@ -281,16 +288,16 @@ class _Servers:
             cpu = f"{prefix}cpu0"
             if zone not in hosts:
                 hosts.add(zone)
-                self.draft.node(cpu, "switch", switch=HOST.root, **keys)
+                self.draft.node(cpu, "switch", switch=HOST.name, **keys)
                 memory = self.draft.node(f"{prefix}mem0", "memory", chip=HOST.memory, **keys)
                 self.draft.link(cpu, memory, type=f"dram-{HOST.memory}")
             switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
             self.slots[i] = switch
-            slot = pcie_type(self.chip.gen, 16)
+            slot = pcie_type(self.chip.pcie, 16)
             self.draft.link(self.names[i], switch, type=gpu_pcie(slot))
             self.draft.link(switch, cpu, type=slot)
         self.draft.assume(
             "CPUs and PCIe",
-            f"a CPU for each machine, a PCIe Gen{self.chip.gen} switch for each GPU and its adapters",
+            f"a CPU for each machine, a PCIe Gen{self.chip.pcie} switch for each GPU and its adapters",
             "SimAI's files have neither",
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 from clusim.fabric.importers.common import Draft, fail, natural, printable
 from clusim.fabric.importers.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
 from clusim.fabric.importers.wiring import wire_machine
+from clusim.hardware import standing
 
 __all__ = ["Matrix", "parse_matrix", "read_smi"]
 
@@ -24,6 +25,9 @@ P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Cells of ``topo -p2p``: works, and reasons why not."""
 
 MAX_DEVICES = 512
+USUAL_PCIE = 4
+"""Generation of PCIe of GPUs without NVLinks that a table does not name."""
+
 MOST_LINKS = 18
 """Links of the GPUs with most of them: more than these between all pairs means NVSwitches."""
 
@@ -216,22 +220,15 @@ def _add_nvlinks(
 
 def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
     if switched:
-        table = {6: "v100-sxm3", 8: "h800-sxm5", 12: "a100-sxm4-80gb", 18: "h100-sxm5"}
-        return table.get(links, "h100-sxm5"), f"{links} NVLinks from every GPU to NVSwitches"
+        found = standing("switch")
+        chip = found.get(links, found[max(found)])
+        return chip.name, f"{links} NVLinks from every GPU to NVSwitches"
     if links == 0:
-        return "a100-pcie-80gb", "no NVLinks; the table does not name the GPU, --chip does"
-    if gpus == 2:
-        table = {
-            2: "titan-rtx",
-            3: "v100-sxm2",
-            4: "rtx-3090",
-            12: "a100-pcie-80gb",
-            18: "h200-nvl",
-        }
-    else:
-        table = {4: "p100-sxm2", 6: "v100-sxm2", 12: "a100-sxm4-80gb", 18: "gh200"}
-    nearest = min((n for n in table if n >= links), default=max(table))
-    return table[nearest], f"{links} NVLinks per GPU; the table does not name the GPU, --chip does"
+        card = standing("card")[USUAL_PCIE]
+        return card.name, "no NVLinks; the table does not name the GPU, --chip does"
+    table = standing("pair" if gpus == 2 else "mesh")
+    chip = table[min((n for n in table if n >= links), default=max(table))]
+    return chip.name, f"{links} NVLinks per GPU; the table does not name the GPU, --chip does"
 
 
 def _add_xgmi(
@@ -244,7 +241,9 @@ def _add_xgmi(
             gpu.peers.append(Peer(devices[b].bus, count, 0x038000, xgmi=True))
         totals[a] = totals.get(a, 0) + count
     most = max(totals.values(), default=0)
-    name = "mi300x" if most >= 7 else "mi250x-gcd" if len(devices) > 8 or most > 3 else "mi210"
+    table = standing("xgmi")
+    least = max(most, 4 if len(devices) > 8 else min(table))
+    name = table[max(n for n in table if n <= least)].name
     machine.guess = (name, f"{most} xGMI links per GPU; the tables do not name it, --chip does")
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clusim.fabric.importers.common import Draft
-from clusim.fabric.importers.devices import CHIPS
-from clusim.hardware import CHIPS as PRESETS
+from clusim.hardware import gpu
 
 __all__ = ["find_rings", "set_usage"]
 
@@ -35,7 +34,7 @@ def set_usage(draft: Draft, gpus: list[str], chip: str) -> None:
         switched = switched or b.startswith("nvswitch")
     rings = find_rings(len(gpus), mesh) if mesh and len(gpus) <= MAX_RING_GPUS else []
     if switched:
-        links = CHIPS[chip].links
+        links = gpu(chip).links
         _channels(draft, 24 if links >= 8 else 12, "what NCCL uses with NVSwitches")
     elif rings:
         draft.settings["rings"] = rings
@@ -59,7 +58,7 @@ def _channels(draft: Draft, count: int, why: str) -> None:
 
 def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
     roots = {str(keys["switch"]) for name, keys in draft.nodes.items() if name.startswith("cpu")}
-    if not PRESETS[chip]["peer_access"].value:
+    if not gpu(chip).figures["peer_access"].value:
         draft.settings["p2p_level"] = "nvl"
         draft.assume(
             "peer to peer",

@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusim.fabric.importers.common import Draft, fail, natural, printable
-from clusim.fabric.importers.devices import (
-    CHIPS,
-    PCIE_GTS,
-    Processor,
-    processor,
-)
+from clusim.fabric.importers.devices import PCIE_GTS, processor
 from clusim.fabric.importers.identify import generation, gts, identify
 from clusim.fabric.importers.machine import BusId, Cpu, Device, Gpu, Machine, Net
 from clusim.fabric.importers.nvlinks import connect_gpus
@@ -28,6 +23,8 @@ from clusim.fabric.importers.presets import (
     pcie_type,
 )
 from clusim.fabric.importers.usage import set_usage
+from clusim.hardware import GPUS
+from clusim.hardware import Cpu as Processor
 
 __all__ = ["wire_machine"]
 
@@ -71,7 +68,7 @@ class _Wiring:
         for device in self.gpus:
             if device.bus:
                 by_bus.setdefault(device.bus, self.names[id(device)])
-        gpus = [(self.names[id(d)], _gpu_of(d), CHIPS[self.chips[id(d)]]) for d in self.gpus]
+        gpus = [(self.names[id(d)], _gpu_of(d), GPUS[self.chips[id(d)]]) for d in self.gpus]
         connect_gpus(self.draft, gpus, by_bus, self._cpu_of())
         self._add_nics()
         self._add_cpus()
@@ -131,7 +128,7 @@ class _Wiring:
             self.net_names[id(net)] = f"nic{net.dev if unique else index}"
 
     def _identify_nets(self) -> None:
-        newest = max(CHIPS[chip].gen for chip in self.chips.values())
+        newest = max(GPUS[chip].pcie for chip in self.chips.values())
         for net, device, _ in self.nets:
             self.adapters[self.net_names[id(net)]] = adapter_of(net, device, newest)
 
@@ -178,7 +175,7 @@ class _Wiring:
             self.cpu_names.append(f"cpu{cpu.numa if unique else index}")
             found, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
             if why:
-                self.draft.assume(self.cpu_names[-1], f"processor {found.root}", why)
+                self.draft.assume(self.cpu_names[-1], f"processor {found.name}", why)
             self.processors.append(found)
         if len(hosts) > 1:
             self.draft.assume(
@@ -200,11 +197,9 @@ class _Wiring:
     def _attach(self, device: Device, parent: str) -> None:
         """Add a device and all below it, joined to the node `parent`."""
         if id(device) in self.names:
-            chip = CHIPS[self.chips[id(device)]]
+            chip = GPUS[self.chips[id(device)]]
             name = self.names[id(device)]
-            link = self._pcie(
-                device, name, chip.gen, chip.width, f"what {self.chips[id(device)]} has"
-            )
+            link = self._pcie(device, name, chip.pcie, 16, f"what {self.chips[id(device)]} has")
             self.draft.link(name, parent, type=gpu_pcie(link))
             for child in device.children:
                 self._attach(child, parent)
@@ -237,7 +232,7 @@ class _Wiring:
         """Return the PCIe generation a device has or, if the file does not say, probably has."""
         given = generation(device.speed)
         if given is None and id(device) in self.chips:
-            given = CHIPS[self.chips[id(device)]].gen
+            given = GPUS[self.chips[id(device)]].pcie
         if given is None and device.nets:
             given = _slot_gen(self.adapters[self.net_names[id(device.nets[0])]].gbps)
         return given or 0
@@ -324,13 +319,13 @@ class _Wiring:
     def _add_cpus(self) -> None:
         hosts = [cpu.host for cpu in self.machine.cpus]
         for name, found in zip(self.cpu_names, self.processors, strict=True):
-            self.draft.node(name, "switch", switch=found.root)
+            self.draft.node(name, "switch", switch=found.name)
         memory = {}
         for name, found in zip(self.cpu_names, self.processors, strict=True):
             dram = name.replace("cpu", "mem", 1)
             self.draft.node(dram, "memory", chip=found.memory)
             self.draft.link(name, dram, type=f"dram-{found.memory}")
-            memory[dram] = found.root
+            memory[dram] = found.name
         self.draft.assume(
             memory,
             "the memory its processor usually has",

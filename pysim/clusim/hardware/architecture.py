@@ -1,0 +1,84 @@
+"""What all GPUs of one architecture have alike: what launching costs, what a CTA pays, how peers are reached.
+
+**Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads its work before
+it moves data and flushes its counters behind. What a CTA does per slice is in `clusim.hardware.protocols`.
+**Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for point-to-point.
+**Not modelled** Clocks by load, steppings, differences between the chips of an architecture.
+**Parameters** The fields of `Architecture`; one file of `clusim.hardware.architectures` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from clusim.hardware.figures import Figure, Preset, check_figures, published
+
+__all__ = ["Architecture", "pulls", "pushes"]
+
+_UNITS = {
+    "kernel_overhead": "s",
+    "graph_node": "s",
+    "stream_launch": "s",
+    "kernel_floor": "s",
+    "attention_fraction": "1",
+    "p2p": "word",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A family of GPUs.
+
+    Attributes
+    ----------
+    name : str
+        As topology files have it.
+    kernel_overhead : Figure
+        From the end of the steps of one kernel to the first step of the next one in the stream [s].
+    graph_node, stream_launch : Figure
+        Launch of a kernel out of a CUDA graph, and in a stream, which `kernel_overhead` contains [s].
+    kernel_floor : Figure
+        Least time of a kernel in a stream of kernels [s].
+    attention_fraction : Figure
+        Part of the dense peak that fused attention kernels reach.
+    p2p : Figure
+        Whether NCCL's point-to-point connections over NVLink pull (``read``) or push (``write``).
+    protocols : mapping
+        What a CTA pays, by protocol.
+    nvlink : str
+        Link type of its NVLinks, for a chip that is not known to have any; empty: there are none.
+    """
+
+    name: str
+    kernel_overhead: Figure
+    graph_node: Figure
+    stream_launch: Figure
+    kernel_floor: Figure
+    attention_fraction: Figure
+    p2p: Figure
+    protocols: Mapping[str, Preset]
+    nvlink: str = ""
+
+    def __post_init__(self) -> None:
+        """Check units and sources."""
+        check_figures({key: getattr(self, key) for key in _UNITS}, _UNITS)
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure."""
+        yield from (getattr(self, key) for key in _UNITS)
+        for protocol in self.protocols.values():
+            yield from protocol.values()
+
+
+_PULL = "NCCL pulls only between two sm80 GPUs (ncclTopoCheckP2p), otherwise pushes"
+
+
+def pulls() -> Figure:
+    """Return that NCCL reads from the peer."""
+    return published("read", _PULL)
+
+
+def pushes() -> Figure:
+    """Return that NCCL writes to the peer."""
+    return published("write", _PULL)

@@ -1,0 +1,1 @@
+"""One file per architecture of GPUs, each with an `ARCHITECTURE`."""

@@ -1,0 +1,21 @@
+"""Ada Lovelace: RTX 40, L4, L40."""
+
+from __future__ import annotations
+
+from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.figures import assumed
+from clusim.hardware.protocols import Pace, protocols
+
+ARCHITECTURE = Architecture(
+    name="ada",
+    nvlink="nvlink4",
+    kernel_overhead=assumed("6us", "between Ampere and Hopper, as its clock"),
+    graph_node=assumed("0.59us", "as Hopper"),
+    stream_launch=assumed("1.30us", "as Hopper"),
+    kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
+    attention_fraction=assumed(0.62, "as the A100"),
+    p2p=pushes(),
+    protocols=protocols(
+        "ada", Pace(1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies")
+    ),
+)

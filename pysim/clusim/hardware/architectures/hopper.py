@@ -1,0 +1,23 @@
+"""Hopper: H100, H200, H800, H20, GH200."""
+
+from __future__ import annotations
+
+from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.figures import assumed, calibrated
+from clusim.hardware.protocols import Pace, protocols
+
+ARCHITECTURE = Architecture(
+    name="hopper",
+    nvlink="nvlink4",
+    kernel_overhead=calibrated(
+        "4.8us",
+        "all-reduce, all-gather, reduce-scatter and broadcast of 8 B to 1 MiB on 2 and 4 GPUs, one process each (GH200"
+        " mesh, simllm): 4.3 to 5.4 us more than the steps, of which 1.3 us are the launch",
+    ),
+    graph_node=calibrated("0.59us", "graph node on GH200 (simllm, launch table)"),
+    stream_launch=calibrated("1.30us", "pipelined launches on GH200 (simllm, launch table)"),
+    kernel_floor=assumed("1.81us", "as A100; pipelined launches on GH200 take 1.30 us"),
+    attention_fraction=assumed(0.62, "as the A100"),
+    p2p=pushes(),
+    protocols=protocols("hopper", Pace()),
+)

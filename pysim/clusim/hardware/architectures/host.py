@@ -1,0 +1,20 @@
+"""Ideal hosts: only the network takes time."""
+
+from __future__ import annotations
+
+from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.figures import assumed
+from clusim.hardware.protocols import ideal_protocols
+
+_FREE = assumed("0", "an ideal host: all delay is the network's")
+
+ARCHITECTURE = Architecture(
+    name="host",
+    kernel_overhead=_FREE,
+    graph_node=_FREE,
+    stream_launch=_FREE,
+    kernel_floor=assumed("1.81us", "as A100, for hosts that are given a peak"),
+    attention_fraction=assumed(0.62, "as A100, for hosts that are given a peak"),
+    p2p=pushes(),
+    protocols=ideal_protocols(),
+)

@@ -1,0 +1,143 @@
+"""A processor as one object: the root complex that a socket is, its memory, its neighbours, and what its host costs.
+
+**Hardware** A TLP from a root port enters the mesh of the socket; packets for another port (peer to peer) are split
+into cache lines on most Intel parts, and forwarded whole on AMD's. A thread enqueues the kernel of every GPU it drives.
+**Model** A switch of the latency of the mesh; `peer_payload` is the largest payload of packets between two PCIe
+devices that cross it. Peer to peer is used only where the fabric says so, otherwise data are staged in host memory.
+A host has a period per collective, which grows with the GPUs one process drives.
+**Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use one root per
+cluster). Which launch of an iteration is slow; queues that run full; noise of the operating system.
+**Parameters** The fields of `Cpu` and `HostCosts`; one file of `clusim.hardware.processors` for each vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+
+__all__ = ["Cpu", "HostCosts", "root", "same_as"]
+
+_UNITS = {
+    "cpu": "word",
+    "latency": "s",
+    "peer_payload": "B",
+    "store_and_forward": "true or false",
+    "tier": "word",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu:
+    """A generation of processors.
+
+    Attributes
+    ----------
+    name : str
+        Of its root complex in topology files.
+    figures : Preset
+        The root complex as a switch; ``cpu`` is vendor and model as NCCL tells them apart.
+    numa, numa_links : str, int
+        Type and number of the links between two sockets.
+    memory : str
+        Its usual memory, a chip of `clusim.hardware.numa`.
+    cpuid : tuple of (int, int, int)
+        Families with their first and last models.
+    maker : str
+        Word by which files tell it from others of its instruction set; empty: none.
+    usual : bool
+        Whether it stands for unknown models of its vendor.
+    socket_GBps : Figure or None
+        What NCCL takes the link between two sockets for [GB/s]; None: as fast as inside.
+    """
+
+    name: str
+    figures: Preset
+    numa: str
+    numa_links: int
+    memory: str
+    cpuid: tuple[tuple[int, int, int], ...] = ()
+    maker: str = ""
+    usual: bool = False
+    socket_GBps: Figure | None = None
+
+    def __post_init__(self) -> None:
+        """Check the figures."""
+        check_figures(self.figures, _UNITS)
+
+    @property
+    def vendor(self) -> str:
+        """Who made it, in NCCL's words."""
+        return str(self.figures["cpu"].value).partition(" ")[0]
+
+    @property
+    def model(self) -> str:
+        """What NCCL calls it."""
+        return str(self.figures["cpu"].value).partition(" ")[2]
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure."""
+        yield from self.figures.values()
+        if self.socket_GBps is not None:
+            yield self.socket_GBps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCosts:
+    """What a host with processors of one vendor pays for launching collectives one after the other [s].
+
+    Attributes
+    ----------
+    vendor : str
+        In NCCL's words.
+    launch : Figure
+        Time of a host thread for a collective on one GPU.
+    group_base, group_launch : Figure
+        Time of a grouped launch over the GPUs of one process besides the launches, and of every launch in it.
+    p2p_task : Figure
+        Time of a host thread for one send or receive inside a group.
+    group_skew : Figure
+        How much later each further GPU of a process starts its kernel; a collective waits for the last one.
+    group_channel : Figure
+        Time per channel and GPU beyond the first in which one process hands work to its GPUs.
+    empty_call : Figure
+        A call that has nothing to move, per GPU.
+    """
+
+    vendor: str
+    launch: Figure
+    group_base: Figure
+    group_launch: Figure
+    p2p_task: Figure
+    group_skew: Figure
+    group_channel: Figure
+    empty_call: Figure
+
+    def __post_init__(self) -> None:
+        """Check units and sources."""
+        costs = {item.name: getattr(self, item.name) for item in fields(self)[1:]}
+        check_figures(costs, dict.fromkeys(costs, "s"))
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure."""
+        yield from (getattr(self, item.name) for item in fields(self)[1:])
+
+
+def same_as(figure: Figure, whom: str) -> Figure:
+    """Return a figure that another vendor's was taken for."""
+    return assumed(figure.value, f"as on {whom} hosts")
+
+
+_TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which it takes rates and distances"
+
+
+def root(latency: Figure, peer: Figure, what: str, cpu: str) -> Preset:
+    """Return a root complex; `what` is the CPU as people call it, `cpu` as NCCL does."""
+    return {
+        "cpu": published(cpu, _TOPO),
+        "latency": latency,
+        "peer_payload": peer,
+        "store_and_forward": assumed(False, f"{what}: TLPs are forwarded as they come"),
+        "tier": assumed("root", "tier in reports"),
+    }

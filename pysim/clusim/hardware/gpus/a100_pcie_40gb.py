@@ -1,0 +1,29 @@
+"""NVIDIA A100 40 GB on a PCIe card."""
+
+from __future__ import annotations
+
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, GEMM, flops, units
+from clusim.hardware.gpus.a100_sxm4_80gb import GPU as BASE
+
+SHEET = "A100 PCIe 40GB, NVIDIA data sheet"
+
+GPU = BASE.variant(
+    "a100-pcie-40gb",
+    form="card",
+    model="A100-PCIE",
+    products=("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"),
+    names=("a100.*pci.*40", "a100.*40.*pci"),
+    pci_ids=((0x10DE, 0x20F1),),
+    switch="",
+    planes=(),
+    figures={
+        **units(108, SHEET),
+        "memory": published("40GiB", SHEET),
+        "memory_rate": published("1555 GB/s", f"{SHEET}: 5 stacks HBM2"),
+        "memory_efficiency": COPIES,
+        "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),
+        "gemm_fraction": GEMM,
+        "links": published(12, "12 NVLink 3 links on three bridges to one other card"),
+    },
+)

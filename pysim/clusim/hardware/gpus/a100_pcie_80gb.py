@@ -1,0 +1,31 @@
+"""NVIDIA A100 80 GB on a PCIe card."""
+
+from __future__ import annotations
+
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import COPIES, GEMM, flops, units
+from clusim.hardware.gpus.a100_sxm4_80gb import GPU as BASE
+
+SHEET = "A100 PCIe 80GB, NVIDIA data sheet"
+
+GPU = BASE.variant(
+    "a100-pcie-80gb",
+    form="card",
+    model="A100-PCIE",
+    products=("NVIDIA A100 80GB PCIe",),
+    machines=("ncv4|nc.?a100",),
+    hints=("a100.?pcie",),
+    pci_ids=((0x10DE, 0x20B5), (0x10DE, 0x20F5)),
+    stands_for=("pair:12", "card:4"),
+    switch="",
+    planes=(),
+    figures={
+        **units(108, SHEET),
+        "memory": published("80GiB", SHEET),
+        "memory_rate": published("1935 GB/s", f"{SHEET}: 5 stacks HBM2e"),
+        "memory_efficiency": COPIES,
+        "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),
+        "gemm_fraction": GEMM,
+        "links": published(12, "12 NVLink 3 links on three bridges to one other card"),
+    },
+)

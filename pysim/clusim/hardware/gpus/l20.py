@@ -1,0 +1,24 @@
+"""NVIDIA L20."""
+
+from __future__ import annotations
+
+from clusim.hardware.figures import published
+from clusim.hardware.gpu import flops, units
+from clusim.hardware.gpus.l40 import GPU as BASE
+
+SHEET = "L20, NVIDIA data sheet"
+
+GPU = BASE.variant(
+    "l20",
+    model="L20",
+    products=("NVIDIA L20",),
+    hints=("l20",),
+    pci_ids=((0x10DE, 0x26BA),),
+    figures={
+        **units(92, SHEET),
+        "memory": published("48GiB", SHEET),
+        "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
+        "peak_flops": flops(SHEET, f32=59.8, f16=119.5, bf16=119.5, f8=239),
+        "links": published(0, "no NVLink"),
+    },
+)

@@ -1,0 +1,54 @@
+"""AMD EPYC."""
+
+from __future__ import annotations
+
+from clusim.hardware.cpu import Cpu, HostCosts, root, same_as
+from clusim.hardware.figures import assumed, calibrated, published
+from clusim.hardware.processors.intel import HOST as INTEL
+from clusim.hardware.processors.intel import SKEW
+
+LATENCY = assumed(
+    "160ns",
+    "I/O die between root port and data fabric; DMA reads take some 60 ns more than on Intel",
+)
+WHOLE = assumed("128B", "forwards the TLPs of a GPU as they are; NCCL charges nothing on AMD")
+_SOCKET = published(16.0, "NCCL, src/graph/topo.h")
+
+
+def _epyc(name: str, numa: tuple[str, int], memory: str, *cpuid: tuple[int, int, int]) -> Cpu:
+    return Cpu(
+        name=f"epyc-{name}",
+        figures=root(LATENCY, WHOLE, f"EPYC {name.title()}", f"amd {name}"),
+        numa=numa[0],
+        numa_links=numa[1],
+        memory=memory,
+        cpuid=cpuid,
+        usual=name == "rome",
+        socket_GBps=_SOCKET,
+    )
+
+
+CPUS = (
+    _epyc("naples", ("xgmi", 4), "ddr4-2666x8", (0x17, 0, 0xF)),
+    _epyc("rome", ("xgmi2", 3), "ddr4-3200x8", (0x17, 0x10, 0xFFFF)),
+    _epyc("milan", ("xgmi2", 3), "ddr4-3200x8", (0x19, 0, 0xF)),
+    _epyc("genoa", ("xgmi3", 3), "ddr5-4800x12", (0x19, 0x10, 0xFFFF)),
+    _epyc("turin", ("xgmi3", 3), "ddr5-6400x12", (0x1A, 0, 0xFFFF)),
+)
+
+HOST = HostCosts(
+    vendor="amd",
+    launch=assumed("6us", "8.1 us for 1 KiB on 2 A100 and EPYC (simllm) is the kernel; a bound"),
+    group_base=assumed("17us", "as Intel, with more per launch"),
+    group_launch=calibrated("2.2us", "34.5 us on 8 A100 with -g 8 (superbench)"),
+    p2p_task=calibrated(
+        "0.41us", "all-to-all on 8 A100 with -g 8 takes 87 us at every small size (superbench)"
+    ),
+    group_skew=calibrated("2.8us", SKEW),
+    group_channel=calibrated(
+        "0.12us",
+        "1 MiB with 24 channels takes 14 (all-reduce, Azure) to 30 us (others, superbench) more than kernel and skew on"
+        " 8 A100 with -g 8",
+    ),
+    empty_call=same_as(INTEL.empty_call, "Intel"),
+)

@@ -1,0 +1,44 @@
+"""NVIDIA Grace and other Arm servers."""
+
+from __future__ import annotations
+
+from clusim.hardware.cpu import Cpu, HostCosts, root, same_as
+from clusim.hardware.figures import assumed, published
+from clusim.hardware.processors.amd import WHOLE
+from clusim.hardware.processors.intel import HOST as INTEL
+
+_LATENCY = assumed("150ns", "coherent mesh between C2C, PCIe and memory, as the other CPUs")
+_SOCKET = published(6.0, "NCCL, src/graph/topo.h")
+
+CPUS = (
+    Cpu(
+        name="grace",
+        figures=root(_LATENCY, WHOLE, "NVIDIA Grace", "arm grace"),
+        numa="grace-c2c",
+        numa_links=1,
+        memory="lpddr5x-grace",
+        cpuid=((0, 0xD4F, 0xD4F),),
+        maker="nvidia",
+        socket_GBps=_SOCKET,
+    ),
+    Cpu(
+        name="arm",
+        figures=root(_LATENCY, WHOLE, "other Arm servers", "arm arm"),
+        numa="upi-11.2",
+        numa_links=1,
+        memory="ddr4-3200x8",
+        usual=True,
+        socket_GBps=_SOCKET,
+    ),
+)
+
+HOST = HostCosts(
+    vendor="arm",
+    launch=assumed("4.5us", "5.1 us for 8 B on 2 GH200 (simllm) is the kernel; a bound"),
+    group_base=assumed("15us", "somewhat less than Intel, as its launches"),
+    group_launch=same_as(INTEL.group_launch, "Intel"),
+    p2p_task=same_as(INTEL.p2p_task, "Intel"),
+    group_skew=same_as(INTEL.group_skew, "Intel"),
+    group_channel=same_as(INTEL.group_channel, "Intel"),
+    empty_call=same_as(INTEL.empty_call, "Intel"),
+)

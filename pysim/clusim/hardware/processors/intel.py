@@ -1,0 +1,119 @@
+"""Intel Xeon."""
+
+from __future__ import annotations
+
+from clusim.hardware.cpu import Cpu, HostCosts, root
+from clusim.hardware.figures import assumed, calibrated, published
+
+LATENCY = assumed(
+    "130ns",
+    "half of what DMA reads of DRAM take (400-700 ns, Neugebauer et al., SIGCOMM 2018) less links and DRAM",
+)
+_SPLIT = published(
+    "64B",
+    "peer to peer through an Intel root complex moves 64 B TLPs: NCCL INTEL_P2P_OVERHEAD, src/graph/topo.h",
+)
+_NCCL = "NCCL, src/graph/topo.h"
+_QPI, _UPI = published(6.0, _NCCL), published(10.0, _NCCL)
+_SPR, _EMR = published(22.0, _NCCL), published(40.0, _NCCL)
+
+
+SKEW = (
+    "8 B to 256 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 9 us more than on GPUs with a process each"
+    " (waynehacking8); 64 KiB to 64 MiB on 8 H100 and 8 A100 with -g 8 takes 20 to 26 us more (Azure, superbench)"
+)
+
+
+def _models(*numbers: int) -> tuple[tuple[int, int, int], ...]:
+    return tuple((6, number, number) for number in numbers)
+
+
+CPUS = (
+    Cpu(
+        name="xeon-ivb",
+        figures=root(LATENCY, _SPLIT, "Ivy Bridge E5 v2", "intel broadwell"),
+        numa="qpi-8",
+        numa_links=2,
+        memory="ddr3-1866x4",
+        cpuid=_models(62),
+        socket_GBps=_QPI,
+    ),
+    Cpu(
+        name="xeon-bdw",
+        figures=root(LATENCY, _SPLIT, "Broadwell E5 v4", "intel broadwell"),
+        numa="qpi",
+        numa_links=2,
+        memory="ddr4-2400x4",
+        cpuid=_models(63, 79, 86),
+        socket_GBps=_QPI,
+    ),
+    Cpu(
+        name="xeon-skl",
+        figures=root(LATENCY, _SPLIT, "Skylake and Cascade Lake SP", "intel skylake"),
+        numa="upi",
+        numa_links=2,
+        memory="ddr4-2666x6",
+        cpuid=_models(85),
+        socket_GBps=_UPI,
+    ),
+    Cpu(
+        name="xeon-icx",
+        figures=root(LATENCY, _SPLIT, "Ice Lake SP", "intel skylake"),
+        numa="upi-11.2",
+        numa_links=3,
+        memory="ddr4-3200x8",
+        cpuid=_models(106, 108),
+        usual=True,
+        socket_GBps=_UPI,
+    ),
+    Cpu(
+        name="xeon-spr",
+        figures=root(LATENCY, _SPLIT, "Sapphire Rapids", "intel sapphire rapids"),
+        numa="upi-16",
+        numa_links=3,
+        memory="ddr5-4800x8",
+        cpuid=_models(143),
+        socket_GBps=_SPR,
+    ),
+    Cpu(
+        name="xeon-emr",
+        figures=root(LATENCY, _SPLIT, "Emerald Rapids", "intel emerald rapids"),
+        numa="upi-20",
+        numa_links=3,
+        memory="ddr5-5600x8",
+        cpuid=_models(207),
+        socket_GBps=_EMR,
+    ),
+    Cpu(
+        name="xeon-gnr",
+        figures=root(LATENCY, _SPLIT, "Granite Rapids", "intel emerald rapids"),
+        numa="upi-24",
+        numa_links=3,
+        memory="ddr5-6400x12",
+        cpuid=_models(173, 174),
+        socket_GBps=_EMR,
+    ),
+)
+
+HOST = HostCosts(
+    vendor="intel",
+    launch=assumed(
+        "4.5us", "one collective by one thread for one GPU; below what any kernel takes"
+    ),
+    group_base=calibrated(
+        "17us",
+        "nccl-tests: 19.5 to 23.3 us on 4 H100 with -g 4, 25.6 to 29.9 us on 8 H100 and H200 with -g 8",
+    ),
+    group_launch=calibrated(
+        "1.4us", "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100"
+    ),
+    p2p_task=assumed("0.3us", "below AMD as its launches"),
+    group_skew=calibrated("2.8us", SKEW),
+    group_channel=calibrated(
+        "0",
+        "256 KiB with 16 channels takes no longer than with one, 4 H100 with -g 4 (waynehacking8)",
+    ),
+    empty_call=calibrated(
+        "0.14us", "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)"
+    ),
+)

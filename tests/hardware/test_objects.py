@@ -1,0 +1,175 @@
+"""Chips as objects: one file each, every figure with unit, mark and source, found without a list of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusim import fabric, hardware
+from clusim.errors import InputError
+from clusim.hardware import GPUS, MARKS, all_figures, count_marks, gpu, gpu_by_product
+from clusim.hardware.figures import Figure, assumed
+from clusim.hardware.gpu import FIGURES
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ROOT / "pysim" / "clusim" / "hardware" / "gpus"
+PAGE = (ROOT / "docs" / "add-a-chip.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def clusim(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with the chips of a directory."""
+    return subprocess.run(
+        [sys.executable, "-m", "clusim", *words],
+        cwd=directory,
+        env={**os.environ, "CLUSIM_GPUS": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_every_file_is_one_gpu_of_its_name() -> None:
+    assert {path.stem.replace("_", "-") for path in FILES.glob("[a-z]*.py")} == set(GPUS)
+
+
+def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a100_sxm_64gb.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "leonardo.yaml").write_text(block("yaml"), encoding="utf-8")
+    shown = clusim(tmp_path, "topo", "show", "leonardo.yaml", "--figures")
+    assert shown.returncode == 0, shown.stderr
+    chip = "chip a100-sxm-64gb: "
+    assert re.search(chip + r"memory_rate\W+1640 GB/s \(published: ", shown.stdout)
+    assert re.search(chip + r"gemm_fraction\W+0.87 \(assumed: ", shown.stdout)
+    assert clusim(tmp_path, "run", "leonardo.yaml", "--size", "64KiB").returncode == 0
+    assert clusim(tmp_path, "explain", "leonardo.yaml", "--size", "64KiB").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('"links": ', '"linkz": ', "no figure is called 'linkz'; did you mean 'links'?"),
+        ('"peer_access": PEERS,', "", "figure 'peer_access' [true or false] is missing"),
+        ('published("16GiB", SHEET)', 'published("16", SHEET)', "memory: '16' has no unit"),
+        ('published("16GiB", SHEET)', 'published("16GiB", " ")', "memory: '16GiB' has no source"),
+        ("products=", "produkts=", "unexpected keyword argument 'produkts'"),
+        ('name="t9"', 'name="t8"', "name is 't8'; the file must be called t8.py"),
+        ("0x1EB9", "0x1EB8", "PCI id 10de:1eb8 is taken by t4.py"),
+        ("GPU = Gpu(", "CHIP = Gpu(", "GPU is missing; it must be a Gpu"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_file_and_key(
+    tmp_path: Path, old: str, new: str, error: str
+) -> None:
+    text = (FILES / "t4.py").read_text(encoding="utf-8").replace('name="t4"', 'name="t9"')
+    text = text.replace("0x1EB8", "0x1EB9").replace("usual=True,", "")
+    assert old in text
+    (tmp_path / "t9.py").write_text(text.replace(old, new), encoding="utf-8")
+    done = clusim(tmp_path, "topo", "list")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "t9.py: " in line
+    assert error in line
+
+
+def test_what_identifies_a_chip_is_not_inherited() -> None:
+    for item in GPUS.values():
+        other = item.variant("other", figures={}, products=("Other",))
+        assert (other.pci_ids, other.gfx, other.stands_for) == ((), (), ())
+        assert (other.names, other.machines, other.hints, other.usual) == ((), (), (), False)
+        assert other.figures == item.figures
+
+
+def test_links_and_their_type_go_together() -> None:
+    with pytest.raises(InputError, match="link is '', but the figure 'links' says 4"):
+        replace(gpu("p100-sxm2"), link="")
+
+
+def test_every_figure_has_a_mark_and_a_source() -> None:
+    for figure in all_figures():
+        assert isinstance(figure, Figure)
+        assert figure.mark in MARKS
+        assert len(figure.source) > 8, figure
+
+
+@pytest.mark.parametrize("mark", ["published", "calibrated"])
+def test_only_assumed_figures_say_that_nobody_measured_them(mark: str) -> None:
+    unsure = re.compile(r"not measured|^as |not published|nobody", re.IGNORECASE)
+    for figure in all_figures():
+        if figure.mark == mark:
+            assert not unsure.search(figure.source), figure
+
+
+def test_calibrated_figures_of_chips_name_their_measurement() -> None:
+    """A figure copied from another chip is assumed: no two chips are calibrated on the same memory or matrix rows."""
+    for key in ("memory_efficiency", "gemm_fraction"):
+        sources = [
+            item.figures[key].source
+            for item in GPUS.values()
+            if item.figures[key].mark == "calibrated"
+        ]
+        assert len(set(sources)) == len(sources) >= 3
+
+
+def test_the_readme_counts_the_marks() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    figures = all_figures()
+    marks = count_marks(figures)
+    assert f"Of the {len(figures):,} figures" in readme
+    for mark, count in marks.items():
+        assert re.search(rf"{count:,} are \*{mark}\*", readme), (mark, count)
+    shown = fabric.describe(fabric.load("dgx-h100"))
+    found = [len(re.findall(rf"\({mark}: ", shown)) for mark in MARKS]
+    assert "For a DGX H100 it is {}, {} and {};".format(*found) in readme
+
+
+def test_every_chip_is_found_by_its_product_names() -> None:
+    for item in GPUS.values():
+        for product in item.products:
+            assert gpu_by_product(product) is item, product
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("H100", "h100-sxm5"),
+        ("A100 40GB", "a100-sxm4-40gb"),
+        ("A100-PCIE-40GB", "a100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("h100_pcie", "h100-pcie"),
+        ("p4d-24xl-topo.xml", "a100-sxm4-40gb"),
+        ("p4d with A100", "a100-sxm4-40gb"),
+        ("p5en", "h200-sxm5"),
+        ("p6e-gb200", "gb200"),
+        ("L40S", "l40s"),
+        ("NVIDIA H800", "h800-sxm5"),
+    ],
+)
+def test_words_of_people_and_machines_find_the_chip(text: str, name: str) -> None:
+    assert gpu_by_product(text) is gpu(name)
+
+
+def test_amd_numbers_shared_by_two_chips_are_told_apart_by_their_units() -> None:
+    assert hardware.gpu_by_gfx("gfx906", 60) is gpu("mi50")
+    assert hardware.gpu_by_gfx("gfx906", 64) is gpu("mi60")
+    assert hardware.gpu_by_gfx("gfx906") is gpu("mi60")
+    assert hardware.gpu_by_gfx("gfx942:sramecc+") is gpu("mi300x")
+
+
+def test_a_unit_that_does_not_fit_its_key_is_an_error() -> None:
+    wrong = {**gpu("t4").figures, "memory_rate": assumed("16GiB", "a size for a rate")}
+    with pytest.raises(InputError, match="memory_rate: "):
+        replace(gpu("t4"), figures=wrong)
+    assert set(gpu("t4").figures) <= set(FIGURES)
