@@ -15,7 +15,7 @@ from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, MEMORY, launch
 from clusim.hardware.cpus import ROOTS
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
-from clusim.nccltests.launch import Launch, host_of, overhead_ps
+from clusim.nccl.launch import Launch, host_of, overhead_ps
 from clusim.units import parse_time
 from clusim.workload.kernels import PRECISIONS, chip_of
 
