@@ -137,6 +137,29 @@ def test_imports_point_downward(path: Path) -> None:
             assert may_import(mine, other), f"{mine} may not import {other}"
 
 
+def circle_in(package: Path) -> list[str]:
+    """Return modules of a package that import each other in a circle, empty if there is none."""
+    known = {f"clusim.{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}": path
+             for path in package.rglob("*.py") if path.name != "__init__.py"}  # fmt: skip
+    left = {
+        name: {
+            other
+            for other in imports(ast.parse(path.read_text(encoding="utf-8")))
+            if other in known
+        }
+        for name, path in known.items()
+    }
+    while ready := [name for name, needs in left.items() if not needs & left.keys()]:
+        for name in ready:
+            del left[name]
+    return sorted(left)
+
+
+@pytest.mark.parametrize("name", ["run", "nccltests", "replaying", "training", "lowering"])
+def test_no_imports_go_round_in_a_package(name: str) -> None:
+    assert circle_in(PACKAGE / name) == []
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_gatekeepers(path: Path) -> None:
     here = path.as_posix()

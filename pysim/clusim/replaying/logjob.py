@@ -351,22 +351,29 @@ def _time_all(
         comm.other_ps += others[-1] * counts[number]
         if request.progress is not None:
             request.progress(number + 1, len(table.distinct))
-    coarse = sum("bursts" in call.granularity for call in found.calls)
-    if coarse:
-        found.notes.append(
-            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts: --json says how each was"
-        )
-    if len(comms) > 1:
-        found.notes.append(
-            f"{len(comms)} communicators run side by side as if they shared no wire; --whole simulates them together"
-        )
     found.comms = [comms[number] for number in sorted(comms)]
+    found.notes += _said_of_times(found)
     found.total_ps = _span(table, times, request.gap)
     found.other_ps = _span(table, others, request.gap) if other is not None else 0
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         found.recorded_ps = (max(stamps) - min(stamps)) * 1000
     found.wires = [(name, ps / max(1, found.total_ps)) for name, ps in busy.most_common(5)]
+
+
+def _said_of_times(found: Replay) -> list[str]:
+    """Return what must be said of times: which calls are not exact, and what running side by side means."""
+    lines = []
+    coarse = sum("bursts" in call.granularity for call in found.calls)
+    if coarse:
+        lines.append(
+            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts: --json says how each was"
+        )
+    if len(found.comms) > 1:
+        lines.append(
+            f"{len(found.comms)} communicators run side by side as if they shared no wire; --whole simulates them together"
+        )
+    return lines
 
 
 def _measured(log: Log) -> dict[tuple[int, str, int], float]:
