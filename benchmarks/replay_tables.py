@@ -16,8 +16,8 @@ from clusim.files import write_text
 from clusim.logs import read_logs, summarize
 from clusim.logs.calls import call_table
 from clusim.logs.jobranks import add_runs
-from clusim.replay import Replay, replay
-from clusim.replay.request import Request
+from clusim.replaying import Replay, replay
+from clusim.replaying.request import Request
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 OTHERS = ("dgx-h100", "dgx-a100")

@@ -15,10 +15,10 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.files import write_text
 from clusim.hardware import CHIPS, compute
+from clusim.nccl.communicators import Communicators, Moved
 from clusim.training import train
 from clusim.training.contention import contention
 from clusim.workload import Workload
-from clusim.workload.parallel.nccl import NcclCollectives
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
 COARSE = 64 << 10
@@ -137,12 +137,10 @@ def all_reduce_s(size_bytes: int, replicas: int) -> float:
     """Return the time of the all-reduce of gradients of all GPUs of a machine at once with other machines [s]."""
     fabric = machine(2)
     builder = ScheduleBuilder(fabric, "gradients")
-    nccl = NcclCollectives(fabric)
+    nccl = Communicators(fabric)
     for local in range(GPUS_PER_NODE):
-        nccl.emit(
-            *(builder, "allreduce", size_bytes // 32 * 32, (local, local + GPUS_PER_NODE)),
-            dtype="float16", root=None, stream="data", after=[(), ()],
-        )  # fmt: skip
+        moved = Moved("allreduce", size_bytes // 32 * 32, "float16")
+        nccl.collective(builder, (local, local + GPUS_PER_NODE), moved, stream="data")
     result = clusim.simulate(fabric, builder.build(), granularity=COARSE)
     return float(result.time_ps) / 1e12 * 2 * (replicas - 1) / replicas
 

@@ -9,8 +9,8 @@ import pytest
 
 from clusim.fabric import Fabric
 from clusim.image import NONE
-from clusim.simulate import simulate_traffic
-from clusim.traffic import Traffic, capacity_Bps, to_image
+from clusim.run.simulate import simulate_traffic
+from clusim.run.traffic import Traffic, capacity_Bps, to_image
 from support.boxes import box_text, cluster
 
 NETWORKS = [

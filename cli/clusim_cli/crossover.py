@@ -7,7 +7,7 @@ import json
 import click
 
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import NODES, SIZE
+from clusim_cli.params import ENV, NCCL_VERSION, NODES, SIZE
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -25,9 +25,8 @@ __all__ = ["command"]
 @click.option(
     "--gpus", type=click.IntRange(1), help="GPUs of each machine that take part.  [default: all]"
 )
-@click.option("--nccl-version", default="2.27", show_default=True, help="2.4 to 2.30.")
-@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE",
-              help="A variable of NCCL; may be repeated.")  # fmt: skip
+@NCCL_VERSION
+@ENV
 @click.option(
     "--csv", "as_csv", is_flag=True, help="Print the configuration of NCCL's example tuner plugin."
 )
@@ -40,7 +39,7 @@ def command(
     collective: str,
     sizes: tuple[int, ...],
     gpus: int | None,
-    nccl_version: str,
+    version: str,
     environment: tuple[str, ...],
     as_csv: bool,
     as_json: bool,
@@ -56,10 +55,10 @@ def command(
     from clusim.nccl import parse_assignments
     from clusim.nccltests.crossover import SIZES, crossover, table_lines, tuner_csv
     from clusim.nccltests.operations import program_named
-    from clusim.nccltests.setup import Setup
+    from clusim.run.setup import Setup
 
     env = tuple(parse_assignments(environment).items())
-    setup = Setup(topology, nodes, gpus, nccl_version, env)
+    setup = Setup(topology, nodes, gpus, version, env)
     operation = program_named(collective).operation
     wanted = tuple(sorted(set(sizes))) or SIZES
     with counted_progress(not no_progress, "simulated") as progress:

@@ -7,7 +7,7 @@ import json
 import click
 
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import SIZE
+from clusim_cli.params import ENV, NCCL_VERSION, SIZE
 
 __all__ = ["command"]
 
@@ -44,21 +44,15 @@ class _Collective(click.ParamType[str]):
     help="Size as in nccl-tests, the larger of what a rank sends and receives; may be repeated.",
 )
 @click.option("--nodes", type=click.IntRange(1), help="Join so many of these machines.")
-@click.option("--nccl-version", default="2.27", show_default=True, help="2.4 to 2.30.")
-@click.option(
-    "--env",
-    "environment",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A variable of NCCL, for example NCCL_ALGO=Ring,Tree; may be repeated.",
-)
+@NCCL_VERSION
+@ENV
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     topology: str,
     collective: str,
     sizes: tuple[int, ...],
     nodes: int | None,
-    nccl_version: str,
+    version: str,
     environment: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -67,10 +61,10 @@ def command(
     file has at time 0 are known to the plan."""
     from clusim.nccl import Collective, parse_assignments
     from clusim.nccl.explain import SIZES, explain, render
-    from clusim.nccltests.setup import Setup
+    from clusim.run.setup import Setup
 
     env = tuple(parse_assignments(environment).items())
-    setup = Setup(topology, nodes, version=nccl_version, env=env)
+    setup = Setup(topology, nodes, version=version, env=env)
     wanted = Collective[collective.upper()]
     notes = setup.said(wanted, sizes or SIZES)
     data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from time import localtime, strftime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,13 +13,12 @@ from clusim.errors import InputError
 from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli.outputs import GuardedCommand
+from clusim_cli.params import ENV, NCCL_VERSION
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import Options
 
 __all__ = ["command"]
-
-NOW = "%Y-%m-%d %H:%M:%S"
 
 
 def _flags(function: Any) -> Any:
@@ -45,9 +43,8 @@ def _flags(function: Any) -> Any:
 @click.option("--nodes", type=click.IntRange(1, 65_536), help="Join so many of these machines.")
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
-@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE",
-              help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.")  # fmt: skip
-@click.option("--nccl-version", default="2.27", show_default=True, help="2.4 to 2.30.")
+@ENV
+@NCCL_VERSION
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON that -J writes.")
 @_flags
@@ -57,7 +54,7 @@ def command(
     nodes: int | None,
     procs_per_node: int | None,
     environment: tuple[str, ...],
-    nccl_version: str,
+    version: str,
     jobs: int | None,
     as_json: bool,
     **flags: str | None,
@@ -70,53 +67,23 @@ def command(
     and out of place are alike. With -c 1 data of small sizes are carried through and checked; N/A is not checked.
     """
     from clusim.nccl import parse_assignments
-    from clusim.nccl.programs import COLLECTIVE_OF
+    from clusim.nccltests.front import table_of
     from clusim.nccltests.operations import program_named
-    from clusim.nccltests.sweep import devices, library_code, place, rows
-    from clusim.nccltests.table import foot, head, json_of, table_head
-    from clusim.report.text import said
+    from clusim.nccltests.sweep import place
 
-    began = strftime(NOW, localtime())
     test = program_named(program)
     options = parse_flags({name: value for name, value in flags.items() if value is not None})
-    env = parse_assignments(environment)
     where = place(
         topology,
         nodes,
         options,
         processes=procs_per_node,
-        version=nccl_version,
-        env=tuple(env.items()),
+        version=version,
+        env=tuple(parse_assignments(environment).items()),
     )
-    found = devices(where, options)
-    library = library_code(where.setup)
     target = _output(options)
-    note = f"clusim: simulated {topology}, {where.setup.num_nodes} x {where.processes} processes"
-    show = (lambda line: None) if as_json else click.echo
-    faults = where.setup.broken.lines
-    notes = where.setup.said(COLLECTIVE_OF.get(test.operation), options.sizes())
-    for text in head(test.binary, options, library, found, [note, *said(faults, notes)]):
-        show(text)
-    every = []
-    for _ in range(options.run_cycles):
-        lines = []
-        for text in table_head(options):
-            show(text)
-        for line in rows(where, test, options, jobs=jobs):
-            show(line.text())
-            lines.append(line)
-        for text in foot(test.binary, lines):
-            show(text)
-        every = lines
-    names = [f"{name}={value}" for name, value in env.items()]
-    data = json_of(
-        *(test.binary, options, library, found, every),
-        args=["clusim", *sys.argv[1:]],
-        env=names,
-        faults=faults,
-        notes=notes,
-        times=(began, strftime(NOW, localtime())),
-    )
+    found = table_of(where, test, options, jobs=jobs, show=None if as_json else click.echo)
+    data = found.to_json(["clusim", *sys.argv[1:]])
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:

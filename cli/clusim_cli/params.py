@@ -10,7 +10,7 @@ import click
 from clusim.errors import UnitError
 from clusim.units import parse_size, parse_time
 
-__all__ = ["GRANULARITY", "NODES", "RANKS", "SIZE", "TIME", "command_line"]
+__all__ = ["ENV", "GRANULARITY", "NCCL_VERSION", "NODES", "RANKS", "SIZE", "TIME", "command_line"]
 
 
 class _Size(click.ParamType[int]):
@@ -79,6 +79,22 @@ NODES = click.option(
     help="Join N of these machines by the network they usually have.",
 )
 """Option of commands that take a topology; pass it on as ``fabric.load(topology, nodes=nodes)``."""
+
+
+ENV = click.option(
+    "--env",
+    "environment",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
+)
+NCCL_VERSION = click.option(
+    "--nccl-version",
+    "version",
+    default="",
+    metavar="RELEASE",
+    help="Release of NCCL, such as 2.27.  [default: the newest known]",
+)
 
 
 def command_line() -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress as RichProgress
 
-    from clusim.session import Progress
+    from clusim.run.session import Progress
 
 __all__ = ["counted_progress", "shown_progress"]
 

@@ -50,7 +50,8 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option(
     "--env", multiple=True, metavar="NAME=VALUE", help="Variable of NCCL; may be repeated."
 )
-@click.option("--nccl", "version", default="", help="Release of NCCL.  [default: the log's]")
+@click.option("--nccl-version", "--nccl", "version", default="",
+              help="Release of NCCL.  [default: the log's]")  # fmt: skip
 @click.option("--replan", is_flag=True, help="Let rings, trees and algorithms be chosen anew.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
@@ -59,8 +60,8 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
-@click.option("--granularity", type=GRANULARITY, default=None,
-              help="As of `clusim run`.  [default: as exact as seconds allow]")  # fmt: skip
+@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
+              help="As of `clusim run`.")  # fmt: skip
 @click.option("--trace-out", type=TRACE_OUT, help="Write an HDF5 trace.")
 @click.option("--all", "everything", is_flag=True, help="Print long lists to their end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -73,8 +74,8 @@ def command(recording: tuple[str, ...], no_progress: bool, **options: Any) -> No
     the recording has them.
     """
     from clusim.nccl import parse_assignments
-    from clusim.replay import replay, replay_report
-    from clusim.replay.front import Request
+    from clusim.replaying import replay, replay_report
+    from clusim.replaying.front import Request
 
     if options["topology"] and options["xml"]:
         raise click.UsageError("--topology and --xml name the same thing; give one")
@@ -90,7 +91,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **options: Any) -> No
             whole=options["whole"],
             asked=options["asked"],
             calls=options["calls"],
-            granularity=options["granularity"] or "",
+            granularity=options["granularity"],
             version=options["version"],
             trace_out=options["trace_out"],
             command=command_line(),

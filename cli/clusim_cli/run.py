@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from clusim_cli.outputs import TRACE_OUT, GuardedCommand
-from clusim_cli.params import GRANULARITY, NODES, RANKS, SIZE, command_line
+from clusim_cli.params import (
+    ENV,
+    GRANULARITY,
+    NCCL_VERSION,
+    NODES,
+    RANKS,
+    SIZE,
+    command_line,
+)
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
@@ -20,9 +28,9 @@ __all__ = ["command"]
 @click.option("--collective", default="allreduce", show_default=True, help="Operation.")
 @click.option(
     "--algorithm",
-    default=None,
+    default="",
     help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++."
-    "  [default: ring, or what the operation has]",
+    "  [default: nccl where NCCL runs, else the first that the operation has]",
 )
 @click.option(
     "--size",
@@ -41,14 +49,12 @@ __all__ = ["command"]
     "--channels",
     type=click.IntRange(1, 64),
     default=None,
-    help="Channels.  [default: the fabric's]",
+    help="Channels of an algorithm that is named.  [default: the fabric's]",
 )
 @click.option("--protocol", type=click.Choice(["simple", "ll", "ll128"]), default=None,
-              help="How data and flags travel.  [default: simple]")  # fmt: skip
-@click.option("--env", "environment", multiple=True, metavar="NAME=VALUE",
-              help="With --algorithm nccl: a variable of NCCL, e.g. NCCL_ALGO=Tree.")  # fmt: skip
-@click.option("--nccl-version", "version", default=None,
-              help="With --algorithm nccl: its release.  [default: the latest known]")  # fmt: skip
+              help="How data and flags of an algorithm that is named travel.  [default: its first]")  # fmt: skip
+@ENV
+@NCCL_VERSION
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--redop", default="sum", show_default=True, help="Reduction.")
 @click.option(
@@ -80,7 +86,7 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--no-progress", is_flag=True, help="Show no progress bar.")
 def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> int:
-    """Run a collective on TOPOLOGY, the name of a preset or a topology file.
+    """Run a collective on TOPOLOGY, a preset or a topology file: as NCCL would, unless --algorithm says how.
 
     Prints time and bandwidths as nccl-tests defines them, the wire that is the limit, the busiest wires and
     why they stood still, and what crossed each tier and class of wires.
@@ -90,31 +96,40 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     "rank N slow x1.3", "nic NIC flap for 500us"; with "at TIME" and "for TIME". LINK is A-B.0, A->B.0 (one direction)
     or gpu3:nvl5 (its fifth NVLink).
     """
-    from clusim import fabric
     from clusim.analysis.limits import tables_json
-    from clusim.lowering import Broken
+    from clusim.nccl import parse_assignments
     from clusim.report.text import collective_report
-    from clusim.simulate import simulate
-    from clusim_cli.schedules import can_verify, planned
+    from clusim.run.job import Options
+    from clusim.run.request import Request
+    from clusim.run.setup import Setup
+    from clusim.run.simulate import result_of
 
-    machine = fabric.load(topology, nodes=options["nodes"])
-    schedule, notes = planned(machine, Broken(machine, options["faults"]).known, options)
+    setup = Setup(
+        topology,
+        options["nodes"],
+        version=options["version"],
+        env=tuple(parse_assignments(options["environment"]).items()),
+        ranks=options["ranks"],
+        faults=options["faults"],
+    )
+    names = (
+        *("algorithm", "channels", "dtype", "redop", "root"),
+        *("granularity", "seed", "verify", "engine"),
+    )
+    request = Request(
+        *(setup, options["collective"], options["size"]),
+        protocol=options["protocol"] or "",
+        **{name: options[name] for name in names},
+    )
     with shown_progress(not no_progress, options["trace_out"]) as progress:
-        result = simulate(
-            machine,
-            schedule,
-            granularity=options["granularity"],
-            seed=options["seed"],
-            verify=options["verify"] and can_verify(schedule),
-            faults=options["faults"],
-            notes=notes,
-            engine=options["engine"],
+        how = Options(
             trace_out=options["trace_out"],
             trace_primitives=options["trace_primitives"],
             trace_limit_bytes=options["trace_limit"],
             progress=progress,
             command=command_line(),
         )
+        result = result_of(request, how)
     click.echo(
         json.dumps(result.to_json() | tables_json(result)) if as_json else collective_report(result)
     )

@@ -50,41 +50,24 @@ def command(
     Generators: fat-tree, torus, mesh, ring, dragonfly, star, fully-connected; `clusim topo show fat-tree:k=4` says
     what one makes.
     """
-    from clusim import fabric
     from clusim.analysis.latency import summarise
     from clusim.report.text import traffic_report
-    from clusim.simulate import simulate_traffic
-    from clusim.traffic import TIMED_PATTERNS, Traffic
+    from clusim.run.front import traffic
 
-    machine = fabric.load(topology, nodes=nodes)
-    timed = options["pattern"] in TIMED_PATTERNS
-    message, load = options["message"], options["load"]
-    if message is None:
-        message = options["packet"] if timed else 16 << 20
-    if load is None and timed:
-        load = 0.6
-    traffic = Traffic(
-        pattern=options["pattern"],
-        message_bytes=message,
-        packet_bytes=options["packet"],
-        load=load,
-        duration_ps=options["duration"],
-        routing=options["routing"],
-        seed=options["seed"],
-    )
+    pattern, message = options.pop("pattern"), options.pop("message")
+    options["trace_limit_bytes"] = options.pop("trace_limit")
     with shown_progress(not no_progress, options["trace_out"]) as progress:
-        result = simulate_traffic(
-            machine,
-            traffic,
-            granularity=options["granularity"],
-            engine=options["engine"],
-            trace_out=options["trace_out"],
-            trace_limit_bytes=options["trace_limit"],
+        result = traffic(
+            topology,
+            pattern,
+            message,
+            nodes=nodes,
             progress=progress,
             command=command_line(),
+            **options,
         )
     if as_json:
-        extra = {"pattern": traffic.pattern}
+        extra = {"pattern": pattern}
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
     else:
         click.echo(traffic_report(result))

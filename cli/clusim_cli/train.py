@@ -49,16 +49,10 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
     moved, whether it fits into memory, and the busiest wires.
     """
-    from clusim import fabric
     from clusim.training import scaling, train, training_report
-    from clusim.workload import load_workload
+    from clusim.training.inputs import inputs
 
-    spec = load_workload(workload)
-    topology = options["topology"] or spec.topology
-    if topology is None:
-        raise click.UsageError("the workload names no topology; give --topology")
-    nodes = options["nodes"] if options["nodes"] or options["topology"] else spec.nodes
-    machine = fabric.load(topology, nodes=nodes)
+    spec, machine = inputs(workload, options["topology"], options["nodes"])
     if options["layers"]:
         if options["faults"]:
             raise click.UsageError(

@@ -28,8 +28,8 @@ __all__ = ["command"]
 @click.option("--per-group", type=click.IntRange(0), default=None,
               help="Most sizes per group that are predicted; 0 is all.  [default: 4]")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
-@click.option("--granularity", type=GRANULARITY, default=None,
-              help="As of `clusim run`.  [default: as exact as seconds allow]")  # fmt: skip
+@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
+              help="As of `clusim run`.")  # fmt: skip
 @click.option("--plot", type=OUTPUT, help="Draw measured against predicted.")
 @click.option("--markdown", type=OUTPUT,
               help="Write the figures into this page, between its marks.")  # fmt: skip
@@ -40,7 +40,7 @@ def command(
     system: str | None,
     per_group: int | None,
     jobs: int | None,
-    granularity: str | int | None,
+    granularity: str | int,
     plot: Path | None,
     markdown: Path | None,
     as_json: bool,
@@ -66,7 +66,7 @@ def command(
             rows,
             per_group=PER_GROUP if per_group is None else per_group,
             jobs=jobs,
-            granularity=granularity or "",
+            granularity=granularity,
             progress=progress,
         )
     if plot is not None:

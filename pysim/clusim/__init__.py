@@ -2,8 +2,7 @@
 
 >>> import clusim
 >>> fabric = clusim.load("dgx-a100")
->>> schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20)
->>> result = clusim.simulate(fabric, schedule)
+>>> result = clusim.collective(fabric, "allreduce", "1MiB", algorithm="nccl")
 
 What is listed in ``__all__`` is public and stable; it is imported when it is first used, because a command
 line that only prints its help should not wait for NumPy.
@@ -14,15 +13,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clusim.simulate import simulate, simulate_traffic
-
 if TYPE_CHECKING:
     from clusim import collectives, fabric, schedule
+    from clusim.api import (
+        collective,
+        nccl_tests,
+        replay,
+        simulate,
+        simulate_traffic,
+        traffic,
+        train,
+    )
     from clusim.errors import ClusimError
     from clusim.fabric import Fabric, FabricBuilder, load
     from clusim.result import Result
+    from clusim.run.traffic import Traffic
     from clusim.schedule import Schedule
-    from clusim.traffic import Traffic
 
     __version__: str
 
@@ -34,12 +40,17 @@ __all__ = [
     "Schedule",
     "Traffic",
     "__version__",
+    "collective",
     "collectives",
     "fabric",
     "load",
+    "nccl_tests",
+    "replay",
     "schedule",
     "simulate",
     "simulate_traffic",
+    "traffic",
+    "train",
 ]
 
 _HOME = {
@@ -48,8 +59,15 @@ _HOME = {
     "FabricBuilder": "clusim.fabric",
     "Result": "clusim.result",
     "Schedule": "clusim.schedule",
-    "Traffic": "clusim.traffic",
+    "Traffic": "clusim.run.traffic",
     "load": "clusim.fabric",
+    "collective": "clusim.run.front",
+    "simulate": "clusim.run.simulate",
+    "simulate_traffic": "clusim.run.simulate",
+    "traffic": "clusim.run.front",
+    "nccl_tests": "clusim.api",
+    "replay": "clusim.api",
+    "train": "clusim.api",
 }
 _MODULES = ("collectives", "fabric", "schedule")
 

@@ -32,6 +32,7 @@ __all__ = [
     "is_stream",
     "keep_mode",
     "note_input",
+    "noting",
     "refuse_inputs",
     "replacing",
     "sync_folder",
@@ -59,15 +60,31 @@ _inputs: dict[Identity, str] | None = None
 def guarded() -> Iterator[None]:
     """Remember what is read meanwhile and refuse to write over it; the command line does this for every command."""
     global _inputs
-    before, _inputs = _inputs, {}
+    before, _inputs = _inputs, dict(_inputs or {})
     try:
         yield
     finally:
         _inputs = before
 
 
+_noting: list[list[str]] = []
+
+
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """Give the list of files that are read meanwhile."""
+    own: list[str] = []
+    _noting.append(own)
+    try:
+        yield own
+    finally:
+        _noting.pop()
+
+
 def note_input(path: Name) -> None:
     """Say that a file is read; within `guarded` it cannot be written then."""
+    for names in _noting:
+        names.append(os.path.abspath(path))
     if _inputs is not None and (found := _identity(path)) is not None:
         _inputs.setdefault(found, os.fspath(path))
 

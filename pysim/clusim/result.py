@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim import words
 from clusim.bins import Bins
 from clusim.errors import InputError
 
 __all__ = [
+    "Around",
     "Call",
     "Messages",
     "Provenance",
@@ -84,6 +86,30 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """What a collective costs besides its kernel, and what NCCL itself expects.
+
+    Attributes
+    ----------
+    launch_ps, host_ps : int or None
+        From the end of a kernel to the start of the next in a stream of them [ps], and what the host takes to launch
+        one: an iteration takes at least that [ps]. None where iterations overlap.
+    model_us : float or None
+        What NCCL's tuner expects of its choice [us]; None if it did not choose.
+    """
+
+    launch_ps: int | None
+    host_ps: int | None
+    model_us: float | None = None
+
+    def iteration_ps(self, kernel_ps: int) -> int | None:
+        """Return the time of an iteration of a stream of kernels that take `kernel_ps` each [ps]."""
+        if self.launch_ps is None or self.host_ps is None:
+            return None
+        return max(self.host_ps, kernel_ps + self.launch_ps)
+
+
+@dataclass(frozen=True, slots=True)
 class Wires:
     """Every wire of the fabric and what it did.
 
@@ -140,7 +166,10 @@ class Messages:
 class Provenance:
     """How the result came about; enough to make it again.
 
-    `faults` are what broke and what that did to rates; `notes` what must be said of the plan.
+    `faults` are what broke and what that did to rates; `notes` what must be said of the plan. `error_bound` bounds the
+    relative error of the time against exact packets, which is 0; None where no bound is known. `around` is what the
+    time does not include; None where nothing is launched. `read_files` are
+    what the fabric was read from.
     """
 
     fabric: str
@@ -155,6 +184,9 @@ class Provenance:
     command: str = ""
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    error_bound: float | None = None
+    around: Around | None = None
+    read_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +217,18 @@ class Result:
     verified: bool | None = None
     verify_note: str = ""
     complete: bool = True
+
+    @property
+    def launched_ps(self) -> int | None:
+        """Time of an iteration with its launch, as nccl-tests reports it [ps]; None where that is not known."""
+        around = self.provenance.around
+        return around.iteration_ps(self.time_ps) if around is not None and self.complete else None
+
+    @property
+    def model_us(self) -> float | None:
+        """NCCL's own estimate [us]; None if its tuner did not choose."""
+        around = self.provenance.around
+        return None if around is None else around.model_us
 
     @property
     def packets(self) -> int:
@@ -251,6 +295,15 @@ class Result:
         """Return what the engine did per second of its time; None of an unfinished run."""
         return round(count / self.wall_s) if self.complete and self.wall_s > 0 else None
 
+    def _includes(self) -> dict[str, Any]:
+        """Return what the time includes, and the times that mean something else."""
+        launched_ps, model_us = self.launched_ps, self.model_us
+        return {
+            "includes": words.KERNEL,
+            "launched_us": None if launched_ps is None else launched_ps / 1e6,
+            "model_time_us": None if model_us is None else round(model_us, 3),
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants, as one flat dictionary."""
         head: dict[str, Any] = {"time_ps": self.time_ps}
@@ -265,6 +318,7 @@ class Result:
                 "size_bytes": self.call.size_bytes,
                 "ranks": self.call.ranks,
                 "channels": self.call.channels,
+                **self._includes(),
             }
         return head | {
             "packets": self.packets,
@@ -279,6 +333,8 @@ class Result:
             "engine": self.provenance.engine,
             "granularity": self.provenance.granularity,
             "burst_packets": self.provenance.burst_packets,
+            "granularity_note": self.provenance.granularity_note,
+            "error_bound": self.provenance.error_bound,
             "seed": self.provenance.seed,
             "faults": list(self.provenance.faults),
             "notes": list(self.provenance.notes),

@@ -20,7 +20,7 @@ from clusim.bins import COLUMNS, Bins
 from clusim.errors import InputError, TraceError
 from clusim.lowering import Fault
 from clusim.outcome import Stop
-from clusim.rerun import rerun, without_first_stall
+from clusim.run.rerun import rerun, without_first_stall
 from clusim.trace.inputs import read_inputs
 from clusim.trace.reader import read_result
 from support.random_images import random_image

@@ -12,7 +12,8 @@ import pytest
 from clusim.trace.reader import read_records, read_result
 
 Clusim = Callable[..., Any]
-SMALL = ("run", "dgx-a100", "--size", "64KiB", "--channels", 2)
+RING = ("run", "dgx-a100", "--algorithm", "ring")
+SMALL = (*RING, "--size", "64KiB", "--channels", 2)
 GOLDEN = Path(__file__).parent / "run_dgx_a100_64KiB.txt"
 
 
@@ -45,7 +46,7 @@ def test_the_same_command_twice_gives_the_same_fingerprint(clusim: Clusim) -> No
 
 
 def test_both_engines_give_the_same_fingerprint(clusim: Clusim) -> None:
-    tiny = (*SMALL[:2], "--size", "8KiB", "--channels", 1, "--json")
+    tiny = (*RING, "--size", "8KiB", "--channels", 1, "--json")
     compiled, slow = (json.loads(clusim(*tiny, "--engine", e).out) for e in ("c", "reference"))
     assert compiled["fingerprint"] == slow["fingerprint"]
 
@@ -66,7 +67,7 @@ def test_verify_says_that_the_data_are_correct(clusim: Clusim) -> None:
 
 def test_wrong_data_are_exit_code_1(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "clusim.job.Checker.outcome", lambda _: (False, "allreduce: 3 elements wrong")
+        "clusim.run.job.Checker.outcome", lambda _: (False, "allreduce: 3 elements wrong")
     )
     done = clusim(*SMALL, "--verify", "--json")
     assert done.code == 1
@@ -135,7 +136,7 @@ def test_no_progress_bar_without_a_terminal(
 
 def test_a_progress_bar_on_a_terminal(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim_cli.progress.QUIET_S", 0.0)
-    monkeypatch.setattr("clusim.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "simulated" in clusim(*SMALL).err
@@ -148,7 +149,7 @@ def test_ctrl_c_is_exit_code_130_and_keeps_the_trace(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusim.session.SLICE_S", 0.0)
+    monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
     monkeypatch.setattr("clusim_cli.progress._Bar.watch", stop)
     done = clusim(*SMALL, "--trace-out", tmp_path / "run.h5")
     assert done.code == 130
@@ -173,7 +174,7 @@ def test_a_bug_of_ours_is_exit_code_70_with_a_traceback(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("clusim.job.run_job", broken)
+    monkeypatch.setattr("clusim.run.simulate.run_job", broken)
     done = clusim(*SMALL)
     assert done.code == 70
     assert "ZeroDivisionError: oops" in done.err

@@ -12,7 +12,7 @@ import pytest
 from clusim.trace.reader import read_records, read_result
 
 Clusim = Callable[..., Any]
-P5 = ("run", "aws-p5", "--nodes", 2, "--collective", "allreduce", "--size", "4MiB",
+P5 = ("run", "aws-p5", "--nodes", 2, "--algorithm", "ring", "--size", "4MiB",
       "--granularity", "4KiB")  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_text_names_the_tiers_and_the_limit(clusim: Clusim) -> None:
     for word in ("  tier ", "nic-leaf", "pcie-nic", "efa nic->leaf", "GB/s per machine"):
         assert word in done.out
     assert max(map(len, done.out.splitlines())) < 125
-    single = clusim("run", "dgx-a100", "--size", "64KiB", "--channels", 1)
+    single = clusim("run", "dgx-a100", "--size", "64KiB")
     assert "  tier " not in single.out
     assert "per machine" not in single.out
 
@@ -77,8 +77,8 @@ def test_a_trace_of_several_machines_has_tasks_of_the_schedule_and_slices_of_pro
     clusim: Clusim, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.h5"
-    done = clusim("run", "dgx-h100", "--nodes", 2, "--size", "256KiB", "--channels", 8,
-                  "--trace-out", path, "--trace-primitives", "--json")  # fmt: skip
+    done = clusim("run", "dgx-h100", "--nodes", 2, "--algorithm", "ring", "--size", "256KiB",
+                  "--channels", 8, "--trace-out", path, "--trace-primitives", "--json")  # fmt: skip
     assert done.code == 0, done.err
     result = read_result(path)
     assert f"{result.fingerprint:016x}" == json.loads(done.out)["fingerprint"]
@@ -90,7 +90,7 @@ def test_a_trace_of_several_machines_has_tasks_of_the_schedule_and_slices_of_pro
 
 
 def test_faults_slow_a_run_and_change_its_plan(clusim: Clusim) -> None:
-    base = ("run", "dgx-a100", "--size", "1MiB", "--channels", 4, "--json")
+    base = ("run", "dgx-a100", "--algorithm", "ring", "--size", "1MiB", "--channels", 4, "--json")
     fine = json.loads(clusim(*base).out)
     slow = json.loads(clusim(*base, "--fault", "rank 3 slow x2").out)
     both = json.loads(
@@ -100,7 +100,16 @@ def test_faults_slow_a_run_and_change_its_plan(clusim: Clusim) -> None:
 
 
 def test_a_stalled_run_is_one_line_and_exit_code_1(clusim: Clusim) -> None:
-    done = clusim("run", "dgx-a100", "--size", "4MiB", "--fault", "link gpu3:nvl5 down at 20us")
+    done = clusim(
+        "run",
+        "dgx-a100",
+        "--algorithm",
+        "ring",
+        "--size",
+        "4MiB",
+        "--fault",
+        "link gpu3:nvl5 down at 20us",
+    )
     assert (done.code, done.out) == (1, "")
     assert len(done.err.splitlines()) == 1
     assert "is down since 20 us" in done.err

@@ -42,8 +42,9 @@ def test_data_come_out_right_with_a_root_and_some_of_the_ranks(clusim: Clusim) -
     [
         (("--algorithm", "nccl", "--protocol", "ll"), "NCCL_PROTO"),
         (("--algorithm", "nccl", "--channels", "2"), "NCCL_MAX_NCHANNELS"),
-        (("--env", "NCCL_PROTO=LL"), "--algorithm nccl"),
-        (("--nccl-version", "2.27"), "--algorithm nccl"),
+        (("--algorithm", "ring", "--env", "NCCL_PROTO=LL"), "--algorithm nccl"),
+        (("--algorithm", "ring", "--nccl-version", "2.27"), "--algorithm nccl"),
+        (("--channels", "2"), "name another algorithm"),
         (("--algorithm", "nccl", "--env", "NCCL_ALGOO=Ring"), "NCCL_ALGO"),
         (("--algorithm", "nccl", "--collective", "barrier"), "barrier"),
         (("--algorithm", "nccl", "--collective", "reduce", "--ranks", "0-3", "--root", "5"), "5"),

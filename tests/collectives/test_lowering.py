@@ -57,26 +57,26 @@ def test_counters_fly_for_a_header_and_the_fence(h100: Fabric) -> None:
 
 def test_small_runs_are_exact_and_large_ones_are_not(h100: Fabric) -> None:
     small = lower(h100, ring(h100))
-    assert (small.granularity, small.burst, small.burst_bytes) == ("packet", 1, (128, 128))
-    assert small.packet_hops == small.grant_hops
-    assert "exact packets" in small.describe()
+    assert (small.grain.burst, small.grain.burst_bytes) == (1, (128, 128))
+    assert small.grain.packet_hops == small.grain.grant_hops
+    assert "exact packets" in small.grain.describe()
     large = lower(h100, ring(h100, 256 * MIB))
-    assert large.granularity == "burst"
-    assert large.burst & (large.burst - 1) == 0
-    assert large.packet_hops > EXACT_HOPS
-    assert large.grant_hops <= TARGET_HOPS
-    assert "bursts of" in large.describe()
+    assert not large.grain.exact
+    assert large.grain.burst & (large.grain.burst - 1) == 0
+    assert large.grain.packet_hops > EXACT_HOPS
+    assert large.grain.grant_hops <= TARGET_HOPS
+    assert "bursts of" in large.grain.describe()
 
 
 def test_the_estimate_of_packet_hops_is_exact_for_a_ring(h100: Fabric) -> None:
     schedule = ring(h100, 8 * MIB, channels=8)
-    assert lower(h100, schedule, "packet").packet_hops == 2 * 14 * 8 * MIB // 128
+    assert lower(h100, schedule, "packet").grain.packet_hops == 2 * 14 * 8 * MIB // 128
 
 
 def test_granularity_can_be_a_size(h100: Fabric) -> None:
     lowered = lower(h100, ring(h100), 4096)
     assert set(lowered.image.conns["burst"]) == {32}
-    assert lower(h100, ring(h100), 100).burst == 1
+    assert lower(h100, ring(h100), 100).grain.burst == 1
     with pytest.raises(InputError, match="granularity 0: must be at least 1 byte"):
         lower(h100, ring(h100), 0)
     with pytest.raises(InputError, match="too coarse; at most 1 GiB"):

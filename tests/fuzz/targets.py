@@ -99,9 +99,9 @@ def _log(path: Path) -> object:
 
 
 def _replay(path: Path, **options: object) -> object:
-    from clusim.replay.front import replay
-    from clusim.replay.request import Request
-    from clusim.replay.text import replay_report
+    from clusim.replaying.front import replay
+    from clusim.replaying.request import Request
+    from clusim.replaying.text import replay_report
 
     files = sorted(str(file) for file in path.iterdir())
     found = replay(Request(tuple(files[:1]), calls=3, topology="dgx-h100", **options))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from clusim.collectives import build
 from clusim.fabric import Fabric, load
 from clusim.fabric import loads as parse
 from clusim.lowering import lower
-from clusim.simulate import simulate
+from clusim.run.simulate import simulate
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -136,7 +136,7 @@ def test_bursts_grow_beyond_that_only_in_runs_of_minutes() -> None:
     """By four at most, with the buffers, where there would be more than 150 million grants."""
     fabric = machine("a100-pcie-x8")
     bursts = {
-        size: lower(fabric, build(fabric, "allreduce", "ring", size), granularity).burst
+        size: lower(fabric, build(fabric, "allreduce", "ring", size), granularity).grain.burst
         for size, granularity in ((256 * MIB, 16 * KIB), (2048 * MIB, 16 * KIB), (16384 * MIB, 16 * KIB))
     }  # fmt: skip
     assert bursts[256 * MIB] == 4
@@ -148,4 +148,4 @@ def test_nothing_is_limited_where_reads_have_their_wires_for_themselves() -> Non
     for name in ("dgx-a100", "dgx-h100", "mi300x"):
         fabric = machine(name)
         lowered = lower(fabric, build(fabric, "allreduce", "ring", 64 * MIB), 16 * KIB)
-        assert lowered.burst_bytes[1] == 16 * KIB
+        assert lowered.grain.burst_bytes[1] == 16 * KIB

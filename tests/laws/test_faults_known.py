@@ -13,11 +13,12 @@ import clusim
 from clusim import resources
 from clusim.fabric import Fabric
 from clusim.lowering import Broken, plan_change
-from clusim.nccl.explain import Way
-from clusim.nccltests.kernel import schedule
-from clusim.nccltests.setup import Setup
+from clusim.nccl.choice import Way
 from clusim.report.feed import Feed
 from clusim.report.html import page
+from clusim.run.plan import planned
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 from clusim.training import train, training_report
 from clusim_cli.main import cli
 from support.doctored import EVIL
@@ -101,7 +102,7 @@ def test_crossover_has_faults_and_notes_in_text_json_and_csv(broken: str) -> Non
 def test_programs_are_those_of_a_run(broken: str) -> None:
     """The fabric that is simulated is the whole one; the one that is planned on is not."""
     setup = Setup(broken)
-    (call,) = schedule(setup, "allreduce", 64 << 20).calls
+    (call,) = planned(Request(setup, "allreduce", 64 << 20)).schedule.calls
     run = data("run", broken, "--algorithm", "nccl", "--size", "64M", "--no-progress")
     assert (call.channels, run["channels"]) == (20, 20)
     assert run["notes"] == [PLANNED]

@@ -18,7 +18,7 @@ from clusim.report.html import page
 from clusim.result import mean_rates_Bps
 from clusim_cli.main import cli
 
-RUN = ("run", "dgx-a100", "--size", "1MiB", "--no-progress")
+RUN = ("run", "dgx-a100", "--algorithm", "ring", "--size", "1MiB", "--no-progress")
 HALF = "lanes gpu3-nvswitch0 1/2"
 
 

@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.result import Result
-from clusim.traffic import Pattern, Routing
+from clusim.run.traffic import Pattern, Routing
 
 PACKET_BYTES = 4096
 PACKET_PS = (4096 + 64) * 20

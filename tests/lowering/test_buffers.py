@@ -83,8 +83,8 @@ def test_a_burst_is_hit_as_often_as_its_packets() -> None:
 def test_rings_over_many_ranks_give_up_a_little_accuracy() -> None:
     fabric = load("superpod-h100:nodes=32")
     lowered = lower(fabric, build(fabric, "allreduce", "ring", 256 * MIB))
-    assert lowered.packet_hops > 2_000_000_000
-    assert lowered.grant_hops < 165_000_000
+    assert lowered.grain.packet_hops > 2_000_000_000
+    assert lowered.grain.grant_hops < 165_000_000
 
 
 def test_nvls_stays_inside_a_machine() -> None:

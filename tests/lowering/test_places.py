@@ -70,7 +70,7 @@ def test_through_a_root_complex_data_are_staged_in_host_memory() -> None:
     assert names(fabric, int(row["stage"])) == ["mem0"]
     assert row["window_bytes"] == fabric.window_bytes
     # both cross the root complex to DRAM: two wires to write, two to ask and two back
-    assert lowered.packet_hops == 6 * (1 << 20) // 128
+    assert lowered.grain.packet_hops == 6 * (1 << 20) // 128
     direct = send(loads(pcie_machine(), "m"), 0, 1).image.conns[0]
     fence = fabric.protocols["simple"].tail_fence_ps
     assert row["tail_ps"] - fence > 2 * (direct["tail_ps"] - fence) > 0

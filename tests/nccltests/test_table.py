@@ -80,7 +80,7 @@ def test_json_has_the_keys_of_output_file() -> None:
     )
     assert list(data) == [
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
-        *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time"),
+        *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time", "includes"),
     ]
     row = data["results"][1]
     assert row["out_of_place"] == {

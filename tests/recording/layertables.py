@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusim.recording import Recording
-from clusim.replay import replay
-from clusim.replay.report import Replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.report import Replay
+from clusim.replaying.request import Request
 
 NONE = ("NONE", 0)
 START = 1

@@ -12,8 +12,8 @@ from clusim.recording import Event, Recording
 from clusim.recording.readers.chakra import read
 from clusim.recording.readers.chakra_schema import attributes, message_class
 from clusim.recording.readers.detect import kind_of
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 
 US = 1_000_000

@@ -21,8 +21,8 @@ from clusim.recording import Event, Recording
 from clusim.recording.readers.chakra import read
 from clusim.recording.readers.chakra_schema import message_class
 from clusim.recording.readers.detect import kind_of
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 from clusim_cli.main import run
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 

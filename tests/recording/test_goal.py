@@ -14,8 +14,8 @@ from clusim.errors import InputError
 from clusim.recording import Event, Recording
 from clusim.recording.readers.detect import kind_of
 from clusim.recording.readers.goal import EAGER_BYTES, read
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 from clusim_cli.main import run
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "ring-4.goal"

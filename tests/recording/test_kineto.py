@@ -12,9 +12,9 @@ from clusim.errors import InputError
 from clusim.recording import Event, Recording
 from clusim.recording.readers.detect import kind_of
 from clusim.recording.readers.kineto import read
-from clusim.replay.front import replay
-from clusim.replay.report import Replay
-from clusim.replay.request import Request
+from clusim.replaying.front import replay
+from clusim.replaying.report import Replay
+from clusim.replaying.request import Request
 from clusim_cli.main import run
 from recording.kineto_traces import COMM, COMPUTE, Writer, save, training, write_sample
 

@@ -17,9 +17,9 @@ from clusim import fabric
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.recording.plans.msccl import build, load, read_plan
+from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.semantics import Executor, verify
-from clusim.simulate import simulate
 from clusim_cli.main import run
 from recording.msccl_plans import (
     PLANS,

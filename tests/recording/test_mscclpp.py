@@ -21,9 +21,9 @@ from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.recording.plans.jsonlines import read_json
 from clusim.recording.plans.mscclpp import build, load, read_plan
+from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.semantics import Executor, verify
-from clusim.simulate import simulate
 from clusim_cli.main import run
 from recording import mscclpp_plans as plans
 

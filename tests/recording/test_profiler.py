@@ -15,8 +15,8 @@ from clusim.errors import InputError
 from clusim.recording.model import ABSENT, Event, Recording
 from clusim.recording.readers.detect import kind_of
 from clusim.recording.readers.profiler import read
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "profiler-2ranks"
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")

@@ -14,8 +14,8 @@ from clusim.logs import read_logs
 from clusim.logs.calls import CallTable, LoggedCall, call_table
 from clusim.logs.jobranks import job_ranks
 from clusim.recording.readers.nccl_log import recording_of
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 from replay.samples import damaged, job
 
 LINES = job().lines

@@ -10,8 +10,8 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.logs import read_logs
-from clusim.replay import Replay, replay
-from clusim.replay.request import Request
+from clusim.replaying import Replay, replay
+from clusim.replaying.request import Request
 from clusim_cli.main import run as run_command
 from replay.samples import LogWriter, job
 

@@ -13,9 +13,10 @@ from clusim.logs import read_logs
 from clusim.logs.calls import call_table
 from clusim.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
-from clusim.replay import replay
-from clusim.replay.channels import build_communicator
-from clusim.replay.request import Request
+from clusim.nccl.communicators import Communicators
+from clusim.replaying import replay
+from clusim.replaying.channels import with_logged
+from clusim.replaying.request import Request
 from replay.samples import LogWriter, job
 
 TABLE = """\
@@ -54,8 +55,8 @@ def test_the_calls_of_a_log_are_replayed_in_order(tmp_path: Path) -> None:
 def test_rings_and_trees_of_the_log_are_used_unless_replanned(tmp_path: Path) -> None:
     log = read_logs([write(tmp_path, job())])
     machine = fabric.load("dgx-h100")
-    arguments = (machine, list(range(8)), parse_version("2.27.3"), Settings())
-    built = build_communicator(*arguments, log, log.communicators[0])
+    anew = Communicators(machine, parse_version("2.27.3"), Settings()).of(range(8))
+    built = with_logged(anew, log, log.communicators[0])
     at = built.position
     assert [c.ring for c in built.comm.channels] == [
         tuple(at[r] for r in range(8)), tuple(at[r] for r in (0, 7, 6, 5, 4, 3, 2, 1)),
@@ -65,7 +66,6 @@ def test_rings_and_trees_of_the_log_are_used_unless_replanned(tmp_path: Path) ->
         assert sum(len(below) for below in channel.children) == 7
     assert built.comm.num_channels == 2
     assert "2 rings and 2 trees of the log" in built.used
-    anew = build_communicator(*arguments)
     assert anew.comm.num_channels == 24
 
 

@@ -12,8 +12,8 @@ from clusim.logs import read_logs
 from clusim.logs.calls import call_table
 from clusim.logs.jobranks import job_ranks
 from clusim.recording.readers.nccl_log import recording_of
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")
 FILES = sorted((Path(CORPUS) / "nccl_logs").glob("*")) if CORPUS else []

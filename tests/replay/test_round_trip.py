@@ -10,8 +10,8 @@ from clusim.export.nccl_log import write_nccl_log
 from clusim.logs import read_logs
 from clusim.logs.calls import call_table
 from clusim.nccl import communicator, programs
-from clusim.replay import replay
-from clusim.replay.request import Request
+from clusim.replaying import replay
+from clusim.replaying.request import Request
 from clusim.schedule.builder import ProgramBuilder
 
 CALLS = (

@@ -8,9 +8,9 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.recording import Event, Group, Recording
-from clusim.replay.request import Request
-from clusim.replay.text import replay_report
-from clusim.replay.whole import replay_recording
+from clusim.replaying.request import Request
+from clusim.replaying.text import replay_report
+from clusim.replaying.whole import replay_recording
 
 US = 1_000_000
 REQUEST = Request(("trace",), topology="dgx-h100", gap="none")

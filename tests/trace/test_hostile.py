@@ -15,7 +15,7 @@ import pytest
 
 from clusim.analysis.slices import Slices, all_starts
 from clusim.errors import TraceError
-from clusim.rerun import rerun
+from clusim.run.rerun import rerun
 from clusim.trace.inputs import read_inputs
 from clusim.trace.reader import read_result
 from clusim.trace.records import RecordFile

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusim import resources
 from clusim.errors import TopologyError, one_line
 from clusim.fabric.model import Fabric
-from clusim.files import note_input
+from clusim.files import note_input, noting
 
 if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
@@ -32,7 +32,14 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
     nodes : int or None
         Join so many of these machines by the network that they usually have; 1 is the machine alone.
     """
-    name = os.fspath(name_or_path)
+    with noting() as read:
+        fabric = _load(os.fspath(name_or_path), nodes)
+    # In place: `replace` would throw away what is known of the fabric already.
+    object.__setattr__(fabric, "source_files", tuple(read))
+    return fabric
+
+
+def _load(name: str, nodes: int | None) -> Fabric:
     shown = _printable(name)
     if not name or "\0" in name:
         raise TopologyError(f"topology {shown!r}: not a name; give a preset or a file")

@@ -387,6 +387,8 @@ class Fabric:
         Provenance: figure -> where it comes from.
     source_text : str
         The file it was read from, verbatim.
+    source_files : tuple of str
+        Files that were read for it, which are never written over.
     """
 
     name: str
@@ -409,6 +411,11 @@ class Fabric:
     faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     source_text: str = field(default="", compare=False, repr=False)
+    source_files: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        """Hash what is quick to look at."""
+        return hash((self.name, len(self.nodes), len(self.links)))
 
     @cached_property
     def ranks(self) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from clusim.lowering.broken import Broken
 from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
 from clusim.lowering.faulttext import parse_fault, parse_faults
-from clusim.lowering.front import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Lowered, lower
+from clusim.lowering.front import Lowered, lower
+from clusim.lowering.grain import EXACT_HOPS, SLICE_SHARE, TARGET_HOPS, Grain
 
 __all__ = [
     "EXACT_HOPS",
@@ -18,6 +19,7 @@ __all__ = [
     "TARGET_HOPS",
     "Broken",
     "Fault",
+    "Grain",
     "Lowered",
     "describe_faults",
     "known_at_start",

@@ -230,7 +230,7 @@ def communicator(
     Parameters
     ----------
     ranks : sequence of int or None
-        GPUs of the fabric that take part, rank 0 first in each machine; None is all.
+        Ranks of the fabric that take part, all of them GPUs; None is all GPUs.
     """
     settings = settings or Settings()
     members = _members(fabric, ranks)
@@ -266,22 +266,28 @@ def communicator(
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
     """Return machine -> numbers of its GPUs that take part."""
-    all_ranks = [node for node in fabric.nodes if node.kind == "gpu"]
-    wanted = range(len(all_ranks)) if ranks is None else ranks
     seen: dict[int, int] = {}
-    numbers: list[tuple[int, int]] = []
-    for node in all_ranks:
-        numbers.append((node.zone, seen.get(node.zone, 0)))
-        seen[node.zone] = seen.get(node.zone, 0) + 1
+    place: dict[str, tuple[int, int]] = {}
+    for node in fabric.nodes:
+        if node.kind == "gpu":
+            place[node.name] = node.zone, seen.get(node.zone, 0)
+            seen[node.zone] = seen.get(node.zone, 0) + 1
     members: dict[int, list[int]] = {}
-    for rank in wanted:
-        if not 0 <= rank < len(all_ranks):
-            raise InputError(f"rank {rank}: {fabric.name} has {len(all_ranks)} GPUs")
-        zone, number = numbers[rank]
+    for name in place if ranks is None else _names(fabric, ranks):
+        if name not in place:
+            raise InputError(f"rank {fabric.ranks.index(name)} ({name}): no GPU; NCCL needs one")
+        zone, number = place[name]
         members.setdefault(zone, []).append(number)
     if not members:
         raise InputError(f"{fabric.name}: no GPU; NCCL needs one")
     return members
+
+
+def _names(fabric: Fabric, ranks: Sequence[int]) -> list[str]:
+    for rank in ranks:
+        if not 0 <= rank < fabric.num_ranks:
+            raise InputError(f"rank {rank}: {fabric.name} has {fabric.num_ranks} ranks")
+    return [fabric.ranks[rank] for rank in ranks]
 
 
 def _systems(

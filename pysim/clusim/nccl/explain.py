@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
+from clusim import words
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
 from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective
@@ -13,7 +14,7 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.traffic import bus_factor, traffic
 from clusim.units import format_size
 
-__all__ = ["SIZES", "Way", "explain", "render", "switch_points", "ways"]
+__all__ = ["SIZES", "explain", "render", "switch_points"]
 
 SIZES = tuple(1 << power for power in range(3, 34, 2))
 """8 B to 8 GiB."""
@@ -25,24 +26,6 @@ _GRAPHS = (
     ("collnet chain", Algorithm.COLLNET_CHAIN),
     ("collnet direct", Algorithm.COLLNET_DIRECT),
 )
-
-
-class Way(NamedTuple):
-    """How a collective would be done."""
-
-    algorithm: str
-    protocol: str
-    channels: int
-
-
-def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
-    """Return how a collective would be done at every size; without one, how sends and receives are."""
-    if collective is None:
-        return [Way("P2P", "Simple", comm.p2p_channels)]
-    plans = [comm.plan(collective, max(1, size)) for size in sizes]
-    return [
-        Way(p.selection.algorithm.value, p.selection.protocol.value, p.num_channels) for p in plans
-    ]
 
 
 def explain(
@@ -67,6 +50,7 @@ def explain(
         "topology": comm.name,
         "nccl_version": str(comm.version),
         "collective": collective.value,
+        "includes": words.MODEL,
         "num_ranks": group.num_ranks,
         "num_nodes": group.num_nodes,
         "compute_capability": group.lowest_capability,
@@ -230,7 +214,7 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     yield ""
     yield from _cost_lines(data)
     yield ""
-    yield "choice by size (time and bus bandwidth as NCCL's cost model has them, not simulated)"
+    yield f"choice by size (time and bus bandwidth: {words.MODEL}, not simulated)"
     yield (
         f"  {'size':>9}  {'algorithm':<13} {'proto':<6} {'ch':>3} {'thr':>4} {'chunk':>9}"
         f" {'model us':>10} {'busbw':>7} {'sent/GPU':>9} {'sent/NIC':>9}  rule"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from clusim import words
 from clusim.errors import InputError, one_line
 from clusim.nccl import programs
+from clusim.nccl.choice import Wanted, runnable
 from clusim.nccl.constants import Algorithm
-from clusim.nccltests.jobs import Case, Failure, Progress, kernels
-from clusim.nccltests.kernel import runnable
-from clusim.nccltests.launch import Launch, host_of, overhead_ps
-from clusim.nccltests.setup import Setup
+from clusim.nccl.launch import Launch, host_of, iteration_ps
+from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.report.text import said
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 from clusim.units import format_size
 
 __all__ = ["CUSTOM", "SIZES", "Crossover", "crossover", "table_lines", "tuner_csv"]
@@ -56,6 +58,8 @@ class Crossover:
         Per size what NCCL would choose.
     left_out : dict
         Candidate that cannot run here -> why.
+    coarse : list of dict
+        Per size: candidate -> how it was simulated, if not in exact packets.
     """
 
     setup: Setup
@@ -65,6 +69,7 @@ class Crossover:
     times_us: list[dict[str, float]]
     chosen: tuple[str, ...]
     left_out: dict[str, str]
+    coarse: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -84,6 +89,7 @@ class Crossover:
             "collective": self.operation,
             "num_ranks": self.setup.num_ranks,
             "nccl_version": str(self.setup.comm.version),
+            "includes": words.LAUNCHED,
             "left_out": self.left_out,
             "faults": list(self.setup.broken.lines),
             "notes": list(self.notes),
@@ -93,6 +99,7 @@ class Crossover:
                     "best": self.best(index),
                     "nccl_chooses": self.chosen[index],
                     "times_us": {k: round(v, 3) for k, v in self.times_us[index].items()},
+                    "not_exact": self.coarse[index],
                 }
                 for index, size in enumerate(self.sizes)
             ],
@@ -114,23 +121,29 @@ def crossover(
     comm = setup.comm
     ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
     own = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
+    # Kernels that are not NCCL's have nothing to do with its variables.
+    plain = replace(setup, version="", env=(), per_node=None, ranks=comm.ranks)
     cases = {}
     for size in sizes:
         for name, way in ways.items():
-            cases[size, name] = Case(setup, operation, size, forced=way)
+            cases[size, name] = Request(setup, operation, size, wanted=Wanted(*way))
         for name in own:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
-                cases[size, name] = Case(setup, operation, size, custom=name)
+                cases[size, name] = Request(plain, operation, size, name)
     found = kernels(cases.values(), jobs=jobs, progress=progress)
-    extra_ps = overhead_ps(host_of(comm), Launch())
+    host = host_of(comm)
     times: list[dict[str, float]] = [{} for _ in sizes]
+    coarse: list[dict[str, str]] = [{} for _ in sizes]
     left_out: dict[str, str] = {}
     for (size, name), case in cases.items():
         kernel = found[case]
         if isinstance(kernel, Failure):
             left_out[name] = kernel.reason
         else:
-            times[sizes.index(size)][name] = (kernel.time_ps + extra_ps) / 1e6
+            time_ps = iteration_ps(host, operation, kernel.time_ps, Launch(), kernel.channels)
+            times[sizes.index(size)][name] = time_ps / 1e6
+            if kernel.notes:
+                coarse[sizes.index(size)][name] = "; ".join(kernel.notes)
     if not all(times):
         reason = next(iter(left_out.values()))
         raise InputError(f"{operation}: nothing could be simulated: {reason}")
@@ -139,6 +152,7 @@ def crossover(
         *(setup, operation, tuple(sizes), tuple(names), times),
         tuple(_choice(setup, operation, size) for size in sizes),
         left_out,
+        coarse,
     )
 
 
@@ -153,7 +167,7 @@ def table_lines(found: Crossover) -> list[str]:
     group = found.setup.comm.group
     lines = [
         f"{found.operation} on {found.setup.comm.name}: {group.num_ranks} GPUs,"
-        f" NCCL {found.setup.comm.version}; time of an iteration [us], * best",
+        f" NCCL {found.setup.comm.version}; time [us] {words.LAUNCHED}; * best",
         "",
         f"{'size':>9}" + "".join(f"  {n:>{w}}" for n, w in widths.items()) + "  NCCL chooses",
     ]
@@ -165,6 +179,12 @@ def table_lines(found: Crossover) -> list[str]:
             cells.append(f"  {text + ('*' if name == best else ' '):>{width}}")
         lines.append(f"{format_size(size):>9}{''.join(cells)}  {_verdict(found, index)}")
     lines += [f"{name}: left out: {why}" for name, why in found.left_out.items()]
+    rough = sum(map(len, found.coarse))
+    if rough:
+        lines.append(
+            f"{rough} of {sum(map(len, found.times_us))} times are not of exact packets: docs/granularity.md has how"
+            " far off these may be, --json which they are"
+        )
     return [*lines, *said(found.setup.broken.lines, found.notes)]
 
 

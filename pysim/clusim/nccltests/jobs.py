@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusim.errors import ClusimError
-from clusim.nccl.constants import Algorithm, Protocol
-from clusim.nccltests.kernel import Data, Kernel, custom, kernel
-from clusim.nccltests.setup import Setup
+from clusim.nccltests.kernel import Kernel, kernel
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 
-__all__ = ["Case", "Failure", "in_order", "kernels", "workers"]
+__all__ = ["Failure", "in_order", "kernels", "workers"]
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""
@@ -24,44 +24,20 @@ BATCH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A kernel that is to be timed; see `clusim.nccltests.kernel.kernel`."""
-
-    setup: Setup
-    operation: str
-    size_bytes: int
-    element_bytes: int = 4
-    granularity: str | int = ""
-    data: Data = Data()  # noqa: RUF009 - frozen
-    forced: tuple[Algorithm, Protocol] | None = None
-    custom: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """A case that could not be simulated, and why."""
 
     reason: str
 
 
-def _timed(case: Case) -> Kernel | Failure:
+def _timed(case: Request) -> Kernel | Failure:
     try:
-        if case.custom:
-            return custom(case.setup, case.custom, case.size_bytes)
-        return kernel(
-            case.setup,
-            case.operation,
-            case.size_bytes,
-            element_bytes=case.element_bytes,
-            granularity=case.granularity,
-            data=case.data,
-            forced=case.forced,
-        )
+        return kernel(case)
     except ClusimError as error:
         return Failure(str(error))
 
 
-def _batch(cases: list[Case]) -> list[Kernel | Failure]:
+def _batch(cases: list[Request]) -> list[Kernel | Failure]:
     return [_timed(case) for case in cases]
 
 
@@ -85,7 +61,7 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def in_order(cases: Sequence[Case], *, jobs: int | None = None) -> Iterator[Kernel | Failure]:
+def in_order(cases: Sequence[Request], *, jobs: int | None = None) -> Iterator[Kernel | Failure]:
     """Yield the kernels of cases in their order, each as soon as it and those before it are known."""
     count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(set(cases))))
     if count == 1:
@@ -99,8 +75,8 @@ def in_order(cases: Sequence[Case], *, jobs: int | None = None) -> Iterator[Kern
 
 
 def kernels(
-    cases: Iterable[Case], *, jobs: int | None = None, progress: Progress | None = None
-) -> dict[Case, Kernel | Failure]:
+    cases: Iterable[Request], *, jobs: int | None = None, progress: Progress | None = None
+) -> dict[Request, Kernel | Failure]:
     """Return the kernel of every distinct case.
 
     Parameters
@@ -113,9 +89,9 @@ def kernels(
     tell = progress or (lambda done, total: None)
     if count == 1:
         return _here(wanted, tell)
-    found: dict[Case, Kernel | Failure] = {}
+    found: dict[Request, Kernel | Failure] = {}
     with workers(count) as pool:
-        waiting: dict[Future[list[Kernel | Failure]], list[Case]] = {
+        waiting: dict[Future[list[Kernel | Failure]], list[Request]] = {
             pool.submit(_batch, batch): batch for batch in _batches(wanted, count)
         }
         while waiting:
@@ -127,17 +103,17 @@ def kernels(
     return found
 
 
-def _here(wanted: list[Case], tell: Progress) -> dict[Case, Kernel | Failure]:
-    found: dict[Case, Kernel | Failure] = {}
+def _here(wanted: list[Request], tell: Progress) -> dict[Request, Kernel | Failure]:
+    found: dict[Request, Kernel | Failure] = {}
     for case in wanted:
         found[case] = _timed(case)
         tell(len(found), len(wanted))
     return found
 
 
-def _batches(wanted: list[Case], count: int) -> list[list[Case]]:
+def _batches(wanted: list[Request], count: int) -> list[list[Request]]:
     """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last."""
-    by_setup: dict[Setup, list[Case]] = {}
+    by_setup: dict[Setup, list[Request]] = {}
     for case in wanted:
         by_setup.setdefault(case.setup, []).append(case)
     size = max(1, min(BATCH, len(wanted) // (4 * count)))

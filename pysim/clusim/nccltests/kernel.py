@@ -17,29 +17,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
-from clusim import collectives
 from clusim.errors import InputError
+from clusim.lowering import EXACT_HOPS
 from clusim.nccl import Collective, Communicator, Plan, programs
-from clusim.nccl.constants import Algorithm, Protocol
-from clusim.nccl.programs.front import PATTERNS, WRITERS
-from clusim.nccl.tuner import Selection, channels_and_threads
-from clusim.nccltests.launch import Host, host_of
-from clusim.nccltests.setup import Setup
+from clusim.nccl.choice import choose, way_of
+from clusim.nccl.constants import Algorithm
+from clusim.nccl.launch import Host, host_of
+from clusim.nccl.tuner import Selection
+from clusim.result import Result
+from clusim.run.job import Job, Options, collective_job, run_job
+from clusim.run.plan import OVERLAPPING, nccl_program
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of, simulate
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
-from clusim.simulate import simulate
 
-__all__ = ["Data", "Kernel", "custom", "kernel", "runnable"]
+__all__ = ["Kernel", "kernel", "program"]
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
 
-MOST_HOPS = 4_000_000
-"""Packet-hops up to which exact packets are simulated; beyond, bursts are as large as it takes to have so many."""
-
-MOST_BURSTS = 6_000_000
-"""Hops of bursts beyond which long streams are simulated shorter; a few seconds."""
+MOST_BURSTS = EXACT_HOPS
+"""Hops of bursts beyond which long streams are simulated shorter: what takes no more is as `clusim run` has it."""
 
 VERIFY_BYTES = 8 << 20
 """Bytes of all ranks together up to which data are verified on request."""
@@ -47,27 +49,11 @@ VERIFY_BYTES = 8 << 20
 FILLS = 2
 """How often the channels must have gone on with the next chunk in the shorter of two runs."""
 
-STREAM_BURST = 1024
-"""Largest bursts of trees and NVLS in a machine [bytes], which larger ones make slower by a percent or two."""
-
-NETWORK_BURST = 32768
-"""The same over a network, whose packets have 4 KiB."""
-
 P2P_CHUNK = 128 << 10
-"""Chunk of sends and receives over a network [bytes]; bursts are no larger."""
-
-PIPELINES = ("broadcast", "reduce")
-"""Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""
+"""Chunk of sends and receives over a network [bytes]."""
 
 ITERATIONS = 3
 """Iterations of these that are simulated one behind the other."""
-
-PACKET = 128
-LEAST_BURSTS = 8
-"""Bursts that a slice of a chunk is cut into at least, in a machine."""
-
-NETWORK_LEAST = 8
-"""Bursts that a chunk is cut into at least over a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,153 +81,63 @@ class Kernel:
     host: Host | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """What the buffers hold; `verify` carries real numbers through small collectives."""
-
-    dtype: str = "float32"
-    redop: str = "sum"
-    root: int = ABSENT
-    verify: bool = False
-
-
-_DATA = Data()
-
-
-def kernel(
-    setup: Setup,
-    operation: str,
-    size_bytes: int,
-    *,
-    element_bytes: int = 4,
-    granularity: str | int = "",
-    data: Data = _DATA,
-    forced: tuple[Algorithm, Protocol] | None = None,
-) -> Kernel:
-    """Return the time of the kernel of one collective.
-
-    Parameters
-    ----------
-    operation : str
-        As of `clusim.nccl.programs.build`, or ``hypercube``.
-    size_bytes : int
-        The larger of what a rank sends and receives [bytes].
-    granularity : str or int
-        As of `clusim.simulate`; empty is as exact as `MOST_HOPS` allows.
-    forced : (Algorithm, Protocol) or None
-        To be used instead of what NCCL would choose.
-    """
+def kernel(request: Request) -> Kernel:
+    """Return the time of the kernel of one collective, as NCCL runs it or by an algorithm that is named."""
+    if request.algorithm not in ("", "nccl"):
+        return _named(request)
+    setup, operation = request.setup, request.operation
     comm = setup.comm
-    notes: tuple[str, ...] = ()
-    if forced is None:
-        plan, notes = _plan(comm, operation, size_bytes, element_bytes)
-    else:
-        plan = _forced(comm, operation, size_bytes, forced)
-    shown = _shown(comm, plan)
+    choice = choose(
+        *(comm, operation, request.size_bytes),
+        element_bytes=element(request.dtype).size_bytes,
+        wanted=request.wanted,
+    )
+    plan, notes = choice.plan, (choice.note,) if choice.note else ()
     wrong = None
     # Faults are on certain machines, so that fewer machines do not stand for all.
-    large = comm.group.num_ranks > MOST_RANKS and not setup.fabric.faults
+    large = comm.group.num_ranks > MOST_RANKS and not setup.broken.faults
     if large and comm.group.num_nodes > _anchor_nodes(comm, operation, plan):
-        time_ps, note = _fewer(setup, operation, size_bytes, plan, element_bytes, granularity)
+        time_ps, note = _fewer(request, plan)
         notes = (*notes, note)
-    elif data.verify and size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
-        result = simulate(
-            setup.fabric, schedule(setup, operation, size_bytes, plan, data), verify=True
-        )
+    elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
+        result = _result(setup, program(request, plan), request, verify=True)
         time_ps, wrong = result.time_ps, int(result.verified is False)
     else:
-        time_ps, more = _timed(setup, operation, size_bytes, plan, granularity, data)
+        time_ps, more = _timed(request, plan)
         notes = (*notes, *more)
-    return Kernel(time_ps, *shown, notes, wrong, host_of(comm))
+    return Kernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
 
 
-def custom(setup: Setup, name: str, size_bytes: int) -> Kernel:
-    """Return the time of an all-reduce by another kernel than NCCL's, an algorithm of `clusim.collectives`."""
-    protocol = "ll" if name.endswith("-ll") else "simple"
-    program = collectives.build(
-        setup.known,
-        "allreduce",
-        name,
-        size_bytes,
-        ranks=setup.comm.ranks,
-        protocol=protocol,
+def _named(request: Request) -> Kernel:
+    """Return the time of a kernel that is not NCCL's."""
+    result = result_of(request, Options(bins=2))
+    call = result.call
+    protocol = call.protocol if call is not None else ""
+    notes = _grain_notes(result.provenance.granularity_note, result.provenance.error_bound)
+    return Kernel(result.time_ps, request.algorithm, protocol, 0, notes)
+
+
+def _result(setup: Setup, schedule: Schedule, request: Request, *, verify: bool = False) -> Result:
+    return simulate(
+        *(setup.fabric, schedule),
+        granularity=request.granularity,
+        faults=setup.faults,
+        verify=verify,
+        bins=2,
     )
-    burst = _granularity(setup.comm, "allreduce", size_bytes, None)
-    time_ps = simulate(setup.fabric, program, granularity=burst).time_ps
-    return Kernel(time_ps, name, protocol, 0)
 
 
-def _shown(comm: Communicator, plan: Plan | None) -> tuple[str, str, int]:
-    if plan is None:
-        return "P2P", "Simple", comm.p2p_channels
-    chosen = plan.selection
-    return chosen.algorithm.value, chosen.protocol.value, plan.num_channels
+def _grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
+    """Return what must be said of how finely a kernel was simulated: nothing if it was exact."""
+    return () if bound == 0 else (note,)
 
 
-def _plan(
-    comm: Communicator, operation: str, size_bytes: int, element_bytes: int
-) -> tuple[Plan | None, tuple[str, ...]]:
-    """Return what runs: NCCL's choice, or the best by its cost model of what there are programs for."""
-    if operation in (*PATTERNS, "hypercube"):
-        return None, ()
-    collective = programs.COLLECTIVE_OF[operation]
-    plan = comm.plan(collective, size_bytes, element_bytes=element_bytes)
-    wanted = plan.selection.algorithm
-    if (wanted, collective) in WRITERS:
-        return plan, ()
-    times = plan.selection.times_us
-    known = [key for key in times if (key[0], collective) in WRITERS and times[key] > 0]
-    if not known:
-        raise InputError(
-            f"{operation}: there is no program for {wanted.value}, the only algorithm allowed"
-        )
-    algorithm, protocol = min(known, key=lambda key: times[key])
-    chosen = replace(plan.selection, algorithm=algorithm, protocol=protocol)
-    note = f"{algorithm.value} in place of {wanted.value}"
-    return comm.plan_of(chosen, element_bytes=element_bytes), (note,)
-
-
-def _forced(
-    comm: Communicator, operation: str, size_bytes: int, forced: tuple[Algorithm, Protocol]
-) -> Plan:
-    """Return a plan with an algorithm and a protocol that somebody else chose, with NCCL's channels for them."""
-    collective = programs.COLLECTIVE_OF[operation]
-    chosen = comm.select(collective, size_bytes)
-    ring = comm.graphs[Algorithm.RING]
-    threads = channels_and_threads(
-        *forced,
-        size_bytes,
-        num_channels=comm.num_channels,
-        nvls_channels=comm.nvls_channels,
-        num_ranks=comm.group.num_ranks,
-        num_heads=max(1, comm.graphs[Algorithm.COLLNET_DIRECT].num_channels),
-        ring_GBps=ring.num_channels * ring.intra_GBps,
-        settings=comm.settings,
-    )
-    algorithm, protocol = forced
-    return comm.plan_of(replace(chosen, algorithm=algorithm, protocol=protocol, threads=threads))
-
-
-def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
-    """Return what NCCL could use for a collective on this communicator, as far as there are programs for it."""
-    collective = programs.COLLECTIVE_OF[operation]
-    times = comm.select(collective, 1 << 20).times_us
-    return [key for key in times if (key[0], collective) in WRITERS]
-
-
-def schedule(
-    setup: Setup, operation: str, size_bytes: int, plan: Plan | None = None, data: Data = _DATA
-) -> Schedule:
+def program(request: Request, plan: Plan | None) -> Schedule:
     """Return the program of one collective."""
-    if operation == "hypercube":
-        return _hypercube(setup, size_bytes)
-    return programs.build(
-        *(setup.known, setup.comm, operation, size_bytes),
-        plan=plan,
-        dtype=data.dtype,
-        redop=data.redop,
-        root=data.root,
-    )
+    setup = request.setup
+    if request.operation == "hypercube":
+        return _hypercube(setup, request.size_bytes)
+    return nccl_program(request, setup.comm, request.operation, request.size_bytes, plan)
 
 
 def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
@@ -264,48 +160,74 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     return builder.build()
 
 
-def _timed(
-    setup: Setup,
-    operation: str,
-    size_bytes: int,
-    plan: Plan | None,
-    granularity: str | int,
-    data: Data = _DATA,
-) -> tuple[int, tuple[str, ...]]:
+def _timed(request: Request, plan: Plan | None) -> tuple[int, tuple[str, ...]]:
     """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
-    if granularity != "":
-        return _simulated(setup, operation, size_bytes, plan, granularity, data), ()
-    comm = setup.comm
-    burst = _granularity(comm, operation, size_bytes, plan)
-    bursts = _hops(comm, operation, size_bytes) * PACKET
-    bursts //= min(burst, P2P_CHUNK) if isinstance(burst, int) else PACKET
-    small = max(size_bytes * MOST_BURSTS // (2 * bursts + 1), FILLS * _stream_bytes(comm, plan))
+    setup, size_bytes = request.setup, request.size_bytes
+    job = _job(setup, _stream(request, plan, 1), request)
+    bursts = job.grain.grant_hops
+    notes = _grain_notes(job.grain.describe(), job.grain.error_bound)
+    small = max(
+        size_bytes * MOST_BURSTS // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan)
+    )
     small = small // 4096 * 4096
     large = 2 * small
-    slow = plan is not None and plan.selection.algorithm is Algorithm.TREE
-    if bursts <= MOST_BURSTS * (4 if slow else 1) or 2 * large > size_bytes:
-        return _simulated(setup, operation, size_bytes, plan, burst, data), ()
-    times = [_anchor(setup, operation, size, plan, burst, data) for size in (small, large)]
+    if request.granularity != "auto" or bursts <= MOST_BURSTS or 2 * large > size_bytes:
+        return _per_iteration(request, plan, job), notes
+    times = [_anchor(request, plan, size) for size in (small, large)]
     time_ps = times[1] + (times[1] - times[0]) * (size_bytes - large) // (large - small)
     return time_ps, ("from two smaller sizes, linear in the size",)
+
+
+def _job(setup: Setup, schedule: Schedule, request: Request) -> Job:
+    options = Options(granularity=request.granularity, faults=setup.faults, bins=2)
+    return collective_job(setup.fabric, schedule, options)
+
+
+def _stream(request: Request, plan: Plan | None, count: int) -> Schedule:
+    """Return the program of so many iterations of a collective, one behind the other."""
+    if count == 1:
+        return program(request, plan)
+    setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
+    comm = setup.comm
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
+    for _ in range(count):
+        programs.emit(
+            *(builder, setup.known, comm, operation, size_bytes),
+            plan=plan,
+            dtype=request.dtype,
+            redop=request.redop,
+            root=ABSENT if request.root is None else comm.ranks.index(request.root),
+        )
+    return builder.build()
+
+
+def _per_iteration(request: Request, plan: Plan | None, job: Job) -> int:
+    """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
+    options = Options(bins=2)
+    if request.operation not in OVERLAPPING:
+        return run_job(job, options).time_ps
+    more = _job(request.setup, _stream(request, plan, ITERATIONS), request)
+    if job.grain.exact and not more.grain.exact:
+        # Both are cut alike, so that their difference is one of time.
+        request = replace(request, granularity=more.grain.burst_bytes[1])
+        job = _job(request.setup, _stream(request, plan, 1), request)
+    once_ps = run_job(job, options).time_ps
+    return max(1, (run_job(more, options).time_ps - once_ps) // (ITERATIONS - 1))
 
 
 _ANCHORS: dict[tuple[object, ...], int] = {}
 """Times of anchors this process has simulated already: curves share them."""
 
 
-def _anchor(
-    setup: Setup, operation: str, size: int, plan: Plan | None, burst: str | int, data: Data
-) -> int:
-    what: tuple[object, ...] = ()
-    if plan is not None:
-        chosen = plan.selection
-        what = (chosen.algorithm, chosen.protocol, plan.num_channels, plan.chunks.chunk_bytes)
-    key = (setup, operation, size, burst, data, *what)
-    if key not in _ANCHORS:
-        shorter = None if plan is None else _shorter(setup.comm, plan, size)
-        _ANCHORS[key] = _simulated(setup, operation, size, shorter, burst, data)
-    return _ANCHORS[key]
+def _anchor(request: Request, plan: Plan | None, size_bytes: int) -> int:
+    own = replace(request, size_bytes=size_bytes)
+    chunk = 0 if plan is None else plan.chunks.chunk_bytes
+    shown = *way_of(request.setup.comm, plan), chunk
+    if (own, shown) not in _ANCHORS:
+        shorter = None if plan is None else _shorter(request.setup.comm, plan, size_bytes)
+        job = _job(own.setup, _stream(own, shorter, 1), own)
+        _ANCHORS[own, shown] = _per_iteration(own, shorter, job)
+    return _ANCHORS[own, shown]
 
 
 def _shorter(comm: Communicator, plan: Plan, size_bytes: int) -> Plan:
@@ -325,67 +247,6 @@ def _stream_bytes(comm: Communicator, plan: Plan | None) -> int:
     return plan.chunks.chunk_bytes * plan.num_channels * chunks
 
 
-def _simulated(
-    setup: Setup,
-    operation: str,
-    size_bytes: int,
-    plan: Plan | None,
-    granularity: str | int,
-    data: Data = _DATA,
-) -> int:
-    if operation in PIPELINES:
-        return _per_iteration(setup, operation, size_bytes, plan, granularity, data)
-    program = schedule(setup, operation, size_bytes, plan, data)
-    return simulate(setup.fabric, program, granularity=granularity).time_ps
-
-
-def _per_iteration(
-    setup: Setup,
-    operation: str,
-    size_bytes: int,
-    plan: Plan | None,
-    granularity: str | int,
-    data: Data,
-) -> int:
-    """Return what every further iteration of a stream takes: ranks that are done go on with the next one."""
-    times = []
-    for count in (1, ITERATIONS):
-        builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
-        for _ in range(count):
-            programs.emit(
-                *(builder, setup.known, setup.comm, operation, size_bytes),
-                plan=plan,
-                dtype=data.dtype,
-                redop=data.redop,
-                root=data.root,
-            )
-        times.append(simulate(setup.fabric, builder.build(), granularity=granularity).time_ps)
-    return max(1, (times[1] - times[0]) // (ITERATIONS - 1))
-
-
-def _hops(comm: Communicator, operation: str, size_bytes: int) -> int:
-    """Return about how many packet-hops a run takes."""
-    moved = 2 if operation == "allreduce" else 1
-    hops = 6 if comm.group.num_nodes > 1 else 3
-    return comm.group.num_ranks * moved * hops * size_bytes // PACKET
-
-
-def _granularity(
-    comm: Communicator, operation: str, size_bytes: int, plan: Plan | None
-) -> str | int:
-    """Return a size of bursts that keeps the run short."""
-    packets = _hops(comm, operation, size_bytes)
-    if packets <= MOST_HOPS:
-        return "packet"
-    burst = PACKET << (packets // MOST_HOPS).bit_length()
-    chunk = plan.chunks.chunk_bytes if plan is not None else size_bytes // comm.group.num_ranks
-    several = comm.group.num_nodes > 1
-    most = chunk // (NETWORK_LEAST if several else 2 * LEAST_BURSTS)
-    if plan is not None and plan.selection.algorithm is not Algorithm.RING:
-        most = min(most, NETWORK_BURST if several else STREAM_BURST)
-    return max(PACKET, min(burst, most))
-
-
 def _anchor_nodes(comm: Communicator, operation: str, plan: Plan | None) -> int:
     """Return the larger number of machines that is simulated in place of more; trees need some depth."""
     per_node = max(1, comm.group.num_ranks // comm.group.num_nodes)
@@ -393,18 +254,12 @@ def _anchor_nodes(comm: Communicator, operation: str, plan: Plan | None) -> int:
     return max(least, 1 << max(1, MOST_RANKS // per_node).bit_length() - 1)
 
 
-def _fewer(
-    setup: Setup,
-    operation: str,
-    size_bytes: int,
-    plan: Plan | None,
-    element_bytes: int,
-    granularity: str | int,
-) -> tuple[int, str]:
+def _fewer(request: Request, plan: Plan | None) -> tuple[int, str]:
+    setup, size_bytes = request.setup, request.size_bytes
     comm = setup.comm
-    large = _anchor_nodes(comm, operation, plan)
+    large = _anchor_nodes(comm, request.operation, plan)
     small = large // 2
-    linear, scaled = _law(operation, plan)
+    linear, scaled = _law(request.operation, plan)
     points = []
     for nodes in (small, large):
         fewer = setup.smaller(nodes)
@@ -415,8 +270,9 @@ def _fewer(
         own = None
         if plan is not None:
             chosen: Selection = replace(plan.selection, num_bytes=size)
-            own = fewer.comm.plan_of(chosen, element_bytes=min(element_bytes, size))
-        time_ps, _ = _timed(fewer, operation, size, own, granularity)
+            element_bytes = min(element(request.dtype).size_bytes, size)
+            own = fewer.comm.plan_of(chosen, element_bytes=element_bytes)
+        time_ps, _ = _timed(replace(request, setup=fewer, size_bytes=size), own)
         points.append((_measure(linear, fewer.comm), time_ps))
     (x1, t1), (x2, t2) = points
     x = _measure(linear, comm)

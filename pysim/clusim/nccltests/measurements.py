@@ -12,10 +12,11 @@ from clusim import resources
 from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
 from clusim.files import note_input
-from clusim.nccltests.launch import Launch
+from clusim.nccl import LATEST
+from clusim.nccl.launch import Launch
 from clusim.nccltests.operations import program_named
-from clusim.nccltests.setup import Setup
 from clusim.ranges import DURATION_END_PS
+from clusim.run.setup import Setup
 
 __all__ = ["COLUMNS", "Group", "Row", "groups", "read_measurements", "setup_of"]
 
@@ -53,6 +54,16 @@ class Group:
     def launch(self) -> Launch:
         """Return how it was launched; one process per GPU if that is not known."""
         return Launch(max(1, self.gpus_per_process), self.cuda_graph)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return what is not known of the measurement, and what is assumed instead."""
+        found = []
+        if not self.nccl_version:
+            found.append(f"release of NCCL not given: {LATEST} assumed")
+        if not self.gpus_per_process:
+            found.append("launch not given: one process per GPU assumed")
+        return tuple(found)
 
     @property
     def title(self) -> str:
@@ -256,7 +267,7 @@ def setup_of(group: Group) -> Setup:
         raise InputError(
             f"system {group.system!r}: not a preset or topology file; presets are {known}"
         )
-    one = Setup(group.system, version=group.nccl_version or Setup.version, env=group.env())
+    one = Setup(group.system, version=group.nccl_version, env=group.env())
     has = one.fabric.num_ranks // max(1, one.fabric.num_zones)
     hosts = HOST_GPUS.get(group.system)
     nodes = -(-group.n_gpus // has) if hosts else group.n_nodes

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from clusim.errors import InputError
 
-__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "Options", "parse_flags"]
+__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "Options", "flags_of", "parse_flags"]
 
 TYPES: dict[str, tuple[int, str]] = {
     "int8": (1, "int8"),
@@ -184,6 +184,21 @@ def value_of(flag: Flag, value: str) -> int | str:
     if flag.takes == "file":
         return value
     return _number(flag, value)
+
+
+def flags_of(words: Sequence[str]) -> dict[str, str]:
+    """Return flags as typed, ``-b 8 --maxbytes 1G``, by attribute name."""
+    names = {f"-{flag.letter}": flag for flag in FLAGS} | {f"--{flag.name}": flag for flag in FLAGS}
+    found: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name not in names:
+            raise InputError(f"{name}: not a flag of nccl-tests")
+        if not equals and not rest:
+            raise InputError(f"{name}: needs a value")
+        found[names[name].attribute] = value if equals else rest.pop(0)
+    return found
 
 
 def parse_flags(values: dict[str, str]) -> Options:

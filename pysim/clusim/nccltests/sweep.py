@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import localtime, strftime
+from typing import Any
 
 from clusim.errors import InputError
+from clusim.fabric import Fabric
 from clusim.hardware import GPUS
-from clusim.nccltests.jobs import Case, Failure, in_order
-from clusim.nccltests.kernel import Data, Kernel
-from clusim.nccltests.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccltests.jobs import Failure, in_order
+from clusim.nccltests.kernel import Kernel
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import TYPES, Options
-from clusim.nccltests.setup import Setup
 from clusim.nccltests.table import Device, Half, Line
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 
 __all__ = ["Place", "devices", "library_code", "place", "rows"]
 
@@ -31,7 +35,7 @@ class Place:
 
 
 def place(
-    topology: str,
+    topology: str | Path | Fabric,
     nodes: int | None,
     options: Options,
     *,
@@ -51,7 +55,7 @@ def place(
     per_node = processes * each
     if per_node > has:
         raise InputError(
-            f"{per_node} GPUs per machine: {topology} has {has}; -g times -t times the processes per machine"
+            f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
@@ -92,16 +96,18 @@ def rows(
     if test.rooted and options.root >= ranks:
         raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
     heads: list[tuple[int, int, str, str]] = []
-    cases: list[Case | None] = []
+    cases: list[Request | None] = []
     for kind in options.types:
         element, dtype = TYPES[kind]
         for op in options.ops if test.reduces else ("none",):
-            data = _data(dtype, op, options.root if test.rooted else -1, options.check > 0)
+            data = _data(dtype, op, verify=options.check > 0)
+            if test.rooted:
+                data["root"] = setup.comm.ranks[options.root]
             for wanted in options.sizes():
                 count = test.count(wanted, element, ranks)
                 size = test.size(count, element, ranks)
                 heads.append((size, count, kind, op))
-                case = Case(setup, test.operation, size, element, data=data) if size else None
+                case = Request(setup, test.operation, size, **data) if size else None
                 cases.append(case)
     launch = Launch(
         options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
@@ -114,10 +120,14 @@ def rows(
         yield _line(heads[number], found, launch, where, test, options)
 
 
-def _data(dtype: str, op: str, root: int, verify: bool) -> Data:
+def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
+    """Return what the buffers of a request hold; numbers that are not modelled move like others of their size."""
     known = dtype not in NO_DATA and op not in NO_DATA
-    redop = op if op not in ("none", "mulsum") else "sum"
-    return Data(dtype if dtype not in NO_DATA else "uint8", redop, root, verify and known)
+    return {
+        "dtype": dtype if dtype not in NO_DATA else "uint8",
+        "redop": op if op not in ("none", "mulsum") else "sum",
+        "verify": verify and known,
+    }
 
 
 def _line(
@@ -143,4 +153,4 @@ def _line(
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.rooted else -1
-    return Line(size, count, kind, op, root, (half, in_place), stamp)
+    return Line(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from clusim import words
 from clusim.errors import one_line
 from clusim.nccltests.options import Options
 
@@ -49,7 +50,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row."""
+    """A row; `how` it was simulated, if not in exact packets."""
 
     size: int
     count: int
@@ -58,6 +59,7 @@ class Line:
     root: int
     halves: tuple[Half, Half]
     stamp: str = ""
+    how: str = ""
 
     def text(self) -> str:
         """Return it as printed."""
@@ -145,6 +147,7 @@ def foot(program: str, lines: Sequence[Line]) -> list[str]:
         f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# {'Avg bus bandwidth':<20s} : {_mean(lines):g} ",
         "#",
+        *(f"# clusim: {line.size} B: {one_line(line.how)}" for line in lines if line.how),
         f"# Collective test concluded: {program}",
         "",
     ]
@@ -227,6 +230,7 @@ def json_of(
                 "in_place": _half_json(line.halves[1], time),
                 "actual_iterations": options.iters,
                 "experiment_name": program,
+                "granularity": line.how or "exact packets",
             }
             for line in lines
         ],
@@ -234,6 +238,7 @@ def json_of(
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
         "end_time": times[1],
+        "includes": words.LAUNCHED,
         **({"faults": list(faults)} if faults else {}),
         **({"notes": list(notes)} if notes else {}),
     }

@@ -9,11 +9,12 @@ from statistics import fmean, median
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.nccltests.jobs import Case, Failure, Progress, kernels
-from clusim.nccltests.launch import host_of, iteration_ps
+from clusim.nccl.launch import host_of, iteration_ps
+from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.measurements import Group, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
 from clusim.report.accuracy import Curve
+from clusim.run.request import Request
 
 __all__ = ["PER_GROUP", "REGIMES", "Point", "Report", "thinned", "validate"]
 
@@ -182,7 +183,7 @@ def validate(
     *,
     per_group: int = PER_GROUP,
     jobs: int | None = None,
-    granularity: str | int = "",
+    granularity: str | int = "auto",
     progress: Progress | None = None,
 ) -> Report:
     """Predict measured rows and return both.
@@ -198,14 +199,14 @@ def validate(
         raise InputError(f"sizes per group {per_group}: must be at least 1, or 0 for all")
     usable, unusable = _usable(rows)
     chosen: list[Row] = []
-    cases: dict[Row, Case] = {}
+    cases: dict[Row, Request] = {}
     for group, own in groups(usable).items():
         some = thinned(own, per_group) if per_group else own
         setup = setup_of(group)
         operation = TESTS[group.collective].operation
         chosen += some
         for row in some:
-            cases[row] = Case(setup, operation, row.size_bytes, granularity=granularity)
+            cases[row] = Request(setup, operation, row.size_bytes, granularity=granularity)
     found = kernels(cases.values(), jobs=jobs, progress=progress)
     points: list[Point] = []
     failed: list[tuple[Row, str]] = []
@@ -219,7 +220,8 @@ def validate(
         time_ps = iteration_ps(
             host, case.operation, kernel.time_ps, row.group.launch, kernel.channels
         )
-        points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, kernel.notes))
+        notes = (*kernel.notes, *row.group.assumed)
+        points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, notes))
     return Report(points, failed, unusable, len(usable) - len(chosen))
 
 

@@ -2,59 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from clusim.fabric.model import Fabric
-from clusim.nccl import LATEST, Communicator, Plan, Settings, Version, communicator, programs
-from clusim.recording.model import ABSENT, Event
+from clusim.nccl.choice import Wanted, algorithm_named, protocol_named
+from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.constants import Protocol
+from clusim.recording.model import Event
 from clusim.schedule.builder import ProgramBuilder
-from clusim.schedule.dtypes import ELEMENTS, element
 
-__all__ = ["NcclEmitter", "Planner"]
-
-Planner = Callable[[Communicator, Event], Plan | None]
-"""Chooses algorithm, protocol and channels of a collective; None leaves it to the communicator's tuner."""
+__all__ = ["NcclEmitter"]
 
 
 class NcclEmitter:
-    """Writes collectives and messages as NCCL would run them; communicators are set up once.
+    """Writes events of ranks of a job, which have places on a fabric.
 
     Parameters
     ----------
     place : sequence of int
         Per rank of the job, its rank on the fabric.
+    nccl : Communicators or None
+        Of the fabric; None is those of the newest release.
+    recorded : bool
+        Use the recorded algorithms and protocols, where the machine can.
     """
 
     def __init__(
         self,
         fabric: Fabric,
         place: Sequence[int],
-        version: Version = LATEST,
-        settings: Settings | None = None,
-        planner: Planner | None = None,
+        nccl: Communicators | None = None,
+        *,
+        recorded: bool = False,
     ) -> None:
         self.fabric, self.place = fabric, tuple(place)
-        self._version, self._settings = version, settings
-        self._planner = planner or (lambda comm, event: None)
-        self._known: dict[tuple[int, ...], tuple[Communicator, tuple[int, ...]]] = {}
-        gpus = [node.name for node in fabric.nodes if node.kind == "gpu"]
-        number = {name: at for at, name in enumerate(gpus)}
-        self._gpu = {rank: number[name] for rank, name in enumerate(fabric.ranks) if name in number}
-
-    def adopt(self, ranks: Sequence[int], comm: Communicator, position: Sequence[int]) -> None:
-        """Use a communicator that is set up already for these ranks of the fabric."""
-        self._known[tuple(ranks)] = (comm, tuple(position))
-
-    def communicator(self, group: Sequence[int]) -> tuple[Communicator, tuple[int, ...]]:
-        """Return the communicator of ranks of the job, and the position in it of each of them."""
-        ranks = tuple(self.place[rank] for rank in group)
-        found = self._known.get(ranks)
-        if found is None:
-            gpus = [self._gpu[rank] for rank in ranks]
-            comm = communicator(self.fabric, self._version, self._settings, ranks=gpus)
-            at = {rank: position for position, rank in enumerate(comm.ranks)}
-            found = self._known[ranks] = (comm, tuple(at[rank] for rank in ranks))
-        return found
+        self.nccl = nccl or Communicators(fabric)
+        self._recorded = recorded
 
     def collective(
         self,
@@ -65,22 +48,13 @@ class NcclEmitter:
         after: Sequence[Sequence[int]],
     ) -> list[int]:
         """Append a collective; `after` and the tasks returned are per rank of the group."""
-        comm, position = self.communicator(group)
-        dtype = event.dtype if event.dtype in ELEMENTS else "uint8"
-        size = element(dtype).size_bytes
-        operation, num_bytes = event.operation, max(size, event.bytes // size * size)
-        if operation == "barrier":
-            operation, num_bytes, dtype = "allreduce", 4, "float32"
-        tasks = programs.emit(
-            *(builder, self.fabric, comm, operation, num_bytes),
-            plan=self._planner(comm, event),
-            dtype=dtype,
-            redop=event.redop,
-            root=position[event.root] if event.root >= 0 else ABSENT,
+        moved = Moved.recorded(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        return self.nccl.collective(
+            *(builder, self._places(group), moved),
+            wanted=_wanted(event) if self._recorded else None,
             stream=stream,
-            after=_moved(after, position),
+            after=after,
         )
-        return [tasks[at] for at in position]
 
     def messages(
         self,
@@ -91,16 +65,18 @@ class NcclEmitter:
         after: Sequence[Sequence[int]],
     ) -> list[int]:
         """Append a launch of messages between ranks of the group, as `collective` does."""
-        comm, position = self.communicator(group)
-        moved = [(position[src], position[dst], size) for src, dst, size in messages]
-        tasks = programs.emit_messages(
-            *(builder, self.fabric, comm, moved), stream=stream, after=_moved(after, position)
+        return self.nccl.messages(
+            builder, self._places(group), messages, stream=stream, after=after
         )
-        return [tasks[at] for at in position]
+
+    def _places(self, group: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.place[rank] for rank in group)
 
 
-def _moved(after: Sequence[Sequence[int]], position: Sequence[int]) -> list[Sequence[int]]:
-    found: list[Sequence[int]] = [()] * len(after)
-    for at, deps in zip(position, after, strict=True):
-        found[at] = deps
-    return found
+def _wanted(event: Event) -> Wanted | None:
+    """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
+    algorithm = algorithm_named(event.algorithm)
+    if algorithm is None:
+        return None
+    protocol = protocol_named(event.protocol) or Protocol.SIMPLE
+    return Wanted(algorithm, protocol, event.channels, why="recorded")

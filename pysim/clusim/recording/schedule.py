@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from clusim.bounded import uncollected
 from clusim.errors import InputError
-from clusim.recording.emitter import NcclEmitter, Planner
+from clusim.recording.emitter import NcclEmitter
 from clusim.recording.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
 
-__all__ = ["NcclEmitter", "Planner", "Translation", "Unit", "to_schedule"]
+__all__ = ["NcclEmitter", "Translation", "Unit", "to_schedule"]
 
 COMPLETE = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather",
             "scatter", "sendrecv")  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from clusim import words
 from clusim.analysis.latency import LatencySummary, summarise
 from clusim.analysis.limits import (
     ClassTraffic,
@@ -27,6 +28,10 @@ __all__ = ["collective_report", "said", "traffic_report"]
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""
     rows = [("time", format_time(result.time_ps))]
+    if result.call is not None and result.complete:
+        launched_ps = result.launched_ps
+        launched_us = None if launched_ps is None else launched_ps / 1e6
+        rows.append(("includes", words.includes(launched_us, result.model_us)))
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:

@@ -17,7 +17,7 @@ from clusim.bins import COLUMNS, Bins
 from clusim.errors import TraceError
 from clusim.files import destination, note_input
 from clusim.outcome import WIRE_COUNTERS
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
+from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.trace.columns import attribute, length, read, read_texts
 from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
@@ -157,6 +157,16 @@ def _meta(file: Opened, name: str, default: Any = None) -> Any:
     return attribute(file, "/meta", name, default)
 
 
+def _optional(file: Opened, name: str) -> Any:
+    """Return an attribute that not every run has, or None."""
+    return _meta(file, name) if name in file["/meta"].attrs else None
+
+
+def _around(file: Opened) -> Around | None:
+    found = {name: _optional(file, name) for name in Around.__dataclass_fields__}
+    return Around(**found) if any(value is not None for value in found.values()) else None
+
+
 def _fingerprint(file: Opened) -> int:
     text = _meta(file, "fingerprint", "0")
     if not re.fullmatch("[0-9a-f]{1,16}", text):
@@ -183,6 +193,8 @@ def _provenance(file: Opened) -> Provenance:
         command=_meta(file, "command"),
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
+        error_bound=_optional(file, "error_bound"),
+        around=_around(file),
     )
 
 

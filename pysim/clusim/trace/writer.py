@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ META_NAMES = (
 
 
 class TraceWriter:
-    """One trace file being written; a `clusim.session.Sink`.
+    """One trace file being written; a `clusim.run.session.Sink`.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ class TraceWriter:
     ) -> None:
         """Check the place, take it, and write everything that is known before the run."""
         for place in (self.path, self.partial):
-            files.refuse_inputs(place)
+            files.refuse_inputs(place, provenance.read_files)
         with self._guard():
             self._check_target()
             self._lock = self._locked()
@@ -316,6 +317,10 @@ class TraceWriter:
         }
         _set(self._file, root)
         meta = {name: getattr(provenance, name) for name in META_NAMES} | {"complete": False}
+        if provenance.error_bound is not None:
+            meta["error_bound"] = provenance.error_bound
+        around = asdict(provenance.around) if provenance.around is not None else {}
+        meta |= {name: value for name, value in around.items() if value is not None}
         if call is not None:
             meta |= {f"call_{name}": getattr(call, name) for name in Call.__dataclass_fields__}
         _set(self._file.create_group("meta"), meta)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
-from clusim.simulate import simulate
+from clusim.run.simulate import simulate
 
 __all__ = ["Contention", "contention"]
 

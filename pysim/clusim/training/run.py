@@ -15,9 +15,9 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.lowering import Broken
 from clusim.result import Result
+from clusim.run.session import Progress
+from clusim.run.simulate import simulate
 from clusim.schedule.ir import Schedule
-from clusim.session import Progress
-from clusim.simulate import simulate
 from clusim.training.breakdown import Breakdown, breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.planned import plan_notes, written

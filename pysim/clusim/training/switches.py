@@ -14,11 +14,11 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.fabric.model import Fabric
+from clusim.nccl.communicators import Communicators, Moved
 from clusim.nccl.env import parse_env
+from clusim.run.simulate import simulate
 from clusim.schedule.ir import Schedule
-from clusim.simulate import simulate
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.nccl import NcclCollectives
 from clusim.workload.parallel.volumes import Machines, Switched, Traffic, sent_bytes
 
 __all__ = ["Switching", "switching"]
@@ -149,8 +149,6 @@ def _schedule(
         builder.collective(kind.operation, size, algorithm=algorithm, ranks=tuple(group))
         return builder.build()
     settings = parse_env({"NCCL_ALGO": "Ring"}) if algorithm == "ring" else None
-    NcclCollectives(fabric, settings=settings).emit(
-        *(builder, kind.operation, size, group),
-        dtype=kind.nccl_dtype, root=None, stream="comm0", after=[()] * len(group),
-    )  # fmt: skip
+    moved = Moved(kind.operation, size, kind.nccl_dtype)
+    Communicators(fabric, settings=settings).collective(builder, group, moved)
     return builder.build()

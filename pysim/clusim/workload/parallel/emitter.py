@@ -17,11 +17,12 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.errors import ClusimError
+from clusim.nccl.communicators import Communicators, Moved
+from clusim.schedule.ir import ABSENT
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
-from clusim.workload.parallel.nccl import NcclCollectives
 from clusim.workload.parallel.skew import expert_loads, write_uneven
 from clusim.workload.parallel.volumes import Machines, Traffic
 from clusim.workload.plan import Plan
@@ -48,7 +49,7 @@ class Emitter:
         Operations of all kernels, recomputation included.
     only : frozenset of int or None
         Ranks to write; the groups of others are left out. None is all.
-    nccl : NcclCollectives or None
+    nccl : Communicators or None
         Writes what NCCL chooses, if the workload wants that and does not say how a dimension communicates.
     """
 
@@ -59,7 +60,7 @@ class Emitter:
     tail: Tails = field(default_factory=dict)
     traffic: dict[str, Traffic] = field(default_factory=dict)
     flops: int = 0
-    nccl: NcclCollectives | None = None
+    nccl: Communicators | None = None
     _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
     _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
     _backward: dict[int, list[Step]] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Emitter:
         self._loads = self._load_of_ranks()
         self._zones = zones_of(self.plan.fabric)
         if self.nccl is None and own.collectives == "nccl":
-            self.nccl = NcclCollectives(self.plan.fabric)
+            self.nccl = Communicators(self.plan.fabric)
 
     @property
     def uniform(self) -> bool:
@@ -228,12 +229,13 @@ class Emitter:
         """Add a collective: as NCCL would do it, or as the workload says."""
         if self.nccl is None or not self._by_nccl(operation, options):
             return self.builder.collective(operation, size, stream=stream, after=waits, **options)
-        group = options["ranks"]
+        group, root = options["ranks"], options.get("root")
+        moved = Moved(
+            *(operation, size, options["dtype"]),
+            root=ABSENT if root is None else group.index(root),
+        )
         after = [waits[rank] for rank in group]
-        return self.nccl.emit(
-            *(self.builder, operation, size, group),
-            dtype=options["dtype"], root=options.get("root"), stream=stream, after=after,
-        )  # fmt: skip
+        return self.nccl.collective(self.builder, group, moved, stream=stream, after=after)
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
         """Return whether NCCL chooses how: the workload says nothing about it."""

@@ -62,6 +62,7 @@ class CallResult:
     model_us: float = -1.0
     note: str = ""
     other: Other | None = None
+    granularity: str = ""
 
     @property
     def algbw(self) -> float:
@@ -101,6 +102,8 @@ class CallResult:
         }
         if self.note:
             found["note"] = self.note
+        if self.granularity:
+            found["granularity"] = self.granularity
         if self.other is not None:
             found["other"] = {
                 "time_us": self.other.time_ps / 1e6,

@@ -3,66 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import median
 
-from clusim.errors import InputError
+from clusim.errors import InputError, one_line
 from clusim.fabric import Fabric
-from clusim.logs.calls import LoggedCall
-from clusim.nccl import LATEST, Communicator, Plan, Settings, Version, parse_env, parse_version
+from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
+from clusim.nccl.choice import algorithm_named, protocol_named
+from clusim.nccl.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
-from clusim.nccl.programs.front import PATTERNS
-from clusim.recording.emitter import NcclEmitter, Planner
+from clusim.recording.emitter import NcclEmitter
 from clusim.recording.model import ABSENT, Event, Recording
 from clusim.recording.schedule import Translation, Unit, to_schedule
-from clusim.replay.channels import Built
-from clusim.replay.placing import Placed, load_machine, machines_of, place
-from clusim.replay.report import CallResult, CommResult, Other, Replay
-from clusim.replay.request import Request
-from clusim.replay.timing import choose
+from clusim.replaying.placing import Placed, load_machine, machines_of, place
+from clusim.replaying.report import CallResult, CommResult, Other, Replay
+from clusim.replaying.request import Request
 from clusim.result import Result
-from clusim.simulate import simulate
+from clusim.run.simulate import simulate
 
 __all__ = ["replay_recording"]
-
-_ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree", "nvls_tree": "NVLSTree",
-               "collnetdirect": "CollNetDirect", "collnet_direct": "CollNetDirect"}  # fmt: skip
-_NAMES = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "p2p": "P2P", "ll": "LL", "ll128": "LL128",
-          "simple": "Simple"}  # fmt: skip
-_PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
 
 Key = tuple[int, str, int, str]
 
 
-def _planner(*, recorded: bool) -> Planner:
-    """Return what chooses plans: the recorded algorithm and protocol if `recorded`, or the tuner."""
-
-    def plan(comm: Communicator, event: Event) -> Plan | None:
-        if event.operation in PATTERNS:
-            return None
-        operation, size = event.operation, event.bytes
-        if operation == "barrier":
-            operation, size = "allreduce", 4
-        call = LoggedCall(0, operation, size, event.dtype)
-        if recorded:
-            algorithm = _ALGORITHMS.get(event.algorithm, "")
-            protocol = _PROTOCOLS.get(event.protocol, "Simple")
-            call = replace(call, algorithm=algorithm, protocol=protocol, channels=event.channels)
-        return choose(comm, call)[0]
-
-    return plan
-
-
-def _settings(recording: Recording, request: Request) -> tuple[Version, Settings]:
-    text = request.version or recording.nccl_version
+def _settings(recording: Recording, request: Request) -> tuple[Version, Settings, list[str]]:
+    """Return release and environment of NCCL, and what had to be assumed."""
+    settings = parse_env(dict(request.env))
+    if request.version:
+        return parse_version(request.version), settings, []
+    text = recording.nccl_version
     try:
-        version = parse_version(text) if text else LATEST
+        if text:
+            return parse_version(text), settings, []
+        note = f"the recording names no release of NCCL: {LATEST} assumed"
     except InputError:
-        if request.version:
-            raise
-        version = LATEST
-    return version, parse_env(dict(request.env))
+        note = f"the recording's release of NCCL, {one_line(text)}, is not known: {LATEST} assumed"
+    return LATEST, settings, [note]
 
 
 def _notes(fabric: Fabric, request: Request) -> list[str]:
@@ -79,14 +57,14 @@ class Known:
     ----------
     placed : Placed
         Where its ranks are.
-    built : dict
-        Ranks of the fabric -> communicator with the recording's own rings and trees.
+    nccl : Communicators
+        With the recording's own rings and trees.
     machine : list of str
         How the machine was found.
     """
 
     placed: Placed
-    built: dict[tuple[int, ...], Built]
+    nccl: Communicators
     machine: list[str]
 
 
@@ -114,6 +92,7 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
         skipped=dict(recording.skipped),
     )
     found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
+    found.notes += _settings(recording, request)[2]
     found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=not request.replan)
     others: dict[Key, list[_Span]] = {}
@@ -130,6 +109,8 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
     found.notes.append(
         "one run of everything: times are those of the kernels, without launching them"
     )
+    if result.provenance.error_bound != 0:
+        found.notes.append(f"granularity: {result.provenance.granularity_note}")
     written = {number for unit in translation.units for number in unit.events}
     found.recorded_ps = _recorded([recording.events[number] for number in sorted(written)])
     busy = result.wires.counters["busy_ps"].tolist()
@@ -142,21 +123,14 @@ def _run(
     recording: Recording, request: Request, topology: str, known: Known | None, *, recorded: bool
 ) -> tuple[str, Placed, Translation, Result]:
     placed = known.placed if known else _placed(topology, request.nodes, recording)
-    version, settings = _settings(recording, request)
-    emitter = NcclEmitter(
-        placed.fabric,
-        placed.rank,
-        version,
-        settings,
-        _planner(recorded=recorded),
-    )
-    for ranks, built in known.built.items() if known is not None else ():
-        emitter.adopt(ranks, built.comm, built.position)
+    version, settings, _ = _settings(recording, request)
+    nccl = known.nccl if known is not None else Communicators(placed.fabric, version, settings)
+    emitter = NcclEmitter(placed.fabric, placed.rank, nccl, recorded=recorded)
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
     result = simulate(
         placed.fabric,
         translation.schedule,
-        granularity=request.granularity or "auto",
+        granularity=request.granularity,
         trace_out=request.trace_out,
         command=request.command,
     )
@@ -208,10 +182,7 @@ def _spans(
         if not calls:
             continue  # what moved nothing has no program
         call = schedule.calls[calls[0]]
-        names = (
-            _NAMES.get(call.algorithm, call.algorithm),
-            _NAMES.get(call.protocol, call.protocol),
-        )
+        names = _name_of(call.algorithm, algorithm_named), _name_of(call.protocol, protocol_named)
         took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
         span = _Span(
             max(1, took),
@@ -221,6 +192,12 @@ def _spans(
         )
         found.setdefault(key, []).append(span)
     return found
+
+
+def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
+    """Return what NCCL calls an algorithm or protocol of a program."""
+    found = named(text)
+    return "P2P" if text == "p2p" else text if found is None else found.value
 
 
 def _most_moved(recording: Recording, unit: Unit) -> int:

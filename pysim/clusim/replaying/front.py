@@ -9,11 +9,11 @@ from inspect import signature
 from clusim.errors import InputError
 from clusim.recording.model import Recording
 from clusim.recording.readers.detect import KINDS, LOGS, PLANS, kind_of, reader
-from clusim.replay.logjob import replay_log
-from clusim.replay.placing import load_machine, machines_of
-from clusim.replay.report import Replay
-from clusim.replay.request import Request
-from clusim.replay.whole import replay_recording
+from clusim.replaying.logjob import replay_log
+from clusim.replaying.placing import load_machine, machines_of
+from clusim.replaying.report import Replay
+from clusim.replaying.request import Request
+from clusim.replaying.whole import replay_recording
 
 __all__ = ["Request", "replay"]
 

@@ -16,18 +16,25 @@ from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleErro
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
-from clusim.session import EngineName, Progress, Session, Sink, loop_counts, start_engine
+from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
+from clusim.run.session import EngineName, Progress, Session, Sink, loop_counts, start_engine
 from clusim.version import version
 
 if TYPE_CHECKING:
+    from clusim.lowering import Grain
+    from clusim.run.traffic import Traffic
     from clusim.schedule import Schedule
     from clusim.trace.writer import TraceWriter
-    from clusim.traffic import Traffic
 
 __all__ = ["Checker", "Job", "Options", "collective_job", "run_job", "traffic_job"]
 
 Array = NDArray[Any]
+
+MAX_BINS = 512
+"""Most time bins of a wire unless another number is asked for."""
+
+TRACE_LIMIT_BYTES = 1 << 30
+"""Largest trace unless another size is asked for [bytes]."""
 
 LEAST_TRACE_BYTES = 64 << 10
 """Least size that can be asked for [bytes]."""
@@ -44,16 +51,20 @@ VERIFY_LIMIT_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run, as the caller asked for it; see `clusim.simulate.simulate`."""
+    """How to run, as the caller asked for it; see `clusim.simulate`. `around` is what the time does not include."""
 
-    granularity: str | int
-    engine: EngineName
-    bins: int
-    trace_out: str | Path | None
-    trace_primitives: bool | None
-    progress: Progress | None
-    command: str
-    trace_limit_bytes: int = 1 << 30
+    granularity: str | int = "auto"
+    engine: EngineName = "c"
+    bins: int = MAX_BINS
+    trace_out: str | Path | None = None
+    trace_primitives: bool | None = None
+    progress: Progress | None = None
+    command: str = ""
+    trace_limit_bytes: int = TRACE_LIMIT_BYTES
+    seed: int = 0
+    faults: Sequence[Any] = ()
+    notes: Sequence[str] = ()
+    around: Around | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class Job:
     """
 
     image: Image
+    grain: Grain
     provenance: Provenance
     wires: Wires
     tasks: Tasks
@@ -78,22 +90,17 @@ class Job:
 def collective_job(
     fabric: Fabric,
     schedule: Schedule,
-    options: Options,
-    seed: int,
-    faults: Sequence[Any],
-    notes: Sequence[str] = (),
+    options: Options = Options(),
 ) -> Job:
     """Lower `schedule` onto `fabric`."""
-    from clusim.deadlock import Waits, deadlock_error
     from clusim.lowering import Broken, lower
+    from clusim.run.deadlock import Waits, deadlock_error
     from clusim.schedule import to_arrays, to_text
 
-    if not 0 <= seed < 2**64:
-        raise InputError(f"seed {seed}: must be at least 0 and below 2^64")
-    broken = Broken(fabric, faults)
-    lowered = lower(
-        fabric, schedule, granularity=options.granularity, seed=seed, faults=broken.faults
-    )
+    if not 0 <= options.seed < 2**64:
+        raise InputError(f"seed {options.seed}: must be at least 0 and below 2^64")
+    broken = Broken(fabric, options.faults)
+    lowered = lower(*(fabric, schedule, options.granularity, options.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -106,15 +113,16 @@ def collective_job(
 
     return Job(
         image,
+        lowered.grain,
         _provenance(
             fabric,
             options,
-            burst_packets=int(image.conns["burst"].max(initial=1)),
-            granularity_note=lowered.describe(),
-            seed=seed,
+            grain=lowered.grain,
+            seed=options.seed,
             schedule_text=to_text(schedule) if traced else "",
             faults=broken.lines,
-            notes=tuple(notes),
+            notes=tuple(options.notes),
+            around=options.around,
         ),
         _wires(fabric.lower()),
         Tasks(names, nothing, nothing),
@@ -127,20 +135,20 @@ def collective_job(
 
 def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
     """Draw the messages of `traffic` and put them on `fabric`."""
-    from clusim.traffic import burst_packets, to_image
+    from clusim.run.traffic import grain_of, to_image
 
     arrays = fabric.lower()
     plan = traffic.plan(arrays)
-    burst = burst_packets(traffic, options.granularity)
+    grain = grain_of(arrays, traffic, plan.messages, options.granularity)
     nothing = np.empty(0, np.int64)
-    image = to_image(fabric, traffic, plan, burst)
+    image = to_image(fabric, traffic, plan, grain.burst)
     return Job(
         image,
+        grain,
         _provenance(
             fabric,
             options,
-            burst_packets=burst,
-            granularity_note="exact packets" if burst == 1 else f"bursts of {burst} packets",
+            grain=grain,
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
         ),
@@ -152,12 +160,16 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
     )
 
 
-def _provenance(fabric: Fabric, options: Options, **rest: Any) -> Provenance:
+def _provenance(fabric: Fabric, options: Options, *, grain: Grain, **rest: Any) -> Provenance:
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
+        read_files=fabric.source_files,
         engine=options.engine,
         granularity=str(options.granularity),
+        granularity_note=grain.describe(),
+        burst_packets=grain.burst,
+        error_bound=grain.error_bound,
         version=version(),
         command=options.command,
         **rest,

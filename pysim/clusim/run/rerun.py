@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from clusim.analysis.columns import Table
     from clusim.analysis.whatif import Change
-    from clusim.session import EngineName, Progress
+    from clusim.run.session import EngineName, Progress
     from clusim.trace.inputs import Inputs
 
 __all__ = ["Rerun", "rerun", "without_first_stall"]
@@ -59,7 +59,7 @@ def _simulate(
     from clusim.errors import DeadlockError
     from clusim.image import DTYPES, Image
     from clusim.outcome import Stop
-    from clusim.session import Session, start_engine
+    from clusim.run.session import Session, start_engine
 
     fields = {name: values.astype(DTYPES[name]) for name, values in arrays.items()}
     image = Image(nvc=inputs.nvc, seed=inputs.seed, **fields)

@@ -1,26 +1,30 @@
-"""Simulate: a fabric and a schedule (or synthetic traffic) in, a `Result` out.
-
-Imported with the package, so it imports nothing itself before it is called.
-"""
+"""Simulate: a request, or a fabric and a schedule or synthetic traffic, in; a `Result` out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from clusim.fabric import Fabric
+from clusim.result import Result
+from clusim.run.job import (
+    MAX_BINS,
+    TRACE_LIMIT_BYTES,
+    Checker,
+    Options,
+    collective_job,
+    run_job,
+    traffic_job,
+)
+from clusim.run.plan import can_verify, planned
+from clusim.run.request import Request
+from clusim.run.session import EngineName, Progress
+from clusim.run.traffic import Traffic
+from clusim.schedule import Schedule
 
-    from clusim.fabric import Fabric
-    from clusim.result import Result
-    from clusim.schedule import Schedule
-    from clusim.session import EngineName, Progress
-    from clusim.traffic import Traffic
-
-__all__ = ["simulate", "simulate_traffic"]
-
-MAX_BINS = 512
-TRACE_LIMIT_BYTES = 1 << 30
+__all__ = ["result_of", "simulate", "simulate_traffic"]
 
 
 def simulate(
@@ -81,14 +85,34 @@ def simulate(
     ClusimError
         Any other bad input or failure of the surroundings; each is one line.
     """
-    from clusim.job import Checker, Options, collective_job, run_job
-
     options = Options(
-        granularity, engine, bins, trace_out, trace_primitives, progress, command, trace_limit_bytes
+        *(granularity, engine, bins, trace_out, trace_primitives, progress, command),
+        *(trace_limit_bytes, seed, faults, notes),
     )
     checker = Checker(schedule) if verify else None
-    job = collective_job(fabric, schedule, options, seed, faults, notes)
-    return run_job(job, options, checker)
+    return run_job(collective_job(fabric, schedule, options), options, checker)
+
+
+def result_of(request: Request, options: Options = Options()) -> Result:  # noqa: B008 - frozen
+    """Run what a request asks for and return what happened.
+
+    Parameters
+    ----------
+    options : Options
+        Where a trace goes, who is told of progress; what the request says itself is taken from there.
+    """
+    setup, plan = request.setup, planned(request)
+    options = replace(
+        options,
+        granularity=request.granularity,
+        engine=request.engine,
+        seed=request.seed,
+        faults=setup.faults,
+        notes=(*options.notes, *plan.notes),
+        around=plan.around,
+    )
+    checker = Checker(plan.schedule) if request.verify and can_verify(plan.schedule) else None
+    return run_job(collective_job(setup.fabric, plan.schedule, options), options, checker)
 
 
 def simulate_traffic(
@@ -107,8 +131,6 @@ def simulate_traffic(
 
     Parameters are those of `simulate`.
     """
-    from clusim.job import Options, run_job, traffic_job
-
     options = Options(
         granularity, engine, bins, trace_out, False, progress, command, trace_limit_bytes
     )

@@ -1,75 +1,30 @@
-"""Communicators of a log on a fabric: their ranks, and the rings and trees that the log prints."""
+"""The rings and trees that a log prints, put into communicators on a fabric."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from clusim.fabric import Fabric
 from clusim.logs import Log
 from clusim.logs.communicators import Communicator as Logged
 from clusim.logs.log import Tree
 from clusim.logs.summary import channels_of
-from clusim.nccl import Communicator, Settings, Version, communicator
+from clusim.nccl import Communicator
+from clusim.nccl.communicators import Members
 from clusim.nccl.connect import Channel
 
-__all__ = ["Built", "build_communicator"]
+__all__ = ["with_logged"]
 
 NONE = -1
 
 
-@dataclass(frozen=True)
-class Built:
-    """A communicator of a log on a fabric.
-
-    Attributes
-    ----------
-    position : tuple of int
-        Per rank of the log, its position in `comm`.
-    used : str
-        Where rings and trees come from, for people.
-    """
-
-    comm: Communicator
-    position: tuple[int, ...]
-    used: str
-
-
-def build_communicator(
-    fabric: Fabric,
-    ranks: Sequence[int],
-    version: Version,
-    settings: Settings,
-    log: Log | None = None,
-    logged: Logged | None = None,
-) -> Built:
-    """Set up a communicator of some ranks of a fabric.
-
-    Parameters
-    ----------
-    ranks : sequence of int
-        Rank of the fabric of every rank of the communicator.
-    log, logged : Log, Communicator
-        Whose rings and trees to use; None plans new ones.
-    """
-    gpus = [number for number, node in enumerate(n for n in fabric.nodes if n.kind == "gpu")]
-    names = [node.name for node in fabric.nodes if node.kind == "gpu"]
-    number_of = {name: number for number, name in zip(gpus, names, strict=True)}
-    comm = communicator(
-        fabric, version, settings, ranks=[number_of[fabric.ranks[r]] for r in ranks]
-    )
-    place = {rank: position for position, rank in enumerate(comm.ranks)}
-    position = tuple(place[rank] for rank in ranks)
-    if log is None or logged is None:
-        return Built(comm, position, "rings and trees planned anew")
-    return _with_logged(comm, position, log, logged)
-
-
-def _with_logged(comm: Communicator, position: tuple[int, ...], log: Log, logged: Logged) -> Built:
+def with_logged(members: Members, log: Log, logged: Logged) -> Members:
+    """Return a communicator with the rings and trees of `logged`; ranks are given in the order of the log."""
+    comm, position = members.comm, members.position
     rings = _whole_rings(log.rings(logged), len(position))
     trees = _whole_trees(log.trees_of(logged), len(position))
     if not rings and not trees:
-        return Built(comm, position, "no whole ring or tree in the log: planned anew")
+        return Members(comm, position, "no whole ring or tree in the log: planned anew")
     counts = channels_of(log.members(logged))
     number = max(len(rings), len(trees), min(counts.get("coll", 0), 64))
     number = min(number, 64)
@@ -100,7 +55,7 @@ def _with_logged(comm: Communicator, position: tuple[int, ...], log: Log, logged
     )
     made.__dict__["channels"] = channels
     words = [f"{len(rings)} rings" if rings else "", f"{len(trees)} trees" if trees else ""]
-    return Built(made, position, f"{' and '.join(w for w in words if w)} of the log")
+    return Members(made, position, f"{' and '.join(w for w in words if w)} of the log")
 
 
 def _halves_equal(channels: Sequence[Channel]) -> bool:

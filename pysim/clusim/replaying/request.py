@@ -45,7 +45,7 @@ class Request:
     whole: bool = False
     asked: tuple[tuple[str, int], ...] = ()
     calls: int | None = None
-    granularity: str | int = ""
+    granularity: str | int = "auto"
     version: str = ""
     trace_out: Path | None = None
     command: str = ""

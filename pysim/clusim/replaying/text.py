@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.logs.pictures import ranges
-from clusim.replay.report import CallResult, Replay
+from clusim.replaying.report import CallResult, Replay
 from clusim.units import format_size, format_time
 
 __all__ = ["replay_report"]

@@ -24,22 +24,22 @@ from clusim.logs.calls import (
     operation_named,
 )
 from clusim.logs.jobranks import JobRanks, add_runs, job_ranks
-from clusim.nccl import Settings, Version, parse_env, parse_version
-from clusim.nccltests.launch import Launch
+from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
+from clusim.nccl.communicators import Communicators, Members
+from clusim.nccl.launch import Launch
 from clusim.recording.readers.nccl_log import recording_of
-from clusim.replay.channels import Built, build_communicator
-from clusim.replay.machine import infer_machine
-from clusim.replay.placing import Placed, place
-from clusim.replay.report import CallResult, CommResult, Other, Replay
-from clusim.replay.request import Request
-from clusim.replay.timing import Timed, Timer, choose, emit_call
-from clusim.replay.whole import Known, replay_recording
+from clusim.replaying.channels import with_logged
+from clusim.replaying.machine import infer_machine
+from clusim.replaying.placing import Placed, place
+from clusim.replaying.report import CallResult, CommResult, Other, Replay
+from clusim.replaying.request import Request
+from clusim.replaying.timing import Timed, Timer, emit_call
+from clusim.replaying.whole import Known, replay_recording
+from clusim.run.simulate import simulate
 from clusim.schedule.builder import ProgramBuilder
-from clusim.simulate import simulate
 
 __all__ = ["replay_log"]
 
-DEFAULT_VERSION = Version(2, 27)
 MOST_CALLS = 1_000_000
 """Calls that are replayed if nothing else is said."""
 
@@ -82,21 +82,24 @@ class _Job:
     ) -> None:
         self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
         self.version, self.settings = version_of(log, request), settings_of(log, request)[0]
-        self.timer = Timer(placed.fabric, request.granularity)
-        self._built: dict[int, Built] = {}
+        self.nccl = Communicators(placed.fabric, self.version, self.settings)
+        self.timer = Timer(self.nccl, request.granularity)
+        self._built: dict[int, Members] = {}
 
-    def built(self, number: int) -> Built:
-        """Return a communicator."""
-        found = self._built.get(number)
-        if found is None:
-            own = [self.placed.rank[rank] for rank in self.ranks.of[number]]
-            source = (self.log, self.log.communicators[number]) if self.kept.rings else (None, None)
-            found = self._built[number] = build_communicator(
-                self.placed.fabric, own, self.version, self.settings, *source
-            )
-        return found
+    def own(self, number: int) -> tuple[int, ...]:
+        """Return the ranks of the fabric of a communicator, in the order of the log."""
+        return tuple(self.placed.rank[rank] for rank in self.ranks.of[number])
 
-    def known(self) -> list[Built]:
+    def built(self, number: int) -> Members:
+        """Return a communicator; two of the same ranks may have rings of their own."""
+        if number not in self._built:
+            found = self.nccl.of(self.own(number))
+            if self.kept.rings:
+                found = with_logged(found, self.log, self.log.communicators[number])
+            self._built[number] = found
+        return self._built[number]
+
+    def known(self) -> list[Members]:
         """Return the communicators that were needed so far."""
         return list(self._built.values())
 
@@ -117,13 +120,13 @@ def version_of(log: Log, request: Request) -> Version:
     if request.version:
         return parse_version(request.version)
     if log.facts.library == "RCCL":
-        return DEFAULT_VERSION
+        return LATEST
     for text, _ in log.facts.versions.most_common():
         try:
             return parse_version(text.split("+")[0])
         except InputError:
             continue
-    return DEFAULT_VERSION
+    return LATEST
 
 
 def _kept(log: Log, request: Request) -> _Kept:
@@ -227,13 +230,11 @@ def replay_log(request: Request) -> Replay:
 def _whole(job: _Job, table: CallTable, request: Request, machine: list[str]) -> Replay:
     """Replay all calls in one run."""
     recording = recording_of(job.log, table, job.ranks)
-    built = {}
     for number in {call.comm for call in table.distinct}:
-        own = tuple(job.placed.rank[rank] for rank in job.ranks.of[number])
-        built[own] = job.built(number)
+        job.nccl.adopt(job.own(number), job.built(number))
     version = request.version or str(job.version)
     asked = replace(request, version=version, replan=not job.kept.choices)
-    found = replay_recording(recording, asked, Known(job.placed, built, machine))
+    found = replay_recording(recording, asked, Known(job.placed, job.nccl, machine))
     found.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
     return found
 
@@ -296,10 +297,10 @@ def _notes(
             f"communicator {number}: {text}" for text in log.communicators[number].assumed
         ]
     if not request.version and not log.facts.versions:
-        found.notes.append(f"the log names no release of NCCL: {DEFAULT_VERSION} assumed")
+        found.notes.append(f"the log names no release of NCCL: {LATEST} assumed")
     elif log.facts.library == "RCCL" and not request.version:
-        found.notes.append(f"RCCL: treated as NCCL {DEFAULT_VERSION}")
-    found.notes += [note for built in job.known() for note in built.comm.notes]
+        found.notes.append(f"RCCL: treated as NCCL {LATEST}")
+    found.notes += [note for members in job.known() for note in members.comm.notes]
     dropped = settings_of(log, request)[1]
     if dropped:
         found.notes.append(f"not used of the job's environment: {', '.join(dropped)}")
@@ -332,6 +333,7 @@ def _time_all(
                 timed.from_log, measured.get((logged.run, call.operation, call.bytes)), call.model_us,
                 timed.note,
                 Other(there.time_ps, there.algorithm, there.protocol, there.channels) if there else None,
+                timed.granularity,
             )
         )  # fmt: skip
         comm = comms.setdefault(
@@ -350,12 +352,29 @@ def _time_all(
         if request.progress is not None:
             request.progress(number + 1, len(table.distinct))
     found.comms = [comms[number] for number in sorted(comms)]
+    found.notes += _said_of_times(found)
     found.total_ps = _span(table, times, request.gap)
     found.other_ps = _span(table, others, request.gap) if other is not None else 0
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         found.recorded_ps = (max(stamps) - min(stamps)) * 1000
     found.wires = [(name, ps / max(1, found.total_ps)) for name, ps in busy.most_common(5)]
+
+
+def _said_of_times(found: Replay) -> list[str]:
+    """Return what must be said of times: which calls are not exact, and what running side by side means."""
+    lines = []
+    coarse = sum("bursts" in call.granularity for call in found.calls)
+    if coarse:
+        lines.append(
+            f"{coarse} of {len(found.calls)} distinct calls were simulated in bursts: --json says how each was"
+        )
+    if len(found.comms) > 1:
+        lines.append(
+            f"{len(found.comms)} communicators run side by side as if they shared no wire;"
+            " --whole simulates them together"
+        )
+    return lines
 
 
 def _measured(log: Log) -> dict[tuple[int, str, int], float]:
@@ -401,13 +420,12 @@ def _trace(job: _Job, table: CallTable, request: Request) -> None:
     fabric = job.placed.fabric
     builder = ProgramBuilder(fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:
-        built, call = job.built(call.comm), job.planned(call)
-        plan = choose(built.comm, call)[0]
-        emit_call(builder, fabric, built, call, plan, stream=f"comm{call.comm}")
+        members = job.built(call.comm)
+        emit_call(builder, job.nccl, members, job.planned(call), stream=f"comm{call.comm}")
     simulate(
         fabric,
         builder.build(),
-        granularity=request.granularity or "auto",
+        granularity=request.granularity,
         trace_out=request.trace_out,
         command=request.command,
     )

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.hardware import FAMILIES, HOST_COSTS, Figure
-from clusim.nccl import Communicator
+from clusim.nccl.communicator import Communicator
+from clusim.nccl.programs.front import PATTERNS
 from clusim.units import parse_time
 
 __all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
-
-_PATTERNS = ("alltoall", "gather", "scatter", "sendrecv", "hypercube")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def period_ps(host: Host, operation: str, launch: Launch) -> int:
 
 def _messages(operation: str, num_ranks: int) -> int:
     """Return the sends and receives that a rank enqueues."""
-    if operation not in _PATTERNS:
+    if operation not in (*PATTERNS, "hypercube"):
         return 0
     if operation == "alltoall":
         return 2 * num_ranks

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from clusim.errors import InputError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.image import NONE, Image, empty
+from clusim.lowering import Grain
+from clusim.lowering.buffers import Packets, roomy_wires
+from clusim.lowering.grain import automatic, checked, power_below
 from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
@@ -26,8 +29,8 @@ __all__ = [
     "Plan",
     "Routing",
     "Traffic",
-    "burst_packets",
     "capacity_Bps",
+    "grain_of",
     "to_image",
 ]
 
@@ -47,6 +50,12 @@ MAX_MESSAGES = 20_000_000
 
 MAX_MESSAGE_BYTES = 1 << 40
 """Largest message [bytes]."""
+
+MESSAGE_SHARE = 64
+"""``auto`` makes no burst larger than this fraction of a message."""
+
+PATHS = 256
+"""Most messages by whose paths the packet-hops of all are estimated."""
 
 PS_PER_S = 10**12
 
@@ -328,18 +337,40 @@ def _first_hop_width(arrays: FabricArrays) -> int:
     return int(np.diff(arrays.group_off.astype(np.int64))[groups].max(initial=1))
 
 
-def burst_packets(traffic: Traffic, granularity: str | int) -> int:
-    """Return how many packets travel as one; ``auto`` keeps a burst within 1/64 of a message."""
+def grain_of(
+    arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
+) -> Grain:
+    """Return how finely messages are simulated; ``auto`` keeps a burst within 1/64 of a message."""
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
-    if granularity == "packet":
-        return 1
-    if granularity == "auto":
-        return max(1, min(whole // 64, 64))
-    if not isinstance(granularity, int) or granularity < 1:
-        raise InputError(
-            f"granularity {granularity!r}: must be packet, auto or a size of at least 1"
-        )
-    return max(1, min(granularity // traffic.packet_bytes, whole))
+    hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
+    burst = 1
+    if checked(granularity) == "auto":
+        burst = automatic([hops], lambda factor: [power_below(whole * factor // MESSAGE_SHARE)])[0]
+    elif isinstance(granularity, int):
+        burst = max(1, min(granularity // traffic.packet_bytes, whole))
+    size = min(burst * traffic.packet_bytes, traffic.message_bytes)
+    return Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
+
+
+def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
+    """Return the mean number of wires a message crosses, over messages that lie evenly among all."""
+    count = len(messages.source)
+    if not count:
+        return 0.0
+    shown = np.unique(np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64))
+    pairs = np.stack((messages.source[shown], messages.destination[shown]), axis=1)
+    return float(np.mean([_hops(arrays, a, b) for a, b in pairs.tolist()]))
+
+
+def _hops(arrays: FabricArrays, source: int, destination: int) -> int:
+    """Return the wires of a shortest path between two ranks, over NICs where it needs them."""
+    goals = (*(arrays.vias(source, destination) or ()), int(arrays.rank_endpoint[destination]))
+    node, count = arrays.node_of(source), 0
+    for goal in goals:
+        while node != int(arrays.targets["node"][goal]):
+            node = int(arrays.wires["dst"][arrays.group(node, goal)[0]])
+            count += 1
+    return count
 
 
 _POLICY = {"spray": 0, "ecmp": 1, "adaptive": 2}
@@ -374,10 +405,8 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Im
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
     if why:
         raise InputError(f"message {format_size(traffic.message_bytes)}: {why}")
-    wires = arrays.wires.copy()
-    whole = np.minimum(burst, -(-traffic.message_bytes // traffic.packet_bytes))
-    least = 3 * wire_bytes(arrays, traffic.packet_bytes, int(whole))
-    wires["buffer_bytes"] = np.maximum(wires["buffer_bytes"], least.astype(np.uint64))
+    every = frozenset(range(len(arrays.formats)))
+    wires = roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
     sources = empty("sources", len(plan.first))
     sources["endpoint"] = arrays.rank_endpoint[messages.source[plan.first]]
     sources["msg_lo"] = plan.first

@@ -1,0 +1,259 @@
+"""What a command can say, a script says in one call: the public functions that run things.
+
+`simulate` and `simulate_traffic` take what is built in Python; the others take names, as their commands do. Sizes may
+be numbers of bytes or texts with a unit (``"64MiB"``), times numbers of picoseconds or texts (``"100us"``). Every bad
+input is a `clusim.ClusimError` of one line, and a file that was read is never written over.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+from clusim import files
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+from clusim.nccltests.front import Table, table_of
+from clusim.nccltests.operations import program_named
+from clusim.nccltests.options import flags_of, parse_flags
+from clusim.nccltests.sweep import place
+from clusim.replaying.front import Request as ReplayRequest
+from clusim.replaying.front import replay as replay_request
+from clusim.replaying.report import Replay
+from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
+from clusim.run.session import Progress
+from clusim.run.simulate import simulate, simulate_traffic
+from clusim.training.inputs import inputs
+from clusim.training.run import TrainingResult
+from clusim.training.run import train as train_on
+from clusim.workload import Workload
+
+__all__ = [
+    "collective",
+    "nccl_tests",
+    "replay",
+    "simulate",
+    "simulate_traffic",
+    "traffic",
+    "train",
+]
+
+
+class TrainOptions(TypedDict, total=False):
+    """What `train` can be told besides.
+
+    Attributes
+    ----------
+    nodes : int
+        Join so many of these machines; by default what the workload says.
+    steps : int
+        Steps; the last one is reported. 2 by default.
+    fold : str
+        ``auto``, ``all``, ``proved`` or ``none``: which equal blocks of work are simulated once.
+    strict_memory : bool
+        Memory that does not suffice is an error rather than a note.
+    granularity, seed, faults, trace_out, progress, command
+        As of `clusim.simulate`.
+    """
+
+    nodes: int | None
+    steps: int
+    fold: Literal["auto", "all", "proved", "none"] | None
+    strict_memory: bool
+    granularity: str | int
+    seed: int
+    faults: Sequence[Any]
+    trace_out: str | Path | None
+    progress: Progress | None
+    command: str
+
+
+def train(
+    workload: str | Path | Workload,
+    fabric: str | Path | Fabric | None = None,
+    **options: Unpack[TrainOptions],
+) -> TrainingResult:
+    """Simulate training steps, as ``clusim train`` does.
+
+    Parameters
+    ----------
+    workload : str or Path or Workload
+        A YAML file, the name of a shipped one, or what `clusim.workload.loads_workload` made.
+    fabric : Fabric or str or Path or None
+        What it runs on; None is the machine that the workload names.
+    **options
+        See `TrainOptions`.
+
+    Returns
+    -------
+    TrainingResult
+        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of what the command prints; `result` has the wires.
+
+    Raises
+    ------
+    InputError
+        A name, size or option that has no meaning here, or with `strict_memory` too little memory.
+    """
+    given: dict[str, Any] = dict(options)
+    with files.guarded():
+        spec, machine = inputs(workload, fabric, given.pop("nodes", None))
+        return train_on(spec, machine, **given)
+
+
+class ReplayOptions(TypedDict, total=False):
+    """What `replay` can be told besides; see `clusim.replaying.request.Request`.
+
+    Attributes
+    ----------
+    nodes : int
+        Machines; by default as many as the job needs.
+    other : str
+        A second machine to compare with.
+    gap : int or str
+        Between calls: ``none``, ``logged`` or a time [ps].
+    env : dict of str
+        NCCL's variables, which replace those of the job.
+    version : str
+        NCCL's release; the recording's by default.
+    replan, whole : bool
+        Choose rings and algorithms anew; simulate a log as one run.
+    asked : sequence of (str, int or str)
+        Operations and sizes to run on the communicators of a log without calls.
+    calls : int
+        Most calls that are replayed.
+    kind : str
+        Format of the recording; detected by default.
+    progress : callable
+        Called with how many calls of how many are done.
+    granularity, trace_out, command
+        As of `clusim.simulate`.
+    """
+
+    nodes: int | None
+    other: str | None
+    gap: int | str
+    env: Mapping[str, str]
+    version: str
+    replan: bool
+    whole: bool
+    asked: Sequence[tuple[str, int | str]]
+    calls: int | None
+    kind: str
+    progress: Callable[[int, int], None] | None
+    granularity: str | int
+    trace_out: Path | None
+    command: str
+
+
+def replay(
+    recording: str | Path | Sequence[str | Path],
+    topology: str | Path | None = None,
+    **options: Unpack[ReplayOptions],
+) -> Replay:
+    """Simulate a recorded job again, as ``clusim replay`` does.
+
+    Parameters
+    ----------
+    recording : str or Path, or sequence of these
+        Logs of NCCL, or traces of other tools; several logs are one job.
+    topology : str or Path or None
+        Preset, file, or XML that NCCL wrote; None is concluded from the recording.
+    **options
+        See `ReplayOptions`.
+
+    Returns
+    -------
+    Replay
+        `total_ps` [ps], and `calls` and `comms` one by one.
+
+    Raises
+    ------
+    InputError
+        The recording cannot be read or replayed, or an option has no meaning here.
+    """
+    given: dict[str, Any] = dict(options)
+    found = [recording] if isinstance(recording, str | Path) else recording
+    names = tuple(str(item) for item in found)
+    kind = given.pop("kind", "")
+    gap = given.pop("gap", "")
+    request = ReplayRequest(
+        names,
+        topology=topology,
+        gap=gap if gap in ("", "none", "logged") else as_ps(gap),
+        env=parse_env_of(given.pop("env", {})),
+        asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
+        **given,
+    )
+    with files.guarded():
+        for name in names:
+            files.note_input(name)
+        return replay_request(request, kind)
+
+
+class NcclTestsOptions(TypedDict, total=False):
+    """What `nccl_tests` can be told besides.
+
+    Attributes
+    ----------
+    nodes : int
+        Join so many of these machines.
+    processes : int
+        Processes on each machine; by default 1 with ``-g`` or ``-t``, else one per GPU.
+    env : dict of str
+        NCCL's variables.
+    version : str
+        NCCL's release; the newest known by default.
+    jobs : int
+        Worker processes; one per core by default, 1 works in this process.
+    """
+
+    nodes: int | None
+    processes: int | None
+    env: Mapping[str, str]
+    version: str
+    jobs: int | None
+
+
+def nccl_tests(
+    program: str,
+    fabric: str | Path | Fabric,
+    flags: str = "",
+    **options: Unpack[NcclTestsOptions],
+) -> Table:
+    """Predict what a program of nccl-tests prints on a machine, as ``clusim nccl-tests`` does.
+
+    Parameters
+    ----------
+    program : str
+        ``all_reduce_perf``, ``alltoall_perf``, ...
+    fabric : Fabric or str or Path
+        What it runs on.
+    flags : str
+        Those of the program, as they are typed: ``"-b 8 -e 128M -f 2"``.
+    **options
+        See `NcclTestsOptions`.
+
+    Returns
+    -------
+    Table
+        `lines`, one per size, with times [us] and bandwidths [10^9 bytes/s]; `text()` is what the program prints.
+
+    Raises
+    ------
+    InputError
+        A name, flag or option that has no meaning here.
+    """
+    given: dict[str, Any] = dict(options)
+    test = program_named(program)
+    asked = parse_flags(flags_of(shlex.split(flags)))
+    if asked.output_file:
+        raise InputError(f"-J {asked.output_file}: write Table.to_json() yourself")
+    where = place(
+        *(fabric, given.pop("nodes", None), asked),
+        processes=given.pop("processes", None),
+        version=given.pop("version", ""),
+        env=parse_env_of(given.pop("env", {})),
+    )
+    return table_of(where, test, asked, **given)

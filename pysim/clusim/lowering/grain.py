@@ -1,0 +1,151 @@
+"""How finely a run is simulated: the one meaning of `auto`, for collectives and for messages.
+
+Granularity ``auto``: exact packets as long as the run's packet-hops are estimated at `EXACT_HOPS` or fewer; else the
+smallest power of two of packets per burst that gets the estimate to `TARGET_HOPS`, within the limits of every stream
+(1/`SLICE_SHARE` of its mean slice). Where that leaves more than `MOST_HOPS` (rings over hundreds of ranks, whose slices
+are small), bursts grow on, to at most `FACTORS` times their limits. ``docs/granularity.md`` has what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clusim.errors import InputError
+
+__all__ = [
+    "AUTO_ERROR",
+    "EXACT_HOPS",
+    "SLICE_SHARE",
+    "TARGET_HOPS",
+    "Grain",
+    "automatic",
+    "checked",
+    "forced",
+    "power_below",
+]
+
+EXACT_HOPS = 32_000_000
+"""Packet-hops up to which ``auto`` simulates exact packets."""
+
+TARGET_HOPS = 16_000_000
+"""Hops of bursts that ``auto`` aims at otherwise: about a second."""
+
+SLICE_SHARE = 24
+"""``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
+
+MOST_HOPS = 150_000_000
+"""Hops of bursts beyond which ``auto`` gives up some accuracy (1% for a ring over 256 ranks): a minute or two."""
+
+FACTORS = (1, 2, 4)
+"""By how much bursts may exceed their limits until the run has no more than `MOST_HOPS`."""
+
+MAX_BURST_BYTES = 1 << 30
+"""Coarsest granularity that can be asked for [bytes]."""
+
+AUTO_ERROR = 0.06
+"""Bound on the error of the time with bursts that ``auto`` chose: no case of ``docs/granularity.md`` is further off."""
+
+Limits = Callable[[int], Sequence[int]]
+"""Most packets per burst of every stream, for a factor of `FACTORS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How finely a run is simulated.
+
+    Attributes
+    ----------
+    requested : str
+        What was asked for: ``auto``, ``packet`` or a size in bytes.
+    burst : int
+        Packets of the largest burst.
+    burst_bytes : tuple of int
+        Least and greatest payload of a burst over the streams that move data [bytes].
+    packet_hops : int
+        Estimated packet-hops of the run in exact packets.
+    grant_hops : int
+        The same in bursts: what the engine has to simulate.
+    """
+
+    requested: str
+    burst: int
+    burst_bytes: tuple[int, int]
+    packet_hops: int
+    grant_hops: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether every packet is simulated by itself."""
+        return self.burst == 1
+
+    @property
+    def error_bound(self) -> float | None:
+        """Bound on the relative error of the time against exact packets; None is none that is known."""
+        if self.exact:
+            return 0.0
+        return AUTO_ERROR if self.requested == "auto" else None
+
+    def describe(self) -> str:
+        """Say in one line how finely the run is simulated, and how far off that may be."""
+        if self.exact:
+            return f"exact packets ({self.packet_hops:,} packet-hops estimated)"
+        low, high = self.burst_bytes
+        size = f"{high}" if low == high else f"{low} to {high}"
+        bound = self.error_bound
+        off = "" if bound is None else f"; within {bound:.0%} of exact packets"
+        return f"bursts of {size} B ({self.requested}; {self.packet_hops:,} packet-hops as {self.grant_hops:,}{off})"
+
+
+def checked(granularity: str | int) -> str | int:
+    """Return a granularity that has a meaning: ``auto``, ``packet`` or a size [bytes]."""
+    if isinstance(granularity, int):
+        if granularity < 1:
+            raise InputError(f"granularity {granularity}: must be at least 1 byte")
+        if granularity > MAX_BURST_BYTES:
+            raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
+    elif granularity not in ("auto", "packet"):
+        raise InputError(
+            f"granularity {granularity!r}: unknown; use packet, auto or a size in bytes"
+        )
+    return granularity
+
+
+def forced(hops: Sequence[int], limits: Limits) -> list[int]:
+    """Return the largest bursts within `limits`, for bursts of a size that was asked for.
+
+    Parameters
+    ----------
+    hops : sequence of int
+        Packet-hops of every stream.
+    """
+    found: list[int] = []
+    for factor in FACTORS:
+        found = list(limits(factor))
+        if _total(hops, found, max(found, default=1)) <= MOST_HOPS:
+            break
+    return found
+
+
+def automatic(hops: Sequence[int], limits: Limits) -> list[int]:
+    """Return the bursts that the rule of this module chooses; parameters as of `forced`."""
+    burst = 1
+    if sum(hops) <= EXACT_HOPS:
+        return [1] * len(hops)
+    most: Sequence[int] = ()
+    for factor in FACTORS:
+        most = limits(factor)
+        while burst < max(most, default=1) and _total(hops, most, burst) > TARGET_HOPS:
+            burst *= 2
+        if _total(hops, most, burst) <= MOST_HOPS:
+            break
+    return [min(burst, limit) for limit in most]
+
+
+def _total(hops: Sequence[int], most: Sequence[int], burst: int) -> int:
+    return sum(count // min(burst, limit) for count, limit in zip(hops, most, strict=True))
+
+
+def power_below(number: int) -> int:
+    """Return the largest power of two that is at most `number`, 1 at least."""
+    return 1 << (max(1, number).bit_length() - 1)

@@ -1,0 +1,186 @@
+"""What runs a collective: the tuner's choice or one made elsewhere, as far as there are programs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from clusim.errors import InputError
+from clusim.nccl.communicator import Communicator, Plan
+from clusim.nccl.constants import Algorithm, Collective, Protocol
+from clusim.nccl.programs.front import COLLECTIVE_OF, WRITERS
+from clusim.nccl.tuner import Selection, channels_and_threads
+
+__all__ = [
+    "Choice",
+    "Wanted",
+    "Way",
+    "algorithm_named",
+    "choose",
+    "protocol_named",
+    "runnable",
+    "way_of",
+    "ways",
+]
+
+_ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
+_PROTOCOLS = {protocol.value.lower(): protocol for protocol in Protocol}
+
+
+def algorithm_named(text: str) -> Algorithm | None:
+    """Return the algorithm that NCCL, its plugins or a program call `text`; None if it is none of NCCL's."""
+    return _ALGORITHMS.get(text.lower().replace("_", ""))
+
+
+def protocol_named(text: str) -> Protocol | None:
+    """Return the protocol called `text`; None if it is none of NCCL's."""
+    return _PROTOCOLS.get(text.lower())
+
+
+class Way(NamedTuple):
+    """How a collective is done, in NCCL's words; ``P2P`` are sends and receives."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An algorithm and a protocol that somebody else chose.
+
+    Attributes
+    ----------
+    channels : int
+        How many; 0 is what NCCL gives these two.
+    model_us : float
+        What NCCL's tuner expected where it chose them [us]; negative is unknown.
+    why : str
+        Who chose, for people.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int = 0
+    model_us: float = -1.0
+    why: str = "asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What runs a collective.
+
+    Attributes
+    ----------
+    plan : Plan or None
+        None is sends and receives.
+    note : str
+        What runs in place of what was chosen; empty if that itself does.
+    as_wanted : bool
+        Whether it is what was wanted, and not the tuner's.
+    """
+
+    plan: Plan | None
+    note: str = ""
+    as_wanted: bool = False
+
+
+def choose(
+    comm: Communicator,
+    operation: str,
+    size_bytes: int,
+    *,
+    element_bytes: int = 4,
+    wanted: Wanted | None = None,
+) -> Choice:
+    """Return what runs an operation of a size.
+
+    Parameters
+    ----------
+    operation, size_bytes
+        As in `clusim.schedule.CollectiveCall`; what the tuner does not decide about is sends and receives.
+    wanted : Wanted or None
+        What runs instead of the tuner's choice, if the communicator can do it.
+
+    Raises
+    ------
+    InputError
+        Nothing that the communicator could use has a program.
+    """
+    if operation not in COLLECTIVE_OF:
+        return Choice(None)
+    collective = COLLECTIVE_OF[operation]
+    chosen = comm.select(collective, size_bytes)
+    given = None if wanted is None else _given(comm, chosen, wanted)
+    best = given or chosen
+    note = ""
+    if wanted is not None and given is None:
+        note = f"{wanted.algorithm.value} {wanted.protocol.value} cannot run here"
+    if (best.algorithm, collective) not in WRITERS:
+        best, note = _nearest(operation, chosen, best.algorithm)
+        given = None
+    plan = comm.plan_of(best, element_bytes=min(element_bytes, size_bytes))
+    return Choice(plan, note, given is not None)
+
+
+def _given(comm: Communicator, chosen: Selection, wanted: Wanted) -> Selection | None:
+    """Return what was wanted as a selection; None if the machine cannot do it."""
+    if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
+        return None
+    ring = comm.graphs[Algorithm.RING]
+    threads = channels_and_threads(
+        wanted.algorithm,
+        wanted.protocol,
+        chosen.num_bytes,
+        num_channels=comm.num_channels,
+        nvls_channels=comm.nvls_channels,
+        num_ranks=comm.group.num_ranks,
+        num_heads=max(1, comm.graphs[Algorithm.COLLNET_DIRECT].num_channels),
+        ring_GBps=ring.num_channels * ring.intra_GBps,
+        settings=comm.settings,
+    )
+    if wanted.channels:
+        threads = replace(threads, num_channels=min(wanted.channels, 64), why=wanted.why)
+    key = wanted.algorithm, wanted.protocol
+    time_us = wanted.model_us if wanted.model_us >= 0 else chosen.times_us.get(key, 0.0)
+    return Selection(
+        *(chosen.collective, chosen.num_bytes, *key),
+        *(threads, time_us, chosen.times_us, wanted.why),
+    )
+
+
+def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Selection, str]:
+    """Return the best by the cost model of what there are programs for, and what it stands in for."""
+    known = [key for key in _written(chosen) if chosen.times_us[key] > 0]
+    if not known:
+        raise InputError(
+            f"{operation}: there is no program for {missing.value}, the only algorithm allowed"
+        )
+    algorithm, protocol = min(known, key=lambda key: chosen.times_us[key])
+    note = f"{algorithm.value} {protocol.value} in place of {missing.value}"
+    return replace(chosen, algorithm=algorithm, protocol=protocol), note
+
+
+def _written(chosen: Selection) -> list[tuple[Algorithm, Protocol]]:
+    return [key for key in chosen.times_us if (key[0], chosen.collective) in WRITERS]
+
+
+def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protocol]]:
+    """Return what NCCL could use for a collective on this communicator, as far as there are programs for it."""
+    return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
+
+
+def way_of(comm: Communicator, plan: Plan | None) -> Way:
+    """Return how a plan does a collective; without one, how sends and receives are."""
+    if plan is None:
+        return Way("P2P", "Simple", comm.p2p_channels)
+    chosen = plan.selection
+    return Way(chosen.algorithm.value, chosen.protocol.value, plan.num_channels)
+
+
+def ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
+    """Return how a collective would be done at every size; without one, how sends and receives are."""
+    if collective is None:
+        return [way_of(comm, None)]
+    return [way_of(comm, comm.plan(collective, max(1, size))) for size in sizes]

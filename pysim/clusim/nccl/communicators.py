@@ -1,0 +1,177 @@
+"""The communicators of a job: each is set up once, and writes collectives and messages for its ranks as NCCL runs them.
+
+A job names the ranks of a group in an order of its own; a communicator numbers them as NCCL does. Here, and nowhere
+else, one is turned into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from clusim.fabric.model import Fabric
+from clusim.nccl import programs
+from clusim.nccl.choice import Choice, Wanted, choose
+from clusim.nccl.communicator import Communicator, communicator
+from clusim.nccl.env import Settings
+from clusim.nccl.programs.front import COLLECTIVE_OF, PATTERNS
+from clusim.nccl.versions import LATEST, Version
+from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.dtypes import ELEMENTS, element
+from clusim.schedule.ir import ABSENT
+
+__all__ = ["Communicators", "Members", "Moved"]
+
+After = Sequence[Iterable[int]]
+
+
+@dataclass(frozen=True)
+class Members:
+    """A communicator of ranks that were given in some order.
+
+    Attributes
+    ----------
+    position : tuple of int
+        Per rank as given, its position in `comm`.
+    used : str
+        Where rings and trees come from, for people.
+    """
+
+    comm: Communicator
+    position: tuple[int, ...]
+    used: str = "rings and trees planned anew"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a collective moves; see `clusim.schedule.CollectiveCall`. `root` counts in the ranks as given."""
+
+    operation: str
+    bytes: int
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int = ABSENT
+
+    @classmethod
+    def recorded(cls, operation: str, bytes: int, dtype: str, redop: str, root: int) -> Moved:
+        """Return what programs can do of a recorded call.
+
+        Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.
+        """
+        if operation == "barrier":
+            return cls("allreduce", 4)
+        known = dtype if dtype in ELEMENTS else "uint8"
+        size = element(known).size_bytes
+        return cls(operation, max(size, bytes // size * size), known, redop, root)
+
+
+GroupLike = Sequence[int] | Members
+
+
+class Communicators:
+    """The communicators of a job on a fabric. A group is its ranks of the fabric, or a communicator that is set up.
+
+    Parameters
+    ----------
+    version, settings
+        NCCL's release and environment.
+    """
+
+    def __init__(
+        self, fabric: Fabric, version: Version = LATEST, settings: Settings | None = None
+    ) -> None:
+        self.fabric, self.version, self.settings = fabric, version, settings
+        self._known: dict[tuple[int, ...], Members] = {}
+        self._choices: dict[tuple[object, ...], tuple[Members, Choice]] = {}
+
+    @staticmethod
+    def knows(operation: str) -> bool:
+        """Return whether NCCL has an operation."""
+        return operation in COLLECTIVE_OF or operation in PATTERNS
+
+    def of(self, group: GroupLike) -> Members:
+        """Return the communicator of a group."""
+        if isinstance(group, Members):
+            return group
+        key = tuple(group)
+        if key not in self._known:
+            comm = communicator(self.fabric, self.version, self.settings, ranks=key)
+            at = {rank: position for position, rank in enumerate(comm.ranks)}
+            self._known[key] = Members(comm, tuple(at[rank] for rank in key))
+        return self._known[key]
+
+    def adopt(self, ranks: Sequence[int], members: Members) -> None:
+        """Use a communicator that is set up already."""
+        self._known[tuple(ranks)] = members
+
+    def choice(self, group: GroupLike, moved: Moved, wanted: Wanted | None = None) -> Choice:
+        """Return what runs a collective."""
+        members = self.of(group)
+        key = (id(members), moved.operation, moved.bytes, moved.dtype, wanted)
+        if key not in self._choices:
+            found = choose(
+                *(members.comm, moved.operation, moved.bytes),
+                element_bytes=element(moved.dtype).size_bytes,
+                wanted=wanted,
+            )
+            # The communicator is kept as long as its number stands for it.
+            self._choices[key] = members, found
+        return self._choices[key][1]
+
+    def collective(
+        self,
+        builder: ProgramBuilder,
+        group: GroupLike,
+        moved: Moved,
+        *,
+        wanted: Wanted | None = None,
+        stream: str = "comm0",
+        after: After | None = None,
+    ) -> list[int]:
+        """Append a collective; `after`, and the tasks returned, are per rank as given.
+
+        Raises
+        ------
+        InputError
+            The operation is not NCCL's, or nothing it could use has a program.
+        """
+        members = self.of(group)
+        tasks = programs.emit(
+            *(builder, self.fabric, members.comm, moved.operation, moved.bytes),
+            plan=self.choice(members, moved, wanted).plan,
+            dtype=moved.dtype,
+            redop=moved.redop,
+            root=members.position[moved.root] if moved.root >= 0 else ABSENT,
+            stream=stream,
+            after=_moved(after, members.position),
+        )
+        return [tasks[at] for at in members.position]
+
+    def messages(
+        self,
+        builder: ProgramBuilder,
+        group: GroupLike,
+        messages: Sequence[tuple[int, int, int]],
+        *,
+        stream: str = "comm0",
+        after: After | None = None,
+    ) -> list[int]:
+        """Append a launch of messages (source, target, bytes), which count in the ranks as given."""
+        members = self.of(group)
+        position = members.position
+        tasks = programs.emit_messages(
+            *(builder, self.fabric, members.comm),
+            [(position[src], position[dst], size) for src, dst, size in messages],
+            stream=stream,
+            after=_moved(after, position),
+        )
+        return [tasks[at] for at in position]
+
+
+def _moved(after: After | None, position: Sequence[int]) -> list[Iterable[int]] | None:
+    if after is None:
+        return None
+    found: list[Iterable[int]] = [()] * len(after)
+    for at, deps in zip(position, after, strict=True):
+        found[at] = deps
+    return found

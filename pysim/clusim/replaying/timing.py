@@ -1,0 +1,116 @@
+"""Times single calls on a communicator; equal ones are simulated once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusim.errors import ClusimError, InputError
+from clusim.logs.calls import LoggedCall
+from clusim.nccl.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
+from clusim.nccl.communicators import Communicators, Members, Moved
+from clusim.nccl.launch import Launch, iteration_ps
+from clusim.run.simulate import simulate
+from clusim.schedule.builder import ProgramBuilder
+
+__all__ = ["Timed", "Timer", "choice_of", "emit_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A call's time and what ran; `busy` has the busy time of its wires [ps]."""
+
+    kernel_ps: int
+    time_ps: int
+    algorithm: str
+    protocol: str
+    channels: int
+    note: str
+    from_log: bool
+    granularity: str
+    busy: tuple[tuple[str, int], ...] = ()
+
+
+def moved_of(call: LoggedCall) -> Moved:
+    """Return what a call moves, as programs can do it."""
+    return Moved.recorded(call.operation, call.bytes, call.dtype, call.redop, call.root)
+
+
+def wanted_of(call: LoggedCall) -> Wanted | None:
+    """Return the tuner's line of the log; None if there is none or it names what nobody knows."""
+    algorithm, protocol = algorithm_named(call.algorithm), protocol_named(call.protocol)
+    if algorithm is None or protocol is None:
+        return None
+    return Wanted(algorithm, protocol, call.channels, call.model_us, "printed in the log")
+
+
+def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice:
+    """Return what runs a call: what the log printed, where that can run."""
+    if call.messages:
+        return Choice(None)
+    wanted = wanted_of(call)
+    found = nccl.choice(members, moved_of(call), wanted)
+    if call.algorithm and wanted is None and not found.note:
+        return replace(found, note=f"{call.algorithm} {call.protocol} cannot run here")
+    return found
+
+
+def emit_call(
+    builder: ProgramBuilder,
+    nccl: Communicators,
+    members: Members,
+    call: LoggedCall,
+    stream: str = "comm0",
+) -> None:
+    """Append a call to a schedule."""
+    if call.messages:
+        nccl.messages(builder, members, call.messages, stream=stream)
+    else:
+        nccl.collective(builder, members, moved_of(call), wanted=wanted_of(call), stream=stream)
+
+
+class Timer:
+    """Simulates calls on one fabric, each kind once."""
+
+    def __init__(self, nccl: Communicators, granularity: str | int = "auto") -> None:
+        self.nccl = nccl
+        self.granularity = granularity
+        self._known: dict[Any, Timed] = {}
+
+    def time(self, members: Members, call: LoggedCall, launch: Launch) -> Timed:
+        """Return the time of a call."""
+        key = (_signature(members), replace(call, comm=0), launch)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._simulated(members, call, launch)
+        return found
+
+    def _simulated(self, members: Members, call: LoggedCall, launch: Launch) -> Timed:
+        fabric, comm = self.nccl.fabric, members.comm
+        choice = choice_of(self.nccl, members, call)
+        builder = ProgramBuilder(fabric.num_ranks, f"{call.operation} {call.bytes} B")
+        try:
+            emit_call(builder, self.nccl, members, call)
+        except ClusimError as error:
+            raise InputError(
+                f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
+            ) from None
+        result = simulate(fabric, builder.build(), granularity=self.granularity, bins=2)
+        busy = result.wires.counters["busy_ps"].tolist()
+        return Timed(
+            result.time_ps,
+            iteration_ps(comm, call.operation, result.time_ps, launch),
+            *way_of(comm, choice.plan),
+            choice.note,
+            choice.as_wanted,
+            result.provenance.granularity_note,
+            tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
+        )
+
+
+def _signature(members: Members) -> tuple[Any, ...]:
+    """Return what makes two communicators give the same times."""
+    comm = members.comm
+    ways: Sequence[Any] = tuple((c.ring, c.parent, c.ring_adapters) for c in comm.channels)
+    return comm.ranks, members.position, ways, comm.nvls_channels, comm.p2p_channels

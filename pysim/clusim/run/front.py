@@ -1,0 +1,213 @@
+"""What scripts call: a collective, or synthetic traffic, on a machine by name or as a fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from clusim.fabric import Fabric
+from clusim.files import guarded
+from clusim.nccl import parse_env
+from clusim.result import Result
+from clusim.run.job import Options
+from clusim.run.request import Request
+from clusim.run.session import EngineName, Progress
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of, simulate_traffic
+from clusim.run.traffic import TIMED_PATTERNS, Pattern, Routing, Traffic
+from clusim.units import parse_size, parse_time
+
+__all__ = ["CollectiveOptions", "TrafficOptions", "as_bytes", "as_ps", "collective", "traffic"]
+
+Machine = str | Path | Fabric
+
+_OF_SETUP = ("nodes", "version")
+_OF_RUN = ("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command")
+
+
+class CollectiveOptions(TypedDict, total=False):
+    """What `collective` can be told besides.
+
+    Attributes
+    ----------
+    nodes : int
+        Join so many of these machines by the network that they usually have.
+    ranks : sequence of int
+        Ranks that take part; all by default.
+    channels, protocol
+        Of an algorithm that is named; NCCL chooses its own.
+    dtype, redop : str
+        ``float32`` and ``sum`` by default.
+    root : int
+        Rank of the fabric, for operations that have a root; the first by default.
+    env : dict of str
+        NCCL's variables.
+    version : str
+        NCCL's release; the newest known by default.
+    faults, granularity, seed, verify, engine, trace_out, trace_primitives, trace_limit_bytes, bins, progress, command
+        As of `clusim.simulate`.
+    """
+
+    nodes: int | None
+    ranks: Sequence[int] | None
+    channels: int | None
+    protocol: str
+    dtype: str
+    redop: str
+    root: int | None
+    env: Mapping[str, str]
+    version: str
+    faults: Sequence[Any]
+    granularity: str | int
+    seed: int
+    verify: bool
+    engine: EngineName
+    trace_out: str | Path | None
+    trace_primitives: bool | None
+    trace_limit_bytes: int
+    bins: int
+    progress: Progress | None
+    command: str
+
+
+class TrafficOptions(TypedDict, total=False):
+    """What `traffic` can be told besides.
+
+    Attributes
+    ----------
+    packet : int or str
+        Largest payload of a packet [bytes]; 4 KiB by default.
+    load : float
+        Of patterns that take time: part of what the fabric can carry; 0.6 by default.
+    duration : int or str
+        Of these: how long messages arrive [ps]; 1 ms by default.
+    routing : str
+        ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
+    nodes, granularity, seed, engine, trace_out, trace_limit_bytes, bins, progress, command
+        As of `collective`; every packet is simulated by default.
+    """
+
+    nodes: int | None
+    packet: int | str
+    load: float | None
+    duration: int | str
+    routing: Routing
+    seed: int
+    granularity: str | int
+    engine: EngineName
+    trace_out: str | Path | None
+    trace_limit_bytes: int
+    bins: int
+    progress: Progress | None
+    command: str
+
+
+def as_bytes(size: int | str) -> int:
+    """Return a size [bytes]; texts are those of the command, so that 64M is 64 MiB."""
+    return parse_size(size, binary_suffix=True) if isinstance(size, str) else size
+
+
+def as_ps(time: int | str) -> int:
+    """Return a time [ps]; texts have a unit: ``100us``."""
+    return parse_time(time) if isinstance(time, str) else time
+
+
+def collective(
+    fabric: Machine,
+    operation: str,
+    size: int | str,
+    algorithm: str = "",
+    **options: Unpack[CollectiveOptions],
+) -> Result:
+    """Run one collective, as ``clusim run`` does, and return what happened.
+
+    Parameters
+    ----------
+    fabric : Fabric or str or Path
+        What it runs on: a fabric, or the name of a preset, a file or a generator.
+    operation : str
+        Name in `clusim.collectives.ALGORITHMS`: ``allreduce``, ``all_gather``, ...
+    size : int or str
+        Size as nccl-tests has it, the larger of what a rank sends and receives [bytes]; a text may have a unit.
+    algorithm : str
+        A name in `clusim.collectives.ALGORITHMS`; ``nccl`` is what NCCL would run; the name of a file is a plan of
+        MSCCL or MSCCL++; empty is ``nccl`` where NCCL runs, else the operation's first.
+    **options
+        See `CollectiveOptions`.
+
+    Returns
+    -------
+    Result
+        `Result.time_ps` is that of the kernel, `Result.launched_ps` the one nccl-tests would report and
+        `Result.model_us` NCCL's own estimate, where these are known.
+
+    Raises
+    ------
+    InputError
+        A name, size or option that has no meaning here.
+    DeadlockError
+        Nothing can happen any more.
+    """
+    given: dict[str, Any] = dict(options)
+    env = parse_env_of(given.pop("env", {}))
+    ranks = given.pop("ranks", None)
+    setup = Setup(
+        fabric,
+        env=env,
+        ranks=None if ranks is None else tuple(ranks),
+        faults=tuple(given.pop("faults", ())),
+        **{name: given.pop(name) for name in _OF_SETUP if name in given},
+    )
+    how = Options(**{name: given.pop(name) for name in _OF_RUN if name in given})
+    with guarded():
+        return result_of(Request(setup, operation, as_bytes(size), algorithm, **given), how)
+
+
+def parse_env_of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return variables of NCCL as a request has them, checked."""
+    parse_env(dict(variables))
+    return tuple(variables.items())
+
+
+def traffic(
+    fabric: Machine,
+    pattern: Pattern = "permutation",
+    message: int | str | None = None,
+    **options: Unpack[TrafficOptions],
+) -> Result:
+    """Run synthetic traffic, as ``clusim traffic`` does; `Result.messages` has when every message arrived.
+
+    Parameters
+    ----------
+    fabric : Fabric or str or Path
+        As of `collective`.
+    pattern : str
+        ``permutation``, ``alltoall`` and ``incast`` start at once; ``uniform`` and ``hotspot`` take a time.
+    message : int or str or None
+        Size of a message [bytes]; None is 16 MiB, or a packet for patterns that take time.
+    **options
+        See `TrafficOptions`.
+
+    Raises
+    ------
+    InputError
+        A name, size or option that has no meaning here.
+    DeadlockError
+        Messages cannot be delivered.
+    """
+    given: dict[str, Any] = dict(options)
+    nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
+    timed = pattern in TIMED_PATTERNS
+    load = given.pop("load", None)
+    plan = Traffic(
+        pattern=pattern,
+        message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
+        packet_bytes=packet,
+        load=0.6 if load is None and timed else load,
+        duration_ps=as_ps(given.pop("duration", 10**9)),
+        routing=given.pop("routing", "auto"),
+        seed=given.pop("seed", 0),
+    )
+    with guarded():
+        return simulate_traffic(Setup(fabric, nodes).fabric, plan, **given)

@@ -1,0 +1,188 @@
+"""What runs: the schedule of a request, by an algorithm's name, by the file of a plan, or as NCCL would do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim import collectives
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+from clusim.lowering import plan_change
+from clusim.nccl import Communicator, Plan, programs
+from clusim.nccl.choice import choose
+from clusim.nccl.communicators import Communicators
+from clusim.nccl.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.recording.plans import msccl, mscclpp
+from clusim.result import Around
+from clusim.run.request import Request
+from clusim.schedule import Schedule
+from clusim.schedule.dtypes import element
+from clusim.schedule.ir import ABSENT
+
+__all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
+
+NCCL = "nccl"
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+OVERLAPPING = ("broadcast", "reduce")
+"""Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What runs.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What must be said of it.
+    around : Around or None
+        What its time does not include; None where NCCL does not launch it.
+    """
+
+    schedule: Schedule
+    notes: tuple[str, ...] = ()
+    around: Around | None = None
+
+
+def planned(request: Request) -> Planned:
+    """Return what runs for a request.
+
+    Raises
+    ------
+    InputError
+        Nothing can do it, or something was asked for that the algorithm does not leave open.
+    """
+    setup = request.setup
+    found = _written(request, whole=False)
+    if setup.known is setup.fabric:
+        return found
+    healthy = _written(request, whole=True)
+    change = plan_change(healthy.schedule.calls, found.schedule.calls)
+    return Planned(found.schedule, (*found.notes, change), found.around)
+
+
+def runs_nccl(machine: Fabric, ranks: tuple[int, ...] | None, operation: str) -> bool:
+    """Return whether NCCL would do an operation: it has it, and all ranks are GPUs whose generation is known."""
+    chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
+    ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
+    known = all(end is not None and end.compute_capability > 0 for end in ends)
+    return known and len(chosen) > 1 and Communicators.knows(operation)
+
+
+def can_verify(schedule: Schedule) -> bool:
+    """Return whether data can be checked: a plan of its own kind has no definition to compare with."""
+    return all(call.operation != "messages" for call in schedule.calls)
+
+
+def _is_plan(algorithm: str) -> bool:
+    return algorithm.lower().endswith((".xml", ".json"))
+
+
+def _written(request: Request, *, whole: bool) -> Planned:
+    setup = request.setup
+    machine = setup.fabric if whole else setup.known
+    operation = collectives.operation_name(request.operation)
+    size_bytes = 0 if operation == "barrier" else request.size_bytes
+    if _is_plan(request.algorithm):
+        return _of_plan(machine, operation, size_bytes, request)
+    ranks = _checked_ranks(machine, setup.ranks)
+    default = not request.algorithm and runs_nccl(machine, ranks, operation)
+    if default or request.algorithm == NCCL:
+        return _of_nccl(request, setup.communicator(whole=whole), operation, size_bytes)
+    for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
+        if given:
+            raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
+    schedule = collectives.build(
+        machine,
+        operation,
+        request.algorithm or None,
+        size_bytes,
+        ranks=ranks,
+        channels=request.channels,
+        protocol=request.protocol,
+        dtype=request.dtype,
+        redop=request.redop,
+        root=request.root,
+    )
+    return Planned(schedule)
+
+
+def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    for rank in ranks or ():
+        if not 0 <= rank < machine.num_ranks:
+            raise InputError(f"rank {rank}: {machine.name} has ranks 0 to {machine.num_ranks - 1}")
+    if ranks is not None and len(set(ranks)) < len(ranks):
+        raise InputError(f"ranks {', '.join(map(str, ranks))}: one of them twice")
+    return ranks
+
+
+def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request) -> Planned:
+    """Return the schedule of a plan of MSCCL or MSCCL++, which says itself which collective it is."""
+    path, setup = request.algorithm, request.setup
+    for given, flag in (
+        (setup.env, "--env"),
+        (setup.version, "--nccl-version"),
+        (request.channels, "--channels"),
+    ):
+        if given:
+            raise InputError(f"{flag} is not for {path}, a plan that has its own channels")
+    options = {
+        "ranks": setup.ranks,
+        "dtype": request.dtype,
+        "redop": request.redop,
+        "root": request.root,
+        "protocol": request.protocol,
+    }
+    reader = msccl if path.lower().endswith(".xml") else mscclpp
+    plan = reader.read_plan(path)
+    if operation not in ("allreduce", plan.operation):
+        raise InputError(f"{path}: is {plan.operation}, not {operation}; leave out --collective")
+    return Planned(reader.build(plan, machine, size_bytes, **options))
+
+
+def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: int) -> Planned:
+    for name, given, variable in (
+        ("channels", request.channels, "NCCL_MAX_NCHANNELS"),
+        ("protocol", request.protocol, "NCCL_PROTO"),
+    ):
+        if given:
+            raise InputError(
+                f"--{name} is not for --algorithm nccl, which chooses itself; use --env {variable}=...,"
+                " or name another algorithm"
+            )
+    if request.root is not None and operation not in ROOTED:
+        raise InputError(f"{operation}: has no root; leave out root {request.root}")
+    if request.root is not None and request.root not in comm.ranks:
+        raise InputError(f"--root {request.root}: is not among the ranks that take part")
+    found = choose(
+        *(comm, operation, size_bytes),
+        element_bytes=element(request.dtype).size_bytes,
+        wanted=request.wanted,
+    )
+    schedule = nccl_program(request, comm, operation, size_bytes, found.plan)
+    notes = (*comm.notes, found.note) if found.note else comm.notes
+    return Planned(schedule, notes, _around(comm, operation, found.plan))
+
+
+def nccl_program(
+    request: Request, comm: Communicator, operation: str, size_bytes: int, plan: Plan | None
+) -> Schedule:
+    """Return the program of a plan of NCCL, of another size than the request's if need be."""
+    return programs.build(
+        *(request.setup.known, comm, operation, size_bytes),
+        plan=plan,
+        dtype=request.dtype,
+        redop=request.redop,
+        root=ABSENT if request.root is None else comm.ranks.index(request.root),
+    )
+
+
+def _around(comm: Communicator, operation: str, plan: Plan | None) -> Around:
+    """Return what launching adds with one process per GPU, and what NCCL's tuner expects."""
+    host, launch = host_of(comm), Launch()
+    model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None
+    if operation in OVERLAPPING:
+        return Around(None, None, model_us)
+    return Around(overhead_ps(host, launch), period_ps(host, operation, launch), model_us)

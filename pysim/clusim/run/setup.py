@@ -1,0 +1,208 @@
+"""Which machines take part, with which NCCL; fabrics and communicators are made once per process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from clusim import fabric
+from clusim.errors import InputError
+from clusim.fabric import Fabric
+from clusim.files import note_input
+from clusim.lowering import Broken, plan_change
+from clusim.nccl import LATEST, Collective, Communicator, communicator, parse_env, parse_version
+from clusim.nccl.choice import ways
+from clusim.nccl.versions import Version
+
+__all__ = ["Setup"]
+
+KEPT = 24
+"""Fabrics and communicators that a process keeps."""
+
+CHOICES = ("NCCL_ALGO", "NCCL_PROTO")
+"""Variables that only the tuner looks at, not the search for channels."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Machines and NCCL of a run; can be sent to other processes.
+
+    Attributes
+    ----------
+    topology : str, Path or Fabric
+        Preset, file or generator, or a fabric that is there already.
+    nodes : int or None
+        Machines that are joined; None is what the topology has.
+    per_node : int or None
+        GPUs of every machine that take part; None is all.
+    version : str
+        Release of NCCL; empty is the newest known.
+    env : tuple of (str, str)
+        Its environment variables.
+    ranks : tuple of int or None
+        Ranks that take part; None is all, or what `per_node` says.
+    faults : tuple
+        What breaks besides the topology's own faults: texts, or `clusim.lowering.Fault`.
+    """
+
+    topology: str | Path | Fabric
+    nodes: int | None = None
+    per_node: int | None = None
+    version: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    ranks: tuple[int, ...] | None = None
+    faults: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be sent as what was given, without fabrics and communicators that were made of it."""
+        return Setup, tuple(getattr(self, item.name) for item in fields(self))
+
+    @property
+    def name(self) -> str:
+        """Return what the machine is called where it is named."""
+        return self.topology.name if isinstance(self.topology, Fabric) else str(self.topology)
+
+    @property
+    def release(self) -> Version:
+        """Return the release of NCCL."""
+        return parse_version(self.version) if self.version else LATEST
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """Return the fabric of all GPUs of the machines, whole."""
+        return _loaded(self.topology, self.nodes)
+
+    @cached_property
+    def broken(self) -> Broken:
+        """Return what breaks, by the file of the topology and by what was given."""
+        return _broken(self.fabric, self.faults)
+
+    @property
+    def known(self) -> Fabric:
+        """Return what plans are made on: the fabric without what is down from the start."""
+        return self.broken.known
+
+    def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
+        """Return what must be said of the plans: stand-ins, variables without effect, what faults changed.
+
+        Parameters
+        ----------
+        collective : Collective or None
+            None is sends and receives.
+        """
+        notes = self.comm.notes
+        if self.known is self.fabric:
+            return notes
+        healthy = ways(self.communicator(whole=True), collective, sizes)
+        return (*notes, plan_change(healthy, ways(self.comm, collective, sizes)))
+
+    @cached_property
+    def comm(self) -> Communicator:
+        """Return the communicator of the GPUs that take part."""
+        return self.communicator()
+
+    def communicator(self, *, whole: bool = False) -> Communicator:
+        """Return the communicator; what only the tuner looks at shares one search.
+
+        Parameters
+        ----------
+        whole : bool
+            Plan as if nothing were down from the start.
+        """
+        searched = tuple(item for item in self.env if item[0] not in CHOICES)
+        common = _searched(
+            self.fabric if whole else self.known, self._chosen, self.release, searched
+        )
+        return replace(common, settings=parse_env(dict(self.env)))
+
+    @property
+    def _chosen(self) -> tuple[int, ...] | None:
+        """Return the ranks that take part; None is all."""
+        if self.per_node is None:
+            return self.ranks
+        if self.ranks is not None:
+            raise InputError("ranks and GPUs per machine say both who takes part; give one")
+        return _first_of_each(self.fabric, self.per_node)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the machines."""
+        return self.comm.group.num_nodes
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the GPUs that take part."""
+        return self.comm.group.num_ranks
+
+    def smaller(self, nodes: int) -> Setup:
+        """Return the same with so many machines."""
+        return replace(self, nodes=nodes)
+
+
+Stamps = tuple[tuple[str, int, int], ...]
+
+_KNOWN: dict[tuple[str, int | None], tuple[Fabric, Stamps]] = {}
+"""Fabrics that were loaded, the oldest first, and their files as they were then."""
+
+
+def _stamps(names: Iterable[str]) -> Stamps:
+    """Return files with their times and sizes, which tell whether they were changed."""
+    found = [(name, os.stat(name)) for name in names if os.path.exists(name)]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+
+
+def _loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
+    if isinstance(topology, Fabric):
+        if nodes is not None:
+            raise InputError(
+                f"nodes={nodes}: {topology.name} is joined already; load it with nodes"
+            )
+        return topology
+    key = os.fspath(topology), nodes
+    if key in _KNOWN:
+        found, stamps = _KNOWN[key]
+        if _stamps(found.source_files) == stamps:
+            for name in found.source_files:
+                note_input(name)
+            return found
+        del _KNOWN[key]
+    found = fabric.load(topology, nodes=nodes)
+    while len(_KNOWN) >= KEPT:
+        del _KNOWN[next(iter(_KNOWN))]
+    _KNOWN[key] = found, _stamps(found.source_files)
+    return found
+
+
+@lru_cache(KEPT)
+def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
+    return Broken(machine, faults)
+
+
+@lru_cache(KEPT)
+def _searched(
+    machine: Fabric,
+    ranks: tuple[int, ...] | None,
+    release: Version,
+    env: tuple[tuple[str, str], ...],
+) -> Communicator:
+    return communicator(machine, release, parse_env(dict(env)), ranks=ranks)
+
+
+def _first_of_each(machine: Fabric, per_node: int) -> tuple[int, ...]:
+    """Return the ranks of the first `per_node` GPUs of every machine."""
+    zone = {node.name: node.zone for node in machine.nodes}
+    seen: dict[int, int] = {}
+    ranks = []
+    for rank, name in enumerate(machine.ranks):
+        number = seen.get(zone[name], 0)
+        seen[zone[name]] = number + 1
+        if number < per_node:
+            ranks.append(rank)
+    least = min(seen.values(), default=0)
+    if least < per_node:
+        raise InputError(f"{per_node} GPUs per machine: a machine of {machine.name} has {least}")
+    return tuple(ranks)

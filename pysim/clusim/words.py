@@ -1,0 +1,24 @@
+"""Words that every command uses for the same thing."""
+
+from __future__ import annotations
+
+__all__ = ["KERNEL", "LAUNCHED", "MODEL", "includes"]
+
+KERNEL = "kernel only"
+"""From the start of a collective's kernels until the last one ends."""
+
+LAUNCHED = "with launch, as nccl-tests reports it"
+"""An iteration of a stream of collectives: the kernel, and what comes between it and the next."""
+
+MODEL = "NCCL's own estimate"
+"""What NCCL's tuner expects, by which it chooses; nothing is simulated for it."""
+
+
+def includes(launched_us: float | None, model_us: float | None) -> str:
+    """Return what the time of a kernel includes, with the times that mean something else [us]."""
+    parts = [KERNEL]
+    if launched_us is not None:
+        parts.append(f"{launched_us:,.2f} us {LAUNCHED}")
+    if model_us is not None:
+        parts.append(f"{model_us:,.1f} us by {MODEL}")
+    return "; ".join(parts)
