@@ -33,7 +33,7 @@ bool aggregate_init(clusim_sim *s) {
 
 void aggregate_begin(clusim_sim *s, uint32_t xfer_index) {
     uint32_t vertex = s->xfers[xfer_index].vertex;
-    if (UNLIKELY(s->vertices[vertex].xfer != NONE)) sim_beyond(s, BEYOND_VERTEX, vertex);
+    if (UNLIKELY(s->vertices[vertex].xfer != NONE)) sim_beyond(s, CLUSIM_BEYOND_VERTEX, vertex);
     s->vertices[vertex].xfer = xfer_index;
 }
 
@@ -59,7 +59,7 @@ uint32_t aggregate_onward(const clusim_sim *s, const packet *p) {
 static uint32_t aim_down(const clusim_sim *s, packet *p, uint32_t child) {
     const clusim_image *im = &s->model->image;
     uint32_t at = im->path_off[image_of(s, child)->path_down];
-    p->kind = AGG_DOWN;
+    p->kind = CLUSIM_KIND_AGG_DOWN;
     p->first_wire = child;
     p->dst = image_of(s, child)->endpoint;
     p->leg = LEG_LAST;
@@ -140,7 +140,7 @@ static void admit(clusim_sim *s, uint32_t vertex, uint32_t index) {
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
     if (state->counts[place] == 0) state->payloads[place] = p->payload;
-    if (UNLIKELY(state->payloads[place] != p->payload)) sim_beyond(s, BEYOND_VERTEX, vertex);
+    if (UNLIKELY(state->payloads[place] != p->payload)) sim_beyond(s, CLUSIM_BEYOND_VERTEX, vertex);
     if (++state->counts[place] < children) {
         sim_free_packet(s, index);
         return;

@@ -35,7 +35,7 @@ uint32_t aggregate_first_wire(const clusim_sim *s, uint32_t vertex);
 static inline bool aggregate_at_end(const clusim_sim *s, const packet *p) {
     const clusim_image *im = &s->model->image;
     const clusim_vertex *v = &im->vertices[p->first_wire];
-    uint32_t path = p->kind == AGG_UP ? v->path_up : v->path_down;
+    uint32_t path = p->kind == CLUSIM_KIND_AGG_UP ? v->path_up : v->path_down;
     return p->path_pos == im->path_off[path + 1];
 }
 

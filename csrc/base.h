@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "clusim.h"
 #include "ranges.h"
 
-#define NONE UINT32_C(0xFFFFFFFF)
+#define NONE CLUSIM_NONE
 #define NEVER INT64_MAX
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -27,26 +28,14 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
     abort();
 }
 
-enum packet_kind {
-    WRITE,
-    READ_REQ,
-    READ_RESP,
-    MCAST,
-    RED_REQ,
-    RED_FETCH,
-    RED_DATA,
-    RED_RESULT,
-    FETCH,
-    AGG_UP,
-    AGG_DOWN,
-    NUM_KINDS
-};
-
 /* Kinds without payload on the wire, as a bit set. */
-#define KINDS_BARE ((1u << READ_REQ) | (1u << RED_REQ) | (1u << RED_FETCH))
+#define KINDS_BARE                                                                                 \
+    ((1u << CLUSIM_KIND_READ_REQ) | (1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_FETCH))
 
 /* Kinds that read the memory of the endpoint that injects them. */
-#define KINDS_INJECTED ((1u << WRITE) | (1u << FETCH) | (1u << MCAST) | (1u << AGG_UP))
+#define KINDS_INJECTED                                                                             \
+    ((1u << CLUSIM_KIND_WRITE) | (1u << CLUSIM_KIND_FETCH) | (1u << CLUSIM_KIND_MCAST) |           \
+     (1u << CLUSIM_KIND_AGG_UP))
 
 typedef unsigned __int128 base_u128;
 

@@ -10,7 +10,7 @@
 #include "wire.h"
 
 static inline uint32_t packet_number(const xfer *x, const flow_cursor *c) {
-    return x->policy == 2 ? x->adaptive_next : c->next;
+    return x->policy == CLUSIM_POLICY_ADAPTIVE ? x->adaptive_next : c->next;
 }
 
 static inline uint32_t payload_of(const xfer *x, uint32_t i) {
@@ -20,8 +20,8 @@ static inline uint32_t payload_of(const xfer *x, uint32_t i) {
 
 /* Route key of packet i: what is left of its number after the choice of the first wire. */
 static uint32_t key_of(const xfer *x, uint32_t i) {
-    if (x->policy == 0) return (x->stripe + i) / x->group_size;
-    return x->policy == 1 ? x->stripe / x->group_size : x->stripe + i;
+    if (x->policy == CLUSIM_POLICY_STRIPE) return (x->stripe + i) / x->group_size;
+    return x->policy == CLUSIM_POLICY_PINNED ? x->stripe / x->group_size : x->stripe + i;
 }
 
 uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot) {
@@ -47,11 +47,11 @@ uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot) {
     }
     p->ref = NONE;
     p->path_pos = x->path == NONE ? NONE : s->model->image.path_off[x->path] + 1;
-    p->first_wire = LIKELY(x->kind != AGG_UP) ? wire : x->vertex;
+    p->first_wire = LIKELY(x->kind != CLUSIM_KIND_AGG_UP) ? wire : x->vertex;
     p->first_vc = x->vc;
     p->vc = (uint8_t)c->vc;
     p->copy = 0;
-    p->adaptive = x->policy == 2;
+    p->adaptive = x->policy == CLUSIM_POLICY_ADAPTIVE;
     p->marked = 0;
     return index;
 }
@@ -69,7 +69,8 @@ static uint32_t wire_bytes_of(const clusim_sim *s, uint32_t wire, const xfer *x,
 }
 
 static bool window_open(const xfer *x, const flow_cursor *c) {
-    return x->window == 0 || (x->policy == 2 ? x->outstanding : c->outstanding) < x->window;
+    return x->window == 0 ||
+           (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window;
 }
 
 /* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
@@ -125,12 +126,13 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     if (UNLIKELY(x->flow != NONE)) congestion_granted(s, x->flow, payload_of(x, i));
     note_end(x, wire, end);
     x->ungranted--;
-    if (x->policy == 2) {
+    if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
         x->adaptive_next++;
         x->outstanding++;
         update_adaptive(s, x, wire);
     } else {
-        uint64_t next = (uint64_t)i + (LIKELY(x->policy == 0) ? x->group_size : 1);
+        uint64_t next =
+            (uint64_t)i + (LIKELY(x->policy == CLUSIM_POLICY_STRIPE) ? x->group_size : 1);
         c->next = next < x->count ? (uint32_t)next : x->count;
         c->outstanding++;
         update_candidate(s, wire, slot);
@@ -147,13 +149,13 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
 void inject_response(clusim_sim *s, const packet *p) {
     xfer *x = &s->xfers[p->xfer];
     if (x->window == 0) return;
-    if (x->policy == 2) {
+    if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
         x->outstanding--;
         if (x->adaptive_next < x->count) update_adaptive(s, x, NONE);
         return;
     }
     uint32_t wire = p->first_wire;
-    if (UNLIKELY(p->kind == AGG_DOWN)) wire = aggregate_first_wire(s, p->first_wire);
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = aggregate_first_wire(s, p->first_wire);
     flow_cursor *c = &s->wires[wire].flows[x->slot];
     c->outstanding--;
     if (c->window_closed) {
@@ -214,17 +216,17 @@ void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint
     choose_wires(s, x, first_group);
     uint32_t n = x->group_size;
     if (window_bytes && x->type != XFER_WRITE && x->type != XFER_MCAST) {
-        uint64_t per_wire = (uint64_t)x->full * (x->policy == 0 ? n : 1);
+        uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }
-    if (x->policy == 1) {
+    if (x->policy == CLUSIM_POLICY_PINNED) {
         start_cursor(s, xfer_index, x->group[key_base % n], 0);
         return;
     }
     for (uint32_t k = 0; k < n; k++) {
         /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod
          * n. */
-        uint32_t first = x->policy == 2 ? 0 : (k + n - key_base % n) % n;
+        uint32_t first = x->policy == CLUSIM_POLICY_ADAPTIVE ? 0 : (k + n - key_base % n) % n;
         start_cursor(s, xfer_index, x->group[k], first);
     }
 }

@@ -9,7 +9,7 @@ static uint64_t rate30(uint64_t num, uint64_t den) { return base_ceil_div(num <<
 
 static uint32_t least_service(const clusim_format *f) {
     uint32_t least = 1024;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++)
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++)
         least = f->service_1024[kind] < least ? f->service_1024[kind] : least;
     return least;
 }
@@ -54,7 +54,7 @@ bool laws_init(clusim_sim *s) {
     s->final_mem_256 = calloc(im->num_endpoints + 1, sizeof *s->final_mem_256);
     if (s->law_wires == NULL || s->law_ends == NULL || s->final_mem_256 == NULL) return false;
     for (uint64_t f = 0; f < im->num_faults; f++)
-        s->law_changes |= im->faults[f].kind == 0 && im->faults[f].num != 0;
+        s->law_changes |= im->faults[f].kind == CLUSIM_FAULT_KIND_RATE && im->faults[f].num != 0;
     s->law_slack_ps = longest_way(im);
     for (uint32_t w = 0; w < im->num_wires; w++) add_wire(s, w);
     return true;
@@ -200,7 +200,7 @@ static bool makes_packets(const clusim_image *im, const uint8_t *copies, uint32_
 static void mark_copying(const clusim_image *im, uint8_t *copies) {
     for (uint32_t i = 0; i < im->num_conns; i++) {
         const clusim_conn *c = &im->conns[i];
-        if (c->kind != 3) continue;
+        if (c->kind != CLUSIM_CONN_KIND_MULTIMEM) continue;
         for (uint32_t k = im->group_off[c->first_group]; k < im->group_off[c->first_group + 1]; k++)
             copies[im->wires[im->group_wires[k]].dst] = 1;
     }
@@ -248,14 +248,15 @@ static uint64_t least_slow(const clusim_image *im, uint32_t endpoint) {
     uint64_t least = im->endpoints[endpoint].slow_1024;
     for (uint64_t f = 0; f < im->num_faults; f++) {
         const clusim_fault *x = &im->faults[f];
-        if (x->kind == 1 && x->index == endpoint) least = base_umin(least, x->num);
+        if (x->kind == CLUSIM_FAULT_KIND_SLOW && x->index == endpoint)
+            least = base_umin(least, x->num);
     }
     return least;
 }
 
 static uint64_t shortest_ps(const clusim_image *im, const clusim_task *t) {
-    if (t->kind == 2) return (uint64_t)t->delay_ps;
-    if (t->kind != 1) return 0;
+    if (t->kind == CLUSIM_TASK_KIND_DELAY) return (uint64_t)t->delay_ps;
+    if (t->kind != CLUSIM_TASK_KIND_KERNEL) return 0;
     base_u128 compute = (base_u128)(uint64_t)t->compute_ps * least_slow(im, t->endpoint) >> 10;
     base_u128 memory = (base_u128)t->mem_bytes * im->endpoints[t->endpoint].mem_cost16 >> 16;
     return (uint64_t)(compute > memory ? compute : memory);

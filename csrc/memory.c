@@ -18,7 +18,7 @@ void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
 void memory_beyond(clusim_sim *s, uint32_t endpoint) {
     clock16 *clock = &s->endpoints[endpoint].memory;
     if (clock_read(clock) < RANGE_TIME_END) return;
-    sim_beyond(s, BEYOND_ENDPOINT, endpoint);
+    sim_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint);
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
@@ -136,7 +136,7 @@ static void set_speed(clusim_sim *s, uint32_t task) {
     base_u128 wait = (left + k->speed - 1) / k->speed;
     uint64_t ps = clamp128(wait, RANGE_TIME_END);
     k->end_at = base_min(s->now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
-    if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, BEYOND_TASK, task);
+    if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_TASK, task);
     expect_end(s, task);
 }
 

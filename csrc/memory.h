@@ -35,7 +35,7 @@ static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x
         memory_charge_long(s, endpoint, x256);
     }
     bool wrapped = __builtin_add_overflow(e->mem_bytes_256, x256, &e->mem_bytes_256);
-    if (UNLIKELY(wrapped)) sim_beyond(s, BEYOND_ENDPOINT, endpoint);
+    if (UNLIKELY(wrapped)) sim_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint);
     return at_ps;
 }
 

@@ -21,34 +21,18 @@ static bool own(const void *array, uint64_t count, size_t size) {
     return true;
 }
 
-#define OWN(field, count) own(&im->field, im->count, sizeof *im->field)
-
 static bool copy_arrays(clusim_image *im) {
+    bool ok = true;
     /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed.
      */
-    bool ok = own(&im->op_flags, im->num_opcodes, sizeof *im->op_flags);
-    ok &= OWN(nodes, num_nodes) & OWN(endpoints, num_endpoints) & OWN(formats, num_formats);
-    ok &= OWN(wires, num_wires) & OWN(routes, num_routes) & OWN(group_off, num_group_off);
-    ok &= OWN(targets, num_targets) & OWN(vertices, num_vertices) & OWN(controls, num_controls);
-    ok &= OWN(group_wires, num_group_wires) & OWN(path_off, num_path_off);
-    ok &= OWN(path_wires, num_path_wires) & OWN(units, num_units);
-    ok &= OWN(mgroup_off, num_mgroup_off) & OWN(mgroup_members, num_mgroup_members);
-    ok &= OWN(conns, num_conns) & OWN(costs, num_costs) & OWN(prims, num_prims);
-    ok &= OWN(templates, num_templates) & OWN(instances, num_instances);
-    ok &= OWN(inst_conns, num_inst_conns) & OWN(tasks, num_tasks) & OWN(succ, num_succ);
-    ok &= OWN(sources, num_sources) & OWN(messages, num_messages) & OWN(faults, num_faults);
+#define OWN(table, least, most) ok &= own(&im->table, im->num_##table, sizeof *im->table);
+    RANGE_TABLES(OWN)
     return ok;
 }
 
 static void free_arrays(clusim_image *im) {
-    const void *owned[] = {im->op_flags,       im->nodes,      im->endpoints,  im->formats,
-                           im->wires,          im->routes,     im->group_off,  im->group_wires,
-                           im->path_off,       im->path_wires, im->units,      im->mgroup_off,
-                           im->mgroup_members, im->conns,      im->costs,      im->prims,
-                           im->templates,      im->instances,  im->inst_conns, im->tasks,
-                           im->succ,           im->sources,    im->messages,   im->faults,
-                           im->targets,        im->vertices,   im->controls};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
+#define FREE(table, least, most) free((void *)(uintptr_t)im->table);
+    RANGE_TABLES(FREE)
 }
 
 /* ---- derived tables ------------------------------------------------------------------------ */
@@ -68,7 +52,7 @@ static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint3
     r->format = &m->image.formats[format];
     r->flit_ps = model_est(r, r->format->flit_bytes);
     r->flit_256 = (uint64_t)r->format->flit_bytes * 256;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
         r->header_ps[kind] = model_est(r, model_up(r->format, r->format->header_bytes[kind]));
     }
     return m->num_rates++;
@@ -89,7 +73,7 @@ static bool derive_rates(clusim_model *m) {
     }
     for (uint32_t f = 0; f < im->num_faults; f++) {
         const clusim_fault *x = &im->faults[f];
-        bool rate = x->kind == 0 && x->num != 0;
+        bool rate = x->kind == CLUSIM_FAULT_KIND_RATE && x->num != 0;
         m->fault_rate[f] =
             rate ? rate_class_of(m, x->num, x->den, im->wires[x->index].format) : NONE;
     }
@@ -118,8 +102,9 @@ static uint8_t traits_of(const clusim_model *m, uint32_t w) {
     const clusim_node *dst = &m->image.nodes[x->dst];
     const rate_class *in = &m->rates[m->wires[w].rate];
     uint32_t traits = x->error_threshold ? HAS_ERRORS : 0;
-    if ((dst->flags & 1) || dst->endpoint != NONE) traits |= STORE_FORWARD;
-    if (dst->flags & 2) traits |= BRIDGE;
+    if ((dst->flags & CLUSIM_NODE_FLAG_STORE_FORWARD) || dst->endpoint != NONE)
+        traits |= STORE_FORWARD;
+    if (dst->flags & CLUSIM_NODE_FLAG_BRIDGE) traits |= BRIDGE;
     if (x->xoff_bytes) traits |= PAUSES;
     if (x->ecn_max_bytes) traits |= MARKS;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
@@ -182,7 +167,7 @@ static int32_t choose_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t smallest = UINT32_MAX, gap = UINT64_MAX;
     for (uint32_t i = 0; i < im->num_conns; i++) {
-        if (im->conns[i].kind == 2) continue;
+        if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
         smallest = base_umin(smallest, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
     }
     for (uint32_t i = 0; i < im->num_sources; i++) {
@@ -210,8 +195,10 @@ static bool derive(clusim_model *m) {
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
     if (m->wires == NULL || !derive_rates(m) || !derive_adjacency(m)) return false;
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
-    for (uint32_t i = 0; i < im->num_conns; i++) m->has_adaptive |= im->conns[i].policy == 2;
-    for (uint32_t i = 0; i < im->num_sources; i++) m->has_adaptive |= im->sources[i].policy == 2;
+    for (uint32_t i = 0; i < im->num_conns; i++)
+        m->has_adaptive |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        m->has_adaptive |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
     m->has_controls = im->num_controls > 0;
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;

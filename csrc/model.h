@@ -7,10 +7,10 @@
 
 /* What wires of one rate and one packet format share; small, so it stays in cache. */
 typedef struct rate_class {
-    uint64_t num, den;            /* bytes per ps, reduced */
-    int64_t flit_ps;              /* est(flit) */
-    uint64_t flit_256;            /* a flit in 1/256 byte */
-    int64_t header_ps[NUM_KINDS]; /* est(up(header)), by kind */
+    uint64_t num, den;                    /* bytes per ps, reduced */
+    int64_t flit_ps;                      /* est(flit) */
+    uint64_t flit_256;                    /* a flit in 1/256 byte */
+    int64_t header_ps[CLUSIM_SIZE_KINDS]; /* est(up(header)), by kind */
     const clusim_format *format;
     uint32_t format_index;
 } rate_class;
@@ -32,6 +32,12 @@ typedef struct wire_info {
     uint16_t dim, dateline;
     uint8_t traits;
 } wire_info;
+
+/* Opcodes that use their send connection, and those of them that multicast or reduce. */
+enum {
+    MODEL_OPS_MULTIMEM = CLUSIM_OP_MCAST | CLUSIM_OP_REDUCE,
+    MODEL_OPS_SENDING = CLUSIM_OP_SEND | MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE
+};
 
 /* Traits of a wire: what is out of the ordinary about it. */
 enum {

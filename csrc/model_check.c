@@ -17,8 +17,10 @@
 
 static const char *wrong_node(const clusim_image *im, uint64_t row) {
     const clusim_node *n = &im->nodes[row];
-    NEED((n->kind == 0) == (n->endpoint != NONE), "endpoints, and only they, are of kind 0");
-    NEED(n->unit == NONE || n->kind == 1, "only a switch has a reduction unit");
+    NEED((n->kind == CLUSIM_NODE_KIND_ENDPOINT) == (n->endpoint != NONE),
+         "endpoints, and only they, are of kind 0");
+    NEED(n->unit == NONE || n->kind == CLUSIM_NODE_KIND_SWITCH,
+         "only a switch has a reduction unit");
     NEED(n->endpoint == NONE || im->endpoints[n->endpoint].node == row, "endpoint does not match");
     NEED(n->unit == NONE || im->units[n->unit].node == row, "unit does not match");
     return NULL;

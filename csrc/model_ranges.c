@@ -12,7 +12,7 @@
 #include "ranges.h"
 
 /* Everything that has rows: the tables, then the parts of tables of offsets and the VCs. */
-#define TABLE_ID(table, count, least, most) IN_##table,
+#define TABLE_ID(table, least, most) IN_##table,
 enum rows_of { RANGE_TABLES(TABLE_ID) IN_groups, IN_paths, IN_mgroups, IN_vcs, IN_nothing };
 enum { NUM_TABLES = IN_groups };
 
@@ -67,10 +67,8 @@ typedef struct misfit {
 
 static int refuse_field(clusim_error *e, const field *f, const rows *tables, misfit m) {
     char where[80], number[24];
-    const char *name = f->name;
-    if (strcmp(name, "template_") == 0) name = "template"; /* a keyword elsewhere */
     snprintf(where, sizeof where, "%s[%" PRIu64 "]%s%s", tables[f->table].name, m.row,
-             name[0] ? "." : "", name);
+             f->name[0] ? "." : "", f->name);
     snprintf(number, sizeof number, f->is_signed ? "%" PRId64 : "%" PRIu64, m.value);
     if (f->into != IN_nothing && m.hi == UINT64_MAX) {
         snprintf(e->message, sizeof e->message, "%s: %s; there are no %s", where, number,
@@ -143,8 +141,8 @@ static int check_offsets(const rows *off, const rows *cut, clusim_error *e) {
 }
 
 int model_check_ranges(const clusim_image *im, clusim_error *e) {
-#define TABLE_ROW(table, count, least, most)                                                       \
-    {#table, (const char *)im->table, sizeof *im->table, im->count, least, most},
+#define TABLE_ROW(table, least, most)                                                              \
+    {#table, (const char *)im->table, sizeof *im->table, im->num_##table, least, most},
     rows tables[] = {RANGE_TABLES(TABLE_ROW){"groups", NULL, 0, im->num_group_off - 1, 0, 0},
                      {"paths", NULL, 0, im->num_path_off - 1, 0, 0},
                      {"mgroups", NULL, 0, im->num_mgroup_off - 1, 0, 0},

@@ -39,8 +39,8 @@ static bool is_stuck(const clusim_image *im, const clusim_conn *c, const clusim_
     if (c == NULL || x->xoff_bytes) return false;
     const clusim_format *f = &im->formats[x->format];
     uint32_t full = c->packet_bytes * c->burst;
-    uint32_t exact = model_exact(f, MCAST, full, c->packet_bytes);
-    return model_wire_bytes(f, MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
+    uint32_t exact = model_exact(f, CLUSIM_KIND_MCAST, full, c->packet_bytes);
+    return model_wire_bytes(f, CLUSIM_KIND_MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
 }
 
 /* Look at the next wire of the route at the top of the stack, and go over it. */
@@ -191,9 +191,9 @@ static const char *ways_of_multimem(walk *w, const clusim_conn *c) {
 }
 
 static const char *ways_of_conn(walk *w, const clusim_conn *c) {
-    if (c->kind == 1) return ways_of_read(w, c);
-    if (c->kind == 3) return ways_of_multimem(w, c);
-    if (c->kind != 0 || c->path != NONE) return NULL;
+    if (c->kind == CLUSIM_CONN_KIND_READ) return ways_of_read(w, c);
+    if (c->kind == CLUSIM_CONN_KIND_MULTIMEM) return ways_of_multimem(w, c);
+    if (c->kind != CLUSIM_CONN_KIND_WRITE || c->path != NONE) return NULL;
     uint32_t to = c->stage == NONE ? c->dst : c->stage;
     model_legs legs = model_legs_of(c->via_first, c->via_last, to);
     const char *wrong = walk_out(w, c->src, c->first_group, legs);

@@ -96,8 +96,8 @@ static void forward(clusim_sim *s, uint32_t index, uint32_t from) {
     node_hold(p, from);
     uint32_t candidate = s->wires[from].in_queue + p->vc;
     if (UNLIKELY(p->leg != LEG_LAST)) node_next_target(s, p, s->wires[from].far_node);
-    bool fetched = p->kind == FETCH && (s->wires[from].traits & BRIDGE);
-    if (UNLIKELY(fetched)) p->kind = WRITE;
+    bool fetched = p->kind == CLUSIM_KIND_FETCH && (s->wires[from].traits & BRIDGE);
+    if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
     node_prepare(s, p, from, node_route(s, p, from, p->dst));
     if (UNLIKELY(fetched)) set_wire_bytes(s, p, p->out);
     node_enqueue(s, index, candidate);
@@ -151,7 +151,7 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
     packet *p = &s->packets[index];
     uint32_t endpoint = s->wires[from].far_endpoint;
     const clusim_endpoint *e = &s->model->image.endpoints[endpoint];
-    bool request = p->kind == READ_REQ || p->kind == RED_FETCH;
+    bool request = p->kind == CLUSIM_KIND_READ_REQ || p->kind == CLUSIM_KIND_RED_FETCH;
     uint64_t factor = request ? e->read_256 : e->deliver_256;
     int64_t at = memory_access(s, endpoint, p->payload * factor);
     accept_credit(s, p, from, at);
@@ -160,14 +160,16 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
         sim_event(s, at + e->read_latency_ps, EV_RESPOND, from, index);
         return;
     }
-    if (p->kind == READ_RESP || p->kind == RED_RESULT || p->kind == AGG_DOWN) inject_response(s, p);
+    if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
+        p->kind == CLUSIM_KIND_AGG_DOWN)
+        inject_response(s, p);
     if (UNLIKELY(p->marked)) congestion_notify(s, p);
-    if (p->kind == RED_RESULT && s->xfers[p->xfer].type == XFER_REDUCE_MCAST) {
+    if (p->kind == CLUSIM_KIND_RED_RESULT && s->xfers[p->xfer].type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
         sim_event(s, at + e->response_latency_ps, EV_RESPOND, from, index);
         return;
     }
-    bool write = p->kind != READ_RESP && p->kind != RED_RESULT;
+    bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
     count_delivery(s, p, visible, from);
     sim_free_packet(s, index);
@@ -184,19 +186,19 @@ void node_respond(clusim_sim *s, uint32_t index) {
     p->held_wire = NONE;
     p->path_pos = NONE;
     p->marked = 0;
-    if (p->kind == READ_REQ) {
-        p->kind = READ_RESP;
+    if (p->kind == CLUSIM_KIND_READ_REQ) {
+        p->kind = CLUSIM_KIND_READ_RESP;
         p->dst = x->back;
         if (x->path_back != NONE) {
             uint32_t at = s->model->image.path_off[x->path_back];
             out = s->model->image.path_wires[at];
             p->path_pos = at + 1;
         }
-    } else if (p->kind == RED_FETCH) {
-        p->kind = RED_DATA;
+    } else if (p->kind == CLUSIM_KIND_RED_FETCH) {
+        p->kind = CLUSIM_KIND_RED_DATA;
         p->dst = NONE;
     } else {
-        p->kind = MCAST;
+        p->kind = CLUSIM_KIND_MCAST;
         p->dst = NONE;
         p->copy = 0;
         vc = x->vc;
@@ -223,11 +225,11 @@ static void defer(clusim_sim *s, uint32_t index, uint32_t node, uint32_t *list) 
 
 static void consume(clusim_sim *s, uint32_t index, uint32_t from) {
     uint32_t kind = s->packets[index].kind;
-    if (kind == RED_REQ) {
+    if (kind == CLUSIM_KIND_RED_REQ) {
         unit_request(s, index, from);
-    } else if (kind == RED_DATA) {
+    } else if (kind == CLUSIM_KIND_RED_DATA) {
         unit_data(s, index, from);
-    } else if (kind == AGG_UP) {
+    } else if (kind == CLUSIM_KIND_AGG_UP) {
         aggregate_up(s, index);
     } else {
         deliver(s, index, from);
@@ -252,8 +254,8 @@ void node_settle(clusim_sim *s) {
 }
 
 static bool ends_at_unit(const packet *p, bool ends) {
-    if (p->kind == AGG_UP) return ends;
-    return p->kind == RED_REQ || p->kind == RED_DATA;
+    if (p->kind == CLUSIM_KIND_AGG_UP) return ends;
+    return p->kind == CLUSIM_KIND_RED_REQ || p->kind == CLUSIM_KIND_RED_DATA;
 }
 
 /* The packet ends here: at an endpoint, or in a reduction unit. */
@@ -275,12 +277,12 @@ void node_arrive(clusim_sim *s, uint32_t index) {
         if (control | back->owed_256) wire_owe(s, back, control);
     }
     if (UNLIKELY(w->traits & PAUSES)) congestion_held(s, from, p);
-    bool ends = p->kind >= AGG_UP && aggregate_at_end(s, p);
+    bool ends = p->kind >= CLUSIM_KIND_AGG_UP && aggregate_at_end(s, p);
     if (w->far_endpoint != NONE && w->far_endpoint == p->dst) {
         take_in(s, index, from, &s->endpoints[w->far_endpoint].deferred);
     } else if (ends_at_unit(p, ends)) {
         take_in(s, index, from, &s->units[s->info[from].dst_unit].deferred);
-    } else if (p->kind == MCAST && !p->copy) {
+    } else if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
         fan_out(s, index, from);
     } else if (UNLIKELY(ends)) {
         aggregate_down(s, index, from);

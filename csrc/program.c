@@ -8,15 +8,7 @@
 
 #include <string.h>
 
-enum {
-    FLAG_RECV = 1,
-    FLAG_SEND = 2,
-    FLAG_MCAST = 4,
-    FLAG_REDUCE = 8,
-    FLAG_AGGREGATE = 16,
-    FLAG_NETWORK = FLAG_MCAST | FLAG_REDUCE | FLAG_AGGREGATE /* done by switches */
-};
-enum { CONN_WRITE, CONN_READ, CONN_FLAG, CONN_MULTIMEM };
+enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
 
 typedef struct view { /* what one step of an instance looks at */
     uint32_t id;
@@ -37,8 +29,8 @@ static view look(clusim_sim *s, uint32_t id) {
         .id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
     v.prim = &im->prims[v.state->prim];
     v.flags = im->op_flags[v.prim->opcode];
-    if (v.flags & FLAG_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
-    if (v.flags & (FLAG_SEND | FLAG_NETWORK)) v.send = conn_of(s, v.image, v.prim->send);
+    if (v.flags & CLUSIM_OP_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
+    if (v.flags & MODEL_OPS_SENDING) v.send = conn_of(s, v.image, v.prim->send);
     return v;
 }
 
@@ -55,12 +47,12 @@ static bool open_piece(clusim_sim *s, uint32_t id) {
     const clusim_image *im = &s->model->image;
     inst_state *st = &s->insts[id];
     const clusim_instance *x = &im->instances[id];
-    const clusim_template *t = &im->templates[x->template_];
+    const clusim_template *t = &im->templates[x->template];
     const clusim_prim *p = &im->prims[st->prim];
     st->slice_at = 0;
     st->slice_size = 1;
     if (p->repeat == 0) return false;
-    if (p->flags & PRIM_SYNC) {
+    if (p->flags & CLUSIM_PRIM_FLAG_SYNC) {
         st->piece = 0;
         return true;
     }
@@ -74,7 +66,7 @@ static bool open_piece(clusim_sim *s, uint32_t id) {
 static bool next_piece(clusim_sim *s, uint32_t id) {
     const clusim_image *im = &s->model->image;
     inst_state *st = &s->insts[id];
-    const clusim_template *t = &im->templates[im->instances[id].template_];
+    const clusim_template *t = &im->templates[im->instances[id].template];
     if (++st->repeat < im->prims[st->prim].repeat) return true;
     st->repeat = 0;
     if (++st->prim < t->prim_hi) return true;
@@ -108,7 +100,7 @@ static uint64_t slice_bytes(const inst_state *st) {
 static int64_t pace_after(clusim_sim *s, uint32_t id, uint64_t bytes, uint64_t cost16) {
     base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->now_ps;
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
-    sim_beyond(s, BEYOND_INSTANCE, id);
+    sim_beyond(s, CLUSIM_BEYOND_INSTANCE, id);
     return RANGE_TIME_END;
 }
 
@@ -118,8 +110,9 @@ static uint64_t cost_of(const clusim_sim *s, const view *v) {
 }
 
 static const uint8_t first_kind[] = {
-    [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,        [XFER_MCAST] = MCAST,
-    [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ, [XFER_AGGREGATE] = AGG_UP,
+    [XFER_WRITE] = CLUSIM_KIND_WRITE,          [XFER_READ] = CLUSIM_KIND_READ_REQ,
+    [XFER_MCAST] = CLUSIM_KIND_MCAST,          [XFER_REDUCE] = CLUSIM_KIND_RED_REQ,
+    [XFER_REDUCE_MCAST] = CLUSIM_KIND_RED_REQ, [XFER_AGGREGATE] = CLUSIM_KIND_AGG_UP,
 };
 
 /* Where a transfer leads, and how; returns what its first packet counts from. */
@@ -133,7 +126,7 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
         x->dst = staged ? c->stage : c->dst;
         x->via_first = c->via_first;
         x->via_last = c->via_last;
-        if (c->via_first != NONE) x->kind = FETCH;
+        if (c->via_first != NONE) x->kind = CLUSIM_KIND_FETCH;
         if (c->control != NONE) x->flow = x->conn;
     } else if (x->type == XFER_READ) {
         x->dst = staged ? c->stage : c->src;
@@ -143,7 +136,7 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
         x->path = s->model->image.vertices[c->vertex].path_up;
         x->policy = 0;
     }
-    uint32_t base = x->policy == 1 ? c->key : *count;
+    uint32_t base = x->policy == CLUSIM_POLICY_PINNED ? c->key : *count;
     *count += x->count;
     return base;
 }
@@ -218,7 +211,7 @@ void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool 
 
 static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side) {
     uint32_t *waiters =
-        side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
+        side == CLUSIM_CAUSE_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
     v->state->wait_side = (uint8_t)side;
     v->state->cause = side;
     v->state->wait_conn = conn;
@@ -228,25 +221,25 @@ static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side)
 
 /* ---- the steps of a slice -------------------------------------------------------------------- */
 
-static bool sends_slots(const view *v) { return (v->flags & FLAG_SEND) != 0; }
+static bool sends_slots(const view *v) { return (v->flags & CLUSIM_OP_SEND) != 0; }
 
 static bool pass_gate(clusim_sim *s, const view *v) {
     uint64_t k = v->image->slots_per_slice;
-    v->state->wait_side = WAIT_NOTHING;
+    v->state->wait_side = CLUSIM_CAUSE_NONE;
     if (v->recv != NONE && s->conns[v->recv].tail_visible - s->conns[v->recv].consumed < k) {
-        wait_for(s, v, v->recv, WAIT_RECV);
+        wait_for(s, v, v->recv, CLUSIM_CAUSE_RECV);
         return false;
     }
     if (!sends_slots(v)) return true;
     conn_state *c = &s->conns[v->send];
     const clusim_conn *image = &s->model->image.conns[v->send];
     if (c->issued + k - c->head_visible > image->slots) {
-        wait_for(s, v, v->send, WAIT_SEND);
+        wait_for(s, v, v->send, CLUSIM_CAUSE_SEND);
         return false;
     }
     c->issued += k;
     v->state->send_ordinal = (uint32_t)c->sends++;
-    bool write = image->kind == CONN_WRITE && !(v->prim->flags & PRIM_SYNC);
+    bool write = image->kind == CLUSIM_CONN_KIND_WRITE && !(v->prim->flags & CLUSIM_PRIM_FLAG_SYNC);
     c->missing[v->state->send_ordinal & 63] = write ? 2 : 1;
     c->width[v->state->send_ordinal & 63] = (uint8_t)k;
     return true;
@@ -266,18 +259,18 @@ static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
 /* The transfer after an optional READ, or the local work; true if the slice is done already. */
 static bool start_main(clusim_sim *s, const view *v) {
     v->state->phase = PH_DATA;
-    bool sync = v->prim->flags & PRIM_SYNC;
-    if (!sync && (v->flags & FLAG_AGGREGATE)) {
+    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    if (!sync && (v->flags & CLUSIM_OP_AGGREGATE)) {
         start_transfer(s, v, v->send, XFER_AGGREGATE);
         return false;
     }
-    if (!sync && (v->flags & FLAG_NETWORK)) {
-        bool both = (v->flags & FLAG_MCAST) && (v->flags & FLAG_REDUCE);
-        uint32_t single = v->flags & FLAG_MCAST ? XFER_MCAST : XFER_REDUCE;
+    if (!sync && (v->flags & OPS_NETWORK)) {
+        bool both = (v->flags & CLUSIM_OP_MCAST) && (v->flags & CLUSIM_OP_REDUCE);
+        uint32_t single = v->flags & CLUSIM_OP_MCAST ? XFER_MCAST : XFER_REDUCE;
         start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
         return false;
     }
-    if (!sync && sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE) {
+    if (!sync && sends_slots(v) && s->model->image.conns[v->send].kind == CLUSIM_CONN_KIND_WRITE) {
         start_transfer(s, v, v->send, XFER_WRITE);
         return false;
     }
@@ -288,10 +281,12 @@ static bool start_main(clusim_sim *s, const view *v) {
 }
 
 /* Whether the receiver of a connection fetches the data. */
-static bool pulls(const clusim_conn *c) { return c->kind == CONN_READ || c->stage != NONE; }
+static bool pulls(const clusim_conn *c) {
+    return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
+}
 
 static bool start_data(clusim_sim *s, const view *v) {
-    bool sync = v->prim->flags & PRIM_SYNC;
+    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
     if (!sync && v->recv != NONE && pulls(&s->model->image.conns[v->recv])) {
         v->state->phase = PH_READ;
         start_transfer(s, v, v->recv, XFER_READ);
@@ -302,7 +297,7 @@ static bool start_data(clusim_sim *s, const view *v) {
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
 static bool after_read(clusim_sim *s, const view *v) {
-    if (sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE)
+    if (sends_slots(v) && s->model->image.conns[v->send].kind == CLUSIM_CONN_KIND_WRITE)
         return start_main(s, v);
     return true;
 }
@@ -331,7 +326,8 @@ static void finish_slice(clusim_sim *s, const view *v) {
     if (v->recv != NONE) {
         conn_state *c = &s->conns[v->recv];
         c->consumed += k; /* more than there were, if two received the same */
-        if (UNLIKELY(c->consumed > c->tail_visible)) sim_beyond(s, BEYOND_CONNECTION, v->recv);
+        if (UNLIKELY(c->consumed > c->tail_visible))
+            sim_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv);
         int64_t at = s->now_ps + s->model->image.conns[v->recv].head_ps;
         sim_event(s, at, EV_HEAD, k, v->recv);
     }
@@ -379,7 +375,7 @@ void program_run(clusim_sim *s, uint32_t id) {
         if (!done) return;
         finish_slice(s, &v);
         st->phase = PH_GATE;
-        st->cause = WAIT_NOTHING;
+        st->cause = CLUSIM_CAUSE_NONE;
         if (!next_slice(s, id)) {
             finish_instance(s, id);
             return;
@@ -419,18 +415,24 @@ void program_begin(clusim_sim *s, uint32_t id, uint32_t slot) {
     inst_state *st = &s->insts[id];
     st->slot = slot;
     st->phase = PH_GATE;
-    st->prim = im->templates[x->template_].prim_lo;
-    st->loops = pieces_loops(im, x, &im->templates[x->template_]);
+    st->prim = im->templates[x->template].prim_lo;
+    st->loops = pieces_loops(im, x, &im->templates[x->template]);
     st->has_slice = st->loops > 0 && find_piece(s, id);
     make_due(s, id);
 }
 
 void program_read(const clusim_sim *s, uint32_t id, clusim_instance_state *out) {
-    static const uint32_t names[] = {0, 1, 4, 4, 4, 4, 5};
+    static const uint8_t names[] = {
+        [PH_NEW] = CLUSIM_STATE_NOT_STARTED, [PH_QUEUED] = CLUSIM_STATE_WAIT_CTA_SLOT,
+        [PH_GATE] = CLUSIM_STATE_BUSY,       [PH_FIXED] = CLUSIM_STATE_BUSY,
+        [PH_READ] = CLUSIM_STATE_BUSY,       [PH_DATA] = CLUSIM_STATE_BUSY,
+        [PH_DONE] = CLUSIM_STATE_DONE,
+    };
     const inst_state *st = &s->insts[id];
     *out = (clusim_instance_state){names[st->phase], st->prim, NONE, st->seq, st->loop};
-    if (st->phase == PH_GATE && st->wait_side != WAIT_NOTHING) {
-        out->state = st->wait_side == WAIT_RECV ? 2 : 3;
+    if (st->phase == PH_GATE && st->wait_side != CLUSIM_CAUSE_NONE) {
+        out->state =
+            st->wait_side == CLUSIM_CAUSE_RECV ? CLUSIM_STATE_WAIT_RECV : CLUSIM_STATE_WAIT_SEND;
         out->conn = st->wait_conn;
     }
 }

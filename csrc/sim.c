@@ -85,7 +85,9 @@ static void init_work(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     for (uint32_t c = 0; c < im->num_conns; c++) {
         s->conns[c].stripe = s->conns[c].stripe_read =
-            im->conns[c].kind == 4 ? 0 : im->conns[c].key; /* kind 4: numbers of operations */
+            im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION
+                ? 0
+                : im->conns[c].key; /* numbers of operations */
         s->conns[c].recv_waiters = s->conns[c].send_waiters = NONE;
     }
     for (uint32_t t = 0; t < im->num_tasks; t++) {
@@ -94,7 +96,7 @@ static void init_work(clusim_sim *s) {
         if (im->tasks[t].num_deps == 0) sim_pool_list(s, &s->due_tasks, t);
     }
     for (uint32_t i = 0; i < im->num_instances; i++) {
-        s->insts[i].prim = im->templates[im->instances[i].template_].prim_lo;
+        s->insts[i].prim = im->templates[im->instances[i].template].prim_lo;
     }
     for (uint32_t m = 0; m < im->num_messages; m++) s->message_end[m] = -1;
     s->tasks_left = im->num_tasks;
@@ -184,7 +186,7 @@ void clusim_sim_destroy(clusim_sim *s) {
 
 static void apply_fault(clusim_sim *s, uint32_t fault) {
     const clusim_fault *f = &s->model->image.faults[fault];
-    if (f->kind == 1) {
+    if (f->kind == CLUSIM_FAULT_KIND_SLOW) {
         s->endpoints[f->index].slow_1024 = (uint32_t)f->num;
     } else {
         wire_set_rate(s, f->index, s->model->fault_rate[fault]);
@@ -235,7 +237,7 @@ static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint3
         case EV_NOTIFY: dispatch_congestion(s, class, number, id); break;
         case EV_FAULT: apply_fault(s, id); break;
         case EV_RESULT:
-            if (s->packets[id].kind == AGG_UP) {
+            if (s->packets[id].kind == CLUSIM_KIND_AGG_UP) {
                 aggregate_result(s, id);
             } else {
                 unit_result(s, id);

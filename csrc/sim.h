@@ -183,7 +183,6 @@ typedef struct conn_state {
 } conn_state;
 
 enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
-enum wait_side { WAIT_NOTHING, WAIT_RECV, WAIT_SEND };
 
 typedef struct inst_state {
     uint64_t loop, loops;
@@ -192,12 +191,12 @@ typedef struct inst_state {
     uint64_t slice_at;   /* offset of the present slice in the piece */
     uint32_t prim, repeat, seq, slot;
     uint32_t next_waiter, wait_conn, send_ordinal;
-    uint32_t slow_1024; /* of the endpoint when the slice passed its gate */
-    uint8_t phase, due, wait_side, has_slice;
-    int64_t queued_ps; /* when its task started */
-    int64_t gate_ps;   /* when the present slice passed its gate */
-    uint32_t wire;     /* the present slice's last data, or NONE */
-    uint32_t cause;    /* wait_side it was blocked on last */
+    uint32_t slow_1024;                       /* of the endpoint when the slice passed its gate */
+    uint8_t phase, due, wait_side, has_slice; /* wait_side: a clusim_cause */
+    int64_t queued_ps;                        /* when its task started */
+    int64_t gate_ps;                          /* when the present slice passed its gate */
+    uint32_t wire;                            /* the present slice's last data, or NONE */
+    uint32_t cause;                           /* clusim_cause: what it was blocked on last */
 } inst_state;
 
 typedef struct endpoint_state {
@@ -302,19 +301,7 @@ typedef struct law_break { /* the first broken law of a transfer */
     uint64_t found, expected;
 } law_break;
 
-/* Whose time or number left the ranges (contract, section 1), in the order in which one is named.
- * As clusim.outcome.Beyond. */
-enum beyond {
-    BEYOND_WIRE,
-    BEYOND_ENDPOINT,
-    BEYOND_UNIT,
-    BEYOND_CONNECTION,
-    BEYOND_SOURCE,
-    BEYOND_INSTANCE,
-    BEYOND_TASK,
-    BEYOND_VERTEX, /* an aggregation that does not add up */
-    BEYOND_NOTHING
-};
+enum { BEYOND_NOTHING = CLUSIM_BEYOND_VERTEX + 1 }; /* all is inside the ranges */
 
 struct clusim_sim {
     const clusim_model *model;
@@ -355,7 +342,7 @@ struct clusim_sim {
     bool any_down, rates_changed; /* at any time */
     uint32_t wires_down;          /* now */
     bool finished, draining, failed;
-    uint32_t beyond, beyond_index; /* an enum beyond */
+    uint32_t beyond, beyond_index; /* a clusim_beyond, or BEYOND_NOTHING */
     uint32_t nvc;
     uint64_t tasks_left, messages_left;
     uint64_t event_count, fingerprint;

@@ -11,20 +11,31 @@ void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
 void sim_flow_beyond(clusim_sim *s, uint32_t flow) {
     uint32_t conns = (uint32_t)s->model->image.num_conns;
     if (flow < conns) {
-        sim_beyond(s, BEYOND_CONNECTION, flow);
+        sim_beyond(s, CLUSIM_BEYOND_CONNECTION, flow);
     } else {
-        sim_beyond(s, BEYOND_SOURCE, flow - conns);
+        sim_beyond(s, CLUSIM_BEYOND_SOURCE, flow - conns);
     }
 }
 
 /* Whose an event of a class is; the numbers of these are their payloads unless said otherwise. */
 static const uint8_t what_of[EV_WAKE + 1] = {
-    [EV_FAULT] = BEYOND_NOTHING,    [EV_START] = BEYOND_NOTHING,     [EV_WAKE] = BEYOND_NOTHING,
-    [EV_ARRIVE] = BEYOND_WIRE,      [EV_FREE] = BEYOND_WIRE,         [EV_PAUSE] = BEYOND_WIRE,
-    [EV_RESPOND] = BEYOND_ENDPOINT, [EV_COMPLETE] = BEYOND_ENDPOINT, [EV_EPOCH] = BEYOND_ENDPOINT,
-    [EV_RESULT] = BEYOND_UNIT,      [EV_TAIL] = BEYOND_CONNECTION,   [EV_HEAD] = BEYOND_CONNECTION,
-    [EV_SOURCE] = BEYOND_SOURCE,    [EV_READY] = BEYOND_INSTANCE,    [EV_LAUNCH] = BEYOND_INSTANCE,
-    [EV_KERNEL] = BEYOND_TASK,      [EV_DELAY] = BEYOND_TASK,
+    [EV_FAULT] = BEYOND_NOTHING,
+    [EV_START] = BEYOND_NOTHING,
+    [EV_WAKE] = BEYOND_NOTHING,
+    [EV_ARRIVE] = CLUSIM_BEYOND_WIRE,
+    [EV_FREE] = CLUSIM_BEYOND_WIRE,
+    [EV_PAUSE] = CLUSIM_BEYOND_WIRE,
+    [EV_RESPOND] = CLUSIM_BEYOND_ENDPOINT,
+    [EV_COMPLETE] = CLUSIM_BEYOND_ENDPOINT,
+    [EV_EPOCH] = CLUSIM_BEYOND_ENDPOINT,
+    [EV_RESULT] = CLUSIM_BEYOND_UNIT,
+    [EV_TAIL] = CLUSIM_BEYOND_CONNECTION,
+    [EV_HEAD] = CLUSIM_BEYOND_CONNECTION,
+    [EV_SOURCE] = CLUSIM_BEYOND_SOURCE,
+    [EV_READY] = CLUSIM_BEYOND_INSTANCE,
+    [EV_LAUNCH] = CLUSIM_BEYOND_INSTANCE,
+    [EV_KERNEL] = CLUSIM_BEYOND_TASK,
+    [EV_DELAY] = CLUSIM_BEYOND_TASK,
 };
 
 /* An event beyond the end of time is dropped; a WAKE follows from a time that was refused. */
@@ -36,6 +47,6 @@ void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t pa
     }
     if (class == EV_RESPOND) index = s->wires[order].far_endpoint;
     if (class == EV_COMPLETE) index = s->xfers[payload].endpoint;
-    if (what == BEYOND_WIRE || what == BEYOND_UNIT) index = order;
+    if (what == CLUSIM_BEYOND_WIRE || what == CLUSIM_BEYOND_UNIT) index = order;
     sim_beyond(s, what, index);
 }

@@ -2,8 +2,6 @@
 
 #include "inject.h"
 
-enum { SOURCE_SERIAL = 1 };
-
 static void start_message(clusim_sim *s, uint32_t source, uint32_t message) {
     const clusim_image *im = &s->model->image;
     const clusim_source *image = &im->sources[source];
@@ -16,7 +14,7 @@ static void start_message(clusim_sim *s, uint32_t source, uint32_t message) {
     x->full = image->packet_bytes * image->burst;
     x->count = inject_count(x->bytes, x->full);
     x->type = XFER_WRITE;
-    x->kind = WRITE;
+    x->kind = CLUSIM_KIND_WRITE;
     x->policy = (uint8_t)image->policy;
     x->vc = (uint8_t)image->vc;
     x->vc_response = x->vc;
@@ -28,7 +26,7 @@ static void start_message(clusim_sim *s, uint32_t source, uint32_t message) {
     x->dst = m->dst;
     x->via_first = m->via_first;
     x->via_last = m->via_last;
-    if (m->via_first != NONE) x->kind = FETCH;
+    if (m->via_first != NONE) x->kind = CLUSIM_KIND_FETCH;
     x->flow = image->control == NONE ? NONE : (uint32_t)im->num_conns + source;
     x->path = x->path_back = NONE;
     x->conn = message;
@@ -45,7 +43,7 @@ void source_try(clusim_sim *s, uint32_t source) {
     const clusim_source *image = &s->model->image.sources[source];
     source_state *st = &s->sources[source];
     if (st->injecting || st->next_message == image->msg_hi) return;
-    if ((image->flags & SOURCE_SERIAL) && st->in_flight) return;
+    if ((image->flags & CLUSIM_SOURCE_FLAG_SERIAL) && st->in_flight) return;
     int64_t start = s->model->image.messages[st->next_message].start_ps;
     if (start > s->now_ps) {
         sim_event(s, start, EV_SOURCE, 0, source);

@@ -22,7 +22,7 @@ static void start_task(clusim_sim *s, uint32_t task) {
     const clusim_task *t = &s->model->image.tasks[task];
     s->tasks[task].start_ps = s->now_ps;
     switch (t->kind) {
-        case 0:
+        case CLUSIM_TASK_KIND_PROGRAM:
             s->tasks[task].instances_left = t->inst_hi - t->inst_lo;
             for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
                 int64_t delay = s->model->image.instances[i].start_ps;
@@ -34,8 +34,10 @@ static void start_task(clusim_sim *s, uint32_t task) {
             }
             if (t->inst_lo == t->inst_hi) task_done(s, task);
             break;
-        case 1: memory_start_kernel(s, task); break;
-        case 2: sim_event(s, s->now_ps + t->delay_ps, EV_DELAY, 0, task); break;
+        case CLUSIM_TASK_KIND_KERNEL: memory_start_kernel(s, task); break;
+        case CLUSIM_TASK_KIND_DELAY:
+            sim_event(s, s->now_ps + t->delay_ps, EV_DELAY, 0, task);
+            break;
         default: task_done(s, task); break;
     }
 }

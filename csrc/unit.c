@@ -37,7 +37,7 @@ static void admit(clusim_sim *s, uint32_t op) {
         if (UNLIKELY(index == NONE)) return;
         packet *p = &s->packets[index];
         *p = request;
-        p->kind = RED_FETCH;
+        p->kind = CLUSIM_KIND_RED_FETCH;
         p->dst = im->mgroup_members[k];
         p->ref = op;
         p->held_wire = NONE;
@@ -94,7 +94,7 @@ void unit_result(clusim_sim *s, uint32_t op) {
     const xfer *x = &s->xfers[p->xfer];
     u->in_use -= p->payload;
     uint32_t out = s->info[from].reverse;
-    p->kind = RED_RESULT;
+    p->kind = CLUSIM_KIND_RED_RESULT;
     p->dst = x->back;
     p->held_wire = NONE;
     p->marked = 0;

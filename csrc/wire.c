@@ -73,7 +73,7 @@ void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_
 
 void wire_drain(clusim_sim *s, wire_state *w) {
     if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
-        sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+        sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
     int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
     w->drained_at = s->now_ps;
     if (idle <= 0 || w->down) return;
@@ -117,11 +117,12 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
 static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
     const clusim_model *m = s->model;
     if (p->path_pos != NONE) {
-        if (UNLIKELY(p->kind == AGG_DOWN) && aggregate_at_end(s, p)) return aggregate_onward(s, p);
+        if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN) && aggregate_at_end(s, p))
+            return aggregate_onward(s, p);
         return m->image.path_wires[p->path_pos];
     }
     uint32_t dst = p->dst;
-    if (p->kind == MCAST && !p->copy) {
+    if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
         dst = m->image.mgroup_members[m->image.mgroup_off[s->xfers[p->xfer].mgroup]];
     } else if (UNLIKELY(p->leg != LEG_LAST)) {
         packet ahead = *p;
@@ -135,7 +136,8 @@ static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node)
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
     const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
     const clusim_format *f = q->rate->format;
-    uint32_t kind = p->kind == FETCH && (w->traits & BRIDGE) ? WRITE : p->kind;
+    uint32_t kind =
+        p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
     uint32_t limit = s->xfers[p->xfer].limit;
     uint32_t exact = model_exact(f, kind, p->payload, limit);
     uint32_t bytes = model_wire_bytes(f, kind, p->payload, exact, limit);
@@ -146,8 +148,8 @@ static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state
 static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
                                  int64_t head, int64_t tail) {
     if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
-    if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
-    if (UNLIKELY(p->kind == AGG_UP) && aggregate_at_end(s, p)) return tail;
+    if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && aggregate_at_end(s, p)) return tail;
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
     int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
                               (uint64_t)w->far_latency_ps);
@@ -168,7 +170,7 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
 /* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
-    sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+    sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
     return RANGE_TIME_END;
 }
 

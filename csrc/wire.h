@@ -45,7 +45,8 @@ static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc,
         return;
     }
     int64_t at_ps = free_ps + w->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+    if (UNLIKELY(at_ps >= RANGE_TIME_END))
+        sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&

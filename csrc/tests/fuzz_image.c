@@ -25,7 +25,7 @@
 #include "clusim.h"
 #include "ranges.h"
 
-#define TABLE_ID(table, count, least, most) IN_##table,
+#define TABLE_ID(table, least, most) IN_##table,
 enum {
     RANGE_TABLES(TABLE_ID) NUM_TABLES,
     IN_groups = NUM_TABLES,
@@ -50,7 +50,7 @@ typedef struct field {
 static const field fields[] = {RANGE_FIELDS(FIELD_ROW, VALUE_ROW)};
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 
-#define TABLE_STRIDE(table, count, least, most) sizeof *((clusim_image *)0)->table,
+#define TABLE_STRIDE(table, least, most) sizeof *((clusim_image *)0)->table,
 static const size_t strides[] = {RANGE_TABLES(TABLE_STRIDE)};
 
 static const char magic[8] = "climage1";
@@ -231,14 +231,14 @@ static void fill_image(clusim_image *im, const image_case *c) {
         if (copies[t] == NULL) exit(3);
         memcpy(copies[t], c->data[t], size);
     }
-#define SET_TABLE(table, count, least, most)                                                       \
+#define SET_TABLE(table, least, most)                                                              \
     im->table = copies[IN_##table];                                                                \
-    im->count = (uint32_t)c->rows[IN_##table];
+    im->num_##table = c->rows[IN_##table];
     RANGE_TABLES(SET_TABLE)
 }
 
 static void free_image(clusim_image *im) {
-#define FREE_TABLE(table, count, least, most) free((void *)(uintptr_t)im->table);
+#define FREE_TABLE(table, least, most) free((void *)(uintptr_t)im->table);
     RANGE_TABLES(FREE_TABLE)
 }
 

@@ -27,7 +27,7 @@ void *__wrap_malloc(size_t size) { return fails_now() ? NULL : __real_malloc(siz
 void *__wrap_calloc(size_t n, size_t size) { return fails_now() ? NULL : __real_calloc(n, size); }
 void *__wrap_realloc(void *p, size_t size) { return fails_now() ? NULL : __real_realloc(p, size); }
 
-#define NO 0xFFFFFFFFu
+#define NO CLUSIM_NONE
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
 static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
@@ -78,7 +78,7 @@ static void fill_programs(void) {
                                          .chunk_bytes = 4096,
                                          .task = i,
                                          .endpoint = i,
-                                         .template_ = i,
+                                         .template = i,
                                          .align = 1,
                                          .slices = 2,
                                          .slots_per_slice = 1};
@@ -88,7 +88,7 @@ static void fill_programs(void) {
 
 static void fill(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
@@ -96,7 +96,7 @@ static void fill(void) {
     }
     fill_programs();
     image = (clusim_image){.nvc = 1,
-                           .num_opcodes = 2,
+                           .num_op_flags = 2,
                            .op_flags = op_flags,
                            .nodes = nodes,
                            .endpoints = endpoints,
@@ -175,10 +175,10 @@ static void test_bad_rows_are_refused(void) {
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_ERR_BAD_IMAGE && model == NULL);
     assert(error.index == 0 && strstr(error.message, "conns[0]") != NULL);
     conns[0] = good;
-    instances[1].template_ = 9;
+    instances[1].template = 9;
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_ERR_BAD_IMAGE);
     assert(error.index == 1 && strstr(error.message, "instances[1]") != NULL);
-    instances[1].template_ = 1;
+    instances[1].template = 1;
 }
 
 /* Running in slices of a few events gives the same end and fingerprint as running at once. */

@@ -7,7 +7,7 @@
 
 #include "laws.h"
 
-#define NO 0xFFFFFFFFu
+#define NO CLUSIM_NONE
 
 /* Two endpoints on a switch with a reduction unit; a message each way, a send and a receive by
  * programs, a kernel and a delay. */
@@ -58,7 +58,7 @@ static void fill_work(void) {
                                          .chunk_bytes = 4096,
                                          .task = i,
                                          .endpoint = i,
-                                         .template_ = i,
+                                         .template = i,
                                          .align = 1,
                                          .slices = 2,
                                          .slots_per_slice = 1};
@@ -71,7 +71,7 @@ static void fill_work(void) {
 
 static void fill(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].service_1024[k] = 1024;
         formats[0].limit_bytes[k] = NO;
@@ -88,7 +88,7 @@ static void fill(void) {
     fill_work();
 #define PART(name) .name = name, .num_##name = sizeof name / sizeof *name
     image = (clusim_image){.nvc = 1,
-                           .num_opcodes = 2,
+                           .num_op_flags = 2,
                            .op_flags = op_flags,
                            .path_off = no_off,
                            .num_path_off = 1,

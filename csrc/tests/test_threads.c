@@ -8,7 +8,7 @@
 
 #include "clusim.h"
 
-#define NO 0xFFFFFFFFu
+#define NO CLUSIM_NONE
 enum { THREADS = 4, MESSAGES = 200 };
 
 /* Two endpoints and a duplex wire; messages each way. */
@@ -37,7 +37,7 @@ typedef struct result {
 
 static void make_model(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;

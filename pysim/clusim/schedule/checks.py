@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from clusim.errors import ScheduleError
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 
