@@ -15,26 +15,26 @@
 bool aggregate_init(clusim_sim *s); /* false without memory */
 
 /* A member starts a transfer: what comes down from now on is for it. */
-void aggregate_begin(clusim_sim *s, uint32_t xfer_index);
-void aggregate_end(clusim_sim *s, uint32_t xfer_index);
+void aggregate_begin(clusim_sim *s, xfer_id xfer_index);
+void aggregate_end(clusim_sim *s, xfer_id xfer_index);
 
 /* A packet from a child has arrived at its parent; the last one of an operation is due. */
-void aggregate_up(clusim_sim *s, uint32_t packet);
-void aggregate_result(clusim_sim *s, uint32_t packet);
+void aggregate_up(clusim_sim *s, packet_id packet);
+void aggregate_result(clusim_sim *s, packet_id packet);
 
 /* A result arrived at an inner vertex: one copy per child. */
-void aggregate_down(clusim_sim *s, uint32_t packet, uint32_t from);
+void aggregate_down(clusim_sim *s, packet_id packet, wire_id from);
 
 /* First wire of the way down from the vertex where a result ends its path. */
-uint32_t aggregate_onward(const clusim_sim *s, const packet *p);
+wire_id aggregate_onward(const clusim_sim *s, const packet *p);
 
 /* The first wire of a member's way up, which its window is about. */
-uint32_t aggregate_first_wire(const clusim_sim *s, uint32_t vertex);
+wire_id aggregate_first_wire(const clusim_sim *s, vertex_id vertex);
 
 /* Whether a packet of an aggregation has reached the end of its path. */
 static inline bool aggregate_at_end(const clusim_sim *s, const packet *p) {
     const clusim_image *im = &s->model->image;
-    const clusim_vertex *v = &im->vertices[p->first_wire];
+    const clusim_vertex *v = &im->vertices[p->vertex.i];
     uint32_t path = p->kind == CLUSIM_KIND_AGG_UP ? v->path_up : v->path_down;
     return p->path_pos == im->path_off[path + 1];
 }

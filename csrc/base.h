@@ -1,4 +1,4 @@
-/* base.h - ids, integer helpers and assertions used by every file of the engine. No state. */
+/* base.h - integer helpers and assertions used by every file of the engine. No state. */
 #ifndef CLUSIM_BASE_H
 #define CLUSIM_BASE_H
 

@@ -24,30 +24,32 @@ static uint32_t key_of(const xfer *x, uint32_t i) {
     return x->policy == CLUSIM_POLICY_PINNED ? x->stripe / x->group_size : x->stripe + i;
 }
 
-uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot) {
-    uint32_t index = sim_pool_packet(s);
-    if (UNLIKELY(index == NONE)) return NONE;
-    const flow_cursor *c = &s->wires[wire].flows[slot];
-    const xfer *x = &s->xfers[c->xfer];
-    packet *p = &s->packets[index];
+packet_id inject_make(clusim_sim *s, wire_id wire, uint32_t slot) {
+    packet_id index = sim_pool_packet(s);
+    if (UNLIKELY(packet_none(index))) return NO(packet);
+    const flow_cursor *c = &wire_at(s, wire)->flows[slot];
+    const xfer *x = xfer_at(s, c->xfer);
+    packet *p = packet_at(s, index);
     uint32_t i = packet_number(x, c);
     p->xfer = c->xfer;
     p->key = key_of(x, i);
     p->payload = payload_of(x, i);
-    p->exact = model_exact(s->wires[wire].rate->format, x->kind, p->payload, x->limit);
+    p->exact = model_exact(wire_at(s, wire)->rate->format, x->kind, p->payload, x->limit);
     p->out = wire;
     p->kind = x->kind;
     p->wire_bytes = c->wire_bytes;
-    p->held_wire = NONE;
+    p->held_wire = NO(wire);
     p->dst = x->dst;
     p->leg = LEG_LAST;
-    if (UNLIKELY(x->via_first != NONE || x->via_last != NONE)) {
-        p->leg = x->via_first != NONE ? LEG_FIRST : LEG_SECOND;
-        p->dst = x->via_first != NONE ? x->via_first : x->via_last;
+    bool first = !target_none(x->via_first);
+    if (UNLIKELY(first || !target_none(x->via_last))) {
+        p->leg = first ? LEG_FIRST : LEG_SECOND;
+        p->dst = first ? x->via_first : x->via_last;
     }
-    p->ref = NONE;
-    p->path_pos = x->path == NONE ? NONE : s->model->image.path_off[x->path] + 1;
-    p->first_wire = LIKELY(x->kind != CLUSIM_KIND_AGG_UP) ? wire : x->vertex;
+    p->shared = NO(buffer);
+    p->path_pos = path_none(x->path) ? NONE : s->model->image.path_off[x->path.i] + 1;
+    p->first_wire = wire;
+    if (UNLIKELY(x->kind == CLUSIM_KIND_AGG_UP)) p->vertex = x->vertex;
     p->first_vc = x->vc;
     p->vc = (uint8_t)c->vc;
     p->copy = 0;
@@ -61,8 +63,8 @@ static inline int64_t avail_of(const xfer *x, uint32_t i) {
     return x->start_ps + (int64_t)(uint64_t)(work >> 16);
 }
 
-static uint32_t wire_bytes_of(const clusim_sim *s, uint32_t wire, const xfer *x, uint32_t i) {
-    const clusim_format *f = s->wires[wire].rate->format;
+static uint32_t wire_bytes_of(const clusim_sim *s, wire_id wire, const xfer *x, uint32_t i) {
+    const clusim_format *f = wire_at(s, wire)->rate->format;
     uint32_t payload = payload_of(x, i);
     uint32_t exact = model_exact(f, x->kind, payload, x->limit);
     return model_wire_bytes(f, x->kind, payload, exact, x->limit);
@@ -74,10 +76,10 @@ static bool window_open(const xfer *x, const flow_cursor *c) {
 }
 
 /* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
-static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
-    wire_state *w = &s->wires[wire];
+static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
+    wire_state *w = wire_at(s, wire);
     flow_cursor *c = &w->flows[slot];
-    const xfer *x = &s->xfers[c->xfer];
+    const xfer *x = xfer_at(s, c->xfer);
     uint32_t i = packet_number(x, c);
     uint32_t bit = w->num_voqs + slot;
     uint64_t mask = UINT64_C(1) << (bit & 63);
@@ -86,7 +88,8 @@ static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
     if (LIKELY(left && open)) {
         c->wire_bytes = LIKELY(i + 1 < x->count) ? c->full_bytes : wire_bytes_of(s, wire, x, i);
         c->avail = avail_of(x, i);
-        if (UNLIKELY(x->flow != NONE)) c->avail = base_max(c->avail, s->controls[x->flow].next_at);
+        if (UNLIKELY(!flow_none(x->flow)))
+            c->avail = base_max(c->avail, flow_at(s, x->flow)->next_at);
         if (LIKELY(c->avail <= s->now_ps)) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
@@ -102,28 +105,28 @@ static void update_candidate(clusim_sim *s, uint32_t wire, uint32_t slot) {
     w->ready[bit >> 6] &= ~mask;
 }
 
-static void update_adaptive(clusim_sim *s, const xfer *x, uint32_t except) {
+static void update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
     for (uint32_t k = 0; k < x->group_size; k++) {
-        uint32_t wire = x->group[k];
+        wire_id wire = ID(wire, x->group[k]);
         update_candidate(s, wire, x->slot);
-        if (wire != except) sim_arbitrate(s, wire);
+        if (!wire_is(wire, except)) sim_arbitrate(s, wire);
     }
 }
 
 /* Remember the wire of the packet that ends last; the lowest of several. */
-static inline void note_end(xfer *x, uint32_t wire, int64_t end) {
-    if (end < x->max_end || (end == x->max_end && wire >= x->last_wire)) return;
+static inline void note_end(xfer *x, wire_id wire, int64_t end) {
+    if (end < x->max_end || (end == x->max_end && wire.i >= x->last_wire.i)) return;
     x->max_end = end;
     if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
 }
 
-void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
-    flow_cursor *c = &s->wires[wire].flows[slot];
-    uint32_t xfer_index = c->xfer;
-    xfer *x = &s->xfers[xfer_index];
+void inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
+    flow_cursor *c = &wire_at(s, wire)->flows[slot];
+    xfer_id xfer_index = c->xfer;
+    xfer *x = xfer_at(s, xfer_index);
     uint32_t i = packet_number(x, c);
     if ((KINDS_INJECTED >> x->kind) & 1) memory_inject(s, x->endpoint, payload_of(x, i));
-    if (UNLIKELY(x->flow != NONE)) congestion_granted(s, x->flow, payload_of(x, i));
+    if (UNLIKELY(!flow_none(x->flow))) congestion_granted(s, x->flow, payload_of(x, i));
     note_end(x, wire, end);
     x->ungranted--;
     if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
@@ -139,7 +142,7 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
     }
     if (x->ungranted == 0) {
         if (x->owner_kind == OWNER_SOURCE) {
-            source_injected(s, x->owner, x->max_end);
+            source_injected(s, x->source, x->max_end);
         } else if (x->type == XFER_WRITE || x->type == XFER_MCAST) {
             program_injected(s, x);
         }
@@ -147,16 +150,16 @@ void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end) {
 }
 
 void inject_response(clusim_sim *s, const packet *p) {
-    xfer *x = &s->xfers[p->xfer];
+    xfer *x = xfer_at(s, p->xfer);
     if (x->window == 0) return;
     if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
         x->outstanding--;
-        if (x->adaptive_next < x->count) update_adaptive(s, x, NONE);
+        if (x->adaptive_next < x->count) update_adaptive(s, x, NO(wire));
         return;
     }
-    uint32_t wire = p->first_wire;
-    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = aggregate_first_wire(s, p->first_wire);
-    flow_cursor *c = &s->wires[wire].flows[x->slot];
+    wire_id wire = p->first_wire;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = aggregate_first_wire(s, p->vertex);
+    flow_cursor *c = &wire_at(s, wire)->flows[x->slot];
     c->outstanding--;
     if (c->window_closed) {
         update_candidate(s, wire, x->slot);
@@ -165,10 +168,10 @@ void inject_response(clusim_sim *s, const packet *p) {
 }
 
 /* The wires of the first hop: the group without wires that are down, unless all are. */
-static void choose_wires(clusim_sim *s, xfer *x, uint32_t first_group) {
+static void choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     const clusim_model *m = s->model;
-    if (x->path != NONE) {
-        x->group = m->image.path_wires + m->image.path_off[x->path];
+    if (!path_none(x->path)) {
+        x->group = m->image.path_wires + m->image.path_off[x->path.i];
         x->group_size = 1;
         return;
     }
@@ -176,7 +179,7 @@ static void choose_wires(clusim_sim *s, xfer *x, uint32_t first_group) {
     x->group_size = model_group_size(m, first_group);
     if (LIKELY(!s->any_down)) return;
     uint32_t up = 0;
-    for (uint32_t k = 0; k < x->group_size; k++) up += !s->wires[x->group[k]].down;
+    for (uint32_t k = 0; k < x->group_size; k++) up += !wire_at(s, ID(wire, x->group[k]))->down;
     if (up == 0 || up == x->group_size) return;
     x->own_group = malloc(up * sizeof *x->own_group);
     if (x->own_group == NULL) {
@@ -185,16 +188,16 @@ static void choose_wires(clusim_sim *s, xfer *x, uint32_t first_group) {
     }
     uint32_t n = 0;
     for (uint32_t k = 0; k < x->group_size; k++) {
-        if (!s->wires[x->group[k]].down) x->own_group[n++] = x->group[k];
+        if (!wire_at(s, ID(wire, x->group[k]))->down) x->own_group[n++] = x->group[k];
     }
     x->group = x->own_group;
     x->group_size = n;
 }
 
-static void start_cursor(clusim_sim *s, uint32_t xfer_index, uint32_t wire, uint32_t first_packet) {
-    const xfer *x = &s->xfers[xfer_index];
-    flow_cursor *c = &s->wires[wire].flows[x->slot];
-    const clusim_format *f = s->wires[wire].rate->format;
+static void start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint32_t first_packet) {
+    const xfer *x = xfer_at(s, xfer_index);
+    flow_cursor *c = &wire_at(s, wire)->flows[x->slot];
+    const clusim_format *f = wire_at(s, wire)->rate->format;
     uint32_t exact = model_exact(f, x->kind, x->full, x->limit);
     c->full_bytes = model_wire_bytes(f, x->kind, x->full, exact, x->limit);
     c->vc = (uint16_t)inject_first_vc(s, wire, x->vc);
@@ -205,12 +208,12 @@ static void start_cursor(clusim_sim *s, uint32_t xfer_index, uint32_t wire, uint
     sim_arbitrate(s, wire);
 }
 
-void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint32_t key_base,
+void inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
                   uint32_t window_bytes) {
-    xfer *x = &s->xfers[xfer_index];
+    xfer *x = xfer_at(s, xfer_index);
     x->start_ps = s->now_ps;
     x->max_end = 0;
-    x->last_wire = NONE;
+    x->last_wire = NO(wire);
     x->stripe = key_base;
     x->ungranted = x->count;
     choose_wires(s, x, first_group);
@@ -220,13 +223,13 @@ void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }
     if (x->policy == CLUSIM_POLICY_PINNED) {
-        start_cursor(s, xfer_index, x->group[key_base % n], 0);
+        start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
         return;
     }
     for (uint32_t k = 0; k < n; k++) {
         /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod
          * n. */
         uint32_t first = x->policy == CLUSIM_POLICY_ADAPTIVE ? 0 : (k + n - key_base % n) % n;
-        start_cursor(s, xfer_index, x->group[k], first);
+        start_cursor(s, xfer_index, ID(wire, x->group[k]), first);
     }
 }

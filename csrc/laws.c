@@ -17,17 +17,17 @@ static uint32_t least_service(const clusim_format *f) {
 /* ---- what is known before the run ------------------------------------------------------------ */
 
 /* The rate of a wire, in payload per 2^30 ps. */
-static uint64_t payload_rate30(const clusim_sim *s, uint32_t wire) {
+static uint64_t payload_rate30(const clusim_sim *s, wire_id wire) {
     const clusim_image *im = &s->model->image;
-    const clusim_wire *w = &im->wires[wire];
+    const clusim_wire *w = &im->wires[wire.i];
     base_u128 rate = rate30(w->rate_num, w->rate_den);
     rate = rate * 1024 / least_service(&im->formats[w->format]) + 1;
     return rate < UINT64_MAX / 2 ? (uint64_t)rate : UINT64_MAX / 2;
 }
 
-static void add_wire(clusim_sim *s, uint32_t wire) {
+static void add_wire(clusim_sim *s, wire_id wire) {
     const clusim_image *im = &s->model->image;
-    const clusim_wire *w = &im->wires[wire];
+    const clusim_wire *w = &im->wires[wire.i];
     uint32_t ends[] = {im->nodes[w->src].endpoint, im->nodes[w->dst].endpoint};
     uint64_t rate = payload_rate30(s, wire);
     for (uint32_t in = 0; in < 2; in++) {
@@ -56,7 +56,7 @@ bool laws_init(clusim_sim *s) {
     for (uint64_t f = 0; f < im->num_faults; f++)
         s->law_changes |= im->faults[f].kind == CLUSIM_FAULT_KIND_RATE && im->faults[f].num != 0;
     s->law_slack_ps = longest_way(im);
-    for (uint32_t w = 0; w < im->num_wires; w++) add_wire(s, w);
+    for (uint32_t w = 0; w < im->num_wires; w++) add_wire(s, ID(wire, w));
     return true;
 }
 
@@ -69,14 +69,14 @@ void laws_free(clusim_sim *s) {
 /* ---- during the run -------------------------------------------------------------------------- */
 
 /* Only the first break is told, at the end of the run. */
-static void note_break(clusim_sim *s, const char *what, uint32_t endpoint, base_u128 found,
+static void note_break(clusim_sim *s, const char *what, endpoint_id endpoint, base_u128 found,
                        base_u128 expected) {
     if (s->broken.what) return;
     s->broken = (law_break){what, endpoint, (uint64_t)found, (uint64_t)expected};
 }
 
-static law_end *end_of(clusim_sim *s, uint32_t endpoint, bool in) {
-    return &s->law_ends[2 * (uint64_t)endpoint + in];
+static law_end *end_of(clusim_sim *s, endpoint_id endpoint, bool in) {
+    return &s->law_ends[2 * (uint64_t)endpoint.i + in];
 }
 
 /* Whether the data of a transfer come to the endpoint that asked for it, over its wires. */
@@ -86,8 +86,9 @@ static bool fetches(const xfer *x) {
 
 static void add_members(clusim_sim *s, const xfer *x) {
     const clusim_image *im = &s->model->image;
-    for (uint32_t k = im->mgroup_off[x->mgroup]; k < im->mgroup_off[x->mgroup + 1]; k++) {
-        uint32_t member = im->mgroup_members[k];
+    model_span span = model_members(im, x->mgroup);
+    for (uint32_t k = span.lo; k < span.hi; k++) {
+        endpoint_id member = ID(endpoint, im->mgroup_members[k]);
         if (fetches(x)) end_of(s, member, false)->payload += x->bytes;
         if (x->type != XFER_REDUCE) end_of(s, member, true)->payload += x->bytes;
     }
@@ -100,7 +101,7 @@ static void add_payload(clusim_sim *s, const xfer *x) {
     if (gets) end_of(s, x->endpoint, true)->payload += x->bytes;
     if (puts) end_of(s, x->endpoint, false)->payload += x->bytes;
     if (x->type == XFER_WRITE || x->type == XFER_READ) {
-        end_of(s, x->dst, x->type == XFER_WRITE)->payload += x->bytes;
+        end_of(s, model_endpoint(x->dst), x->type == XFER_WRITE)->payload += x->bytes;
     } else if (x->type != XFER_AGGREGATE) {
         add_members(s, x);
     }
@@ -109,7 +110,8 @@ static void add_payload(clusim_sim *s, const xfer *x) {
 static uint64_t copies_of(const clusim_sim *s, const xfer *x) {
     const clusim_image *im = &s->model->image;
     if (x->type != XFER_MCAST && x->type != XFER_REDUCE_MCAST) return 1;
-    return im->mgroup_off[x->mgroup + 1] - im->mgroup_off[x->mgroup];
+    model_span span = model_members(im, x->mgroup);
+    return span.hi - span.lo;
 }
 
 void laws_transfer(clusim_sim *s, const xfer *x) {
@@ -128,15 +130,15 @@ void laws_transfer(clusim_sim *s, const xfer *x) {
     add_payload(s, x);
 }
 
-static uint64_t due_ps(const clusim_sim *s, uint32_t wire) {
-    const wire_state *w = &s->wires[wire];
-    base_u128 work = (base_u128)(w->bytes - s->law_wires[wire].bytes) * w->rate->den;
+static uint64_t due_ps(const clusim_sim *s, wire_id wire) {
+    const wire_state *w = wire_at(s, wire);
+    base_u128 work = (base_u128)(w->bytes - s->law_wires[wire.i].bytes) * w->rate->den;
     return (uint64_t)(work * least_service(w->rate->format) / 1024 / w->rate->num);
 }
 
-void laws_rate_changes(clusim_sim *s, uint32_t wire) {
-    s->law_wires[wire].due_ps += due_ps(s, wire);
-    s->law_wires[wire].bytes = s->wires[wire].bytes;
+void laws_rate_changes(clusim_sim *s, wire_id wire) {
+    s->law_wires[wire.i].due_ps += due_ps(s, wire);
+    s->law_wires[wire.i].bytes = wire_at(s, wire)->bytes;
 }
 
 /* ---- at the end ------------------------------------------------------------------------------ */
@@ -158,7 +160,7 @@ static int check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         const wire_state *w = &s->wires[i];
         const clusim_wire_counters *c = &s->final[i];
-        uint64_t due = s->law_wires[i].due_ps + due_ps(s, i);
+        uint64_t due = s->law_wires[i].due_ps + due_ps(s, ID(wire, i));
         LAW(w->busy_ps >= 0 && due <= (uint64_t)w->busy_ps, i, "busy time for the bytes of wire",
             w->busy_ps, due);
         LAW(w->busy_ps <= w->free_at, i, "busy time of wire", w->busy_ps, w->free_at);
@@ -299,7 +301,7 @@ static int check_slots(const clusim_sim *s, clusim_error *e) {
 int laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     memset(e, 0, sizeof *e);
     if (s->broken.what)
-        return broken(e, s->broken.endpoint, s->broken.what, s->broken.found, s->broken.expected);
+        return broken(e, s->broken.endpoint.i, s->broken.what, s->broken.found, s->broken.expected);
     int status = check_wires(s, end_ps, e);
     if (status == CLUSIM_OK) status = check_servers(s, e);
     if (status == CLUSIM_OK) status = check_tasks(s, e);

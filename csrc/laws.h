@@ -16,7 +16,7 @@ void laws_free(clusim_sim *s);
 void laws_transfer(clusim_sim *s, const xfer *x);
 
 /* The rate of a wire is about to change. */
-void laws_rate_changes(clusim_sim *s, uint32_t wire);
+void laws_rate_changes(clusim_sim *s, wire_id wire);
 
 /* After the run of which `end_ps` is the time, drained. */
 int laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *error);

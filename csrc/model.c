@@ -121,14 +121,14 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     wire_info *info = &m->wires[w];
     info->latency_ps = x->latency_ps;
     info->credit_ps = x->reverse == NONE ? x->latency_ps : im->wires[x->reverse].latency_ps;
-    info->src = x->src;
-    info->dst = x->dst;
-    info->reverse = x->reverse;
+    info->src = ID(node, x->src);
+    info->dst = ID(node, x->dst);
+    info->reverse = ID(wire, x->reverse);
     info->ordinal = x->ordinal;
     info->dim = x->dim;
     info->dateline = x->dateline;
-    info->dst_endpoint = dst->endpoint;
-    info->dst_unit = dst->unit;
+    info->dst_endpoint = ID(endpoint, dst->endpoint);
+    info->dst_unit = ID(unit, dst->unit);
     info->dst_latency_ps = dst->latency_ps;
     info->traits = traits_of(m, w);
     if (info->traits & (PAUSES | MARKS)) m->has_congestion = true;
@@ -150,14 +150,14 @@ static bool derive_groups(clusim_model *m) {
     m->group_fastest = malloc((m->num_groups + 1) * sizeof *m->group_fastest);
     if (m->group_fastest == NULL) return false;
     for (uint32_t g = 0; g < m->num_groups; g++) {
-        const uint32_t *wires = model_group(m, g);
+        const uint32_t *wires = model_group(m, ID(group, g));
         uint32_t best = wires[0];
-        for (uint32_t i = 1; i < model_group_size(m, g); i++) {
+        for (uint32_t i = 1; i < model_group_size(m, ID(group, g)); i++) {
             const rate_class *a = &m->rates[m->wires[wires[i]].rate];
             const rate_class *b = &m->rates[m->wires[best].rate];
             if (faster(a, b) || (!faster(b, a) && wires[i] < best)) best = wires[i];
         }
-        m->group_fastest[g] = best;
+        m->group_fastest[g] = ID(wire, best);
     }
     return true;
 }

@@ -3,7 +3,7 @@
 #define CLUSIM_MODEL_H
 
 #include "base.h"
-#include "clusim.h"
+#include "ids.h"
 
 /* What wires of one rate and one packet format share; small, so it stays in cache. */
 typedef struct rate_class {
@@ -19,10 +19,13 @@ typedef struct rate_class {
 typedef struct wire_info {
     int64_t latency_ps;
     int64_t credit_ps;
-    uint32_t src, dst, reverse, ordinal;
-    uint32_t rate;                   /* rate class in the image */
-    uint32_t in_local;               /* index among the incoming wires of dst */
-    uint32_t dst_endpoint, dst_unit; /* of node dst, or NONE */
+    node_id src, dst;
+    wire_id reverse;
+    uint32_t ordinal;
+    uint32_t rate;            /* rate class in the image */
+    uint32_t in_local;        /* index among the incoming wires of dst */
+    endpoint_id dst_endpoint; /* of node dst, or none */
+    unit_id dst_unit;         /* likewise */
     int64_t dst_latency_ps;
     uint32_t voq_base;  /* first VOQ of this wire (as an output) */
     uint32_t num_voqs;  /* (n_in + 1) * nvc */
@@ -55,7 +58,7 @@ struct clusim_model {
     rate_class *rates;
     uint32_t num_rates;
     uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
-    uint32_t *group_fastest;       /* per route group: fastest wire at image rates */
+    wire_id *group_fastest;        /* per route group: fastest wire at image rates */
     uint32_t *in_count;            /* per node */
     uint32_t *out_off, *out_wires; /* per node: outgoing wires */
     uint64_t num_voqs, num_flows, num_words;
@@ -152,13 +155,27 @@ static inline uint32_t model_part_size(const uint32_t *off, uint32_t part) {
     return off[part + 1] - off[part];
 }
 
-static inline uint32_t model_group_size(const clusim_model *m, uint32_t group) {
-    return model_part_size(m->image.group_off, group);
+static inline uint32_t model_group_size(const clusim_model *m, group_id group) {
+    return model_part_size(m->image.group_off, group.i);
 }
 
-static inline const uint32_t *model_group(const clusim_model *m, uint32_t group) {
-    return m->image.group_wires + m->image.group_off[group];
+/* The wires of a group, as rows of the image. */
+static inline const uint32_t *model_group(const clusim_model *m, group_id group) {
+    return m->image.group_wires + m->image.group_off[group.i];
 }
+
+/* Rows of `mgroup_members` that a multicast group has. */
+typedef struct model_span {
+    uint32_t lo, hi;
+} model_span;
+
+static inline model_span model_members(const clusim_image *im, mgroup_id group) {
+    return (model_span){im->mgroup_off[group.i], im->mgroup_off[group.i + 1]};
+}
+
+/* The targets come endpoints first. */
+static inline target_id model_target(endpoint_id endpoint) { return ID(target, endpoint.i); }
+static inline endpoint_id model_endpoint(target_id target) { return ID(endpoint, target.i); }
 
 /* The route group from a node towards a target, or NONE. */
 static inline uint32_t model_route_in(const clusim_image *im, uint32_t node, uint32_t target) {
@@ -168,8 +185,8 @@ static inline uint32_t model_route_in(const clusim_image *im, uint32_t node, uin
     return im->routes[n->wide_lo + (uint64_t)t->wide * n->wide_stride];
 }
 
-static inline uint32_t model_route(const clusim_model *m, uint32_t node, uint32_t target) {
-    return model_route_in(&m->image, node, target);
+static inline group_id model_route(const clusim_model *m, node_id node, target_id target) {
+    return ID(group, model_route_in(&m->image, node.i, target.i));
 }
 
 #endif

@@ -9,81 +9,83 @@
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-static uint32_t least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n,
-                             bool skip_down) {
-    uint32_t best = NONE;
+static wire_id least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n,
+                            bool skip_down) {
+    wire_id best = NO(wire);
+    uint64_t least = UINT64_MAX;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t w = wires[k];
-        if (skip_down && s->wires[w].down) continue;
-        uint64_t queued = s->wires[w].queued_bytes;
-        if (best == NONE || queued < s->wires[best].queued_bytes ||
-            (queued == s->wires[best].queued_bytes && w < best)) {
-            best = w;
+        const wire_state *w = wire_at(s, ID(wire, wires[k]));
+        if (skip_down && w->down) continue;
+        uint64_t queued = w->queued_bytes;
+        if (queued < least || (queued == least && wires[k] < best.i)) {
+            best = ID(wire, wires[k]);
+            least = queued;
         }
     }
     return best;
 }
 
 /* The `number`-th wire of a group that is not down. */
-static uint32_t nth_up(const clusim_sim *s, const uint32_t *wires, uint32_t number) {
+static wire_id nth_up(const clusim_sim *s, const uint32_t *wires, uint32_t number) {
     for (uint32_t k = 0;; k++) {
-        if (!s->wires[wires[k]].down && number-- == 0) return wires[k];
+        wire_id wire = ID(wire, wires[k]);
+        if (!wire_at(s, wire)->down && number-- == 0) return wire;
     }
 }
 
-uint32_t node_route(clusim_sim *s, packet *p, uint32_t from, uint32_t endpoint) {
+wire_id node_route(clusim_sim *s, packet *p, wire_id from, target_id target) {
     const clusim_model *m = s->model;
-    if (p->path_pos != NONE) return m->image.path_wires[p->path_pos++];
-    uint32_t group = model_route(m, s->info[from].dst, endpoint);
+    if (p->path_pos != NONE) return ID(wire, m->image.path_wires[p->path_pos++]);
+    group_id group = model_route(m, info_at(s, from)->dst, target);
     const uint32_t *wires = model_group(m, group);
     uint32_t n = model_group_size(m, group);
-    if (n == 1) return wires[0];
+    if (n == 1) return ID(wire, wires[0]);
     bool skip_down = false;
     uint32_t all = n;
     if (UNLIKELY(s->any_down)) {
         uint32_t up = 0;
-        for (uint32_t k = 0; k < n; k++) up += !s->wires[wires[k]].down;
+        for (uint32_t k = 0; k < n; k++) up += !wire_at(s, ID(wire, wires[k]))->down;
         skip_down = up > 0 && up < all;
         if (skip_down) n = up;
     }
     if (p->adaptive) return least_queued(s, wires, all, skip_down);
     if (n == 1) return nth_up(s, wires, 0);
-    uint32_t number = (uint32_t)(((uint64_t)p->key + s->info[from].ordinal) % n);
+    uint32_t number = (uint32_t)(((uint64_t)p->key + info_at(s, from)->ordinal) % n);
     p->key /= n;
-    return UNLIKELY(skip_down) ? nth_up(s, wires, number) : wires[number];
+    return UNLIKELY(skip_down) ? nth_up(s, wires, number) : ID(wire, wires[number]);
 }
 
-void node_next_target(const clusim_sim *s, packet *p, uint32_t node) {
-    const xfer *x = &s->xfers[p->xfer];
+void node_next_target(const clusim_sim *s, packet *p, node_id node) {
+    const xfer *x = xfer_at(s, p->xfer);
     const clusim_target *targets = s->model->image.targets;
-    while (p->leg != LEG_LAST && targets[p->dst].node == node) {
-        bool second = p->leg == LEG_FIRST && x->via_last != NONE;
+    while (p->leg != LEG_LAST && targets[p->dst.i].node == node.i) {
+        bool second = p->leg == LEG_FIRST && !target_none(x->via_last);
         p->leg = second ? LEG_SECOND : LEG_LAST;
         p->dst = second ? x->via_last : x->dst;
     }
 }
 
-static void set_wire_bytes(const clusim_sim *s, packet *p, uint32_t out) {
-    const clusim_format *f = s->wires[out].rate->format;
-    uint32_t limit = s->xfers[p->xfer].limit;
+static void set_wire_bytes(const clusim_sim *s, packet *p, wire_id out) {
+    const clusim_format *f = wire_at(s, out)->rate->format;
+    uint32_t limit = xfer_at(s, p->xfer)->limit;
     p->out = out;
     p->exact = model_exact(f, p->kind, p->payload, limit);
     p->wire_bytes = model_wire_bytes(f, p->kind, p->payload, p->exact, limit);
 }
 
-void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out) {
-    if (s->wires[out].rate->format == s->wires[from].rate->format) {
+void node_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
+    if (wire_at(s, out)->rate->format == wire_at(s, from)->rate->format) {
         p->out = out;
     } else {
         set_wire_bytes(s, p, out);
     }
     if (LIKELY(!s->model->has_dims)) return;
-    const wire_info *a = &s->info[from], *b = &s->info[out];
+    const wire_info *a = info_at(s, from), *b = info_at(s, out);
     if (a->dim != b->dim) p->vc = p->first_vc;
     if (b->dateline) p->vc = (uint8_t)inject_first_vc(s, out, p->first_vc);
 }
 
-void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc) {
+void node_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc) {
     set_wire_bytes(s, p, out);
     p->first_vc = (uint8_t)vc;
     p->vc = (uint8_t)inject_first_vc(s, out, vc);
@@ -91,12 +93,12 @@ void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc) {
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
-static void forward(clusim_sim *s, uint32_t index, uint32_t from) {
-    packet *p = &s->packets[index];
+static void forward(clusim_sim *s, packet_id index, wire_id from) {
+    packet *p = packet_at(s, index);
     node_hold(p, from);
-    uint32_t candidate = s->wires[from].in_queue + p->vc;
-    if (UNLIKELY(p->leg != LEG_LAST)) node_next_target(s, p, s->wires[from].far_node);
-    bool fetched = p->kind == CLUSIM_KIND_FETCH && (s->wires[from].traits & BRIDGE);
+    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
+    if (UNLIKELY(p->leg != LEG_LAST)) node_next_target(s, p, wire_at(s, from)->far_node);
+    bool fetched = p->kind == CLUSIM_KIND_FETCH && (wire_at(s, from)->traits & BRIDGE);
     if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
     node_prepare(s, p, from, node_route(s, p, from, p->dst));
     if (UNLIKELY(fetched)) set_wire_bytes(s, p, p->out);
@@ -104,25 +106,26 @@ static void forward(clusim_sim *s, uint32_t index, uint32_t from) {
 }
 
 /* A multicast write at its switch: one copy per member, all sharing the input buffer. */
-static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
+static void fan_out(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_image *im = &s->model->image;
-    uint32_t group = s->xfers[s->packets[index].xfer].mgroup;
-    uint32_t lo = im->mgroup_off[group], hi = im->mgroup_off[group + 1];
-    uint32_t candidate = s->wires[from].in_queue + s->packets[index].vc;
-    uint32_t shared = sim_pool_buffer(s);
-    if (UNLIKELY(shared == NONE)) return;
-    packet original = s->packets[index];
+    model_span span = model_members(im, xfer_at(s, packet_at(s, index)->xfer)->mgroup);
+    uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
+    buffer_id shared = sim_pool_buffer(s);
+    if (UNLIKELY(buffer_none(shared))) return;
+    packet original = *packet_at(s, index);
     node_hold(&original, from);
-    s->buffers[shared] = (shared_buffer){
-        .copies = hi - lo, .wire = from, .bytes = original.held_bytes, .vc = original.held_vc};
+    *buffer_at(s, shared) = (shared_buffer){.copies = span.hi - span.lo,
+                                            .wire = from,
+                                            .bytes = original.held_bytes,
+                                            .vc = original.held_vc};
     original.copy = 1;
-    original.ref = shared;
-    for (uint32_t k = lo; k < hi; k++) {
-        uint32_t copy = k == lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(copy == NONE)) return;
-        packet *p = &s->packets[copy];
+    original.shared = shared;
+    for (uint32_t k = span.lo; k < span.hi; k++) {
+        packet_id copy = k == span.lo ? index : sim_pool_packet(s);
+        if (UNLIKELY(packet_none(copy))) return;
+        packet *p = packet_at(s, copy);
         *p = original;
-        p->dst = im->mgroup_members[k];
+        p->dst = ID(target, im->mgroup_members[k]);
         node_prepare(s, p, from, node_route(s, p, from, p->dst));
         node_enqueue(s, copy, candidate);
     }
@@ -131,42 +134,42 @@ static void fan_out(clusim_sim *s, uint32_t index, uint32_t from) {
 /* ---- delivery -------------------------------------------------------------------------------- */
 
 /* Remember the wire of the packet with the greatest time; the lowest of several. */
-static void note_last(xfer *x, uint32_t wire, int64_t time, int64_t greatest) {
-    if (time > greatest || (time == greatest && wire < x->last_wire)) x->last_wire = wire;
+static void note_last(xfer *x, wire_id wire, int64_t time, int64_t greatest) {
+    if (time > greatest || (time == greatest && wire.i < x->last_wire.i)) x->last_wire = wire;
 }
 
-static void count_delivery(clusim_sim *s, const packet *p, int64_t visible, uint32_t from) {
-    xfer *x = &s->xfers[p->xfer];
+static void count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
+    xfer *x = xfer_at(s, p->xfer);
     x->delivered += p->payload;
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer);
+    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i);
 }
 
-static void accept_credit(clusim_sim *s, const packet *p, uint32_t from, int64_t at) {
-    wire_return_credit(s, &s->wires[from], p->vc, p->wire_bytes, at);
+static void accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
+    wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
 }
 
-static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
-    packet *p = &s->packets[index];
-    uint32_t endpoint = s->wires[from].far_endpoint;
-    const clusim_endpoint *e = &s->model->image.endpoints[endpoint];
+static void deliver(clusim_sim *s, packet_id index, wire_id from) {
+    packet *p = packet_at(s, index);
+    endpoint_id endpoint = wire_at(s, from)->far_endpoint;
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
     bool request = p->kind == CLUSIM_KIND_READ_REQ || p->kind == CLUSIM_KIND_RED_FETCH;
     uint64_t factor = request ? e->read_256 : e->deliver_256;
     int64_t at = memory_access(s, endpoint, p->payload * factor);
     accept_credit(s, p, from, at);
     if (request) {
         p->in_wire = from;
-        sim_event(s, at + e->read_latency_ps, EV_RESPOND, from, index);
+        sim_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
         return;
     }
     if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
         p->kind == CLUSIM_KIND_AGG_DOWN)
         inject_response(s, p);
     if (UNLIKELY(p->marked)) congestion_notify(s, p);
-    if (p->kind == CLUSIM_KIND_RED_RESULT && s->xfers[p->xfer].type == XFER_REDUCE_MCAST) {
+    if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        sim_event(s, at + e->response_latency_ps, EV_RESPOND, from, index);
+        sim_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
         return;
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
@@ -176,30 +179,30 @@ static void deliver(clusim_sim *s, uint32_t index, uint32_t from) {
 }
 
 /* An endpoint's answer is ready: it leaves over the wire back, or the first one of its path. */
-void node_respond(clusim_sim *s, uint32_t index) {
-    packet *p = &s->packets[index];
-    const xfer *x = &s->xfers[p->xfer];
-    uint32_t from = p->in_wire;
-    uint32_t candidate = s->wires[from].in_queue + p->vc;
-    uint32_t out = s->wires[from].reverse;
+void node_respond(clusim_sim *s, packet_id index) {
+    packet *p = packet_at(s, index);
+    const xfer *x = xfer_at(s, p->xfer);
+    wire_id from = p->in_wire;
+    uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
+    wire_id out = wire_at(s, from)->reverse;
     uint32_t vc = x->vc_response;
-    p->held_wire = NONE;
+    p->held_wire = NO(wire);
     p->path_pos = NONE;
     p->marked = 0;
     if (p->kind == CLUSIM_KIND_READ_REQ) {
         p->kind = CLUSIM_KIND_READ_RESP;
-        p->dst = x->back;
-        if (x->path_back != NONE) {
-            uint32_t at = s->model->image.path_off[x->path_back];
-            out = s->model->image.path_wires[at];
+        p->dst = model_target(x->endpoint);
+        if (!path_none(x->path_back)) {
+            uint32_t at = s->model->image.path_off[x->path_back.i];
+            out = ID(wire, s->model->image.path_wires[at]);
             p->path_pos = at + 1;
         }
     } else if (p->kind == CLUSIM_KIND_RED_FETCH) {
         p->kind = CLUSIM_KIND_RED_DATA;
-        p->dst = NONE;
+        p->dst = NO(target);
     } else {
         p->kind = CLUSIM_KIND_MCAST;
-        p->dst = NONE;
+        p->dst = NO(target);
         p->copy = 0;
         vc = x->vc;
     }
@@ -208,23 +211,23 @@ void node_respond(clusim_sim *s, uint32_t index) {
 }
 
 /* Link a packet into a list by the id of the wire it came over, behind its equals. */
-static void insert_by_wire(clusim_sim *s, uint32_t *list, uint32_t index) {
-    uint32_t *link = list;
-    while (*link != NONE && s->packets[*link].out <= s->packets[index].out) {
-        link = &s->packets[*link].next;
+static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
+    packet_id *link = list;
+    while (!packet_none(*link) && packet_at(s, *link)->out.i <= packet_at(s, index)->out.i) {
+        link = &packet_at(s, *link)->next;
     }
-    s->packets[index].next = *link;
+    packet_at(s, index)->next = *link;
     *link = index;
 }
 
 /* A packet ends at this node: handle it when all of the timestamp have arrived, by wire id. */
-static void defer(clusim_sim *s, uint32_t index, uint32_t node, uint32_t *list) {
-    if (*list == NONE) sim_pool_list(s, &s->deferred, node);
+static void defer(clusim_sim *s, packet_id index, node_id node, packet_id *list) {
+    if (packet_none(*list) && !node_push(&s->deferred, node)) s->failed = true;
     insert_by_wire(s, list, index);
 }
 
-static void consume(clusim_sim *s, uint32_t index, uint32_t from) {
-    uint32_t kind = s->packets[index].kind;
+static void consume(clusim_sim *s, packet_id index, wire_id from) {
+    uint32_t kind = packet_at(s, index)->kind;
     if (kind == CLUSIM_KIND_RED_REQ) {
         unit_request(s, index, from);
     } else if (kind == CLUSIM_KIND_RED_DATA) {
@@ -239,14 +242,15 @@ static void consume(clusim_sim *s, uint32_t index, uint32_t from) {
 void node_settle(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     for (uint32_t i = 0; i < s->deferred.len; i++) {
-        const clusim_node *node = &im->nodes[s->deferred.ids[i]];
-        uint32_t *list = node->endpoint == NONE ? &s->units[node->unit].deferred
-                                                : &s->endpoints[node->endpoint].deferred;
-        uint32_t index = *list;
-        *list = NONE;
-        while (index != NONE) {
-            uint32_t next = s->packets[index].next;
-            consume(s, index, s->packets[index].out);
+        const clusim_node *node = &im->nodes[s->deferred.ids[i].i];
+        packet_id *list = node->endpoint == NONE
+                              ? &unit_at(s, ID(unit, node->unit))->deferred
+                              : &endpoint_at(s, ID(endpoint, node->endpoint))->deferred;
+        packet_id index = *list;
+        *list = NO(packet);
+        while (!packet_none(index)) {
+            packet_id next = packet_at(s, index)->next;
+            consume(s, index, packet_at(s, index)->out);
             index = next;
         }
     }
@@ -259,29 +263,29 @@ static bool ends_at_unit(const packet *p, bool ends) {
 }
 
 /* The packet ends here: at an endpoint, or in a reduction unit. */
-static void take_in(clusim_sim *s, uint32_t index, uint32_t from, uint32_t *list) {
+static void take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
     if (UNLIKELY(s->model->is_ordered)) {
         consume(s, index, from); /* events come in the contract's order */
     } else {
-        defer(s, index, s->wires[from].far_node, list);
+        defer(s, index, wire_at(s, from)->far_node, list);
     }
 }
 
-void node_arrive(clusim_sim *s, uint32_t index) {
-    packet *p = &s->packets[index];
-    uint32_t from = p->out;
-    const wire_state *w = &s->wires[from];
-    if (w->reverse != NONE) {
-        wire_state *back = &s->wires[w->reverse];
+void node_arrive(clusim_sim *s, packet_id index) {
+    packet *p = packet_at(s, index);
+    wire_id from = p->out;
+    const wire_state *w = wire_at(s, from);
+    if (!wire_none(w->reverse)) {
+        wire_state *back = wire_at(s, w->reverse);
         uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
         if (control | back->owed_256) wire_owe(s, back, control);
     }
     if (UNLIKELY(w->traits & PAUSES)) congestion_held(s, from, p);
     bool ends = p->kind >= CLUSIM_KIND_AGG_UP && aggregate_at_end(s, p);
-    if (w->far_endpoint != NONE && w->far_endpoint == p->dst) {
-        take_in(s, index, from, &s->endpoints[w->far_endpoint].deferred);
+    if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst)) {
+        take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred);
     } else if (ends_at_unit(p, ends)) {
-        take_in(s, index, from, &s->units[s->info[from].dst_unit].deferred);
+        take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred);
     } else if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
         fan_out(s, index, from);
     } else if (UNLIKELY(ends)) {

@@ -11,22 +11,25 @@
 enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
 
 typedef struct view { /* what one step of an instance looks at */
-    uint32_t id;
+    inst_id id;
     inst_state *state;
     const clusim_instance *image;
     const clusim_prim *prim;
     uint32_t flags;
-    uint32_t recv, send; /* connections, or NONE */
+    conn_id recv, send; /* connections, or NONE */
 } view;
 
-static uint32_t conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t local) {
-    return s->model->image.inst_conns[i->conn_off + local];
+static conn_id conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t local) {
+    return ID(conn, s->model->image.inst_conns[i->conn_off + local]);
 }
 
-static view look(clusim_sim *s, uint32_t id) {
+static view look(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    view v = {
-        .id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
+    view v = {.id = id,
+              .state = inst_at(s, id),
+              .image = &im->instances[id.i],
+              .recv = NO(conn),
+              .send = NO(conn)};
     v.prim = &im->prims[v.state->prim];
     v.flags = im->op_flags[v.prim->opcode];
     if (v.flags & CLUSIM_OP_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
@@ -34,19 +37,19 @@ static view look(clusim_sim *s, uint32_t id) {
     return v;
 }
 
-static void make_due(clusim_sim *s, uint32_t id) {
-    if (s->insts[id].due) return;
-    s->insts[id].due = 1;
-    sim_pool_list(s, &s->due_insts, id);
+static void make_due(clusim_sim *s, inst_id id) {
+    if (inst_at(s, id)->due) return;
+    inst_at(s, id)->due = 1;
+    if (!inst_push(&s->due_insts, id)) s->failed = true;
 }
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
 
 /* Set the present piece and its first slice; false if there is nothing to move in it. */
-static bool open_piece(clusim_sim *s, uint32_t id) {
+static bool open_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    inst_state *st = &s->insts[id];
-    const clusim_instance *x = &im->instances[id];
+    inst_state *st = inst_at(s, id);
+    const clusim_instance *x = &im->instances[id.i];
     const clusim_template *t = &im->templates[x->template];
     const clusim_prim *p = &im->prims[st->prim];
     st->slice_at = 0;
@@ -63,10 +66,10 @@ static bool open_piece(clusim_sim *s, uint32_t id) {
 }
 
 /* Go to the next (repeat, primitive, loop); false at the end of the program. */
-static bool next_piece(clusim_sim *s, uint32_t id) {
+static bool next_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    inst_state *st = &s->insts[id];
-    const clusim_template *t = &im->templates[im->instances[id].template];
+    inst_state *st = inst_at(s, id);
+    const clusim_template *t = &im->templates[im->instances[id.i].template];
     if (++st->repeat < im->prims[st->prim].repeat) return true;
     st->repeat = 0;
     if (++st->prim < t->prim_hi) return true;
@@ -74,8 +77,8 @@ static bool next_piece(clusim_sim *s, uint32_t id) {
     return ++st->loop < st->loops;
 }
 
-static bool find_piece(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+static bool find_piece(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     while (!open_piece(s, id)) {
         if (!next_piece(s, id)) return false;
     }
@@ -83,8 +86,8 @@ static bool find_piece(clusim_sim *s, uint32_t id) {
     return true;
 }
 
-static bool next_slice(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+static bool next_slice(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     st->slice_at += st->slice_size;
     if (st->slice_at < st->piece) return true;
     return next_piece(s, id) && find_piece(s, id);
@@ -97,10 +100,10 @@ static uint64_t slice_bytes(const inst_state *st) {
 /* ---- transfers ------------------------------------------------------------------------------- */
 
 /* now + ((bytes*cost16) >> 16); bytes are below 2^54 and the cost below 2^54. */
-static int64_t pace_after(clusim_sim *s, uint32_t id, uint64_t bytes, uint64_t cost16) {
+static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t cost16) {
     base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->now_ps;
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
-    sim_beyond(s, CLUSIM_BEYOND_INSTANCE, id);
+    sim_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
     return RANGE_TIME_END;
 }
 
@@ -119,21 +122,22 @@ static const uint8_t first_kind[] = {
 static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
     uint32_t *count = &cs->stripe;
     bool staged = c->stage != NONE;
-    x->dst = x->via_first = x->via_last = x->flow = NONE;
-    x->path = c->path;
-    x->path_back = c->path_back;
+    x->dst = x->via_first = x->via_last = NO(target);
+    x->flow = NO(flow);
+    x->path = ID(path, c->path);
+    x->path_back = ID(path, c->path_back);
     if (x->type == XFER_WRITE) {
-        x->dst = staged ? c->stage : c->dst;
-        x->via_first = c->via_first;
-        x->via_last = c->via_last;
+        x->dst = ID(target, staged ? c->stage : c->dst);
+        x->via_first = ID(target, c->via_first);
+        x->via_last = ID(target, c->via_last);
         if (c->via_first != NONE) x->kind = CLUSIM_KIND_FETCH;
-        if (c->control != NONE) x->flow = x->conn;
+        if (c->control != NONE) x->flow = ID(flow, x->conn.i);
     } else if (x->type == XFER_READ) {
-        x->dst = staged ? c->stage : c->src;
+        x->dst = ID(target, staged ? c->stage : c->src);
         if (staged) count = &cs->stripe_read;
     } else if (x->type == XFER_AGGREGATE) {
-        x->vertex = c->vertex;
-        x->path = s->model->image.vertices[c->vertex].path_up;
+        x->vertex = ID(vertex, c->vertex);
+        x->path = ID(path, s->model->image.vertices[c->vertex].path_up);
         x->policy = 0;
     }
     uint32_t base = x->policy == CLUSIM_POLICY_PINNED ? c->key : *count;
@@ -142,19 +146,17 @@ static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs
 }
 
 /* The wires of the first hop, if no path says which. */
-static uint32_t first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
-    if (c->first_group != NONE || x->path != NONE) return c->first_group;
-    uint32_t target = x->via_first != NONE ? x->via_first : x->dst;
-    if (x->via_first == NONE && x->via_last != NONE) target = x->via_last;
-    return model_route(s->model, s->model->image.endpoints[x->endpoint].node, target);
+static group_id first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
+    if (c->first_group != NONE || !path_none(x->path)) return ID(group, c->first_group);
+    return inject_first_group(s, x);
 }
 
-static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, uint32_t type) {
+static void start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uint32_t type) {
     const clusim_image *im = &s->model->image;
-    const clusim_conn *c = &im->conns[conn_index];
-    uint32_t index = sim_pool_xfer(s);
-    if (UNLIKELY(index == NONE)) return;
-    xfer *x = &s->xfers[index];
+    const clusim_conn *c = &im->conns[conn_index.i];
+    xfer_id index = sim_pool_xfer(s);
+    if (UNLIKELY(xfer_none(index))) return;
+    xfer *x = xfer_at(s, index);
     x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
     x->limit = c->packet_bytes;
     x->full = c->packet_bytes * c->burst;
@@ -167,18 +169,17 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     x->vc = (uint8_t)c->vc;
     x->vc_response = (uint8_t)c->vc_response;
     x->owner_kind = OWNER_INSTANCE;
-    x->owner = v->id;
+    x->inst = v->id;
     x->slot = v->state->slot;
-    x->endpoint = v->image->endpoint;
-    x->back = v->image->endpoint;
-    x->mgroup = c->mgroup;
+    x->endpoint = ID(endpoint, v->image->endpoint);
+    x->mgroup = ID(mgroup, c->mgroup);
     x->conn = conn_index;
     x->ordinal = v->state->send_ordinal;
     x->remaining = x->count;
     if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
         x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
     }
-    uint32_t base = aim(s, x, c, &s->conns[conn_index]);
+    uint32_t base = aim(s, x, c, conn_at(s, conn_index));
     if (type == XFER_AGGREGATE) aggregate_begin(s, index);
     inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
 }
@@ -186,32 +187,33 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
 /* ---- connections ----------------------------------------------------------------------------- */
 
 /* The oldest slices of a connection that are done and delivered become visible to the receiver. */
-static void post(clusim_sim *s, uint32_t conn, uint32_t ordinal) {
-    conn_state *c = &s->conns[conn];
+static void post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
+    conn_state *c = conn_at(s, conn);
     c->missing[ordinal & 63]--;
     uint32_t width = 0;
     while (c->posted < c->sends && c->missing[c->posted & 63] == 0) {
         width += c->width[c->posted & 63];
         c->posted++;
     }
-    if (width) sim_event(s, s->now_ps + s->model->image.conns[conn].tail_ps, EV_TAIL, width, conn);
+    if (width)
+        sim_event(s, s->now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL, width, conn.i);
 }
 
-void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool tail) {
-    conn_state *c = &s->conns[conn];
-    uint32_t *waiters = tail ? &c->recv_waiters : &c->send_waiters;
+void program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail) {
+    conn_state *c = conn_at(s, conn);
+    inst_id *waiters = tail ? &c->recv_waiters : &c->send_waiters;
     if (tail) {
         c->tail_visible += slots;
     } else {
         c->head_visible += slots;
     }
-    for (uint32_t id = *waiters; id != NONE; id = s->insts[id].next_waiter) make_due(s, id);
-    *waiters = NONE;
+    for (inst_id id = *waiters; !inst_none(id); id = inst_at(s, id)->next_waiter) make_due(s, id);
+    *waiters = NO(inst);
 }
 
-static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side) {
-    uint32_t *waiters =
-        side == CLUSIM_CAUSE_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
+static void wait_for(clusim_sim *s, const view *v, conn_id conn, uint32_t side) {
+    inst_id *waiters = side == CLUSIM_CAUSE_RECV ? &conn_at(s, conn)->recv_waiters
+                                                 : &conn_at(s, conn)->send_waiters;
     v->state->wait_side = (uint8_t)side;
     v->state->cause = side;
     v->state->wait_conn = conn;
@@ -226,13 +228,14 @@ static bool sends_slots(const view *v) { return (v->flags & CLUSIM_OP_SEND) != 0
 static bool pass_gate(clusim_sim *s, const view *v) {
     uint64_t k = v->image->slots_per_slice;
     v->state->wait_side = CLUSIM_CAUSE_NONE;
-    if (v->recv != NONE && s->conns[v->recv].tail_visible - s->conns[v->recv].consumed < k) {
+    if (!conn_none(v->recv) &&
+        conn_at(s, v->recv)->tail_visible - conn_at(s, v->recv)->consumed < k) {
         wait_for(s, v, v->recv, CLUSIM_CAUSE_RECV);
         return false;
     }
     if (!sends_slots(v)) return true;
-    conn_state *c = &s->conns[v->send];
-    const clusim_conn *image = &s->model->image.conns[v->send];
+    conn_state *c = conn_at(s, v->send);
+    const clusim_conn *image = &s->model->image.conns[v->send.i];
     if (c->issued + k - c->head_visible > image->slots) {
         wait_for(s, v, v->send, CLUSIM_CAUSE_SEND);
         return false;
@@ -252,8 +255,8 @@ static int64_t fixed_ps(const clusim_sim *s, const view *v) {
     return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
 }
 
-static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
-    sim_event(s, at_ps, EV_READY, 0, id);
+static void ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
+    sim_event(s, at_ps, EV_READY, 0, id.i);
 }
 
 /* The transfer after an optional READ, or the local work; true if the slice is done already. */
@@ -270,7 +273,8 @@ static bool start_main(clusim_sim *s, const view *v) {
         start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
         return false;
     }
-    if (!sync && sends_slots(v) && s->model->image.conns[v->send].kind == CLUSIM_CONN_KIND_WRITE) {
+    if (!sync && sends_slots(v) &&
+        s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE) {
         start_transfer(s, v, v->send, XFER_WRITE);
         return false;
     }
@@ -287,7 +291,7 @@ static bool pulls(const clusim_conn *c) {
 
 static bool start_data(clusim_sim *s, const view *v) {
     bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
-    if (!sync && v->recv != NONE && pulls(&s->model->image.conns[v->recv])) {
+    if (!sync && !conn_none(v->recv) && pulls(&s->model->image.conns[v->recv.i])) {
         v->state->phase = PH_READ;
         start_transfer(s, v, v->recv, XFER_READ);
         return false;
@@ -297,13 +301,13 @@ static bool start_data(clusim_sim *s, const view *v) {
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
 static bool after_read(clusim_sim *s, const view *v) {
-    if (sends_slots(v) && s->model->image.conns[v->send].kind == CLUSIM_CONN_KIND_WRITE)
+    if (sends_slots(v) && s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE)
         return start_main(s, v);
     return true;
 }
 
-static void record(clusim_sim *s, uint32_t id, uint32_t seq) {
-    sim_hash(s, 1, s->now_ps, id, seq);
+static void record(clusim_sim *s, inst_id id, uint32_t seq) {
+    sim_hash(s, 1, s->now_ps, id.i, seq);
     if (!s->keep_records) return;
     if (s->num_records == s->record_size) {
         size_t bigger = s->record_size ? 2 * s->record_size : 4096;
@@ -315,40 +319,42 @@ static void record(clusim_sim *s, uint32_t id, uint32_t seq) {
         s->records = moved;
         s->record_size = bigger;
     }
-    const inst_state *st = &s->insts[id];
+    const inst_state *st = inst_at(s, id);
     s->records[s->num_records++] =
-        (clusim_record){s->now_ps, st->gate_ps, id, seq, st->wire, st->cause};
+        (clusim_record){s->now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause};
 }
 
 static void finish_slice(clusim_sim *s, const view *v) {
     record(s, v->id, v->state->seq++);
     uint32_t k = v->image->slots_per_slice;
-    if (v->recv != NONE) {
-        conn_state *c = &s->conns[v->recv];
+    if (!conn_none(v->recv)) {
+        conn_state *c = conn_at(s, v->recv);
         c->consumed += k; /* more than there were, if two received the same */
         if (UNLIKELY(c->consumed > c->tail_visible))
-            sim_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv);
-        int64_t at = s->now_ps + s->model->image.conns[v->recv].head_ps;
-        sim_event(s, at, EV_HEAD, k, v->recv);
+            sim_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
+        int64_t at = s->now_ps + s->model->image.conns[v->recv.i].head_ps;
+        sim_event(s, at, EV_HEAD, k, v->recv.i);
     }
     if (sends_slots(v)) post(s, v->send, v->state->send_ordinal);
 }
 
-static void finish_instance(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
-    const clusim_instance *x = &s->model->image.instances[id];
-    endpoint_state *e = &s->endpoints[x->endpoint];
+static void finish_instance(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
+    const clusim_instance *x = &s->model->image.instances[id.i];
+    endpoint_id endpoint = ID(endpoint, x->endpoint);
+    task_id task = ID(task, x->task);
+    endpoint_state *e = endpoint_at(s, endpoint);
     st->phase = PH_DONE;
     e->slots[st->slot >> 6] &= ~(UINT64_C(1) << (st->slot & 63));
     e->busy_sms -= x->sm;
-    if (e->kernels) memory_mark_dirty(s, x->endpoint);
+    if (e->kernels) memory_mark_dirty(s, endpoint);
     s->slot_freed = true;
-    if (--s->tasks[x->task].instances_left == 0) task_done(s, x->task);
+    if (--task_at(s, task)->instances_left == 0) task_done(s, task);
 }
 
 /* Let an instance go as far as it can at this timestamp. */
-void program_run(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+void program_run(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     if (!st->has_slice) {
         finish_instance(s, id);
         return;
@@ -359,9 +365,9 @@ void program_run(clusim_sim *s, uint32_t id) {
         switch (st->phase) {
             case PH_GATE: {
                 if (!pass_gate(s, &v)) return;
-                st->slow_1024 = s->endpoints[v.image->endpoint].slow_1024;
+                st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
                 st->gate_ps = s->now_ps;
-                st->wire = NONE;
+                st->wire = NO(wire);
                 int64_t fixed = fixed_ps(s, &v);
                 st->phase = PH_FIXED;
                 if (fixed == 0) continue;
@@ -385,23 +391,23 @@ void program_run(clusim_sim *s, uint32_t id) {
 
 /* ---- what events say ------------------------------------------------------------------------- */
 
-void program_ready(clusim_sim *s, uint32_t id) { make_due(s, id); }
+void program_ready(clusim_sim *s, inst_id id) { make_due(s, id); }
 
 void program_injected(clusim_sim *s, const xfer *x) {
-    s->insts[x->owner].wire = x->last_wire;
-    ready_at(s, x->owner, base_max(x->max_end, x->pace_ps));
+    inst_at(s, x->inst)->wire = x->last_wire;
+    ready_at(s, x->inst, base_max(x->max_end, x->pace_ps));
 }
 
-void program_complete(clusim_sim *s, uint32_t xfer_index) {
-    const xfer *x = &s->xfers[xfer_index];
+void program_complete(clusim_sim *s, xfer_id xfer_index) {
+    const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
         post(s, x->conn, x->ordinal);
     } else if (x->type != XFER_MCAST) {
-        s->insts[x->owner].wire = x->last_wire;
+        inst_at(s, x->inst)->wire = x->last_wire;
         if (x->pace_ps > s->now_ps) {
-            ready_at(s, x->owner, x->pace_ps);
+            ready_at(s, x->inst, x->pace_ps);
         } else {
-            make_due(s, x->owner);
+            make_due(s, x->inst);
         }
     }
 }
@@ -409,10 +415,10 @@ void program_complete(clusim_sim *s, uint32_t xfer_index) {
 /* ---- life -------------------------------------------------------------------------------------
  */
 
-void program_begin(clusim_sim *s, uint32_t id, uint32_t slot) {
+void program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
     const clusim_image *im = &s->model->image;
-    const clusim_instance *x = &im->instances[id];
-    inst_state *st = &s->insts[id];
+    const clusim_instance *x = &im->instances[id.i];
+    inst_state *st = inst_at(s, id);
     st->slot = slot;
     st->phase = PH_GATE;
     st->prim = im->templates[x->template].prim_lo;
@@ -421,18 +427,18 @@ void program_begin(clusim_sim *s, uint32_t id, uint32_t slot) {
     make_due(s, id);
 }
 
-void program_read(const clusim_sim *s, uint32_t id, clusim_instance_state *out) {
+void program_read(const clusim_sim *s, inst_id id, clusim_instance_state *out) {
     static const uint8_t names[] = {
         [PH_NEW] = CLUSIM_STATE_NOT_STARTED, [PH_QUEUED] = CLUSIM_STATE_WAIT_CTA_SLOT,
         [PH_GATE] = CLUSIM_STATE_BUSY,       [PH_FIXED] = CLUSIM_STATE_BUSY,
         [PH_READ] = CLUSIM_STATE_BUSY,       [PH_DATA] = CLUSIM_STATE_BUSY,
         [PH_DONE] = CLUSIM_STATE_DONE,
     };
-    const inst_state *st = &s->insts[id];
+    const inst_state *st = inst_at(s, id);
     *out = (clusim_instance_state){names[st->phase], st->prim, NONE, st->seq, st->loop};
     if (st->phase == PH_GATE && st->wait_side != CLUSIM_CAUSE_NONE) {
         out->state =
             st->wait_side == CLUSIM_CAUSE_RECV ? CLUSIM_STATE_WAIT_RECV : CLUSIM_STATE_WAIT_SEND;
-        out->conn = st->wait_conn;
+        out->conn = st->wait_conn.i;
     }
 }

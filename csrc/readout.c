@@ -20,7 +20,7 @@ void clusim_sim_read_wires(const clusim_sim *s, clusim_wire_counters *out) {
         if (n) memcpy(out, s->final, n * sizeof *out);
         return;
     }
-    for (uint32_t w = 0; w < n; w++) wire_read(s, w, &out[w]);
+    for (uint32_t w = 0; w < n; w++) wire_read(s, ID(wire, w), &out[w]);
 }
 
 void clusim_sim_read_tasks(const clusim_sim *s, int64_t *start_ps, int64_t *end_ps) {
@@ -36,7 +36,8 @@ void clusim_sim_read_messages(const clusim_sim *s, int64_t *end_ps) {
 }
 
 void clusim_sim_read_instances(const clusim_sim *s, clusim_instance_state *out) {
-    for (uint32_t i = 0; i < s->model->image.num_instances; i++) program_read(s, i, &out[i]);
+    for (uint32_t i = 0; i < s->model->image.num_instances; i++)
+        program_read(s, ID(inst, i), &out[i]);
 }
 
 void clusim_sim_read_mem_bytes_256(const clusim_sim *s, uint64_t *out) {

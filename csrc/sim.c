@@ -62,9 +62,9 @@ static bool allocate_work(clusim_sim *s) {
 static void init_fabric(clusim_sim *s) {
     const clusim_model *m = s->model;
     const clusim_image *im = &m->image;
-    for (uint64_t i = 0; i < m->num_voqs; i++) s->voqs[i] = (voq){NONE, NONE};
+    for (uint64_t i = 0; i < m->num_voqs; i++) s->voqs[i] = (voq){NO(packet), NO(packet)};
     for (uint32_t w = 0; w < im->num_wires; w++) {
-        wire_init(s, w);
+        wire_init(s, ID(wire, w));
         for (uint32_t vc = 0; vc < im->nvc; vc++) {
             s->credits[w * im->nvc + vc].available = (int64_t)im->wires[w].buffer_bytes;
         }
@@ -72,12 +72,12 @@ static void init_fabric(clusim_sim *s) {
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         s->endpoints[e].mem_cost16 = im->endpoints[e].mem_cost16;
         s->endpoints[e].slow_1024 = im->endpoints[e].slow_1024;
-        s->endpoints[e].first_kernel = NONE;
-        s->endpoints[e].deferred = NONE;
+        s->endpoints[e].first_kernel = NO(task);
+        s->endpoints[e].deferred = NO(packet);
         s->endpoints[e].epoch_at = NEVER;
     }
     for (uint32_t u = 0; u < im->num_units; u++)
-        s->units[u].wait_head = s->units[u].deferred = NONE;
+        s->units[u].wait_head = s->units[u].deferred = NO(packet);
     congestion_init(s);
 }
 
@@ -88,12 +88,12 @@ static void init_work(clusim_sim *s) {
             im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION
                 ? 0
                 : im->conns[c].key; /* numbers of operations */
-        s->conns[c].recv_waiters = s->conns[c].send_waiters = NONE;
+        s->conns[c].recv_waiters = s->conns[c].send_waiters = NO(inst);
     }
     for (uint32_t t = 0; t < im->num_tasks; t++) {
         s->tasks[t].start_ps = s->tasks[t].end_ps = -1;
         s->tasks[t].deps_left = im->tasks[t].num_deps;
-        if (im->tasks[t].num_deps == 0) sim_pool_list(s, &s->due_tasks, t);
+        if (im->tasks[t].num_deps == 0 && !task_push(&s->due_tasks, ID(task, t))) s->failed = true;
     }
     for (uint32_t i = 0; i < im->num_instances; i++) {
         s->insts[i].prim = im->templates[im->instances[i].template].prim_lo;
@@ -101,12 +101,12 @@ static void init_work(clusim_sim *s) {
     for (uint32_t m = 0; m < im->num_messages; m++) s->message_end[m] = -1;
     s->tasks_left = im->num_tasks;
     for (uint32_t i = 0; i < im->num_sources; i++) {
-        endpoint_state *e = &s->endpoints[im->sources[i].endpoint];
+        endpoint_state *e = endpoint_at(s, ID(endpoint, im->sources[i].endpoint));
         uint32_t slot = 0;
         while (e->slots[slot >> 6] >> (slot & 63) & 1) slot++;
         e->slots[slot >> 6] |= UINT64_C(1) << (slot & 63);
         s->sources[i].slot = slot;
-        s->sources[i].next_message = im->sources[i].msg_lo;
+        s->sources[i].next_message = ID(message, im->sources[i].msg_lo);
         s->messages_left += im->sources[i].msg_hi - im->sources[i].msg_lo;
         sim_event(s, 0, EV_SOURCE, 0, i);
     }
@@ -123,7 +123,9 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
     s->info = model->wires;
     s->nvc = model->image.nvc;
     s->keep_records = keep_records != 0;
-    s->packet_free = s->xfer_free = s->buffer_free = NONE;
+    s->packet_free = NO(packet);
+    s->xfer_free = NO(xfer);
+    s->buffer_free = NO(buffer);
     s->beyond = BEYOND_NOTHING;
     if (!allocate_fabric(s) || !allocate_work(s)) {
         clusim_sim_destroy(s);
@@ -168,7 +170,9 @@ void clusim_sim_destroy(clusim_sim *s) {
                      s->due_tasks.ids,
                      s->due_starts.ids,
                      s->due_insts.ids,
-                     s->wave.ids,
+                     s->phase_b_pass.ids,
+                     s->task_wave.ids,
+                     s->inst_wave.ids,
                      s->slot_queue.ids,
                      s->deferred.ids,
                      s->dirty_endpoints.ids,
@@ -184,26 +188,26 @@ void clusim_sim_destroy(clusim_sim *s) {
 
 /* ---- phase A --------------------------------------------------------------------------------- */
 
-static void apply_fault(clusim_sim *s, uint32_t fault) {
-    const clusim_fault *f = &s->model->image.faults[fault];
+static void apply_fault(clusim_sim *s, fault_id fault) {
+    const clusim_fault *f = &s->model->image.faults[fault.i];
     if (f->kind == CLUSIM_FAULT_KIND_SLOW) {
-        s->endpoints[f->index].slow_1024 = (uint32_t)f->num;
+        endpoint_at(s, ID(endpoint, f->index))->slow_1024 = (uint32_t)f->num;
     } else {
-        wire_set_rate(s, f->index, s->model->fault_rate[fault]);
+        wire_set_rate(s, ID(wire, f->index), s->model->fault_rate[fault.i]);
     }
 }
 
-static void wake(clusim_sim *s, uint32_t wire) {
-    wire_state *w = &s->wires[wire];
+static void wake(clusim_sim *s, wire_id wire) {
+    wire_state *w = wire_at(s, wire);
     if (w->wake_at != s->now_ps) return; /* superseded by an earlier one */
     w->wake_at = NEVER;
     sim_arbitrate(s, wire);
 }
 
-static void complete(clusim_sim *s, uint32_t xfer_index) {
-    laws_transfer(s, &s->xfers[xfer_index]);
-    if (s->xfers[xfer_index].type == XFER_AGGREGATE) aggregate_end(s, xfer_index);
-    if (s->xfers[xfer_index].owner_kind == OWNER_SOURCE) {
+static void complete(clusim_sim *s, xfer_id xfer_index) {
+    laws_transfer(s, xfer_at(s, xfer_index));
+    if (xfer_at(s, xfer_index)->type == XFER_AGGREGATE) aggregate_end(s, xfer_index);
+    if (xfer_at(s, xfer_index)->owner_kind == OWNER_SOURCE) {
         source_complete(s, xfer_index);
     } else {
         program_complete(s, xfer_index);
@@ -213,20 +217,20 @@ static void complete(clusim_sim *s, uint32_t xfer_index) {
 
 static void dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
-        case EV_COMPLETE: complete(s, id); break;
+        case EV_COMPLETE: complete(s, ID(xfer, id)); break;
         case EV_TAIL:
-        case EV_HEAD: program_counter_visible(s, id, number, class == EV_TAIL); break;
-        case EV_LAUNCH: task_launch(s, id); break;
-        case EV_READY: program_ready(s, id); break;
-        default: /* EV_DELAY */ task_done(s, id); break;
+        case EV_HEAD: program_counter_visible(s, ID(conn, id), number, class == EV_TAIL); break;
+        case EV_LAUNCH: task_launch(s, ID(inst, id)); break;
+        case EV_READY: program_ready(s, ID(inst, id)); break;
+        default: /* EV_DELAY */ task_done(s, ID(task, id)); break;
     }
 }
 
 static void dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
-        case EV_FREE: congestion_free_event(s, number, id); break;
-        case EV_PAUSE: congestion_pause_event(s, number, id); break;
-        default: /* EV_NOTIFY */ congestion_notify_event(s, id); break;
+        case EV_FREE: congestion_free_event(s, ID(wire, number), id); break;
+        case EV_PAUSE: congestion_pause_event(s, ID(wire, number), id); break;
+        default: /* EV_NOTIFY */ congestion_notify_event(s, ID(flow, id)); break;
     }
 }
 
@@ -235,19 +239,19 @@ static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint3
         case EV_FREE:
         case EV_PAUSE:
         case EV_NOTIFY: dispatch_congestion(s, class, number, id); break;
-        case EV_FAULT: apply_fault(s, id); break;
+        case EV_FAULT: apply_fault(s, ID(fault, id)); break;
         case EV_RESULT:
-            if (s->packets[id].kind == CLUSIM_KIND_AGG_UP) {
-                aggregate_result(s, id);
+            if (packet_at(s, ID(packet, id))->kind == CLUSIM_KIND_AGG_UP) {
+                aggregate_result(s, ID(packet, id));
             } else {
-                unit_result(s, id);
+                unit_result(s, ID(packet, id));
             }
             break;
-        case EV_KERNEL: memory_kernel_event(s, id); break;
-        case EV_EPOCH: memory_epoch_event(s, id); break;
+        case EV_KERNEL: memory_kernel_event(s, ID(task, id)); break;
+        case EV_EPOCH: memory_epoch_event(s, ID(endpoint, id)); break;
         case EV_SOURCE:
-            if (number) s->sources[id].injecting = 0;
-            source_try(s, id);
+            if (number) source_at(s, ID(source, id))->injecting = 0;
+            source_try(s, ID(source, id));
             break;
         case EV_START: /* only makes time 0 happen */ break;
         default: dispatch_program(s, class, number, id); break;
@@ -262,9 +266,9 @@ static void prefetch_upcoming(const clusim_sim *s) {
     for (uint32_t i = 0; i < chunk->count; i++) {
         uint32_t class = sim_class(chunk->events[i].key);
         if (class == EV_ARRIVE || class == EV_RESPOND) {
-            __builtin_prefetch(&s->packets[chunk->events[i].payload], 1);
+            __builtin_prefetch(packet_at(s, ID(packet, chunk->events[i].payload)), 1);
         }
-        const wire_state *w = &s->wires[chunk->events[i].key & NUMBER_MASK];
+        const wire_state *w = wire_at(s, ID(wire, chunk->events[i].key & NUMBER_MASK));
         if (class == EV_ARRIVE || class == EV_WAKE) __builtin_prefetch(w, 1);
     }
 }
@@ -287,11 +291,11 @@ static inline void dispatch_events(clusim_sim *s) {
         event_queue_pop(q);
         s->event_count++;
         if (LIKELY(class == EV_ARRIVE)) {
-            node_arrive(s, id);
+            node_arrive(s, ID(packet, id));
         } else if (class == EV_WAKE) {
-            wake(s, id);
+            wake(s, ID(wire, id));
         } else if (class == EV_RESPOND) {
-            node_respond(s, id);
+            node_respond(s, ID(packet, id));
         } else {
             if (last && s->deferred.len) node_settle(s);
             dispatch_timer(s, class, number, id);
@@ -306,26 +310,23 @@ static inline void dispatch_events(clusim_sim *s) {
  * There a grant may make another wire eligible; the pass then goes on with it in its place. */
 static void phase_b_ordered(clusim_sim *s) {
     while (s->phase_b.len) {
-        id_list pass = s->phase_b;
-        s->phase_b = s->wave;
-        s->phase_b.len = 0;
-        sim_pool_sort(&pass);
-        for (uint32_t i = 0; i < pass.len; i++) {
-            uint32_t wire = pass.ids[i];
-            s->wires[wire].listed = 0;
+        wire_list *pass = &s->phase_b_pass;
+        wire_take(pass, &s->phase_b);
+        for (uint32_t i = 0; i < pass->len; i++) {
+            wire_id wire = pass->ids[i];
+            wire_at(s, wire)->listed = 0;
             wire_arbitrate(s, wire);
             for (uint32_t k = s->phase_b.len; k-- > 0;) {
-                uint32_t added = s->phase_b.ids[k];
-                if (added <= wire) continue;
+                wire_id added = s->phase_b.ids[k];
+                if (added.i <= wire.i) continue;
                 s->phase_b.ids[k] = s->phase_b.ids[--s->phase_b.len];
-                sim_pool_list(s, &pass, added);
-                uint32_t at = pass.len - 1;
-                for (; at > i + 1 && pass.ids[at - 1] > added; at--)
-                    pass.ids[at] = pass.ids[at - 1];
-                pass.ids[at] = added;
+                if (!wire_push(pass, added)) s->failed = true;
+                uint32_t at = pass->len - 1;
+                for (; at > i + 1 && pass->ids[at - 1].i > added.i; at--)
+                    pass->ids[at] = pass->ids[at - 1];
+                pass->ids[at] = added;
             }
         }
-        s->wave = pass;
     }
 }
 
@@ -335,8 +336,8 @@ static inline void phase_b(clusim_sim *s) {
         return;
     }
     for (uint32_t i = 0; i < s->phase_b.len; i++) {
-        uint32_t wire = s->phase_b.ids[i];
-        s->wires[wire].listed = 0;
+        wire_id wire = s->phase_b.ids[i];
+        wire_at(s, wire)->listed = 0;
         wire_arbitrate(s, wire);
     }
     s->phase_b.len = 0;
@@ -360,7 +361,7 @@ static void finish(clusim_sim *s) {
     uint64_t f = s->fingerprint;
     for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
         clusim_wire_counters *c = &s->final[w];
-        wire_read(s, w, c);
+        wire_read(s, ID(wire, w), c);
         const uint64_t parts[] = {c->packets,
                                   c->bytes,
                                   (uint64_t)c->busy_ps,

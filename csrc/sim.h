@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "event_queue.h"
+#include "list.h"
 #include "model.h"
 
 /* Event classes: phase A handles them in this order; WAKE only leads to phase B. */
@@ -34,25 +35,30 @@ enum event_class {
 };
 
 typedef struct packet {
-    uint32_t next;
-    uint32_t xfer;
+    packet_id next;
+    xfer_id xfer;
     uint32_t key;        /* route key */
     uint32_t wire_bytes; /* on the wire `out` */
     uint32_t payload;    /* bytes it stands for */
     uint32_t exact;      /* exact packets it stands for */
-    uint32_t out;        /* wire it waits for or travels on */
-    uint32_t held_wire;  /* wire whose receive buffer it occupies, or NONE */
+    wire_id out;         /* wire it waits for or travels on */
+    wire_id held_wire;   /* wire whose receive buffer it occupies, or NONE */
     uint32_t held_bytes;
-    uint32_t dst;        /* present target, or NONE if a unit consumes it */
-    uint32_t ref;        /* RED_FETCH/DATA: the operation; copies: the shared buffer */
-    uint32_t path_pos;   /* next index into path_wires, or NONE */
-    uint32_t first_wire; /* wire of its injection, for the window; AGG: vertex it comes from (UP) or
-                            goes to (DOWN) */
+    target_id dst; /* present target, or none if a unit consumes it */
+    union {
+        packet_id op;     /* RED_FETCH, RED_DATA: the operation */
+        buffer_id shared; /* copies: the input buffer they hold together, or none */
+    };
+    uint32_t path_pos; /* next index into path_wires, or NONE */
+    union {
+        wire_id first_wire; /* of its injection, for the window */
+        vertex_id vertex;   /* AGG_UP: that it comes from; AGG_DOWN: that it goes to */
+    };
     uint8_t kind, vc, held_vc, first_vc;
     uint8_t copy;                              /* MCAST behind its fan-out, AGG_DOWN behind one */
     uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
     uint16_t members;                          /* operations: responses still missing */
-    uint32_t in_wire;                          /* operations: wire on which the request came */
+    wire_id in_wire;                           /* operations: wire on which the request came */
 } packet;
 
 enum { LEG_FIRST, LEG_SECOND, LEG_LAST };
@@ -72,7 +78,7 @@ typedef struct credit_pool {
 } credit_pool;
 
 typedef struct voq {
-    uint32_t head, tail; /* packets; head NONE when empty */
+    packet_id head, tail; /* head none when empty */
 } voq;
 
 /* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
@@ -92,9 +98,9 @@ typedef struct wire_state {
     int64_t far_latency_ps; /* of the far node */
     uint32_t next_candidate;
     uint32_t num_voqs, num_candidates;
-    uint32_t in_queue;     /* first candidate of packets from here, at the far node */
-    uint32_t far_endpoint; /* endpoint at the far end, or NONE */
-    uint32_t reverse;
+    uint32_t in_queue;        /* first candidate of packets from here, at the far node */
+    endpoint_id far_endpoint; /* endpoint at the far end, or none */
+    wire_id reverse;
     uint8_t down;
     uint8_t contended; /* stall_arbitration counted up to free_at */
     uint8_t listed;    /* in the list for phase B */
@@ -102,7 +108,7 @@ typedef struct wire_state {
     uint16_t pad;
     uint16_t num_words; /* of the bitmaps */
     uint32_t num_ready; /* bits set in `ready` */
-    uint32_t far_node;
+    node_id far_node;
 
     uint64_t packets, grants, bytes, payload;
     int64_t busy_ps, stall_arbitration_ps;
@@ -123,7 +129,7 @@ _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
 typedef struct flow_cursor {
     int64_t avail;
     uint32_t next; /* packet number */
-    uint32_t xfer;
+    xfer_id xfer;
     uint32_t wire_bytes; /* of the next packet */
     uint32_t full_bytes; /* of a full packet */
     uint32_t outstanding;
@@ -161,25 +167,35 @@ typedef struct xfer {
     uint32_t outstanding;  /* adaptive windows */
     const uint32_t *group; /* first-hop wires; points into the model or to own_group */
     uint32_t *own_group;   /* owned; only while wires are down */
-    uint32_t owner, slot;
-    uint32_t endpoint;            /* the requesting end */
-    uint32_t dst;                 /* where requests or data go; NONE for multimem and aggregation */
-    uint32_t via_first, via_last; /* targets on the way, or NONE */
-    uint32_t flow;                /* rate-controlled flow, or NONE */
-    uint32_t back;                /* where responses go: the requesting endpoint */
-    uint32_t path, path_back, mgroup, vertex, conn, ordinal;
-    uint32_t last_wire; /* of the packet of max_end (writes) or of visible (reads) */
+    union {                /* by owner_kind */
+        inst_id inst;
+        source_id source;
+    };
+    union {
+        conn_id conn;
+        message_id message;
+    };
+    uint32_t slot;
+    endpoint_id endpoint; /* the requesting end, to which responses go */
+    target_id dst;        /* where requests or data go; none for multimem and aggregation */
+    target_id via_first, via_last; /* on the way, or none */
+    flow_id flow;                  /* rate-controlled flow, or none */
+    path_id path, path_back;
+    mgroup_id mgroup;
+    vertex_id vertex;
+    uint32_t ordinal;
+    wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
-    uint32_t next_free;
+    xfer_id next_free;
 } xfer;
 
 typedef struct conn_state {
     uint64_t tail_visible, consumed, issued, head_visible;
-    uint64_t sends, posted;              /* slices started and posted by the sender */
-    uint32_t stripe, stripe_read;        /* packet counts; the second of READs from a stage */
-    uint32_t recv_waiters, send_waiters; /* lists of instances */
-    uint8_t missing[64];                 /* per unposted slice: what it still waits for */
-    uint8_t width[64];                   /* ... and the slots it takes */
+    uint64_t sends, posted;             /* slices started and posted by the sender */
+    uint32_t stripe, stripe_read;       /* packet counts; the second of READs from a stage */
+    inst_id recv_waiters, send_waiters; /* lists */
+    uint8_t missing[64];                /* per unposted slice: what it still waits for */
+    uint8_t width[64];                  /* ... and the slots it takes */
 } conn_state;
 
 enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
@@ -190,12 +206,14 @@ typedef struct inst_state {
     uint64_t slice_size; /* nominal */
     uint64_t slice_at;   /* offset of the present slice in the piece */
     uint32_t prim, repeat, seq, slot;
-    uint32_t next_waiter, wait_conn, send_ordinal;
+    uint32_t send_ordinal;
+    inst_id next_waiter;
+    conn_id wait_conn;
     uint32_t slow_1024;                       /* of the endpoint when the slice passed its gate */
     uint8_t phase, due, wait_side, has_slice; /* wait_side: a clusim_cause */
     int64_t queued_ps;                        /* when its task started */
     int64_t gate_ps;                          /* when the present slice passed its gate */
-    uint32_t wire;                            /* the present slice's last data, or NONE */
+    wire_id wire;                             /* the present slice's last data, or NONE */
     uint32_t cause;                           /* clusim_cause: what it was blocked on last */
 } inst_state;
 
@@ -206,9 +224,9 @@ typedef struct endpoint_state {
     uint32_t slow_1024;
     uint64_t slots[4]; /* CTA slots in use */
     uint32_t busy_sms;
-    uint32_t kernels;      /* running */
-    uint32_t first_kernel; /* list of tasks */
-    uint32_t deferred;     /* packets that arrive now, by wire id */
+    uint32_t kernels;     /* running */
+    task_id first_kernel; /* list */
+    packet_id deferred;   /* packets that arrive now, by wire id */
     int64_t epoch_at;
     uint64_t epoch_mem, epoch_avail;
     uint32_t settled_sms; /* busy_sms when speeds were last set */
@@ -218,14 +236,14 @@ typedef struct endpoint_state {
 typedef struct task_state {
     int64_t start_ps, end_ps;
     uint32_t deps_left, instances_left;
-    uint32_t next_kernel;
+    task_id next_kernel;
     /* kernels */
     uint64_t done, speed;
     int64_t since, end_at, event_at; /* event_at: of the earliest event that is under way */
 } task_state;
 
 typedef struct source_state {
-    uint32_t next_message;
+    message_id next_message;
     uint32_t slot;
     uint8_t injecting, in_flight; /* of the last message started */
 } source_state;
@@ -234,8 +252,8 @@ typedef struct unit_state {
     clock16 clock;
     uint64_t in_use;
     uint64_t reduced_bytes; /* operands worked off so far */
-    uint32_t wait_head, wait_tail;
-    uint32_t deferred; /* packets that arrive now, by wire id */
+    packet_id wait_head, wait_tail;
+    packet_id deferred; /* packets that arrive now, by wire id */
 } unit_state;
 
 /* An inner vertex of an aggregation tree. */
@@ -244,9 +262,9 @@ typedef struct vertex_state {
     uint32_t head;      /* place of operation `base` in `counts` */
     uint16_t *counts;   /* owned by the sim; children admitted, per open operation */
     uint32_t *payloads; /* likewise; what their packets stand for */
-    uint32_t wait_head, wait_tail;
-    uint32_t xfer;   /* member: its present transfer */
-    uint32_t member; /* a member below, whose transfer stands for all */
+    packet_id wait_head, wait_tail;
+    xfer_id xfer;     /* member: its present transfer */
+    vertex_id member; /* a member below, whose transfer stands for all */
 } vertex_state;
 
 /* Receiver and sender side of one (wire, VC) that is paused instead of given credit. */
@@ -273,14 +291,10 @@ typedef struct flow_control {
 
 typedef struct shared_buffer {
     int64_t max_end;
-    uint32_t copies, wire, bytes;
+    wire_id wire;
+    uint32_t copies, bytes;
     uint32_t vc;
 } shared_buffer;
-
-typedef struct id_list {
-    uint32_t *ids; /* owned */
-    uint32_t len, size;
-} id_list;
 
 /* What the laws of laws.c need to remember: of a wire, ... */
 typedef struct law_wire {
@@ -297,7 +311,7 @@ typedef struct law_end {
 
 typedef struct law_break { /* the first broken law of a transfer */
     const char *what;      /* NULL: none */
-    uint32_t endpoint;
+    endpoint_id endpoint;
     uint64_t found, expected;
 } law_break;
 
@@ -315,11 +329,14 @@ struct clusim_sim {
     uint64_t *wait_bits;  /* flows that wait for their pace */
     flow_cursor *flows;
     packet *packets;
-    uint32_t packet_free, packet_size, packets_live;
+    packet_id packet_free;
+    uint32_t packet_size, packets_live;
     xfer *xfers;
-    uint32_t xfer_free, xfer_size, xfers_live;
+    xfer_id xfer_free;
+    uint32_t xfer_size, xfers_live;
     shared_buffer *buffers;
-    uint32_t buffer_free, buffer_size, buffers_live;
+    buffer_id buffer_free;
+    uint32_t buffer_size, buffers_live;
     conn_state *conns;
     inst_state *insts;
     endpoint_state *endpoints;
@@ -333,9 +350,11 @@ struct clusim_sim {
     congestion_counters *congestion; /* per wire, likewise */
     flow_control *controls;          /* connections, then sources, if any is controlled */
     int64_t *message_end;
-    id_list phase_b;
-    id_list deferred; /* nodes with deferred packets */
-    id_list due_tasks, due_starts, due_insts, wave, slot_queue, dirty_endpoints;
+    wire_list phase_b, phase_b_pass; /* to arbitrate; those of the pass under way */
+    node_list deferred;              /* nodes with deferred packets */
+    task_list due_tasks, task_wave;  /* due; those of the wave under way */
+    inst_list due_starts, due_insts, inst_wave, slot_queue;
+    endpoint_list dirty_endpoints;
     clusim_record *records;
     size_t num_records, record_size;
     bool keep_records, slot_freed;
@@ -354,6 +373,29 @@ struct clusim_sim {
     bool law_changes; /* faults change rates */
     law_break broken;
 };
+
+/* What an id names. */
+#define AT(name, type, array)                                                                      \
+    static inline type *name##_at(const clusim_sim *s, name##_id id) { return &s->array[id.i]; }
+AT(wire, wire_state, wires)
+AT(packet, packet, packets)
+AT(xfer, xfer, xfers)
+AT(buffer, shared_buffer, buffers)
+AT(conn, conn_state, conns)
+AT(inst, inst_state, insts)
+AT(endpoint, endpoint_state, endpoints)
+AT(task, task_state, tasks)
+AT(source, source_state, sources)
+AT(unit, unit_state, units)
+AT(vertex, vertex_state, vertices)
+AT(flow, flow_control, controls)
+#undef AT
+
+static inline const wire_info *info_at(const clusim_sim *s, wire_id id) { return &s->info[id.i]; }
+
+static inline wire_id wire_of(const clusim_sim *s, const wire_state *w) {
+    return ID(wire, (uint32_t)(w - s->wires));
+}
 
 /* The key of an event: its rank in phase A, its class, and a number.
  *
@@ -375,7 +417,7 @@ static inline uint32_t sim_key(const clusim_sim *s, uint32_t class, uint32_t num
 
 /* Something of the run left the ranges: it ends with this timestamp. */
 void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index);
-void sim_flow_beyond(clusim_sim *s, uint32_t flow);
+void sim_flow_beyond(clusim_sim *s, flow_id flow);
 void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload);
 
 /* A sum of a time and durations may have wrapped around 2^63 in `at`, but not around 2^64. */
@@ -386,29 +428,22 @@ static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t
 }
 
 /* pools and lists: sim_pool.c */
-uint32_t sim_pool_packet(clusim_sim *s);
-uint32_t sim_pool_xfer(clusim_sim *s);
-uint32_t sim_pool_buffer(clusim_sim *s);
-void sim_pool_free_xfer(clusim_sim *s, uint32_t x);
-void sim_pool_list(clusim_sim *s, id_list *list, uint32_t id);
-void sim_pool_sort(id_list *list);
-void sim_pool_sort_from(id_list *list, uint32_t first);
+packet_id sim_pool_packet(clusim_sim *s);
+xfer_id sim_pool_xfer(clusim_sim *s);
+buffer_id sim_pool_buffer(clusim_sim *s);
+void sim_pool_free_xfer(clusim_sim *s, xfer_id x);
 
-static inline void sim_free_packet(clusim_sim *s, uint32_t p) {
-    s->packets[p].next = s->packet_free;
+static inline void sim_free_packet(clusim_sim *s, packet_id p) {
+    packet_at(s, p)->next = s->packet_free;
     s->packet_free = p;
     s->packets_live--;
 }
 
 /* Ask for arbitration of a wire in phase B of the present timestamp. */
-static inline void sim_arbitrate(clusim_sim *s, uint32_t wire) {
-    if (s->wires[wire].listed) return;
-    s->wires[wire].listed = 1;
-    if (LIKELY(s->phase_b.len < s->phase_b.size)) {
-        s->phase_b.ids[s->phase_b.len++] = wire;
-    } else {
-        sim_pool_list(s, &s->phase_b, wire);
-    }
+static inline void sim_arbitrate(clusim_sim *s, wire_id wire) {
+    if (wire_at(s, wire)->listed) return;
+    wire_at(s, wire)->listed = 1;
+    if (UNLIKELY(!wire_push(&s->phase_b, wire))) s->failed = true;
 }
 
 static inline void sim_hash(clusim_sim *s, uint64_t what, int64_t time, uint64_t who,

@@ -8,12 +8,12 @@ void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
     s->beyond_index = index;
 }
 
-void sim_flow_beyond(clusim_sim *s, uint32_t flow) {
+void sim_flow_beyond(clusim_sim *s, flow_id flow) {
     uint32_t conns = (uint32_t)s->model->image.num_conns;
-    if (flow < conns) {
-        sim_beyond(s, CLUSIM_BEYOND_CONNECTION, flow);
+    if (flow.i < conns) {
+        sim_beyond(s, CLUSIM_BEYOND_CONNECTION, flow.i);
     } else {
-        sim_beyond(s, CLUSIM_BEYOND_SOURCE, flow - conns);
+        sim_beyond(s, CLUSIM_BEYOND_SOURCE, flow.i - conns);
     }
 }
 
@@ -42,11 +42,11 @@ static const uint8_t what_of[EV_WAKE + 1] = {
 void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
     uint32_t what = what_of[class], index = payload;
     if (class == EV_NOTIFY) {
-        sim_flow_beyond(s, payload);
+        sim_flow_beyond(s, ID(flow, payload));
         return;
     }
-    if (class == EV_RESPOND) index = s->wires[order].far_endpoint;
-    if (class == EV_COMPLETE) index = s->xfers[payload].endpoint;
+    if (class == EV_RESPOND) index = wire_at(s, ID(wire, order))->far_endpoint.i;
+    if (class == EV_COMPLETE) index = xfer_at(s, ID(xfer, payload))->endpoint.i;
     if (what == CLUSIM_BEYOND_WIRE || what == CLUSIM_BEYOND_UNIT) index = order;
     sim_beyond(s, what, index);
 }

@@ -3,40 +3,42 @@
 #include "memory.h"
 #include "program.h"
 
-void task_done(clusim_sim *s, uint32_t task) {
+void task_done(clusim_sim *s, task_id task) {
     const clusim_image *im = &s->model->image;
-    s->tasks[task].end_ps = s->now_ps;
+    task_at(s, task)->end_ps = s->now_ps;
     s->tasks_left--;
-    sim_hash(s, 2, s->now_ps, task, 0);
-    for (uint32_t k = im->tasks[task].succ_lo; k < im->tasks[task].succ_hi; k++) {
-        if (--s->tasks[im->succ[k]].deps_left == 0) sim_pool_list(s, &s->due_tasks, im->succ[k]);
+    sim_hash(s, 2, s->now_ps, task.i, 0);
+    const clusim_task *t = &im->tasks[task.i];
+    for (uint32_t k = t->succ_lo; k < t->succ_hi; k++) {
+        task_id next = ID(task, im->succ[k]);
+        if (--task_at(s, next)->deps_left == 0 && !task_push(&s->due_tasks, next)) s->failed = true;
     }
 }
 
-void task_launch(clusim_sim *s, uint32_t id) {
-    s->insts[id].phase = PH_QUEUED;
-    sim_pool_list(s, &s->due_starts, id);
+void task_launch(clusim_sim *s, inst_id id) {
+    inst_at(s, id)->phase = PH_QUEUED;
+    if (!inst_push(&s->due_starts, id)) s->failed = true;
 }
 
-static void start_task(clusim_sim *s, uint32_t task) {
-    const clusim_task *t = &s->model->image.tasks[task];
-    s->tasks[task].start_ps = s->now_ps;
+static void start_task(clusim_sim *s, task_id task) {
+    const clusim_task *t = &s->model->image.tasks[task.i];
+    task_at(s, task)->start_ps = s->now_ps;
     switch (t->kind) {
         case CLUSIM_TASK_KIND_PROGRAM:
-            s->tasks[task].instances_left = t->inst_hi - t->inst_lo;
+            task_at(s, task)->instances_left = t->inst_hi - t->inst_lo;
             for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
                 int64_t delay = s->model->image.instances[i].start_ps;
                 if (delay) {
                     sim_event(s, s->now_ps + delay, EV_LAUNCH, 0, i);
                 } else {
-                    task_launch(s, i);
+                    task_launch(s, ID(inst, i));
                 }
             }
             if (t->inst_lo == t->inst_hi) task_done(s, task);
             break;
         case CLUSIM_TASK_KIND_KERNEL: memory_start_kernel(s, task); break;
         case CLUSIM_TASK_KIND_DELAY:
-            sim_event(s, s->now_ps + t->delay_ps, EV_DELAY, 0, task);
+            sim_event(s, s->now_ps + t->delay_ps, EV_DELAY, 0, task.i);
             break;
         default: task_done(s, task); break;
     }
@@ -55,14 +57,15 @@ static uint32_t take_slot(endpoint_state *e, uint32_t count) {
     return NONE;
 }
 
-static bool start_instance(clusim_sim *s, uint32_t id) {
+static bool start_instance(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    const clusim_instance *x = &im->instances[id];
-    endpoint_state *e = &s->endpoints[x->endpoint];
+    const clusim_instance *x = &im->instances[id.i];
+    endpoint_id endpoint = ID(endpoint, x->endpoint);
+    endpoint_state *e = endpoint_at(s, endpoint);
     uint32_t slot = take_slot(e, im->endpoints[x->endpoint].cta_slots);
     if (slot == NONE) return false;
     e->busy_sms += x->sm;
-    if (e->kernels) memory_mark_dirty(s, x->endpoint);
+    if (e->kernels) memory_mark_dirty(s, endpoint);
     program_begin(s, id, slot);
     return true;
 }
@@ -70,29 +73,20 @@ static bool start_instance(clusim_sim *s, uint32_t id) {
 /* The queue is in order of (time of start, id); several waves of one time may add to it. */
 static void start_instances(clusim_sim *s) {
     uint32_t first = s->slot_queue.len;
-    while (first > 0 && s->insts[s->slot_queue.ids[first - 1]].queued_ps == s->now_ps) first--;
+    while (first > 0 && inst_at(s, s->slot_queue.ids[first - 1])->queued_ps == s->now_ps) first--;
     for (uint32_t i = 0; i < s->due_starts.len; i++) {
-        s->insts[s->due_starts.ids[i]].queued_ps = s->now_ps;
-        sim_pool_list(s, &s->slot_queue, s->due_starts.ids[i]);
+        inst_at(s, s->due_starts.ids[i])->queued_ps = s->now_ps;
+        if (!inst_push(&s->slot_queue, s->due_starts.ids[i])) s->failed = true;
     }
     s->due_starts.len = 0;
-    sim_pool_sort_from(&s->slot_queue, first);
+    inst_sort(&s->slot_queue, first);
     s->slot_freed = false;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->slot_queue.len; i++) {
-        uint32_t id = s->slot_queue.ids[i];
+        inst_id id = s->slot_queue.ids[i];
         if (!start_instance(s, id)) s->slot_queue.ids[kept++] = id;
     }
     s->slot_queue.len = kept;
-}
-
-/* Move a list of due ids, sorted, to `wave`, so that what becomes due meanwhile waits. */
-static void take_due(clusim_sim *s, id_list *due) {
-    id_list taken = *due;
-    *due = s->wave;
-    due->len = 0;
-    s->wave = taken;
-    sim_pool_sort(&s->wave);
 }
 
 bool task_wave(clusim_sim *s) {
@@ -101,13 +95,13 @@ bool task_wave(clusim_sim *s) {
         s->slot_freed = false;
         return false;
     }
-    take_due(s, &s->due_tasks);
-    for (uint32_t i = 0; i < s->wave.len; i++) start_task(s, s->wave.ids[i]);
+    task_take(&s->task_wave, &s->due_tasks);
+    for (uint32_t i = 0; i < s->task_wave.len; i++) start_task(s, s->task_wave.ids[i]);
     if (s->due_starts.len || starts) start_instances(s);
-    take_due(s, &s->due_insts);
-    for (uint32_t i = 0; i < s->wave.len; i++) {
-        s->insts[s->wave.ids[i]].due = 0;
-        program_run(s, s->wave.ids[i]);
+    inst_take(&s->inst_wave, &s->due_insts);
+    for (uint32_t i = 0; i < s->inst_wave.len; i++) {
+        inst_at(s, s->inst_wave.ids[i])->due = 0;
+        program_run(s, s->inst_wave.ids[i]);
     }
     return true;
 }

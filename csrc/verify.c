@@ -14,12 +14,12 @@ static int unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t
 /* Bytes of packets that sit in the receive buffer of a wire: behind a wire that is down. */
 static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
-        if (s->voqs[q].head == NONE) continue;
-        for (uint32_t p = s->voqs[q].head; p != NONE; p = s->packets[p].next) {
-            const packet *x = &s->packets[p];
+        if (packet_none(s->voqs[q].head)) continue;
+        for (packet_id p = s->voqs[q].head; !packet_none(p); p = packet_at(s, p)->next) {
+            const packet *x = packet_at(s, p);
             ++*packets;
-            if (x->held_wire == NONE || (x->copy && x->ref != NONE)) continue;
-            held[x->held_wire * s->nvc + x->held_vc] += x->held_bytes;
+            if (wire_none(x->held_wire) || (x->copy && !buffer_none(x->shared))) continue;
+            held[x->held_wire.i * s->nvc + x->held_vc] += x->held_bytes;
         }
     }
 }
@@ -27,12 +27,13 @@ static void count_held(const clusim_sim *s, int64_t *held, uint64_t *packets) {
 /* Buffers of multicast packets some of whose copies are stuck: found through any one copy. */
 static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     for (uint64_t q = 0; q < s->model->num_voqs; q++) {
-        for (uint32_t p = s->voqs[q].head; p != NONE; p = s->packets[p].next) {
-            const packet *x = &s->packets[p];
-            if (x->held_wire == NONE || !x->copy || x->ref == NONE || seen[x->ref]) continue;
-            seen[x->ref] = 1;
-            const shared_buffer *b = &s->buffers[x->ref];
-            held[b->wire * s->nvc + b->vc] += b->bytes;
+        for (packet_id p = s->voqs[q].head; !packet_none(p); p = packet_at(s, p)->next) {
+            const packet *x = packet_at(s, p);
+            if (wire_none(x->held_wire) || !x->copy || buffer_none(x->shared) || seen[x->shared.i])
+                continue;
+            seen[x->shared.i] = 1;
+            const shared_buffer *b = buffer_at(s, x->shared);
+            held[b->wire.i * s->nvc + b->vc] += b->bytes;
         }
     }
 }
@@ -58,8 +59,9 @@ bool verify_may_wait(const clusim_sim *s) {
     for (uint32_t w = 0; w < s->model->image.num_wires; w++) {
         if (s->info[w].traits & PAUSES) continue;
         for (uint32_t q = 0; q < s->info[w].num_voqs; q++) {
-            uint32_t head = s->wires[w].queues[q].head;
-            if (head != NONE && s->packets[head].wire_bytes > s->model->image.wires[w].buffer_bytes)
+            packet_id head = s->wires[w].queues[q].head;
+            if (!packet_none(head) &&
+                packet_at(s, head)->wire_bytes > s->model->image.wires[w].buffer_bytes)
                 return true;
         }
     }

@@ -8,9 +8,9 @@
 #include "laws.h"
 #include "node.h"
 
-void wire_init(clusim_sim *s, uint32_t wire) {
-    const wire_info *info = &s->info[wire];
-    wire_state *w = &s->wires[wire];
+void wire_init(clusim_sim *s, wire_id wire) {
+    const wire_info *info = info_at(s, wire);
+    wire_state *w = wire_at(s, wire);
     memset(w, 0, sizeof *w);
     w->rate = &s->model->rates[info->rate];
     w->wake_at = NEVER;
@@ -18,7 +18,7 @@ void wire_init(clusim_sim *s, uint32_t wire) {
     w->ready = s->ready_bits + info->word_base;
     w->waits = s->wait_bits + info->word_base;
     w->queues = s->voqs + info->voq_base;
-    w->credits = s->credits + (size_t)wire * s->nvc;
+    w->credits = s->credits + (size_t)wire.i * s->nvc;
     w->flows = s->flows + info->flow_base;
     w->latency_ps = info->latency_ps;
     w->far_latency_ps = info->dst_latency_ps;
@@ -73,7 +73,7 @@ void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_
 
 void wire_drain(clusim_sim *s, wire_state *w) {
     if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
-        sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
+        sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
     w->drained_at = s->now_ps;
     if (idle <= 0 || w->down) return;
@@ -114,31 +114,32 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
 
 /* Where the far node will send a forwarded packet at the latest by estimate: wire q of the
  * contract. */
-static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
+static wire_id onward_wire(const clusim_sim *s, const packet *p, node_id node) {
     const clusim_model *m = s->model;
     if (p->path_pos != NONE) {
         if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN) && aggregate_at_end(s, p))
             return aggregate_onward(s, p);
-        return m->image.path_wires[p->path_pos];
+        return ID(wire, m->image.path_wires[p->path_pos]);
     }
-    uint32_t dst = p->dst;
+    target_id dst = p->dst;
     if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
-        dst = m->image.mgroup_members[m->image.mgroup_off[s->xfers[p->xfer].mgroup]];
+        dst =
+            ID(target, m->image.mgroup_members[m->image.mgroup_off[xfer_at(s, p->xfer)->mgroup.i]]);
     } else if (UNLIKELY(p->leg != LEG_LAST)) {
         packet ahead = *p;
         node_next_target(s, &ahead, node);
         dst = ahead.dst;
     }
-    return m->group_fastest[model_route(m, node, dst)];
+    return m->group_fastest[model_route(m, node, dst).i];
 }
 
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
-    const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
+    const wire_state *q = wire_at(s, onward_wire(s, p, w->far_node));
     const clusim_format *f = q->rate->format;
     uint32_t kind =
         p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
-    uint32_t limit = s->xfers[p->xfer].limit;
+    uint32_t limit = xfer_at(s, p->xfer)->limit;
     uint32_t exact = model_exact(f, kind, p->payload, limit);
     uint32_t bytes = model_wire_bytes(f, kind, p->payload, exact, limit);
     return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
@@ -147,7 +148,8 @@ static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state
 /* When the packet is handled at the far end of its wire. */
 static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
                                  int64_t head, int64_t tail) {
-    if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
+    if (!endpoint_none(w->far_endpoint))
+        return target_is(model_target(w->far_endpoint), p->dst) ? tail : tail + w->far_latency_ps;
     if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
     if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && aggregate_at_end(s, p)) return tail;
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
@@ -160,7 +162,7 @@ static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wir
 
 /* Extra time if this packet is hit by an error and sent again. */
 static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
-    uint32_t wire = (uint32_t)(w - s->wires);
+    uint32_t wire = wire_of(s, w).i;
     const clusim_wire *image = &s->model->image.wires[wire];
     if (base_hash32(s->model->image.seed, wire, w->grants) >= image->error_threshold) return 0;
     w->replays++;
@@ -170,14 +172,14 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
 /* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
-    sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
+    sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     return RANGE_TIME_END;
 }
 
 /* Put a packet on the wire now. */
-static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_index) {
+static inline void start_packet(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
-    packet *p = &s->packets[packet_index];
+    packet *p = packet_at(s, packet_index);
     uint64_t now = (uint64_t)s->now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {
@@ -204,7 +206,8 @@ static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_in
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
     w->busy_ps += end - s->now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
-    sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out, packet_index);
+    sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
+              packet_index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
@@ -216,17 +219,17 @@ static inline void give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint3
 
 /* The input buffer the packet sat in is free at `end`. */
 static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
-    if (p->held_wire == NONE) return;
-    wire_state *from = &s->wires[p->held_wire];
-    p->held_wire = NONE;
-    if (UNLIKELY(p->copy && p->ref != NONE)) {
-        uint32_t shared = p->ref;
-        shared_buffer *b = &s->buffers[shared];
-        p->ref = NONE; /* from here on it holds buffers of its own */
+    if (wire_none(p->held_wire)) return;
+    wire_state *from = wire_at(s, p->held_wire);
+    p->held_wire = NO(wire);
+    if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
+        buffer_id shared = p->shared;
+        shared_buffer *b = buffer_at(s, shared);
+        p->shared = NO(buffer); /* from here on it holds buffers of its own */
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return;
         give_back(s, from, b->vc, b->bytes, b->max_end);
-        b->copies = s->buffer_free;
+        b->copies = s->buffer_free.i;
         s->buffer_free = shared;
         s->buffers_live--;
         return;
@@ -280,11 +283,11 @@ static void stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
 
 static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
-    uint32_t packet_index = q->head;
-    packet *p = &s->packets[packet_index];
+    packet_id packet_index = q->head;
+    packet *p = packet_at(s, packet_index);
     q->head = p->next;
-    if (q->head != NONE) {
-        __builtin_prefetch(&s->packets[q->head]);
+    if (!packet_none(q->head)) {
+        __builtin_prefetch(packet_at(s, q->head));
     } else {
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
@@ -295,9 +298,9 @@ static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate)
 }
 
 static inline void grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
-    uint32_t wire = (uint32_t)(w - s->wires);
-    uint32_t packet_index = inject_make(s, wire, slot);
-    if (UNLIKELY(packet_index == NONE)) return;
+    wire_id wire = wire_of(s, w);
+    packet_id packet_index = inject_make(s, wire, slot);
+    if (UNLIKELY(packet_none(packet_index))) return;
     start_packet(s, w, packet_index);
     inject_grant(s, wire, slot, w->free_at);
 }
@@ -317,7 +320,7 @@ static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate)
 static inline uint32_t needed(const clusim_sim *s, const wire_state *w, uint32_t candidate,
                               uint32_t *vc) {
     if (candidate < w->num_voqs) {
-        const packet *p = &s->packets[w->queues[candidate].head];
+        const packet *p = packet_at(s, w->queues[candidate].head);
         *vc = p->vc;
         return p->wire_bytes;
     }
@@ -355,8 +358,8 @@ static inline void search(clusim_sim *s, wire_state *w) {
     if (blocked) stall(s, w, blocked);
 }
 
-void wire_arbitrate(clusim_sim *s, uint32_t wire) {
-    wire_state *w = &s->wires[wire];
+void wire_arbitrate(clusim_sim *s, wire_id wire) {
+    wire_state *w = wire_at(s, wire);
     if (UNLIKELY(w->down)) return;
     if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
         if (w->soonest != NEVER || w->num_ready) wire_wake(s, w, w->free_at);
@@ -369,14 +372,14 @@ void wire_arbitrate(clusim_sim *s, uint32_t wire) {
 /* ---- faults and reading
  * ---------------------------------------------------------------------------- */
 
-void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
-    wire_state *w = &s->wires[wire];
+void wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
+    wire_state *w = wire_at(s, wire);
     laws_rate_changes(s, wire);
     s->rates_changed = true;
     s->wires_down += (rate == NONE) - (uint32_t)w->down;
     w->rem = 0;
     w->down = rate == NONE;
-    w->rate = &s->model->rates[rate == NONE ? s->info[wire].rate : rate];
+    w->rate = &s->model->rates[rate == NONE ? info_at(s, wire)->rate : rate];
     if (!w->down) {
         sim_arbitrate(s, wire);
         return;
@@ -388,8 +391,8 @@ void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
     }
 }
 
-void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
-    const wire_state *w = &s->wires[wire];
+void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
+    const wire_state *w = wire_at(s, wire);
     *out = (clusim_wire_counters){.packets = w->packets,
                                   .grants = w->grants,
                                   .bytes = w->bytes,

@@ -13,13 +13,13 @@
 
 #include "sim.h"
 
-void wire_init(clusim_sim *s, uint32_t wire);
+void wire_init(clusim_sim *s, wire_id wire);
 
 /* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
-void wire_arbitrate(clusim_sim *s, uint32_t wire);
+void wire_arbitrate(clusim_sim *s, wire_id wire);
 
-void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate); /* NONE: down */
-void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out);
+void wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
+void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 
 /* congestion.c: the same for wires with pauses. */
 void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes, int64_t free_ps);
@@ -32,8 +32,8 @@ void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_
 static inline void wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     if (w->wake_at <= at_ps) return;
     w->wake_at = at_ps;
-    uint32_t wire = (uint32_t)(w - s->wires);
-    sim_event(s, at_ps, EV_WAKE, wire, wire);
+    wire_id wire = wire_of(s, w);
+    sim_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
@@ -45,8 +45,7 @@ static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc,
         return;
     }
     int64_t at_ps = free_ps + w->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END))
-        sim_beyond(s, CLUSIM_BEYOND_WIRE, (uint32_t)(w - s->wires));
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&
@@ -67,17 +66,17 @@ static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) 
 }
 
 /* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
-static inline void wire_enqueue(clusim_sim *s, uint32_t packet_index, uint32_t candidate) {
-    packet *p = &s->packets[packet_index];
-    wire_state *w = &s->wires[p->out];
+static inline void wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t candidate) {
+    packet *p = packet_at(s, packet_index);
+    wire_state *w = wire_at(s, p->out);
     voq *q = &w->queues[candidate];
-    p->next = NONE;
-    if (LIKELY(q->head == NONE)) {
+    p->next = NO(packet);
+    if (LIKELY(packet_none(q->head))) {
         q->head = packet_index;
         w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
         w->num_ready++;
     } else {
-        s->packets[q->tail].next = packet_index;
+        packet_at(s, q->tail)->next = packet_index;
     }
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;

@@ -27,11 +27,9 @@ void *__wrap_malloc(size_t size) { return fails_now() ? NULL : __real_malloc(siz
 void *__wrap_calloc(size_t n, size_t size) { return fails_now() ? NULL : __real_calloc(n, size); }
 void *__wrap_realloc(void *p, size_t size) { return fails_now() ? NULL : __real_realloc(p, size); }
 
-#define NO CLUSIM_NONE
-
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, NO, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
@@ -42,37 +40,40 @@ static const clusim_wire wires[] = {
     {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
     {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5}};
-static const uint32_t routes[] = {NO, 0, 1, NO}, group_off[] = {0, 1, 2}, group_wires[] = {0, 1};
+static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},
+                      group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};
 static clusim_conn conns[1];
 static clusim_cost costs[1];
-static const clusim_prim prims[] = {{0, NO, 0, 0, 0, 0, 0, 1}, {1, 0, NO, 0, 0, 0, 0, 1}};
+static const clusim_prim prims[] = {{0, CLUSIM_NONE, 0, 0, 0, 0, 0, 1},
+                                    {1, 0, CLUSIM_NONE, 0, 0, 0, 0, 1}};
 static const clusim_template templates[] = {{0, 1, 1, 0}, {1, 2, 1, 0}};
 static clusim_instance instances[2];
 static const uint32_t inst_conns[] = {0}, op_flags[] = {2, 1};
 static clusim_task tasks[2];
 static const clusim_source sources[] = {{0, 0, 1, 128, 1, 1, 0, 0, 0, 0},
-                                        {1, 1, 2, 128, 1, 0, 0, 0, NO, 0}};
-static const clusim_message messages[] = {{0, 20000, 1, 0, NO, NO}, {5, 30000, 0, 0, NO, NO}};
+                                        {1, 1, 2, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
+static const clusim_message messages[] = {{0, 20000, 1, 0, CLUSIM_NONE, CLUSIM_NONE},
+                                          {5, 30000, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static clusim_image image;
 
 static void fill_programs(void) {
     conns[0] = (clusim_conn){.tail_ps = 5,
                              .head_ps = 5,
                              .dst = 1,
-                             .first_group = NO,
-                             .path = NO,
-                             .path_back = NO,
-                             .mgroup = NO,
+                             .first_group = CLUSIM_NONE,
+                             .path = CLUSIM_NONE,
+                             .path_back = CLUSIM_NONE,
+                             .mgroup = CLUSIM_NONE,
                              .packet_bytes = 128,
                              .burst = 1,
                              .slots = 8,
                              .expand_120 = 120,
-                             .via_first = NO,
-                             .via_last = NO,
-                             .stage = NO,
-                             .control = NO,
-                             .vertex = NO};
+                             .via_first = CLUSIM_NONE,
+                             .via_last = CLUSIM_NONE,
+                             .stage = CLUSIM_NONE,
+                             .control = CLUSIM_NONE,
+                             .vertex = CLUSIM_NONE};
     for (uint32_t i = 0; i < 2; i++) {
         instances[i] = (clusim_instance){.length = 100000,
                                          .chunk_bytes = 4096,
@@ -92,7 +93,7 @@ static void fill(void) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
-        formats[0].limit_bytes[k] = NO;
+        formats[0].limit_bytes[k] = CLUSIM_NONE;
     }
     fill_programs();
     image = (clusim_image){.nvc = 1,

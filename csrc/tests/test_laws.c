@@ -7,13 +7,11 @@
 
 #include "laws.h"
 
-#define NO CLUSIM_NONE
-
 /* Two endpoints on a switch with a reduction unit; a message each way, a send and a receive by
  * programs, a kernel and a delay. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, NO, 0, 0},
-                                    {1000, 4, 0, 1, 0, NO, 0, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0},
+                                    {1000, 4, 0, 1, 0, CLUSIM_NONE, 0, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
@@ -21,38 +19,40 @@ static const clusim_unit units[] = {{300, 1 << 20, 2, 100}};
 static clusim_format formats[1];
 static clusim_wire wires[4];
 static const uint32_t ends[4][2] = {{0, 2}, {2, 0}, {1, 2}, {2, 1}};
-static const uint32_t routes[] = {NO, 0, 1, NO, 2, 3};
+static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE, 2, 3};
 static const uint32_t group_off[] = {0, 1, 2, 3, 4}, group_wires[] = {0, 2, 1, 3};
 static const uint32_t no_off[] = {0};
 static clusim_conn conns[1];
 static clusim_cost costs[1];
-static const clusim_prim prims[] = {{0, NO, 0, 0, 0, 0, 0, 1}, {1, 0, NO, 0, 0, 0, 0, 1}};
+static const clusim_prim prims[] = {{0, CLUSIM_NONE, 0, 0, 0, 0, 0, 1},
+                                    {1, 0, CLUSIM_NONE, 0, 0, 0, 0, 1}};
 static const clusim_template templates[] = {{0, 1, 1, 0}, {1, 2, 1, 0}};
 static clusim_instance instances[2];
 static const uint32_t inst_conns[] = {0}, op_flags[] = {2, 1}, succ[] = {3};
 static clusim_task tasks[4];
-static const clusim_source sources[] = {{0, 0, 1, 128, 1, 0, 0, 0, NO, 0},
-                                        {1, 1, 2, 128, 1, 0, 0, 0, NO, 0}};
-static const clusim_message messages[] = {{0, 20000, 1, 0, NO, NO}, {5, 30000, 0, 0, NO, NO}};
+static const clusim_source sources[] = {{0, 0, 1, 128, 1, 0, 0, 0, CLUSIM_NONE, 0},
+                                        {1, 1, 2, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
+static const clusim_message messages[] = {{0, 20000, 1, 0, CLUSIM_NONE, CLUSIM_NONE},
+                                          {5, 30000, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static clusim_image image;
 
 static void fill_work(void) {
     conns[0] = (clusim_conn){.tail_ps = 5,
                              .head_ps = 5,
                              .dst = 1,
-                             .first_group = NO,
-                             .path = NO,
-                             .path_back = NO,
-                             .mgroup = NO,
+                             .first_group = CLUSIM_NONE,
+                             .path = CLUSIM_NONE,
+                             .path_back = CLUSIM_NONE,
+                             .mgroup = CLUSIM_NONE,
                              .packet_bytes = 128,
                              .burst = 1,
                              .slots = 8,
                              .expand_120 = 120,
-                             .via_first = NO,
-                             .via_last = NO,
-                             .stage = NO,
-                             .control = NO,
-                             .vertex = NO};
+                             .via_first = CLUSIM_NONE,
+                             .via_last = CLUSIM_NONE,
+                             .stage = CLUSIM_NONE,
+                             .control = CLUSIM_NONE,
+                             .vertex = CLUSIM_NONE};
     for (uint32_t i = 0; i < 2; i++) {
         instances[i] = (clusim_instance){.length = 100000,
                                          .chunk_bytes = 4096,
@@ -74,7 +74,7 @@ static void fill(void) {
     for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].service_1024[k] = 1024;
-        formats[0].limit_bytes[k] = NO;
+        formats[0].limit_bytes[k] = CLUSIM_NONE;
     }
     for (uint32_t w = 0; w < 4; w++) {
         wires[w] = (clusim_wire){.rate_num = 1,
@@ -211,7 +211,7 @@ static void test_payload_does_not_vanish_in_a_switch(void) {
     image.num_units = 0; /* in a unit it may */
     clusim_node plain[3];
     memcpy(plain, nodes, sizeof plain);
-    plain[2].unit = NO;
+    plain[2].unit = CLUSIM_NONE;
     image.nodes = plain;
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_OK);
     assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);

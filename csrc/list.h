@@ -1,0 +1,44 @@
+/* list.h - growing lists of ids of one kind. */
+#ifndef CLUSIM_LIST_H
+#define CLUSIM_LIST_H
+
+#include "ids.h"
+
+#define LIST_TYPE(name)                                                                            \
+    typedef struct name##_list {                                                                   \
+        name##_id *ids; /* owned */                                                                \
+        uint32_t len, size;                                                                        \
+    } name##_list;                                                                                 \
+    static inline bool name##_push(name##_list *list, name##_id id) {                              \
+        if (UNLIKELY(list->len == list->size)) {                                                   \
+            void *more = list_grow(list->ids, &list->size);                                        \
+            if (more == NULL) return false;                                                        \
+            list->ids = more;                                                                      \
+        }                                                                                          \
+        list->ids[list->len++] = id;                                                               \
+        return true;                                                                               \
+    }                                                                                              \
+    /* Ascending from the `first` on. */                                                           \
+    static inline void name##_sort(name##_list *list, uint32_t first) {                            \
+        if (list->len > first + 1) list_sort(list->ids + first, list->len - first);                \
+    }                                                                                              \
+    /* Move what is in `due` to `wave`, ascending; what becomes due meanwhile waits. */            \
+    static inline void name##_take(name##_list *wave, name##_list *due) {                          \
+        name##_list taken = *due;                                                                  \
+        *due = *wave;                                                                              \
+        due->len = 0;                                                                              \
+        *wave = taken;                                                                             \
+        name##_sort(wave, 0);                                                                      \
+    }
+
+/* Make room for more ids behind `*size`; NULL without memory. */
+void *list_grow(void *ids, uint32_t *size);
+void list_sort(void *ids, uint32_t count);
+
+LIST_TYPE(wire)
+LIST_TYPE(node)
+LIST_TYPE(endpoint)
+LIST_TYPE(task)
+LIST_TYPE(inst)
+
+#endif
