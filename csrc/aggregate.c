@@ -11,13 +11,13 @@ static const clusim_vertex *image_of(const clusim_sim *s, vertex_id vertex) {
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Children come after their parents, so that going backwards every vertex knows its members. */
-bool aggregate_init(clusim_sim *s) {
+STATUS aggregate_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     uint64_t slots = 0;
     for (uint32_t v = 0; v < im->num_vertices; v++) slots += im->vertices[v].slots;
     s->vertex_counts = calloc(slots + 1, sizeof *s->vertex_counts);
     s->vertex_payloads = calloc(slots + 1, sizeof *s->vertex_payloads);
-    if (s->vertex_counts == NULL || s->vertex_payloads == NULL) return false;
+    if (s->vertex_counts == NULL || s->vertex_payloads == NULL) return CLUSIM_ERR_NO_MEMORY;
     slots = 0;
     for (uint32_t v = (uint32_t)im->num_vertices; v-- > 0;) {
         vertex_state *state = &s->vertices[v];
@@ -30,7 +30,7 @@ bool aggregate_init(clusim_sim *s) {
         bool leaf = image->unit == NONE;
         state->member = leaf ? ID(vertex, v) : s->vertices[image->child_lo].member;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
 void aggregate_begin(clusim_sim *s, xfer_id xfer_index) {
@@ -72,43 +72,44 @@ static wire_id aim_down(const clusim_sim *s, packet *p, vertex_id child) {
 }
 
 /* Put a packet made in the switch before `out` into its queue. */
-static void send_new(clusim_sim *s, packet_id index, wire_id out, uint32_t vc) {
+static STATUS send_new(clusim_sim *s, packet_id index, wire_id out, uint32_t vc) {
     packet *p = packet_at(s, index);
     p->held_wire = NO(wire);
     p->shared = NO(buffer);
     p->copy = 0;
     p->marked = 0;
     node_restart(s, p, out, vc);
-    wire_enqueue(s, index, info_at(s, out)->num_voqs - s->nvc + vc);
+    return wire_enqueue(s, index, info_at(s, out)->num_voqs - s->nvc + vc);
 }
 
-static void send_up(clusim_sim *s, packet_id index, vertex_id vertex) {
+static STATUS send_up(clusim_sim *s, packet_id index, vertex_id vertex) {
     const clusim_image *im = &s->model->image;
     packet *p = packet_at(s, index);
     uint32_t at = im->path_off[image_of(s, vertex)->path_up];
     p->vertex = vertex;
     p->path_pos = at + 1;
-    send_new(s, index, ID(wire, im->path_wires[at]), xfer_at(s, p->xfer)->vc);
+    return send_new(s, index, ID(wire, im->path_wires[at]), xfer_at(s, p->xfer)->vc);
 }
 
-static void send_down(clusim_sim *s, packet_id index, vertex_id root) {
+static STATUS send_down(clusim_sim *s, packet_id index, vertex_id root) {
     const clusim_vertex *v = image_of(s, root);
     packet result = *packet_at(s, index);
     uint32_t vc = xfer_at(s, result.xfer)->vc_response;
     for (uint32_t child = v->child_lo; child < v->child_hi; child++) {
-        packet_id copy = child == v->child_lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(packet_none(copy))) return;
+        packet_id copy = index;
+        if (child != v->child_lo) TRY(sim_pool_packet(s, &copy));
         *packet_at(s, copy) = result;
         wire_id out = aim_down(s, packet_at(s, copy), ID(vertex, child));
-        send_new(s, copy, out, vc);
+        TRY(send_new(s, copy, out, vc));
     }
+    return CLUSIM_OK;
 }
 
-void aggregate_down(clusim_sim *s, packet_id index, wire_id from) {
+STATUS aggregate_down(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_vertex *v = image_of(s, packet_at(s, index)->vertex);
     uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
-    buffer_id shared = sim_pool_buffer(s);
-    if (UNLIKELY(buffer_none(shared))) return;
+    buffer_id shared;
+    TRY(sim_pool_buffer(s, &shared));
     packet original = *packet_at(s, index);
     *buffer_at(s, shared) = (shared_buffer){.copies = v->child_hi - v->child_lo,
                                             .wire = from,
@@ -118,14 +119,15 @@ void aggregate_down(clusim_sim *s, packet_id index, wire_id from) {
     original.copy = 1;
     original.shared = shared;
     for (uint32_t child = v->child_lo; child < v->child_hi; child++) {
-        packet_id copy = child == v->child_lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(packet_none(copy))) return;
+        packet_id copy = index;
+        if (child != v->child_lo) TRY(sim_pool_packet(s, &copy));
         packet *p = packet_at(s, copy);
         *p = original;
         wire_id out = aim_down(s, p, ID(vertex, child));
         node_restart(s, p, out, p->first_vc);
-        node_enqueue(s, copy, candidate);
+        TRY(node_enqueue(s, copy, candidate));
     }
+    return CLUSIM_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -135,11 +137,11 @@ static bool fits(const clusim_sim *s, vertex_id vertex, const packet *p) {
 }
 
 /* Take a child's packet in; the last one of its operation stays as the operation's result. */
-static void admit(clusim_sim *s, vertex_id vertex, packet_id index) {
+static STATUS admit(clusim_sim *s, vertex_id vertex, packet_id index) {
     const clusim_vertex *v = image_of(s, vertex);
     vertex_state *state = vertex_at(s, vertex);
     const packet *p = packet_at(s, index);
-    wire_return_credit(s, wire_at(s, p->out), p->vc, p->wire_bytes, s->now_ps);
+    TRY(wire_return_credit(s, wire_at(s, p->out), p->vc, p->wire_bytes, s->now_ps));
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
     if (state->counts[place] == 0) state->payloads[place] = p->payload;
@@ -147,18 +149,17 @@ static void admit(clusim_sim *s, vertex_id vertex, packet_id index) {
         sim_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
     if (++state->counts[place] < children) {
         sim_free_packet(s, index);
-        return;
+        return CLUSIM_OK;
     }
     int64_t at = unit_reduce(s, ID(unit, v->unit), (uint64_t)children * p->payload);
-    sim_event(s, at, EV_RESULT, v->unit, index.i);
+    return sim_event(s, at, EV_RESULT, v->unit, index.i);
 }
 
-void aggregate_up(clusim_sim *s, packet_id index) {
+STATUS aggregate_up(clusim_sim *s, packet_id index) {
     vertex_id vertex = ID(vertex, image_of(s, packet_at(s, index)->vertex)->parent);
     vertex_state *state = vertex_at(s, vertex);
     if (fits(s, vertex, packet_at(s, index))) {
-        admit(s, vertex, index);
-        return;
+        return admit(s, vertex, index);
     }
     packet_at(s, index)->next = NO(packet);
     if (packet_none(state->wait_head)) {
@@ -167,10 +168,11 @@ void aggregate_up(clusim_sim *s, packet_id index) {
         packet_at(s, state->wait_tail)->next = index;
     }
     state->wait_tail = index;
+    return CLUSIM_OK;
 }
 
 /* Admit what waits and now has room, in order of arrival. */
-static void admit_waiting(clusim_sim *s, vertex_id vertex) {
+static STATUS admit_waiting(clusim_sim *s, vertex_id vertex) {
     vertex_state *state = vertex_at(s, vertex);
     packet_id index = state->wait_head, last = NO(packet);
     while (!packet_none(index)) {
@@ -182,24 +184,25 @@ static void admit_waiting(clusim_sim *s, vertex_id vertex) {
                 packet_at(s, last)->next = next;
             }
             if (packet_is(state->wait_tail, index)) state->wait_tail = last;
-            admit(s, vertex, index);
+            TRY(admit(s, vertex, index));
         } else {
             last = index;
         }
         index = next;
     }
+    return CLUSIM_OK;
 }
 
-void aggregate_result(clusim_sim *s, packet_id index) {
+STATUS aggregate_result(clusim_sim *s, packet_id index) {
     vertex_id vertex = ID(vertex, image_of(s, packet_at(s, index)->vertex)->parent);
     vertex_state *state = vertex_at(s, vertex);
     if (image_of(s, vertex)->parent == NONE) {
-        send_down(s, index, vertex);
+        TRY(send_down(s, index, vertex));
     } else {
-        send_up(s, index, vertex);
+        TRY(send_up(s, index, vertex));
     }
     state->counts[state->head] = 0;
     state->head = (state->head + 1) % image_of(s, vertex)->slots;
     state->base++;
-    admit_waiting(s, vertex);
+    return admit_waiting(s, vertex);
 }

@@ -12,18 +12,18 @@
 
 #include "sim.h"
 
-bool aggregate_init(clusim_sim *s); /* false without memory */
+STATUS aggregate_init(clusim_sim *s);
 
 /* A member starts a transfer: what comes down from now on is for it. */
 void aggregate_begin(clusim_sim *s, xfer_id xfer_index);
 void aggregate_end(clusim_sim *s, xfer_id xfer_index);
 
 /* A packet from a child has arrived at its parent; the last one of an operation is due. */
-void aggregate_up(clusim_sim *s, packet_id packet);
-void aggregate_result(clusim_sim *s, packet_id packet);
+STATUS aggregate_up(clusim_sim *s, packet_id packet);
+STATUS aggregate_result(clusim_sim *s, packet_id packet);
 
 /* A result arrived at an inner vertex: one copy per child. */
-void aggregate_down(clusim_sim *s, packet_id packet, wire_id from);
+STATUS aggregate_down(clusim_sim *s, packet_id packet, wire_id from);
 
 /* First wire of the way down from the vertex where a result ends its path. */
 wire_id aggregate_onward(const clusim_sim *s, const packet *p);

@@ -37,6 +37,20 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
     ((1u << CLUSIM_KIND_WRITE) | (1u << CLUSIM_KIND_FETCH) | (1u << CLUSIM_KIND_MCAST) |           \
      (1u << CLUSIM_KIND_AGG_UP))
 
+/* What runs several times for every hop is compiled into its callers, whatever its size. */
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
+
+/* What a function that may fail returns: CLUSIM_OK or an error, which its caller must look at. What
+ * has failed for want of memory may be half done: the sim is of no use but to be destroyed. */
+#define STATUS __attribute__((warn_unused_result)) enum clusim_status
+
+/* Go on only if it went well. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        enum clusim_status status_ = (call);                                                       \
+        if (UNLIKELY(status_ != CLUSIM_OK)) return status_;                                        \
+    } while (0)
+
 typedef unsigned __int128 base_u128;
 
 static inline uint64_t base_ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }

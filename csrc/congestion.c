@@ -11,7 +11,7 @@ enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
 /* ---- pauses ------------------------------------------------------------------------------------
  */
 
-void congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
+STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
     wire_state *w = wire_at(s, wire);
     const clusim_wire *image = &s->model->image.wires[wire.i];
     pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + p->vc];
@@ -19,39 +19,40 @@ void congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
     state->held += p->wire_bytes;
     count->held_max = base_umax(count->held_max, state->held);
     count->overflows += state->held > image->buffer_bytes;
-    if (state->held <= image->xoff_bytes || state->asked) return;
+    if (state->held <= image->xoff_bytes || state->asked) return CLUSIM_OK;
     state->asked = 1;
-    sim_event(s, s->now_ps + w->credit_ps, EV_PAUSE, wire.i, (uint32_t)p->vc << 1 | 1);
+    return sim_event(s, s->now_ps + w->credit_ps, EV_PAUSE, wire.i, (uint32_t)p->vc << 1 | 1);
 }
 
-void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
-                        int64_t free_ps) {
+STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                          int64_t free_ps) {
     CLUSIM_ASSERT(bytes <= BYTES_MASK);
-    sim_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
+    return sim_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
 }
 
-void congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
+STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
     uint32_t vc = payload >> VC_SHIFT;
     pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + vc];
     state->held -= payload & BYTES_MASK;
     wire_at(s, wire)->credits[vc].available +=
         payload & BYTES_MASK; /* or it would end after 2^60 */
-    if (!state->asked || state->held > s->model->image.wires[wire.i].xon_bytes) return;
+    if (!state->asked || state->held > s->model->image.wires[wire.i].xon_bytes) return CLUSIM_OK;
     state->asked = 0;
-    sim_event(s, s->now_ps + wire_at(s, wire)->credit_ps, EV_PAUSE, wire.i, vc << 1);
+    return sim_event(s, s->now_ps + wire_at(s, wire)->credit_ps, EV_PAUSE, wire.i, vc << 1);
 }
 
 /* A PAUSE (bit 0 of the payload) or RESUME reaches the sender. */
-void congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
+STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
     uint32_t vc = payload >> 1;
     wire_state *w = wire_at(s, wire);
     pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + vc];
     bool pause = payload & 1, stopped = state->stopped > 0;
     state->stopped += pause ? 1 : -1;
     s->congestion[wire.i].pauses += pause;
-    if ((state->stopped > 0) == stopped) return;
+    if ((state->stopped > 0) == stopped) return CLUSIM_OK;
     w->credits[vc].available += stopped ? 2 * ENDLESS : -2 * ENDLESS;
-    if (stopped) sim_arbitrate(s, wire);
+    if (stopped) TRY(sim_arbitrate(s, wire));
+    return CLUSIM_OK;
 }
 
 /* ---- marks -------------------------------------------------------------------------------------
@@ -166,14 +167,14 @@ void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
     if (UNLIKELY(f->next_at >= RANGE_TIME_END)) sim_flow_beyond(s, flow);
 }
 
-void congestion_notify(clusim_sim *s, const packet *p) {
+STATUS congestion_notify(clusim_sim *s, const packet *p) {
     flow_id flow = xfer_at(s, p->xfer)->flow;
-    if (flow_none(flow)) return;
+    if (flow_none(flow)) return CLUSIM_OK;
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    if (f->notified_at >= 0 && s->now_ps - f->notified_at < c->cnp_interval_ps) return;
+    if (f->notified_at >= 0 && s->now_ps - f->notified_at < c->cnp_interval_ps) return CLUSIM_OK;
     f->notified_at = s->now_ps;
-    sim_event(s, s->now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
+    return sim_event(s, s->now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
 }
 
 void congestion_notify_event(clusim_sim *s, flow_id flow) {

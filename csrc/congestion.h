@@ -12,16 +12,16 @@
 #include "sim.h"
 
 /* A packet has arrived over a wire with pauses: its receive buffer fills. */
-void congestion_held(clusim_sim *s, wire_id wire, const packet *p);
+STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p);
 
-void congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
-void congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
+STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
+STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 
 /* A packet that came in over a wire was put into a queue of a wire that marks. */
 void congestion_mark(clusim_sim *s, packet *p);
 
 /* A marked packet reached its destination: the flow is told, if it is one under control. */
-void congestion_notify(clusim_sim *s, const packet *p);
+STATUS congestion_notify(clusim_sim *s, const packet *p);
 void congestion_notify_event(clusim_sim *s, flow_id flow);
 
 /* A packet of a controlled flow was granted now. */

@@ -24,9 +24,9 @@ static uint32_t key_of(const xfer *x, uint32_t i) {
     return x->policy == CLUSIM_POLICY_PINNED ? x->stripe / x->group_size : x->stripe + i;
 }
 
-packet_id inject_make(clusim_sim *s, wire_id wire, uint32_t slot) {
-    packet_id index = sim_pool_packet(s);
-    if (UNLIKELY(packet_none(index))) return NO(packet);
+STATUS inject_make(clusim_sim *s, wire_id wire, uint32_t slot, packet_id *out) {
+    packet_id index;
+    TRY(sim_pool_packet(s, &index));
     const flow_cursor *c = &wire_at(s, wire)->flows[slot];
     const xfer *x = xfer_at(s, c->xfer);
     packet *p = packet_at(s, index);
@@ -55,7 +55,8 @@ packet_id inject_make(clusim_sim *s, wire_id wire, uint32_t slot) {
     p->copy = 0;
     p->adaptive = x->policy == CLUSIM_POLICY_ADAPTIVE;
     p->marked = 0;
-    return index;
+    *out = index;
+    return CLUSIM_OK;
 }
 
 static inline int64_t avail_of(const xfer *x, uint32_t i) {
@@ -105,12 +106,13 @@ static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
     w->ready[bit >> 6] &= ~mask;
 }
 
-static void update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
+static STATUS update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
     for (uint32_t k = 0; k < x->group_size; k++) {
         wire_id wire = ID(wire, x->group[k]);
         update_candidate(s, wire, x->slot);
-        if (!wire_is(wire, except)) sim_arbitrate(s, wire);
+        if (!wire_is(wire, except)) TRY(sim_arbitrate(s, wire));
     }
+    return CLUSIM_OK;
 }
 
 /* Remember the wire of the packet that ends last; the lowest of several. */
@@ -120,7 +122,7 @@ static inline void note_end(xfer *x, wire_id wire, int64_t end) {
     if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
 }
 
-void inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
+STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
     flow_cursor *c = &wire_at(s, wire)->flows[slot];
     xfer_id xfer_index = c->xfer;
     xfer *x = xfer_at(s, xfer_index);
@@ -132,7 +134,7 @@ void inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
     if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
         x->adaptive_next++;
         x->outstanding++;
-        update_adaptive(s, x, wire);
+        TRY(update_adaptive(s, x, wire));
     } else {
         uint64_t next =
             (uint64_t)i + (LIKELY(x->policy == CLUSIM_POLICY_STRIPE) ? x->group_size : 1);
@@ -142,20 +144,21 @@ void inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
     }
     if (x->ungranted == 0) {
         if (x->owner_kind == OWNER_SOURCE) {
-            source_injected(s, x->source, x->max_end);
+            TRY(source_injected(s, x->source, x->max_end));
         } else if (x->type == XFER_WRITE || x->type == XFER_MCAST) {
-            program_injected(s, x);
+            TRY(program_injected(s, x));
         }
     }
+    return CLUSIM_OK;
 }
 
-void inject_response(clusim_sim *s, const packet *p) {
+STATUS inject_response(clusim_sim *s, const packet *p) {
     xfer *x = xfer_at(s, p->xfer);
-    if (x->window == 0) return;
+    if (x->window == 0) return CLUSIM_OK;
     if (x->policy == CLUSIM_POLICY_ADAPTIVE) {
         x->outstanding--;
-        if (x->adaptive_next < x->count) update_adaptive(s, x, NO(wire));
-        return;
+        if (x->adaptive_next < x->count) TRY(update_adaptive(s, x, NO(wire)));
+        return CLUSIM_OK;
     }
     wire_id wire = p->first_wire;
     if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = aggregate_first_wire(s, p->vertex);
@@ -163,28 +166,28 @@ void inject_response(clusim_sim *s, const packet *p) {
     c->outstanding--;
     if (c->window_closed) {
         update_candidate(s, wire, x->slot);
-        sim_arbitrate(s, wire);
+        TRY(sim_arbitrate(s, wire));
     }
+    return CLUSIM_OK;
 }
 
 /* The wires of the first hop: the group without wires that are down, unless all are. */
-static void choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
+static STATUS choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     const clusim_model *m = s->model;
     if (!path_none(x->path)) {
         x->group = m->image.path_wires + m->image.path_off[x->path.i];
         x->group_size = 1;
-        return;
+        return CLUSIM_OK;
     }
     x->group = model_group(m, first_group);
     x->group_size = model_group_size(m, first_group);
-    if (LIKELY(!s->any_down)) return;
+    if (LIKELY(!s->any_down)) return CLUSIM_OK;
     uint32_t up = 0;
     for (uint32_t k = 0; k < x->group_size; k++) up += !wire_at(s, ID(wire, x->group[k]))->down;
-    if (up == 0 || up == x->group_size) return;
+    if (up == 0 || up == x->group_size) return CLUSIM_OK;
     x->own_group = malloc(up * sizeof *x->own_group);
     if (x->own_group == NULL) {
-        s->failed = true;
-        return;
+        return CLUSIM_ERR_NO_MEMORY;
     }
     uint32_t n = 0;
     for (uint32_t k = 0; k < x->group_size; k++) {
@@ -192,9 +195,10 @@ static void choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     }
     x->group = x->own_group;
     x->group_size = n;
+    return CLUSIM_OK;
 }
 
-static void start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint32_t first_packet) {
+static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint32_t first_packet) {
     const xfer *x = xfer_at(s, xfer_index);
     flow_cursor *c = &wire_at(s, wire)->flows[x->slot];
     const clusim_format *f = wire_at(s, wire)->rate->format;
@@ -205,31 +209,31 @@ static void start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint32
     c->next = first_packet < x->count ? first_packet : x->count;
     c->outstanding = 0;
     update_candidate(s, wire, x->slot);
-    sim_arbitrate(s, wire);
+    return sim_arbitrate(s, wire);
 }
 
-void inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
-                  uint32_t window_bytes) {
+STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
+                    uint32_t window_bytes) {
     xfer *x = xfer_at(s, xfer_index);
     x->start_ps = s->now_ps;
     x->max_end = 0;
     x->last_wire = NO(wire);
     x->stripe = key_base;
     x->ungranted = x->count;
-    choose_wires(s, x, first_group);
+    TRY(choose_wires(s, x, first_group));
     uint32_t n = x->group_size;
     if (window_bytes && x->type != XFER_WRITE && x->type != XFER_MCAST) {
         uint64_t per_wire = (uint64_t)x->full * (x->policy == CLUSIM_POLICY_STRIPE ? n : 1);
         x->window = (uint32_t)base_umax(1, window_bytes / per_wire);
     }
     if (x->policy == CLUSIM_POLICY_PINNED) {
-        start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
-        return;
+        return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
     }
     for (uint32_t k = 0; k < n; k++) {
         /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod
          * n. */
         uint32_t first = x->policy == CLUSIM_POLICY_ADAPTIVE ? 0 : (k + n - key_base % n) % n;
-        start_cursor(s, xfer_index, ID(wire, x->group[k]), first);
+        TRY(start_cursor(s, xfer_index, ID(wire, x->group[k]), first));
     }
+    return CLUSIM_OK;
 }

@@ -10,18 +10,18 @@
 
 #include "sim.h"
 
-/* Make the next packet of the flow in `slot` for `wire`; NONE if memory ran out. */
-packet_id inject_make(clusim_sim *s, wire_id wire, uint32_t slot);
+/* Make the next packet of the flow in `slot` for `wire`. */
+STATUS inject_make(clusim_sim *s, wire_id wire, uint32_t slot, packet_id *out);
 
 /* It was granted and its serialisation ends at `end`. */
-void inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end);
+STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end);
 
 /* A response came back: one packet less is outstanding. */
-void inject_response(clusim_sim *s, const packet *p);
+STATUS inject_response(clusim_sim *s, const packet *p);
 
 /* Begin injecting a transfer whose description is filled in; the present time is its start. */
-void inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
-                  uint32_t window_bytes);
+STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
+                    uint32_t window_bytes);
 
 /* The group of wires from the endpoint of a transfer towards its first target. */
 static inline group_id inject_first_group(const clusim_sim *s, const xfer *x) {

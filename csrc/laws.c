@@ -47,17 +47,18 @@ static int64_t longest_way(const clusim_image *im) {
     return (int64_t)longest;
 }
 
-bool laws_init(clusim_sim *s) {
+STATUS laws_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     s->law_wires = calloc(im->num_wires + 1, sizeof *s->law_wires);
     s->law_ends = calloc(2 * im->num_endpoints + 1, sizeof *s->law_ends);
     s->final_mem_256 = calloc(im->num_endpoints + 1, sizeof *s->final_mem_256);
-    if (s->law_wires == NULL || s->law_ends == NULL || s->final_mem_256 == NULL) return false;
+    if (s->law_wires == NULL || s->law_ends == NULL || s->final_mem_256 == NULL)
+        return CLUSIM_ERR_NO_MEMORY;
     for (uint64_t f = 0; f < im->num_faults; f++)
         s->law_changes |= im->faults[f].kind == CLUSIM_FAULT_KIND_RATE && im->faults[f].num != 0;
     s->law_slack_ps = longest_way(im);
     for (uint32_t w = 0; w < im->num_wires; w++) add_wire(s, ID(wire, w));
-    return true;
+    return CLUSIM_OK;
 }
 
 void laws_free(clusim_sim *s) {
@@ -143,8 +144,8 @@ void laws_rate_changes(clusim_sim *s, wire_id wire) {
 
 /* ---- at the end ------------------------------------------------------------------------------ */
 
-static int broken(clusim_error *e, uint64_t index, const char *what, base_u128 found,
-                  base_u128 bound) {
+static STATUS broken(clusim_error *e, uint64_t index, const char *what, base_u128 found,
+                     base_u128 bound) {
     e->status = CLUSIM_ERR_CONSERVATION;
     e->index = (uint32_t)index;
     snprintf(e->message, sizeof e->message, "%s %llu: %llu against %llu", what,
@@ -156,7 +157,7 @@ static int broken(clusim_error *e, uint64_t index, const char *what, base_u128 f
     if (UNLIKELY(!(cond))) return broken(e, index, what, (base_u128)(found), (base_u128)(bound))
 
 /* No wire above 100 % of its rate: packets follow each other, and each takes its time. */
-static int check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
+static STATUS check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         const wire_state *w = &s->wires[i];
         const clusim_wire_counters *c = &s->final[i];
@@ -173,7 +174,7 @@ static int check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
 }
 
 /* No memory and no unit above its rate; each access may gain up to 2^-16 ps by rounding. */
-static int check_servers(const clusim_sim *s, clusim_error *e) {
+static STATUS check_servers(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     uint64_t grants = 0;
     for (uint32_t w = 0; w < im->num_wires; w++) grants += s->wires[w].grants;
@@ -210,8 +211,8 @@ static void mark_copying(const clusim_image *im, uint8_t *copies) {
 
 /* Payload over the wires of each node: at endpoints what transfers asked for (and what is relayed,
  * where GPUs relay), elsewhere what came in. */
-static int check_node(const clusim_sim *s, const uint64_t *flow, uint32_t node, bool copies,
-                      clusim_error *e) {
+static STATUS check_node(const clusim_sim *s, const uint64_t *flow, uint32_t node, bool copies,
+                         clusim_error *e) {
     uint64_t out = flow[2 * (uint64_t)node], in = flow[2 * (uint64_t)node + 1];
     uint32_t endpoint = s->model->image.nodes[node].endpoint;
     if (endpoint == NONE) {
@@ -226,11 +227,11 @@ static int check_node(const clusim_sim *s, const uint64_t *flow, uint32_t node, 
     return CLUSIM_OK;
 }
 
-static int check_payload(const clusim_sim *s, clusim_error *e) {
+static STATUS check_payload(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     uint64_t *flow = calloc(2 * im->num_nodes + 1, sizeof *flow);
     uint8_t *copies = calloc(im->num_nodes + 1, 1);
-    int status = flow && copies ? CLUSIM_OK : CLUSIM_ERR_NO_MEMORY;
+    enum clusim_status status = flow && copies ? CLUSIM_OK : CLUSIM_ERR_NO_MEMORY;
     if (status == CLUSIM_OK) {
         mark_copying(im, copies);
         for (uint32_t w = 0; w < im->num_wires; w++) {
@@ -265,7 +266,7 @@ static uint64_t shortest_ps(const clusim_image *im, const clusim_task *t) {
 }
 
 /* Nothing ends before its cause and the least that it takes. */
-static int check_tasks(const clusim_sim *s, clusim_error *e) {
+static STATUS check_tasks(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     for (uint32_t i = 0; i < im->num_tasks; i++) {
         const task_state *t = &s->tasks[i];
@@ -286,7 +287,7 @@ static int check_tasks(const clusim_sim *s, clusim_error *e) {
 }
 
 /* Every slice posted, every slot back with its sender. */
-static int check_slots(const clusim_sim *s, clusim_error *e) {
+static STATUS check_slots(const clusim_sim *s, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_conns; i++) {
         const conn_state *c = &s->conns[i];
         LAW(c->posted == c->sends, i, "slices posted of connection", c->posted, c->sends);
@@ -298,11 +299,11 @@ static int check_slots(const clusim_sim *s, clusim_error *e) {
     return CLUSIM_OK;
 }
 
-int laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
+STATUS laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     memset(e, 0, sizeof *e);
     if (s->broken.what)
         return broken(e, s->broken.endpoint.i, s->broken.what, s->broken.found, s->broken.expected);
-    int status = check_wires(s, end_ps, e);
+    enum clusim_status status = check_wires(s, end_ps, e);
     if (status == CLUSIM_OK) status = check_servers(s, e);
     if (status == CLUSIM_OK) status = check_tasks(s, e);
     if (status != CLUSIM_OK || verify_may_wait(s)) return status; /* it was not delivered */

@@ -2,6 +2,7 @@
 #ifndef CLUSIM_LIST_H
 #define CLUSIM_LIST_H
 
+#include "grow.h"
 #include "ids.h"
 
 #define LIST_TYPE(name)                                                                            \
@@ -9,14 +10,10 @@
         name##_id *ids; /* owned */                                                                \
         uint32_t len, size;                                                                        \
     } name##_list;                                                                                 \
-    static inline bool name##_push(name##_list *list, name##_id id) {                              \
-        if (UNLIKELY(list->len == list->size)) {                                                   \
-            void *more = list_grow(list->ids, &list->size);                                        \
-            if (more == NULL) return false;                                                        \
-            list->ids = more;                                                                      \
-        }                                                                                          \
+    static inline STATUS name##_push(name##_list *list, name##_id id) {                            \
+        if (UNLIKELY(list->len == list->size)) GROW(list->ids, list->size);                        \
         list->ids[list->len++] = id;                                                               \
-        return true;                                                                               \
+        return CLUSIM_OK;                                                                          \
     }                                                                                              \
     /* Ascending from the `first` on. */                                                           \
     static inline void name##_sort(name##_list *list, uint32_t first) {                            \
@@ -31,8 +28,6 @@
         name##_sort(wave, 0);                                                                      \
     }
 
-/* Make room for more ids behind `*size`; NULL without memory. */
-void *list_grow(void *ids, uint32_t *size);
 void list_sort(void *ids, uint32_t count);
 
 LIST_TYPE(wire)

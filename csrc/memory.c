@@ -26,14 +26,14 @@ void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
-void memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {
+STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
-    if (e->dirty) return;
+    if (e->dirty) return CLUSIM_OK;
     e->dirty = 1;
-    if (!endpoint_push(&s->dirty_endpoints, endpoint)) s->failed = true;
+    return endpoint_push(&s->dirty_endpoints, endpoint);
 }
 
-void memory_start_kernel(clusim_sim *s, task_id task) {
+STATUS memory_start_kernel(clusim_sim *s, task_id task) {
     endpoint_id endpoint = endpoint_of(s, task);
     endpoint_state *e = endpoint_at(s, endpoint);
     task_state *k = task_at(s, task);
@@ -48,27 +48,27 @@ void memory_start_kernel(clusim_sim *s, task_id task) {
         e->epoch_mem = e->mem_bytes_256; /* nothing is charged to the first epoch */
     }
     e->set_changed = 1;
-    memory_mark_dirty(s, endpoint);
+    return memory_mark_dirty(s, endpoint);
 }
 
 /* Have an event at a kernel's end. One at an earlier time is enough: it comes back here. A kernel
  * whose speed is set anew in every epoch would otherwise leave thousands of events at nearly the
  * same time. */
-static void expect_end(clusim_sim *s, task_id task) {
+static STATUS expect_end(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
-    if (k->event_at <= k->end_at) return;
+    if (k->event_at <= k->end_at) return CLUSIM_OK;
     k->event_at = k->end_at;
-    sim_event(s, k->end_at, EV_KERNEL, 0, task.i);
+    return sim_event(s, k->end_at, EV_KERNEL, 0, task.i);
 }
 
-void memory_kernel_event(clusim_sim *s, task_id task) {
+STATUS memory_kernel_event(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     if (k->end_at != s->now_ps) { /* its speed changed since */
         if (k->event_at == s->now_ps) {
             k->event_at = NEVER;
-            if (k->end_at != NEVER) expect_end(s, task);
+            if (k->end_at != NEVER) TRY(expect_end(s, task));
         }
-        return;
+        return CLUSIM_OK;
     }
     endpoint_state *e = endpoint_at(s, endpoint_of(s, task));
     task_id *link = &e->first_kernel;
@@ -77,15 +77,15 @@ void memory_kernel_event(clusim_sim *s, task_id task) {
     k->end_at = NEVER;
     if (--e->kernels == 0) e->epoch_at = NEVER;
     e->set_changed = 1;
-    memory_mark_dirty(s, endpoint_of(s, task));
-    task_done(s, task);
+    TRY(memory_mark_dirty(s, endpoint_of(s, task)));
+    return task_done(s, task);
 }
 
-void memory_epoch_event(clusim_sim *s, endpoint_id endpoint) {
+STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
-    if (e->epoch_at != s->now_ps || e->kernels == 0) return;
+    if (e->epoch_at != s->now_ps || e->kernels == 0) return CLUSIM_OK;
     e->epoch_due = 1;
-    memory_mark_dirty(s, endpoint);
+    return memory_mark_dirty(s, endpoint);
 }
 
 static uint64_t clamp128(base_u128 value, uint64_t limit) {
@@ -96,7 +96,7 @@ static uint64_t epoch_capacity(const clusim_endpoint *p) {
     return ((uint64_t)p->mem_quantum_ps << 16) / p->mem_cost16;
 }
 
-static void start_epoch(clusim_sim *s, endpoint_id endpoint) {
+static STATUS start_epoch(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
     const clusim_endpoint *p = &s->model->image.endpoints[endpoint.i];
     uint64_t cap = epoch_capacity(p), n = e->kernels;
@@ -106,7 +106,7 @@ static void start_epoch(clusim_sim *s, endpoint_id endpoint) {
     e->epoch_avail = base_umax(1, base_umax(left, fair));
     e->epoch_mem = e->mem_bytes_256;
     e->epoch_at = s->now_ps + p->mem_quantum_ps;
-    sim_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
+    return sim_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
 }
 
 static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
@@ -130,7 +130,7 @@ static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
 }
 
 /* Bring a kernel's progress up to date and give it its new speed and end. */
-static void set_speed(clusim_sim *s, task_id task) {
+static STATUS set_speed(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     base_u128 done = k->done + (((base_u128)k->speed * (uint64_t)(s->now_ps - k->since)) >> 16);
     k->done = clamp128(done, WHOLE);
@@ -141,7 +141,7 @@ static void set_speed(clusim_sim *s, task_id task) {
     uint64_t ps = clamp128(wait, RANGE_TIME_END);
     k->end_at = base_min(s->now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
     if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_TASK, task.i);
-    expect_end(s, task);
+    return expect_end(s, task);
 }
 
 /* What communication pays per byte while the running kernels want their part. */
@@ -161,26 +161,28 @@ static uint64_t communication_cost16(const clusim_sim *s, endpoint_id endpoint) 
     return (uint64_t)((base_u128)p->mem_cost16 * cap / left);
 }
 
-static void settle_endpoint(clusim_sim *s, endpoint_id endpoint) {
+static STATUS settle_endpoint(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
     bool changed = e->set_changed || e->epoch_due || e->busy_sms != e->settled_sms;
     e->dirty = e->set_changed = 0;
     e->settled_sms = e->busy_sms;
-    if (!changed) return;
+    if (!changed) return CLUSIM_OK;
     e->mem_cost16 = communication_cost16(s, endpoint);
     if (e->kernels == 0) {
         e->epoch_due = 0;
-        return;
+        return CLUSIM_OK;
     }
-    if (e->epoch_due) start_epoch(s, endpoint);
+    if (e->epoch_due) TRY(start_epoch(s, endpoint));
     e->epoch_due = 0;
     for (task_id k = e->first_kernel; !task_none(k); k = task_at(s, k)->next_kernel)
-        set_speed(s, k);
+        TRY(set_speed(s, k));
+    return CLUSIM_OK;
 }
 
-void memory_settle(clusim_sim *s) {
+STATUS memory_settle(clusim_sim *s) {
     for (uint32_t i = 0; i < s->dirty_endpoints.len; i++) {
-        settle_endpoint(s, s->dirty_endpoints.ids[i]);
+        TRY(settle_endpoint(s, s->dirty_endpoints.ids[i]));
     }
     s->dirty_endpoints.len = 0;
+    return CLUSIM_OK;
 }

@@ -43,10 +43,10 @@ static inline void memory_inject(clusim_sim *s, endpoint_id endpoint, uint64_t p
     memory_access(s, endpoint, payload * s->model->image.endpoints[endpoint.i].inject_256);
 }
 
-void memory_start_kernel(clusim_sim *s, task_id task);
-void memory_kernel_event(clusim_sim *s, task_id task); /* a kernel's end, unless it moved */
-void memory_epoch_event(clusim_sim *s, endpoint_id endpoint);
-void memory_mark_dirty(clusim_sim *s, endpoint_id endpoint);
-void memory_settle(clusim_sim *s); /* phase A, step 6 */
+STATUS memory_start_kernel(clusim_sim *s, task_id task);
+STATUS memory_kernel_event(clusim_sim *s, task_id task); /* a kernel's end, unless it moved */
+STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint);
+STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint);
+STATUS memory_settle(clusim_sim *s); /* phase A, step 6 */
 
 #endif

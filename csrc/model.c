@@ -9,25 +9,26 @@ const char *clusim_version(void) { return CLUSIM_VERSION; }
 /* ---- copying ------------------------------------------------------------------------------- */
 
 /* Replace *array by an owned copy; an empty array becomes NULL, which nobody indexes. */
-static bool own(const void *array, uint64_t count, size_t size) {
+static STATUS own(const void *array, uint64_t count, size_t size) {
     const void **slot = (const void **)(uintptr_t)array;
     void *copy = malloc(count ? count * size : 1);
     if (copy == NULL) {
         *slot = NULL;
-        return false;
+        return CLUSIM_ERR_NO_MEMORY;
     }
     if (count) memcpy(copy, *slot, count * size);
     *slot = copy;
-    return true;
+    return CLUSIM_OK;
 }
 
-static bool copy_arrays(clusim_image *im) {
-    bool ok = true;
-    /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed.
-     */
-#define OWN(table, least, most) ok &= own(&im->table, im->num_##table, sizeof *im->table);
+/* Every pointer becomes owned or NULL, whatever happens, before the model is destroyed. */
+static STATUS copy_arrays(clusim_image *im) {
+    enum clusim_status status = CLUSIM_OK;
+#define OWN(table, least, most)                                                                    \
+    if (own(&im->table, im->num_##table, sizeof *im->table) != CLUSIM_OK)                          \
+        status = CLUSIM_ERR_NO_MEMORY;
     RANGE_TABLES(OWN)
-    return ok;
+    return status;
 }
 
 static void free_arrays(clusim_image *im) {
@@ -62,11 +63,11 @@ static bool faster(const rate_class *a, const rate_class *b) {
     return (base_u128)a->num * b->den > (base_u128)b->num * a->den;
 }
 
-static bool derive_rates(clusim_model *m) {
+static STATUS derive_rates(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->rates = calloc(im->num_wires + im->num_faults + 1, sizeof *m->rates);
     m->fault_rate = malloc((im->num_faults + 1) * sizeof *m->fault_rate);
-    if (m->rates == NULL || m->fault_rate == NULL) return false;
+    if (m->rates == NULL || m->fault_rate == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         const clusim_wire *x = &im->wires[w];
         m->wires[w].rate = rate_class_of(m, x->rate_num, x->rate_den, x->format);
@@ -77,15 +78,16 @@ static bool derive_rates(clusim_model *m) {
         m->fault_rate[f] =
             rate ? rate_class_of(m, x->num, x->den, im->wires[x->index].format) : NONE;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
-static bool derive_adjacency(clusim_model *m) {
+static STATUS derive_adjacency(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->in_count = calloc(im->num_nodes + 1, sizeof *m->in_count);
     m->out_off = calloc(im->num_nodes + 2, sizeof *m->out_off);
     m->out_wires = calloc(im->num_wires + 1, sizeof *m->out_wires);
-    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL) return false;
+    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL)
+        return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         m->wires[w].in_local = m->in_count[im->wires[w].dst]++;
         m->out_off[im->wires[w].src + 2]++;
@@ -94,7 +96,7 @@ static bool derive_adjacency(clusim_model *m) {
     for (uint32_t w = 0; w < im->num_wires; w++) {
         m->out_wires[m->out_off[im->wires[w].src + 1]++] = w;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
 static uint8_t traits_of(const clusim_model *m, uint32_t w) {
@@ -145,10 +147,10 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     if (x->dim || x->dateline) m->has_dims = true;
 }
 
-static bool derive_groups(clusim_model *m) {
+static STATUS derive_groups(clusim_model *m) {
     m->num_groups = (uint32_t)m->image.num_group_off - 1;
     m->group_fastest = malloc((m->num_groups + 1) * sizeof *m->group_fastest);
-    if (m->group_fastest == NULL) return false;
+    if (m->group_fastest == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t g = 0; g < m->num_groups; g++) {
         const uint32_t *wires = model_group(m, ID(group, g));
         uint32_t best = wires[0];
@@ -159,7 +161,7 @@ static bool derive_groups(clusim_model *m) {
         }
         m->group_fastest[g] = ID(wire, best);
     }
-    return true;
+    return CLUSIM_OK;
 }
 
 /* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
@@ -190,10 +192,12 @@ static int32_t choose_shift(const clusim_model *m) {
     return shift;
 }
 
-static bool derive(clusim_model *m) {
+static STATUS derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
-    if (m->wires == NULL || !derive_rates(m) || !derive_adjacency(m)) return false;
+    if (m->wires == NULL) return CLUSIM_ERR_NO_MEMORY;
+    TRY(derive_rates(m));
+    TRY(derive_adjacency(m));
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++)
         m->has_adaptive |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
@@ -202,30 +206,28 @@ static bool derive(clusim_model *m) {
     m->has_controls = im->num_controls > 0;
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
-    if (!derive_groups(m)) return false;
+    TRY(derive_groups(m));
     m->bucket_shift = choose_shift(m);
-    return true;
+    return CLUSIM_OK;
 }
 
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
     *out = NULL;
     memset(error, 0, sizeof *error);
     bool has_relays = false;
-    int status = model_check_image(image, error, &has_relays);
+    enum clusim_status status = model_check_image(image, error, &has_relays);
     if (status != CLUSIM_OK) return status;
     clusim_model *m = calloc(1, sizeof *m);
     if (m != NULL) {
         m->image = *image;
         m->has_relays = has_relays;
-        if (copy_arrays(&m->image) && derive(m)) {
+        if (copy_arrays(&m->image) == CLUSIM_OK && derive(m) == CLUSIM_OK) {
             *out = m;
             return CLUSIM_OK;
         }
         clusim_model_destroy(m);
     }
-    error->status = CLUSIM_ERR_NO_MEMORY;
-    snprintf(error->message, sizeof error->message, "out of memory");
-    return CLUSIM_ERR_NO_MEMORY;
+    return model_no_memory(error);
 }
 
 void clusim_model_destroy(clusim_model *m) {

@@ -74,14 +74,14 @@ struct clusim_model {
 
 /* Refuse images that would make the engine misbehave; the front end's checks speak better. The
  * parts below are made in this order, and each trusts what those before it have passed. */
-int model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
 
-int model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
-int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
-int model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
-int model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
-int model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
-int model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
+STATUS model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
+STATUS model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
+STATUS model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
+STATUS model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
 typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);
 typedef struct model_table {
@@ -91,10 +91,10 @@ typedef struct model_table {
 } model_table;
 
 /* Check all rows of some tables, in an order in which each may trust those before it. */
-int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
-                       clusim_error *e);
-int model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
-int model_no_memory(clusim_error *error);
+STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
+                          clusim_error *e);
+STATUS model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
+STATUS model_no_memory(clusim_error *error);
 
 /* Where the packets of a connection or message go: over up to two targets to an endpoint. */
 typedef struct model_legs {

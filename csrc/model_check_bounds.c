@@ -47,7 +47,7 @@ static const char *note_size(const clusim_image *im, packet_size size, uint64_t 
     return NULL;
 }
 
-static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
+static STATUS check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
     packet_size last = {0, 0}; /* neighbours are mostly alike */
     for (uint64_t row = 0; row < im->num_conns; row++) {
         const clusim_conn *c = &im->conns[row];
@@ -75,7 +75,7 @@ static const char *wrong_rate(uint64_t most, const uint64_t rate[2]) {
     return NULL;
 }
 
-static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
+static STATUS check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
     for (uint64_t row = 0; row < im->num_wires; row++) {
         const clusim_wire *w = &im->wires[row];
         uint64_t rate[2] = {w->rate_num, w->rate_den};
@@ -170,7 +170,7 @@ static const char *wrong_source(const clusim_image *im, uint64_t row) {
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-static int check_queues(const clusim_image *im, clusim_error *e, uint64_t *incoming) {
+static STATUS check_queues(const clusim_image *im, clusim_error *e, uint64_t *incoming) {
     for (uint64_t w = 0; w < im->num_wires; w++) incoming[im->wires[w].dst]++;
     uint64_t queues = 0;
     for (uint64_t w = 0; w < im->num_wires; w++) {
@@ -182,7 +182,7 @@ static int check_queues(const clusim_image *im, clusim_error *e, uint64_t *incom
     return CLUSIM_OK;
 }
 
-static int check_memory(const clusim_image *im, clusim_error *e) {
+static STATUS check_memory(const clusim_image *im, clusim_error *e) {
     uint64_t slots = 0;
     for (uint64_t v = 0; v < im->num_vertices; v++) {
         slots += im->vertices[v].slots;
@@ -191,12 +191,12 @@ static int check_memory(const clusim_image *im, clusim_error *e) {
     }
     uint64_t *incoming = calloc(im->num_nodes + 1, sizeof *incoming);
     if (incoming == NULL) return model_no_memory(e);
-    int status = check_queues(im, e, incoming);
+    enum clusim_status status = check_queues(im, e, incoming);
     free(incoming);
     return status;
 }
 
-int model_check_bounds(const clusim_image *im, clusim_error *e) {
+STATUS model_check_bounds(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"conns", im->num_conns, wrong_conn},
         {"templates", im->num_templates, wrong_template},
@@ -205,7 +205,7 @@ int model_check_bounds(const clusim_image *im, clusim_error *e) {
     };
     uint64_t *most = calloc(im->num_formats + 1, sizeof *most);
     if (most == NULL) return model_no_memory(e);
-    int status = check_packets(im, e, most);
+    enum clusim_status status = check_packets(im, e, most);
     if (status == CLUSIM_OK) status = check_rates(im, e, most);
     free(most);
     if (status == CLUSIM_OK)

@@ -6,11 +6,11 @@
 
 typedef unsigned long long ull;
 
-static int refuse(clusim_error *e, const char *table, uint64_t row, const char *what) {
+static STATUS refuse(clusim_error *e, const char *table, uint64_t row, const char *what) {
     return model_refuse(e, row, table, what);
 }
 
-static int refuse_packets(clusim_error *e, const char *table, uint64_t row, uint64_t packets) {
+static STATUS refuse_packets(clusim_error *e, const char *table, uint64_t row, uint64_t packets) {
     char what[96];
     snprintf(what, sizeof what, "%llu packets; at most 2^32-1: larger packets or bursts",
              (ull)packets);
@@ -45,7 +45,7 @@ static bool packet_ok(const clusim_image *im, uint32_t packet_bytes, uint32_t bu
     "packets"
 
 /* Neighbours mostly have the same packets, so one look serves many rows. */
-static int check_packets(const clusim_image *im, clusim_error *e) {
+static STATUS check_packets(const clusim_image *im, clusim_error *e) {
     uint32_t packet = 0, burst = 0;
     for (uint64_t i = 0; i < im->num_conns; i++) {
         const clusim_conn *c = &im->conns[i];
@@ -67,7 +67,7 @@ static int check_packets(const clusim_image *im, clusim_error *e) {
 
 /* ---- messages and slices --------------------------------------------------------------------- */
 
-static int check_messages(const clusim_image *im, clusim_error *e) {
+static STATUS check_messages(const clusim_image *im, clusim_error *e) {
     for (uint64_t i = 0; i < im->num_sources; i++) {
         const clusim_source *s = &im->sources[i];
         uint64_t full = (uint64_t)s->packet_bytes * s->burst;
@@ -110,7 +110,7 @@ static bool places_ok(const clusim_instance *x, const clusim_template *t) {
     return last < RANGE_OFFSET_END;
 }
 
-static int check_instance(const clusim_image *im, uint64_t row, clusim_error *e) {
+static STATUS check_instance(const clusim_image *im, uint64_t row, clusim_error *e) {
     const clusim_instance *x = &im->instances[row];
     const clusim_template *t = &im->templates[x->template];
     if (!places_ok(x, t)) return refuse(e, "instances", row, "chunks at or beyond 2^62 bytes");
@@ -130,8 +130,8 @@ static int check_instance(const clusim_image *im, uint64_t row, clusim_error *e)
     return many ? refuse(e, "instances", row, "2^32 slices or more; larger chunks") : CLUSIM_OK;
 }
 
-int model_check_sizes(const clusim_image *im, clusim_error *e) {
-    int status = check_packets(im, e);
+STATUS model_check_sizes(const clusim_image *im, clusim_error *e) {
+    enum clusim_status status = check_packets(im, e);
     if (status == CLUSIM_OK) status = check_messages(im, e);
     for (uint64_t i = 0; status == CLUSIM_OK && i < im->num_instances; i++)
         status = check_instance(im, i, e);

@@ -152,10 +152,10 @@ static const char *wrong_conn(const clusim_image *im, uint64_t row) {
 }
 
 /* Packets of a member are numbered by its connection, so it has one. */
-static int check_members(const clusim_image *im, clusim_error *e) {
+static STATUS check_members(const clusim_image *im, clusim_error *e) {
     uint8_t *taken = calloc(im->num_vertices + 1, 1);
     if (taken == NULL) return model_no_memory(e);
-    int status = CLUSIM_OK;
+    enum clusim_status status = CLUSIM_OK;
     for (uint64_t c = 0; c < im->num_conns && status == CLUSIM_OK; c++) {
         if (im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION) continue;
         uint8_t *mine = &taken[im->conns[c].vertex];
@@ -280,10 +280,11 @@ static int count_edges(const clusim_image *im, clusim_error *e, uint32_t *deps, 
     return CLUSIM_OK;
 }
 
-static int check_edges(const clusim_image *im, clusim_error *e) {
+static STATUS check_edges(const clusim_image *im, clusim_error *e) {
     uint32_t *deps = calloc(im->num_tasks + 1, sizeof *deps);
     uint8_t *taken = calloc(im->num_succ + 1, 1);
-    int status = deps && taken ? count_edges(im, e, deps, taken) : model_no_memory(e);
+    enum clusim_status status =
+        deps && taken ? count_edges(im, e, deps, taken) : model_no_memory(e);
     free(deps);
     free(taken);
     return status;
@@ -323,10 +324,11 @@ static int count_sources(const clusim_image *im, clusim_error *e, uint32_t *slot
     return CLUSIM_OK;
 }
 
-static int check_sources(const clusim_image *im, clusim_error *e) {
+static STATUS check_sources(const clusim_image *im, clusim_error *e) {
     uint32_t *slots = calloc(im->num_endpoints + 1, sizeof *slots);
     uint8_t *taken = calloc(im->num_messages + 1, 1);
-    int status = slots && taken ? count_sources(im, e, slots, taken) : model_no_memory(e);
+    enum clusim_status status =
+        slots && taken ? count_sources(im, e, slots, taken) : model_no_memory(e);
     free(slots);
     free(taken);
     return status;
@@ -343,7 +345,7 @@ static const char *wrong_fault(const clusim_image *im, uint64_t row) {
     return NULL;
 }
 
-int model_check_work(const clusim_image *im, clusim_error *e) {
+STATUS model_check_work(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"op_flags", im->num_op_flags, wrong_opcode},
         {"controls", im->num_controls, wrong_control},
@@ -357,7 +359,7 @@ int model_check_work(const clusim_image *im, clusim_error *e) {
         {"sources", im->num_sources, wrong_source},
         {"faults", im->num_faults, wrong_fault},
     };
-    int status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
+    enum clusim_status status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
     if (status == CLUSIM_OK) status = check_members(im, e);
     if (status == CLUSIM_OK) status = check_edges(im, e);
     return status == CLUSIM_OK ? check_sources(im, e) : status;

@@ -201,7 +201,7 @@ static const char *ways_of_conn(walk *w, const clusim_conn *c) {
     return walk_read(w, NONE, c->dst, c->stage);
 }
 
-static int check_ways(walk *w, clusim_error *e) {
+static STATUS check_ways(walk *w, clusim_error *e) {
     const clusim_image *im = w->im;
     for (uint64_t row = 0; row < im->num_conns; row++) {
         const char *wrong = ways_of_conn(w, &im->conns[row]);
@@ -219,7 +219,7 @@ static int check_ways(walk *w, clusim_error *e) {
     return CLUSIM_OK;
 }
 
-int model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) {
+STATUS model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) {
     walk *w = malloc(sizeof *w);
     if (w == NULL) return model_no_memory(e);
     *w = (walk){.im = im};
@@ -228,7 +228,7 @@ int model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) 
     w->stack = malloc((im->num_nodes + 1) * sizeof *w->stack);
     w->arrivals = malloc((im->num_wires + 1) * sizeof *w->arrivals);
     bool ok = w->seen && w->stack && w->arrivals;
-    int status = ok ? check_ways(w, e) : model_no_memory(e);
+    enum clusim_status status = ok ? check_ways(w, e) : model_no_memory(e);
     *has_relays |= w->has_relays;
     free(w->seen);
     free(w->stack);

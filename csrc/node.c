@@ -93,7 +93,7 @@ void node_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc) {
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
-static void forward(clusim_sim *s, packet_id index, wire_id from) {
+static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     node_hold(p, from);
     uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
@@ -102,16 +102,16 @@ static void forward(clusim_sim *s, packet_id index, wire_id from) {
     if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
     node_prepare(s, p, from, node_route(s, p, from, p->dst));
     if (UNLIKELY(fetched)) set_wire_bytes(s, p, p->out);
-    node_enqueue(s, index, candidate);
+    return node_enqueue(s, index, candidate);
 }
 
 /* A multicast write at its switch: one copy per member, all sharing the input buffer. */
-static void fan_out(clusim_sim *s, packet_id index, wire_id from) {
+static STATUS fan_out(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, index)->xfer)->mgroup);
     uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
-    buffer_id shared = sim_pool_buffer(s);
-    if (UNLIKELY(buffer_none(shared))) return;
+    buffer_id shared;
+    TRY(sim_pool_buffer(s, &shared));
     packet original = *packet_at(s, index);
     node_hold(&original, from);
     *buffer_at(s, shared) = (shared_buffer){.copies = span.hi - span.lo,
@@ -121,14 +121,15 @@ static void fan_out(clusim_sim *s, packet_id index, wire_id from) {
     original.copy = 1;
     original.shared = shared;
     for (uint32_t k = span.lo; k < span.hi; k++) {
-        packet_id copy = k == span.lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(packet_none(copy))) return;
+        packet_id copy = index;
+        if (k != span.lo) TRY(sim_pool_packet(s, &copy));
         packet *p = packet_at(s, copy);
         *p = original;
         p->dst = ID(target, im->mgroup_members[k]);
         node_prepare(s, p, from, node_route(s, p, from, p->dst));
-        node_enqueue(s, copy, candidate);
+        TRY(node_enqueue(s, copy, candidate));
     }
+    return CLUSIM_OK;
 }
 
 /* ---- delivery -------------------------------------------------------------------------------- */
@@ -138,48 +139,48 @@ static void note_last(xfer *x, wire_id wire, int64_t time, int64_t greatest) {
     if (time > greatest || (time == greatest && wire.i < x->last_wire.i)) x->last_wire = wire;
 }
 
-static void count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
+static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
     xfer *x = xfer_at(s, p->xfer);
     x->delivered += p->payload;
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i);
+    if (--x->remaining == 0) TRY(sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
+    return CLUSIM_OK;
 }
 
-static void accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
-    wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
+static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
+    return wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
 }
 
-static void deliver(clusim_sim *s, packet_id index, wire_id from) {
+static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     endpoint_id endpoint = wire_at(s, from)->far_endpoint;
     const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
     bool request = p->kind == CLUSIM_KIND_READ_REQ || p->kind == CLUSIM_KIND_RED_FETCH;
     uint64_t factor = request ? e->read_256 : e->deliver_256;
     int64_t at = memory_access(s, endpoint, p->payload * factor);
-    accept_credit(s, p, from, at);
+    TRY(accept_credit(s, p, from, at));
     if (request) {
         p->in_wire = from;
-        sim_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
-        return;
+        return sim_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
     }
     if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
         p->kind == CLUSIM_KIND_AGG_DOWN)
-        inject_response(s, p);
-    if (UNLIKELY(p->marked)) congestion_notify(s, p);
+        TRY(inject_response(s, p));
+    if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        sim_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
-        return;
+        return sim_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
-    count_delivery(s, p, visible, from);
+    TRY(count_delivery(s, p, visible, from));
     sim_free_packet(s, index);
+    return CLUSIM_OK;
 }
 
 /* An endpoint's answer is ready: it leaves over the wire back, or the first one of its path. */
-void node_respond(clusim_sim *s, packet_id index) {
+STATUS node_respond(clusim_sim *s, packet_id index) {
     packet *p = packet_at(s, index);
     const xfer *x = xfer_at(s, p->xfer);
     wire_id from = p->in_wire;
@@ -207,7 +208,7 @@ void node_respond(clusim_sim *s, packet_id index) {
         vc = x->vc;
     }
     node_restart(s, p, out, vc);
-    wire_enqueue(s, index, candidate);
+    return wire_enqueue(s, index, candidate);
 }
 
 /* Link a packet into a list by the id of the wire it came over, behind its equals. */
@@ -221,25 +222,27 @@ static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
 }
 
 /* A packet ends at this node: handle it when all of the timestamp have arrived, by wire id. */
-static void defer(clusim_sim *s, packet_id index, node_id node, packet_id *list) {
-    if (packet_none(*list) && !node_push(&s->deferred, node)) s->failed = true;
+static STATUS defer(clusim_sim *s, packet_id index, node_id node, packet_id *list) {
+    if (packet_none(*list)) TRY(node_push(&s->deferred, node));
     insert_by_wire(s, list, index);
+    return CLUSIM_OK;
 }
 
-static void consume(clusim_sim *s, packet_id index, wire_id from) {
+static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
     uint32_t kind = packet_at(s, index)->kind;
     if (kind == CLUSIM_KIND_RED_REQ) {
-        unit_request(s, index, from);
+        TRY(unit_request(s, index, from));
     } else if (kind == CLUSIM_KIND_RED_DATA) {
-        unit_data(s, index, from);
+        TRY(unit_data(s, index, from));
     } else if (kind == CLUSIM_KIND_AGG_UP) {
-        aggregate_up(s, index);
+        TRY(aggregate_up(s, index));
     } else {
-        deliver(s, index, from);
+        TRY(deliver(s, index, from));
     }
+    return CLUSIM_OK;
 }
 
-void node_settle(clusim_sim *s) {
+STATUS node_settle(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     for (uint32_t i = 0; i < s->deferred.len; i++) {
         const clusim_node *node = &im->nodes[s->deferred.ids[i].i];
@@ -250,11 +253,12 @@ void node_settle(clusim_sim *s) {
         *list = NO(packet);
         while (!packet_none(index)) {
             packet_id next = packet_at(s, index)->next;
-            consume(s, index, packet_at(s, index)->out);
+            TRY(consume(s, index, packet_at(s, index)->out));
             index = next;
         }
     }
     s->deferred.len = 0;
+    return CLUSIM_OK;
 }
 
 static bool ends_at_unit(const packet *p, bool ends) {
@@ -263,15 +267,16 @@ static bool ends_at_unit(const packet *p, bool ends) {
 }
 
 /* The packet ends here: at an endpoint, or in a reduction unit. */
-static void take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
+static STATUS take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
     if (UNLIKELY(s->model->is_ordered)) {
-        consume(s, index, from); /* events come in the contract's order */
+        TRY(consume(s, index, from)); /* events come in the contract's order */
     } else {
-        defer(s, index, wire_at(s, from)->far_node, list);
+        TRY(defer(s, index, wire_at(s, from)->far_node, list));
     }
+    return CLUSIM_OK;
 }
 
-void node_arrive(clusim_sim *s, packet_id index) {
+STATUS node_arrive(clusim_sim *s, packet_id index) {
     packet *p = packet_at(s, index);
     wire_id from = p->out;
     const wire_state *w = wire_at(s, from);
@@ -280,17 +285,18 @@ void node_arrive(clusim_sim *s, packet_id index) {
         uint64_t control = (uint64_t)p->exact * w->rate->format->control_256[p->kind];
         if (control | back->owed_256) wire_owe(s, back, control);
     }
-    if (UNLIKELY(w->traits & PAUSES)) congestion_held(s, from, p);
+    if (UNLIKELY(w->traits & PAUSES)) TRY(congestion_held(s, from, p));
     bool ends = p->kind >= CLUSIM_KIND_AGG_UP && aggregate_at_end(s, p);
     if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst)) {
-        take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred);
+        TRY(take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred));
     } else if (ends_at_unit(p, ends)) {
-        take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred);
+        TRY(take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred));
     } else if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
-        fan_out(s, index, from);
+        TRY(fan_out(s, index, from));
     } else if (UNLIKELY(ends)) {
-        aggregate_down(s, index, from);
+        TRY(aggregate_down(s, index, from));
     } else {
-        forward(s, index, from);
+        TRY(forward(s, index, from));
     }
+    return CLUSIM_OK;
 }

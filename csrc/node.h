@@ -9,10 +9,10 @@
 
 #include "wire.h"
 
-void node_arrive(clusim_sim *s, packet_id packet);
+STATUS node_arrive(clusim_sim *s, packet_id packet);
 /* Handle what arrived at this timestamp at the node where it ends. */
-void node_settle(clusim_sim *s);
-void node_respond(clusim_sim *s, packet_id packet);
+STATUS node_settle(clusim_sim *s);
+STATUS node_respond(clusim_sim *s, packet_id packet);
 
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
 wire_id node_route(clusim_sim *s, packet *p, wire_id from, target_id target);
@@ -36,10 +36,11 @@ static inline void node_hold(packet *p, wire_id from) {
 }
 
 /* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
-static inline void node_enqueue(clusim_sim *s, packet_id index, uint32_t candidate) {
-    wire_enqueue(s, index, candidate);
+static inline STATUS node_enqueue(clusim_sim *s, packet_id index, uint32_t candidate) {
+    TRY(wire_enqueue(s, index, candidate));
     packet *p = packet_at(s, index);
     if (UNLIKELY(wire_at(s, p->out)->traits & MARKS)) congestion_mark(s, p);
+    return CLUSIM_OK;
 }
 
 #endif

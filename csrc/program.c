@@ -37,10 +37,10 @@ static view look(clusim_sim *s, inst_id id) {
     return v;
 }
 
-static void make_due(clusim_sim *s, inst_id id) {
-    if (inst_at(s, id)->due) return;
+static STATUS make_due(clusim_sim *s, inst_id id) {
+    if (inst_at(s, id)->due) return CLUSIM_OK;
     inst_at(s, id)->due = 1;
-    if (!inst_push(&s->due_insts, id)) s->failed = true;
+    return inst_push(&s->due_insts, id);
 }
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
@@ -151,11 +151,11 @@ static group_id first_group(const clusim_sim *s, const xfer *x, const clusim_con
     return inject_first_group(s, x);
 }
 
-static void start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uint32_t type) {
+static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uint32_t type) {
     const clusim_image *im = &s->model->image;
     const clusim_conn *c = &im->conns[conn_index.i];
-    xfer_id index = sim_pool_xfer(s);
-    if (UNLIKELY(xfer_none(index))) return;
+    xfer_id index;
+    TRY(sim_pool_xfer(s, &index));
     xfer *x = xfer_at(s, index);
     x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
     x->limit = c->packet_bytes;
@@ -181,13 +181,13 @@ static void start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uin
     }
     uint32_t base = aim(s, x, c, conn_at(s, conn_index));
     if (type == XFER_AGGREGATE) aggregate_begin(s, index);
-    inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
+    return inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
 /* The oldest slices of a connection that are done and delivered become visible to the receiver. */
-static void post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
+static STATUS post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
     conn_state *c = conn_at(s, conn);
     c->missing[ordinal & 63]--;
     uint32_t width = 0;
@@ -196,10 +196,12 @@ static void post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
         c->posted++;
     }
     if (width)
-        sim_event(s, s->now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL, width, conn.i);
+        TRY(sim_event(s, s->now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL, width,
+                      conn.i));
+    return CLUSIM_OK;
 }
 
-void program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail) {
+STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail) {
     conn_state *c = conn_at(s, conn);
     inst_id *waiters = tail ? &c->recv_waiters : &c->send_waiters;
     if (tail) {
@@ -207,8 +209,10 @@ void program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool t
     } else {
         c->head_visible += slots;
     }
-    for (inst_id id = *waiters; !inst_none(id); id = inst_at(s, id)->next_waiter) make_due(s, id);
+    for (inst_id id = *waiters; !inst_none(id); id = inst_at(s, id)->next_waiter)
+        TRY(make_due(s, id));
     *waiters = NO(inst);
+    return CLUSIM_OK;
 }
 
 static void wait_for(clusim_sim *s, const view *v, conn_id conn, uint32_t side) {
@@ -255,33 +259,29 @@ static int64_t fixed_ps(const clusim_sim *s, const view *v) {
     return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
 }
 
-static void ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
-    sim_event(s, at_ps, EV_READY, 0, id.i);
+static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
+    return sim_event(s, at_ps, EV_READY, 0, id.i);
 }
 
-/* The transfer after an optional READ, or the local work; true if the slice is done already. */
-static bool start_main(clusim_sim *s, const view *v) {
+/* The transfer after an optional READ, or the local work, which may be done already. */
+static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
     v->state->phase = PH_DATA;
     bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
     if (!sync && (v->flags & CLUSIM_OP_AGGREGATE)) {
-        start_transfer(s, v, v->send, XFER_AGGREGATE);
-        return false;
+        return start_transfer(s, v, v->send, XFER_AGGREGATE);
     }
     if (!sync && (v->flags & OPS_NETWORK)) {
         bool both = (v->flags & CLUSIM_OP_MCAST) && (v->flags & CLUSIM_OP_REDUCE);
         uint32_t single = v->flags & CLUSIM_OP_MCAST ? XFER_MCAST : XFER_REDUCE;
-        start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
-        return false;
+        return start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
     }
     if (!sync && sends_slots(v) &&
         s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE) {
-        start_transfer(s, v, v->send, XFER_WRITE);
-        return false;
+        return start_transfer(s, v, v->send, XFER_WRITE);
     }
     int64_t pace = pace_after(s, v->id, slice_bytes(v->state), cost_of(s, v));
-    if (pace == s->now_ps) return true;
-    ready_at(s, v->id, pace);
-    return false;
+    *done = pace == s->now_ps;
+    return *done ? CLUSIM_OK : ready_at(s, v->id, pace);
 }
 
 /* Whether the receiver of a connection fetches the data. */
@@ -289,43 +289,41 @@ static bool pulls(const clusim_conn *c) {
     return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
 }
 
-static bool start_data(clusim_sim *s, const view *v) {
+static STATUS start_data(clusim_sim *s, const view *v, bool *done) {
     bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
     if (!sync && !conn_none(v->recv) && pulls(&s->model->image.conns[v->recv.i])) {
         v->state->phase = PH_READ;
-        start_transfer(s, v, v->recv, XFER_READ);
-        return false;
+        return start_transfer(s, v, v->recv, XFER_READ);
     }
-    return start_main(s, v);
+    return start_main(s, v, done);
 }
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
-static bool after_read(clusim_sim *s, const view *v) {
+static STATUS after_read(clusim_sim *s, const view *v, bool *done) {
     if (sends_slots(v) && s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE)
-        return start_main(s, v);
-    return true;
+        return start_main(s, v, done);
+    *done = true;
+    return CLUSIM_OK;
 }
 
-static void record(clusim_sim *s, inst_id id, uint32_t seq) {
+static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
     sim_hash(s, 1, s->now_ps, id.i, seq);
-    if (!s->keep_records) return;
+    if (!s->keep_records) return CLUSIM_OK;
     if (s->num_records == s->record_size) {
         size_t bigger = s->record_size ? 2 * s->record_size : 4096;
         clusim_record *moved = realloc(s->records, bigger * sizeof *moved);
-        if (moved == NULL) {
-            s->failed = true;
-            return;
-        }
+        if (moved == NULL) return CLUSIM_ERR_NO_MEMORY;
         s->records = moved;
         s->record_size = bigger;
     }
     const inst_state *st = inst_at(s, id);
     s->records[s->num_records++] =
         (clusim_record){s->now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause};
+    return CLUSIM_OK;
 }
 
-static void finish_slice(clusim_sim *s, const view *v) {
-    record(s, v->id, v->state->seq++);
+static STATUS finish_slice(clusim_sim *s, const view *v) {
+    TRY(record(s, v->id, v->state->seq++));
     uint32_t k = v->image->slots_per_slice;
     if (!conn_none(v->recv)) {
         conn_state *c = conn_at(s, v->recv);
@@ -333,12 +331,13 @@ static void finish_slice(clusim_sim *s, const view *v) {
         if (UNLIKELY(c->consumed > c->tail_visible))
             sim_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
         int64_t at = s->now_ps + s->model->image.conns[v->recv.i].head_ps;
-        sim_event(s, at, EV_HEAD, k, v->recv.i);
+        TRY(sim_event(s, at, EV_HEAD, k, v->recv.i));
     }
-    if (sends_slots(v)) post(s, v->send, v->state->send_ordinal);
+    if (sends_slots(v)) TRY(post(s, v->send, v->state->send_ordinal));
+    return CLUSIM_OK;
 }
 
-static void finish_instance(clusim_sim *s, inst_id id) {
+static STATUS finish_instance(clusim_sim *s, inst_id id) {
     inst_state *st = inst_at(s, id);
     const clusim_instance *x = &s->model->image.instances[id.i];
     endpoint_id endpoint = ID(endpoint, x->endpoint);
@@ -347,75 +346,74 @@ static void finish_instance(clusim_sim *s, inst_id id) {
     st->phase = PH_DONE;
     e->slots[st->slot >> 6] &= ~(UINT64_C(1) << (st->slot & 63));
     e->busy_sms -= x->sm;
-    if (e->kernels) memory_mark_dirty(s, endpoint);
+    if (e->kernels) TRY(memory_mark_dirty(s, endpoint));
     s->slot_freed = true;
-    if (--task_at(s, task)->instances_left == 0) task_done(s, task);
+    if (--task_at(s, task)->instances_left == 0) TRY(task_done(s, task));
+    return CLUSIM_OK;
 }
 
 /* Let an instance go as far as it can at this timestamp. */
-void program_run(clusim_sim *s, inst_id id) {
+STATUS program_run(clusim_sim *s, inst_id id) {
     inst_state *st = inst_at(s, id);
     if (!st->has_slice) {
-        finish_instance(s, id);
-        return;
+        return finish_instance(s, id);
     }
     for (;;) {
         view v = look(s, id);
         bool done = false;
         switch (st->phase) {
             case PH_GATE: {
-                if (!pass_gate(s, &v)) return;
+                if (!pass_gate(s, &v)) return CLUSIM_OK;
                 st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
                 st->gate_ps = s->now_ps;
                 st->wire = NO(wire);
                 int64_t fixed = fixed_ps(s, &v);
                 st->phase = PH_FIXED;
                 if (fixed == 0) continue;
-                ready_at(s, id, s->now_ps + fixed);
-                return;
+                return ready_at(s, id, s->now_ps + fixed);
             }
-            case PH_FIXED: done = start_data(s, &v); break;
-            case PH_READ: done = after_read(s, &v); break;
+            case PH_FIXED: TRY(start_data(s, &v, &done)); break;
+            case PH_READ: TRY(after_read(s, &v, &done)); break;
             default: done = true; break;
         }
-        if (!done) return;
-        finish_slice(s, &v);
+        if (!done) return CLUSIM_OK;
+        TRY(finish_slice(s, &v));
         st->phase = PH_GATE;
         st->cause = CLUSIM_CAUSE_NONE;
         if (!next_slice(s, id)) {
-            finish_instance(s, id);
-            return;
+            return finish_instance(s, id);
         }
     }
 }
 
 /* ---- what events say ------------------------------------------------------------------------- */
 
-void program_ready(clusim_sim *s, inst_id id) { make_due(s, id); }
+STATUS program_ready(clusim_sim *s, inst_id id) { return make_due(s, id); }
 
-void program_injected(clusim_sim *s, const xfer *x) {
+STATUS program_injected(clusim_sim *s, const xfer *x) {
     inst_at(s, x->inst)->wire = x->last_wire;
-    ready_at(s, x->inst, base_max(x->max_end, x->pace_ps));
+    return ready_at(s, x->inst, base_max(x->max_end, x->pace_ps));
 }
 
-void program_complete(clusim_sim *s, xfer_id xfer_index) {
+STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
-        post(s, x->conn, x->ordinal);
+        TRY(post(s, x->conn, x->ordinal));
     } else if (x->type != XFER_MCAST) {
         inst_at(s, x->inst)->wire = x->last_wire;
         if (x->pace_ps > s->now_ps) {
-            ready_at(s, x->inst, x->pace_ps);
+            TRY(ready_at(s, x->inst, x->pace_ps));
         } else {
-            make_due(s, x->inst);
+            TRY(make_due(s, x->inst));
         }
     }
+    return CLUSIM_OK;
 }
 
 /* ---- life -------------------------------------------------------------------------------------
  */
 
-void program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
+STATUS program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
     const clusim_image *im = &s->model->image;
     const clusim_instance *x = &im->instances[id.i];
     inst_state *st = inst_at(s, id);
@@ -424,7 +422,7 @@ void program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
     st->prim = im->templates[x->template].prim_lo;
     st->loops = pieces_loops(im, x, &im->templates[x->template]);
     st->has_slice = st->loops > 0 && find_piece(s, id);
-    make_due(s, id);
+    return make_due(s, id);
 }
 
 void program_read(const clusim_sim *s, inst_id id, clusim_instance_state *out) {

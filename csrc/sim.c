@@ -17,46 +17,47 @@
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* An array of the sim, zeroed; its address is kept, so that it can be freed whatever happens. */
-static bool zeroed(void *slot, uint64_t count, size_t size) {
+/* An array of the sim, zeroed. */
+static STATUS zeroed(void *slot, uint64_t count, size_t size) {
     void *array = calloc(count + 1, size);
     *(void **)slot = array;
-    return array != NULL;
+    return array != NULL ? CLUSIM_OK : CLUSIM_ERR_NO_MEMORY;
 }
 
-static bool allocate_fabric(clusim_sim *s) {
+#define ZEROED(member, count) TRY(zeroed(&member, count, sizeof *member))
+
+static STATUS allocate_fabric(clusim_sim *s) {
     const clusim_model *m = s->model;
     const clusim_image *im = &m->image;
     s->wires = aligned_alloc(64, (im->num_wires + 1) * sizeof *s->wires);
-    bool ok = s->wires != NULL;
-    ok &= zeroed(&s->credits, im->num_wires * im->nvc, sizeof *s->credits);
-    ok &= zeroed(&s->voqs, m->num_voqs, sizeof *s->voqs);
-    ok &= zeroed(&s->ready_bits, m->num_words, sizeof *s->ready_bits);
-    ok &= zeroed(&s->wait_bits, m->num_words, sizeof *s->wait_bits);
-    ok &= zeroed(&s->flows, m->num_flows, sizeof *s->flows);
-    ok &= zeroed(&s->endpoints, im->num_endpoints, sizeof *s->endpoints);
-    ok &= zeroed(&s->units, im->num_units, sizeof *s->units);
-    ok &= zeroed(&s->vertices, im->num_vertices, sizeof *s->vertices);
-    ok &= zeroed(&s->final, im->num_wires, sizeof *s->final);
-    if (ok && m->has_congestion) {
-        ok &= zeroed(&s->pauses, im->num_wires * im->nvc, sizeof *s->pauses);
-        ok &= zeroed(&s->congestion, im->num_wires, sizeof *s->congestion);
+    if (s->wires == NULL) return CLUSIM_ERR_NO_MEMORY;
+    ZEROED(s->credits, im->num_wires * im->nvc);
+    ZEROED(s->voqs, m->num_voqs);
+    ZEROED(s->ready_bits, m->num_words);
+    ZEROED(s->wait_bits, m->num_words);
+    ZEROED(s->flows, m->num_flows);
+    ZEROED(s->endpoints, im->num_endpoints);
+    ZEROED(s->units, im->num_units);
+    ZEROED(s->vertices, im->num_vertices);
+    ZEROED(s->final, im->num_wires);
+    if (m->has_congestion) {
+        ZEROED(s->pauses, im->num_wires * im->nvc);
+        ZEROED(s->congestion, im->num_wires);
     }
-    if (ok && m->has_controls) {
-        ok &= zeroed(&s->controls, im->num_conns + im->num_sources, sizeof *s->controls);
-    }
-    return ok && aggregate_init(s) && laws_init(s);
+    if (m->has_controls) ZEROED(s->controls, im->num_conns + im->num_sources);
+    TRY(aggregate_init(s));
+    return laws_init(s);
 }
 
-static bool allocate_work(clusim_sim *s) {
+static STATUS allocate_work(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    bool ok = zeroed(&s->conns, im->num_conns, sizeof *s->conns);
-    ok &= zeroed(&s->insts, im->num_instances, sizeof *s->insts);
-    ok &= zeroed(&s->tasks, im->num_tasks, sizeof *s->tasks);
-    ok &= zeroed(&s->sources, im->num_sources, sizeof *s->sources);
-    ok &= zeroed(&s->message_end, im->num_messages, sizeof *s->message_end);
-    return ok && event_queue_init(&s->events, s->model->bucket_shift,
-                                  s->model->is_ordered ? 0 : RANK_SHIFT) == 0;
+    ZEROED(s->conns, im->num_conns);
+    ZEROED(s->insts, im->num_instances);
+    ZEROED(s->tasks, im->num_tasks);
+    ZEROED(s->sources, im->num_sources);
+    ZEROED(s->message_end, im->num_messages);
+    uint32_t key_shift = s->model->is_ordered ? 0 : RANK_SHIFT;
+    return event_queue_init(&s->events, s->model->bucket_shift, key_shift);
 }
 
 static void init_fabric(clusim_sim *s) {
@@ -81,19 +82,17 @@ static void init_fabric(clusim_sim *s) {
     congestion_init(s);
 }
 
-static void init_work(clusim_sim *s) {
+static STATUS init_work(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     for (uint32_t c = 0; c < im->num_conns; c++) {
-        s->conns[c].stripe = s->conns[c].stripe_read =
-            im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION
-                ? 0
-                : im->conns[c].key; /* numbers of operations */
+        bool numbers = im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION; /* of operations */
+        s->conns[c].stripe = s->conns[c].stripe_read = numbers ? 0 : im->conns[c].key;
         s->conns[c].recv_waiters = s->conns[c].send_waiters = NO(inst);
     }
     for (uint32_t t = 0; t < im->num_tasks; t++) {
         s->tasks[t].start_ps = s->tasks[t].end_ps = -1;
         s->tasks[t].deps_left = im->tasks[t].num_deps;
-        if (im->tasks[t].num_deps == 0 && !task_push(&s->due_tasks, ID(task, t))) s->failed = true;
+        if (im->tasks[t].num_deps == 0) TRY(task_push(&s->due_tasks, ID(task, t)));
     }
     for (uint32_t i = 0; i < im->num_instances; i++) {
         s->insts[i].prim = im->templates[im->instances[i].template].prim_lo;
@@ -108,11 +107,18 @@ static void init_work(clusim_sim *s) {
         s->sources[i].slot = slot;
         s->sources[i].next_message = ID(message, im->sources[i].msg_lo);
         s->messages_left += im->sources[i].msg_hi - im->sources[i].msg_lo;
-        sim_event(s, 0, EV_SOURCE, 0, i);
+        TRY(sim_event(s, 0, EV_SOURCE, 0, i));
     }
     for (uint32_t f = 0; f < im->num_faults; f++)
-        sim_event(s, im->faults[f].time_ps, EV_FAULT, f, f);
-    sim_event(s, 0, EV_START, 0, 0);
+        TRY(sim_event(s, im->faults[f].time_ps, EV_FAULT, f, f));
+    return sim_event(s, 0, EV_START, 0, 0);
+}
+
+static STATUS init(clusim_sim *s) {
+    TRY(allocate_fabric(s));
+    TRY(allocate_work(s));
+    init_fabric(s);
+    return init_work(s);
 }
 
 int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out) {
@@ -127,18 +133,13 @@ int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **
     s->xfer_free = NO(xfer);
     s->buffer_free = NO(buffer);
     s->beyond = BEYOND_NOTHING;
-    if (!allocate_fabric(s) || !allocate_work(s)) {
+    enum clusim_status status = init(s);
+    if (status == CLUSIM_OK) {
+        *out = s;
+    } else {
         clusim_sim_destroy(s);
-        return CLUSIM_ERR_NO_MEMORY;
     }
-    init_fabric(s);
-    init_work(s);
-    if (s->failed || s->events.failed) {
-        clusim_sim_destroy(s);
-        return CLUSIM_ERR_NO_MEMORY;
-    }
-    *out = s;
-    return CLUSIM_OK;
+    return status;
 }
 
 void clusim_sim_destroy(clusim_sim *s) {
@@ -188,74 +189,78 @@ void clusim_sim_destroy(clusim_sim *s) {
 
 /* ---- phase A --------------------------------------------------------------------------------- */
 
-static void apply_fault(clusim_sim *s, fault_id fault) {
+static STATUS apply_fault(clusim_sim *s, fault_id fault) {
     const clusim_fault *f = &s->model->image.faults[fault.i];
     if (f->kind == CLUSIM_FAULT_KIND_SLOW) {
         endpoint_at(s, ID(endpoint, f->index))->slow_1024 = (uint32_t)f->num;
-    } else {
-        wire_set_rate(s, ID(wire, f->index), s->model->fault_rate[fault.i]);
+        return CLUSIM_OK;
     }
+    return wire_set_rate(s, ID(wire, f->index), s->model->fault_rate[fault.i]);
 }
 
-static void wake(clusim_sim *s, wire_id wire) {
+static STATUS wake(clusim_sim *s, wire_id wire) {
     wire_state *w = wire_at(s, wire);
-    if (w->wake_at != s->now_ps) return; /* superseded by an earlier one */
+    if (w->wake_at != s->now_ps) return CLUSIM_OK; /* superseded by an earlier one */
     w->wake_at = NEVER;
-    sim_arbitrate(s, wire);
+    return sim_arbitrate(s, wire);
 }
 
-static void complete(clusim_sim *s, xfer_id xfer_index) {
+static STATUS complete(clusim_sim *s, xfer_id xfer_index) {
     laws_transfer(s, xfer_at(s, xfer_index));
     if (xfer_at(s, xfer_index)->type == XFER_AGGREGATE) aggregate_end(s, xfer_index);
     if (xfer_at(s, xfer_index)->owner_kind == OWNER_SOURCE) {
-        source_complete(s, xfer_index);
+        TRY(source_complete(s, xfer_index));
     } else {
-        program_complete(s, xfer_index);
+        TRY(program_complete(s, xfer_index));
     }
     sim_pool_free_xfer(s, xfer_index);
+    return CLUSIM_OK;
 }
 
-static void dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+static STATUS dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
-        case EV_COMPLETE: complete(s, ID(xfer, id)); break;
+        case EV_COMPLETE: return complete(s, ID(xfer, id));
         case EV_TAIL:
-        case EV_HEAD: program_counter_visible(s, ID(conn, id), number, class == EV_TAIL); break;
-        case EV_LAUNCH: task_launch(s, ID(inst, id)); break;
-        case EV_READY: program_ready(s, ID(inst, id)); break;
-        default: /* EV_DELAY */ task_done(s, ID(task, id)); break;
+        case EV_HEAD: return program_counter_visible(s, ID(conn, id), number, class == EV_TAIL);
+        case EV_LAUNCH: return task_launch(s, ID(inst, id));
+        case EV_READY: return program_ready(s, ID(inst, id));
+        default: /* EV_DELAY */ return task_done(s, ID(task, id));
     }
+    return CLUSIM_OK;
 }
 
-static void dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
-        case EV_FREE: congestion_free_event(s, ID(wire, number), id); break;
-        case EV_PAUSE: congestion_pause_event(s, ID(wire, number), id); break;
+        case EV_FREE: return congestion_free_event(s, ID(wire, number), id);
+        case EV_PAUSE: return congestion_pause_event(s, ID(wire, number), id);
         default: /* EV_NOTIFY */ congestion_notify_event(s, ID(flow, id)); break;
     }
+    return CLUSIM_OK;
 }
 
-static void dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
+static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
     switch (class) {
         case EV_FREE:
         case EV_PAUSE:
-        case EV_NOTIFY: dispatch_congestion(s, class, number, id); break;
-        case EV_FAULT: apply_fault(s, ID(fault, id)); break;
+        case EV_NOTIFY: return dispatch_congestion(s, class, number, id);
+        case EV_FAULT: return apply_fault(s, ID(fault, id));
         case EV_RESULT:
             if (packet_at(s, ID(packet, id))->kind == CLUSIM_KIND_AGG_UP) {
-                aggregate_result(s, ID(packet, id));
+                TRY(aggregate_result(s, ID(packet, id)));
             } else {
-                unit_result(s, ID(packet, id));
+                TRY(unit_result(s, ID(packet, id)));
             }
             break;
-        case EV_KERNEL: memory_kernel_event(s, ID(task, id)); break;
-        case EV_EPOCH: memory_epoch_event(s, ID(endpoint, id)); break;
+        case EV_KERNEL: return memory_kernel_event(s, ID(task, id));
+        case EV_EPOCH: return memory_epoch_event(s, ID(endpoint, id));
         case EV_SOURCE:
             if (number) source_at(s, ID(source, id))->injecting = 0;
-            source_try(s, ID(source, id));
+            TRY(source_try(s, ID(source, id)));
             break;
         case EV_START: /* only makes time 0 happen */ break;
-        default: dispatch_program(s, class, number, id); break;
+        default: return dispatch_program(s, class, number, id);
     }
+    return CLUSIM_OK;
 }
 
 /* Fetch what the events of the next bucket will touch: their packets and wires. Packets in flight
@@ -273,16 +278,22 @@ static void prefetch_upcoming(const clusim_sim *s) {
     }
 }
 
-static bool refill(clusim_sim *s) {
-    if (!event_queue_refill(&s->events)) return false;
-    prefetch_upcoming(s);
-    return true;
+/* Whether there is an event, after the next bucket was looked at if need be. */
+static inline STATUS any_event(clusim_sim *s, bool *any) {
+    *any = event_queue_any(&s->events);
+    if (LIKELY(*any)) return CLUSIM_OK;
+    TRY(event_queue_refill(&s->events, any));
+    if (*any) prefetch_upcoming(s);
+    return CLUSIM_OK;
 }
 
 /* All events due now. */
-static inline void dispatch_events(clusim_sim *s) {
+static inline STATUS dispatch_events(clusim_sim *s) {
     event_queue *q = &s->events;
-    while (LIKELY(event_queue_any(q)) || refill(s)) {
+    for (;;) {
+        bool any;
+        TRY(any_event(s, &any));
+        if (UNLIKELY(!any)) break;
         const event *e = event_queue_first(q);
         if (e->at_ps != s->now_ps) break;
         uint32_t id = e->payload;
@@ -291,36 +302,37 @@ static inline void dispatch_events(clusim_sim *s) {
         event_queue_pop(q);
         s->event_count++;
         if (LIKELY(class == EV_ARRIVE)) {
-            node_arrive(s, ID(packet, id));
+            TRY(node_arrive(s, ID(packet, id)));
         } else if (class == EV_WAKE) {
-            wake(s, ID(wire, id));
+            TRY(wake(s, ID(wire, id)));
         } else if (class == EV_RESPOND) {
-            node_respond(s, ID(packet, id));
+            TRY(node_respond(s, ID(packet, id)));
         } else {
-            if (last && s->deferred.len) node_settle(s);
-            dispatch_timer(s, class, number, id);
+            if (last && s->deferred.len) TRY(node_settle(s));
+            TRY(dispatch_timer(s, class, number, id));
         }
     }
-    if (s->deferred.len) node_settle(s);
+    if (s->deferred.len) TRY(node_settle(s));
+    return CLUSIM_OK;
 }
 
 /* ---- phase B --------------------------------------------------------------------------------- */
 
 /* Ascending order matters only where wires compete for a flow's next packet: adaptive injection.
  * There a grant may make another wire eligible; the pass then goes on with it in its place. */
-static void phase_b_ordered(clusim_sim *s) {
+static STATUS phase_b_ordered(clusim_sim *s) {
     while (s->phase_b.len) {
         wire_list *pass = &s->phase_b_pass;
         wire_take(pass, &s->phase_b);
         for (uint32_t i = 0; i < pass->len; i++) {
             wire_id wire = pass->ids[i];
             wire_at(s, wire)->listed = 0;
-            wire_arbitrate(s, wire);
+            TRY(wire_arbitrate(s, wire));
             for (uint32_t k = s->phase_b.len; k-- > 0;) {
                 wire_id added = s->phase_b.ids[k];
                 if (added.i <= wire.i) continue;
                 s->phase_b.ids[k] = s->phase_b.ids[--s->phase_b.len];
-                if (!wire_push(pass, added)) s->failed = true;
+                TRY(wire_push(pass, added));
                 uint32_t at = pass->len - 1;
                 for (; at > i + 1 && pass->ids[at - 1].i > added.i; at--)
                     pass->ids[at] = pass->ids[at - 1];
@@ -328,31 +340,31 @@ static void phase_b_ordered(clusim_sim *s) {
             }
         }
     }
+    return CLUSIM_OK;
 }
 
-static inline void phase_b(clusim_sim *s) {
-    if (UNLIKELY(s->model->has_adaptive)) {
-        phase_b_ordered(s);
-        return;
-    }
+static inline STATUS phase_b(clusim_sim *s) {
+    if (UNLIKELY(s->model->has_adaptive)) return phase_b_ordered(s);
     for (uint32_t i = 0; i < s->phase_b.len; i++) {
         wire_id wire = s->phase_b.ids[i];
         wire_at(s, wire)->listed = 0;
-        wire_arbitrate(s, wire);
+        TRY(wire_arbitrate(s, wire));
     }
     s->phase_b.len = 0;
+    return CLUSIM_OK;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static void step(clusim_sim *s) {
+static STATUS step(clusim_sim *s) {
     bool more;
     do {
-        dispatch_events(s);
-        more = task_wave(s);
+        TRY(dispatch_events(s));
+        TRY(task_wave(s, &more));
     } while (more);
-    if (s->dirty_endpoints.len) memory_settle(s);
-    if (LIKELY(s->beyond == BEYOND_NOTHING)) phase_b(s);
+    if (s->dirty_endpoints.len) TRY(memory_settle(s));
+    if (LIKELY(s->beyond == BEYOND_NOTHING)) TRY(phase_b(s));
+    return CLUSIM_OK;
 }
 
 static void finish(clusim_sim *s) {
@@ -384,36 +396,51 @@ static bool all_done(const clusim_sim *s) {
     return s->tasks_left == 0 && s->messages_left == 0 && s->event_count;
 }
 
-/* Handle the next timestamp. CLUSIM_STOP_DONE here only means: go on. No event is at or beyond the
- * end of time: the run was refused when it came up. */
-static inline int advance(clusim_sim *s, int64_t until_ps) {
-    event_queue *q = &s->events;
-    bool any = event_queue_any(q) || refill(s);
-    if (UNLIKELY(s->failed || q->failed)) return CLUSIM_ERR_NO_MEMORY;
-    if (UNLIKELY(!any)) return CLUSIM_STOP_DEADLOCK;
-    int64_t at_ps = event_queue_first(q)->at_ps;
+/* Handle the next timestamp. CLUSIM_STOP_DONE in *stop only means: go on. No event is at or beyond
+ * the end of time: the run was refused when it came up. */
+static inline STATUS advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
+    bool any;
+    TRY(any_event(s, &any));
+    *stop = any ? CLUSIM_STOP_DONE : CLUSIM_STOP_DEADLOCK;
+    if (UNLIKELY(!any)) return CLUSIM_OK;
+    int64_t at_ps = event_queue_first(&s->events)->at_ps;
     if (UNLIKELY(at_ps > until_ps)) {
         s->now_ps = base_max(s->now_ps, until_ps);
-        return CLUSIM_STOP_TIME;
+        *stop = CLUSIM_STOP_TIME;
+        return CLUSIM_OK;
     }
     s->now_ps = at_ps;
-    step(s);
-    return LIKELY(s->beyond == BEYOND_NOTHING) ? CLUSIM_STOP_DONE : CLUSIM_ERR_RANGE;
+    TRY(step(s));
+    return LIKELY(s->beyond == BEYOND_NOTHING) ? CLUSIM_OK : CLUSIM_ERR_RANGE;
+}
+
+static STATUS run(clusim_sim *s, int64_t until_ps, uint64_t max_events, enum clusim_stop *stop) {
+    uint64_t room = UINT64_MAX - s->event_count;
+    uint64_t stop_at = s->event_count + base_umin(max_events, room);
+    *stop = CLUSIM_STOP_DONE;
+    while (*stop == CLUSIM_STOP_DONE && !all_done(s)) {
+        if (UNLIKELY(s->event_count >= stop_at)) {
+            *stop = CLUSIM_STOP_EVENTS;
+        } else if (UNLIKELY(s->num_records >= RECORDS_NEARLY_FULL)) {
+            *stop = CLUSIM_STOP_RECORDS;
+        } else {
+            TRY(advance(s, until_ps, stop));
+        }
+    }
+    if (*stop == CLUSIM_STOP_DONE) finish(s);
+    return CLUSIM_OK;
 }
 
 int clusim_sim_run(clusim_sim *s, int64_t until_ps, uint64_t max_events) {
-    if (s->beyond != BEYOND_NOTHING) return CLUSIM_ERR_RANGE;
-    if (s->finished) return CLUSIM_STOP_DONE;
-    uint64_t room = UINT64_MAX - s->event_count;
-    uint64_t stop_at = s->event_count + base_umin(max_events, room);
-    while (!all_done(s)) {
-        if (UNLIKELY(s->event_count >= stop_at)) return CLUSIM_STOP_EVENTS;
-        if (UNLIKELY(s->num_records >= RECORDS_NEARLY_FULL)) return CLUSIM_STOP_RECORDS;
-        int status = advance(s, until_ps);
-        if (UNLIKELY(status != CLUSIM_STOP_DONE)) return status;
-    }
-    finish(s);
-    return CLUSIM_STOP_DONE;
+    enum clusim_stop stop = CLUSIM_STOP_DONE;
+    if (s->ended == CLUSIM_OK && !s->finished) s->ended = run(s, until_ps, max_events, &stop);
+    return s->ended == CLUSIM_OK ? (int)stop : (int)s->ended;
+}
+
+static STATUS drain(clusim_sim *s) {
+    enum clusim_stop stop = CLUSIM_STOP_DONE;
+    while (stop == CLUSIM_STOP_DONE) TRY(advance(s, NEVER, &stop));
+    return CLUSIM_OK;
 }
 
 /* After the end: let packets, credits and timers run out; kernels and tasks are done already. */
@@ -421,9 +448,9 @@ int clusim_sim_check(clusim_sim *s, clusim_error *error) {
     if (!s->finished) return verify_balances(s, error);
     int64_t end_ps = s->now_ps;
     s->draining = true;
-    int status = s->beyond == BEYOND_NOTHING ? CLUSIM_STOP_DONE : CLUSIM_ERR_RANGE;
-    while (status == CLUSIM_STOP_DONE) status = advance(s, NEVER);
-    if (status >= 0) status = verify_balances(s, error);
+    if (s->ended == CLUSIM_OK) s->ended = drain(s);
+    enum clusim_status status = s->ended;
+    if (status == CLUSIM_OK) status = verify_balances(s, error);
     if (status == CLUSIM_OK) status = laws_check(s, end_ps, error);
     s->now_ps = end_ps;
     return status;

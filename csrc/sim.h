@@ -360,7 +360,8 @@ struct clusim_sim {
     bool keep_records, slot_freed;
     bool any_down, rates_changed; /* at any time */
     uint32_t wires_down;          /* now */
-    bool finished, draining, failed;
+    bool finished, draining;
+    enum clusim_status ended;      /* not CLUSIM_OK: the run failed with it, and cannot go on */
     uint32_t beyond, beyond_index; /* a clusim_beyond, or BEYOND_NOTHING */
     uint32_t nvc;
     uint64_t tasks_left, messages_left;
@@ -421,17 +422,27 @@ void sim_flow_beyond(clusim_sim *s, flow_id flow);
 void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload);
 
 /* A sum of a time and durations may have wrapped around 2^63 in `at`, but not around 2^64. */
-static inline void sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
-                             uint32_t payload) {
-    if (UNLIKELY(!event_queue_push(&s->events, at, sim_key(s, class, order), payload)))
-        sim_event_beyond(s, class, order, payload);
+ALWAYS_INLINE STATUS sim_event(clusim_sim *s, int64_t at, uint32_t class, uint32_t order,
+                               uint32_t payload) {
+    enum clusim_status pushed = event_queue_push(&s->events, at, sim_key(s, class, order), payload);
+    if (LIKELY(pushed != CLUSIM_ERR_RANGE)) return pushed;
+    sim_event_beyond(s, class, order, payload);
+    return CLUSIM_OK;
 }
 
 /* pools and lists: sim_pool.c */
-packet_id sim_pool_packet(clusim_sim *s);
-xfer_id sim_pool_xfer(clusim_sim *s);
-buffer_id sim_pool_buffer(clusim_sim *s);
+STATUS sim_pool_more_packets(clusim_sim *s);
+STATUS sim_pool_xfer(clusim_sim *s, xfer_id *out);
+STATUS sim_pool_buffer(clusim_sim *s, buffer_id *out);
 void sim_pool_free_xfer(clusim_sim *s, xfer_id x);
+
+static inline STATUS sim_pool_packet(clusim_sim *s, packet_id *out) {
+    if (UNLIKELY(packet_none(s->packet_free))) TRY(sim_pool_more_packets(s));
+    *out = s->packet_free;
+    s->packet_free = packet_at(s, *out)->next;
+    s->packets_live++;
+    return CLUSIM_OK;
+}
 
 static inline void sim_free_packet(clusim_sim *s, packet_id p) {
     packet_at(s, p)->next = s->packet_free;
@@ -440,10 +451,11 @@ static inline void sim_free_packet(clusim_sim *s, packet_id p) {
 }
 
 /* Ask for arbitration of a wire in phase B of the present timestamp. */
-static inline void sim_arbitrate(clusim_sim *s, wire_id wire) {
-    if (wire_at(s, wire)->listed) return;
+static inline STATUS sim_arbitrate(clusim_sim *s, wire_id wire) {
+    if (wire_at(s, wire)->listed) return CLUSIM_OK;
     wire_at(s, wire)->listed = 1;
-    if (UNLIKELY(!wire_push(&s->phase_b, wire))) s->failed = true;
+    return wire_push(&s->phase_b, wire);
+    return CLUSIM_OK;
 }
 
 static inline void sim_hash(clusim_sim *s, uint64_t what, int64_t time, uint64_t who,

@@ -2,12 +2,12 @@
 
 #include "inject.h"
 
-static void start_message(clusim_sim *s, source_id source, message_id message) {
+static STATUS start_message(clusim_sim *s, source_id source, message_id message) {
     const clusim_image *im = &s->model->image;
     const clusim_source *image = &im->sources[source.i];
     const clusim_message *m = &im->messages[message.i];
-    xfer_id index = sim_pool_xfer(s);
-    if (UNLIKELY(xfer_none(index))) return;
+    xfer_id index;
+    TRY(sim_pool_xfer(s, &index));
     xfer *x = xfer_at(s, index);
     x->bytes = m->bytes;
     x->limit = image->packet_bytes;
@@ -33,28 +33,27 @@ static void start_message(clusim_sim *s, source_id source, message_id message) {
     x->remaining = x->count;
     source_at(s, source)->injecting = 1;
     source_at(s, source)->in_flight = 1;
-    inject_start(s, index, inject_first_group(s, x), m->key, 0);
+    return inject_start(s, index, inject_first_group(s, x), m->key, 0);
 }
 
-void source_try(clusim_sim *s, source_id source) {
+STATUS source_try(clusim_sim *s, source_id source) {
     const clusim_source *image = &s->model->image.sources[source.i];
     source_state *st = source_at(s, source);
-    if (st->injecting || st->next_message.i == image->msg_hi) return;
-    if ((image->flags & CLUSIM_SOURCE_FLAG_SERIAL) && st->in_flight) return;
+    if (st->injecting || st->next_message.i == image->msg_hi) return CLUSIM_OK;
+    if ((image->flags & CLUSIM_SOURCE_FLAG_SERIAL) && st->in_flight) return CLUSIM_OK;
     int64_t start = s->model->image.messages[st->next_message.i].start_ps;
     if (start > s->now_ps) {
-        sim_event(s, start, EV_SOURCE, 0, source.i);
-        return;
+        return sim_event(s, start, EV_SOURCE, 0, source.i);
     }
     message_id message = ID(message, st->next_message.i++);
-    start_message(s, source, message);
+    return start_message(s, source, message);
 }
 
-void source_injected(clusim_sim *s, source_id source, int64_t end) {
-    sim_event(s, end, EV_SOURCE, 1, source.i);
+STATUS source_injected(clusim_sim *s, source_id source, int64_t end) {
+    return sim_event(s, end, EV_SOURCE, 1, source.i);
 }
 
-void source_complete(clusim_sim *s, xfer_id xfer_index) {
+STATUS source_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     message_id message = x->message;
     source_id source = x->source;
@@ -62,5 +61,5 @@ void source_complete(clusim_sim *s, xfer_id xfer_index) {
     s->messages_left--;
     sim_hash(s, 3, s->now_ps, message.i, 0);
     if (message.i + 1 == source_at(s, source)->next_message.i) source_at(s, source)->in_flight = 0;
-    source_try(s, source);
+    return source_try(s, source);
 }

@@ -4,8 +4,8 @@
 
 #include "sim.h"
 
-void source_try(clusim_sim *s, source_id source); /* start the next message if it may */
-void source_injected(clusim_sim *s, source_id source, int64_t end);
-void source_complete(clusim_sim *s, xfer_id xfer_index);
+STATUS source_try(clusim_sim *s, source_id source); /* start the next message if it may */
+STATUS source_injected(clusim_sim *s, source_id source, int64_t end);
+STATUS source_complete(clusim_sim *s, xfer_id xfer_index);
 
 #endif

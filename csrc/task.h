@@ -9,8 +9,8 @@
 
 #include "sim.h"
 
-void task_done(clusim_sim *s, task_id task);
-void task_launch(clusim_sim *s, inst_id instance); /* queue an instance for a CTA slot */
-bool task_wave(clusim_sim *s);                     /* phase A, step 5; false: nothing was due */
+STATUS task_done(clusim_sim *s, task_id task);
+STATUS task_launch(clusim_sim *s, inst_id instance); /* queue an instance for a CTA slot */
+STATUS task_wave(clusim_sim *s, bool *any);          /* phase A, step 5: whether anything was due */
 
 #endif

@@ -21,20 +21,20 @@ static uint32_t inner_queue(const clusim_sim *s, wire_id wire, uint32_t vc) {
 
 /* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state.
  */
-static void admit(clusim_sim *s, packet_id op) {
+static STATUS admit(clusim_sim *s, packet_id op) {
     const clusim_image *im = &s->model->image;
     wire_id from = packet_at(s, op)->in_wire;
     packet request = *packet_at(s, op);
     const xfer *x = xfer_at(s, request.xfer);
     unit_at(s, unit_of(s, from))->in_use += request.payload;
     wire_state *w = wire_at(s, from);
-    wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps);
+    TRY(wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps));
     model_span span = model_members(im, x->mgroup);
     packet_at(s, op)->members = (uint16_t)(span.hi - span.lo);
     uint32_t vc = x->vc;
     for (uint32_t k = span.lo; k < span.hi; k++) {
-        packet_id index = sim_pool_packet(s);
-        if (UNLIKELY(packet_none(index))) return;
+        packet_id index;
+        TRY(sim_pool_packet(s, &index));
         packet *p = packet_at(s, index);
         *p = request;
         p->kind = CLUSIM_KIND_RED_FETCH;
@@ -44,8 +44,9 @@ static void admit(clusim_sim *s, packet_id op) {
         p->marked = 0;
         wire_id out = node_route(s, p, from, p->dst);
         node_restart(s, p, out, vc);
-        wire_enqueue(s, index, inner_queue(s, out, vc));
+        TRY(wire_enqueue(s, index, inner_queue(s, out, vc)));
     }
+    return CLUSIM_OK;
 }
 
 static bool fits(const clusim_sim *s, unit_id unit, packet_id op) {
@@ -54,14 +55,13 @@ static bool fits(const clusim_sim *s, unit_id unit, packet_id op) {
            used + packet_at(s, op)->payload <= s->model->image.units[unit.i].capacity_bytes;
 }
 
-void unit_request(clusim_sim *s, packet_id index, wire_id from) {
+STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
     unit_id unit = unit_of(s, from);
     unit_state *u = unit_at(s, unit);
     packet *p = packet_at(s, index);
     p->in_wire = from;
     if (packet_none(u->wait_head) && fits(s, unit, index)) {
-        admit(s, index);
-        return;
+        return admit(s, index);
     }
     p->next = NO(packet);
     if (packet_none(u->wait_head)) {
@@ -70,23 +70,24 @@ void unit_request(clusim_sim *s, packet_id index, wire_id from) {
         packet_at(s, u->wait_tail)->next = index;
     }
     u->wait_tail = index;
+    return CLUSIM_OK;
 }
 
-void unit_data(clusim_sim *s, packet_id index, wire_id from) {
+STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const packet *p = packet_at(s, index);
     wire_state *w = wire_at(s, from);
-    wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps);
+    TRY(wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps));
     packet_id op = p->op;
     sim_free_packet(s, index);
-    if (--packet_at(s, op)->members) return;
+    if (--packet_at(s, op)->members) return CLUSIM_OK;
     unit_id unit = unit_of(s, from);
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
     int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
-    sim_event(s, at, EV_RESULT, unit.i, op.i);
+    return sim_event(s, at, EV_RESULT, unit.i, op.i);
 }
 
-void unit_result(clusim_sim *s, packet_id op) {
+STATUS unit_result(clusim_sim *s, packet_id op) {
     packet *p = packet_at(s, op);
     wire_id from = p->in_wire;
     unit_id unit = unit_of(s, from);
@@ -99,10 +100,11 @@ void unit_result(clusim_sim *s, packet_id op) {
     p->held_wire = NO(wire);
     p->marked = 0;
     node_restart(s, p, out, x->vc_response);
-    wire_enqueue(s, op, inner_queue(s, out, x->vc_response));
+    TRY(wire_enqueue(s, op, inner_queue(s, out, x->vc_response)));
     while (!packet_none(u->wait_head) && fits(s, unit, u->wait_head)) {
         packet_id next = u->wait_head;
         u->wait_head = packet_at(s, next)->next;
-        admit(s, next);
+        TRY(admit(s, next));
     }
+    return CLUSIM_OK;
 }

@@ -10,11 +10,11 @@
 
 #include "sim.h"
 
-void unit_request(clusim_sim *s, packet_id packet, wire_id from);
-void unit_data(clusim_sim *s, packet_id packet, wire_id from);
+STATUS unit_request(clusim_sim *s, packet_id packet, wire_id from);
+STATUS unit_data(clusim_sim *s, packet_id packet, wire_id from);
 /* Put an operation on some bytes into the unit now; returns the time of its result. */
 int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes);
 
-void unit_result(clusim_sim *s, packet_id packet);
+STATUS unit_result(clusim_sim *s, packet_id packet);
 
 #endif

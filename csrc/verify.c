@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-static int unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t found,
-                      int64_t expected) {
+static STATUS unbalanced(clusim_error *e, uint64_t index, const char *what, int64_t found,
+                         int64_t expected) {
     e->status = CLUSIM_ERR_CONSERVATION;
     e->index = (uint32_t)index;
     snprintf(e->message, sizeof e->message, "%s %llu: %lld, expected %lld", what,
@@ -38,7 +38,7 @@ static void count_shared(const clusim_sim *s, int64_t *held, uint8_t *seen) {
     }
 }
 
-static int check_credits(const clusim_sim *s, const int64_t *held, clusim_error *e) {
+static STATUS check_credits(const clusim_sim *s, const int64_t *held, clusim_error *e) {
     for (uint64_t i = 0; i < s->model->image.num_wires * s->nvc; i++) {
         if (s->info[i / s->nvc].traits & PAUSES) {
             int64_t left = (int64_t)s->pauses[i].held;
@@ -68,12 +68,12 @@ bool verify_may_wait(const clusim_sim *s) {
     return false;
 }
 
-int verify_balances(clusim_sim *s, clusim_error *e) {
+STATUS verify_balances(clusim_sim *s, clusim_error *e) {
     memset(e, 0, sizeof *e);
     uint64_t packets = 0;
     int64_t *held = calloc(s->model->image.num_wires * s->nvc + 1, sizeof *held);
     uint8_t *seen = calloc(s->buffer_size + 1, 1);
-    int status = CLUSIM_ERR_NO_MEMORY;
+    enum clusim_status status = CLUSIM_ERR_NO_MEMORY;
     if (held && seen) {
         count_held(s, held, &packets);
         count_shared(s, held, seen);

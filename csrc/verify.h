@@ -4,7 +4,7 @@
 
 #include "sim.h"
 
-int verify_balances(clusim_sim *s, clusim_error *error);
+STATUS verify_balances(clusim_sim *s, clusim_error *error);
 
 /* Whether something may wait for ever: for a wire that is down, or for a buffer smaller than it is.
  */

@@ -45,30 +45,28 @@ static inline void collect_credit(credit_pool *c, int64_t now) {
     }
 }
 
-static bool grow_ring(clusim_sim *s, credit_pool *c) {
+static STATUS grow_ring(credit_pool *c) {
     uint32_t bigger = c->size ? 2 * c->size : 16;
     credit_return *ring = malloc(bigger * sizeof *ring);
-    if (ring == NULL) {
-        s->failed = true;
-        return false;
-    }
+    if (ring == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < c->len; i++) ring[i] = c->ring[(c->head + i) & (c->size - 1)];
     free(c->ring);
     c->ring = ring;
     c->head = 0;
     c->size = bigger;
-    return true;
+    return CLUSIM_OK;
 }
 
 /* The uncommon cases of wire_return_credit: a full ring, or a return that overtakes others. */
-void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps) {
-    if (c->len == c->size && !grow_ring(s, c)) return;
+STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps) {
+    if (c->len == c->size) TRY(grow_ring(c));
     uint32_t mask = c->size - 1, i = c->len++;
     while (i > 0 && c->ring[(c->head + i - 1) & mask].at_ps > at_ps) {
         c->ring[(c->head + i) & mask] = c->ring[(c->head + i - 1) & mask];
         i--;
     }
     c->ring[(c->head + i) & mask] = (credit_return){at_ps, bytes};
+    return CLUSIM_OK;
 }
 
 void wire_drain(clusim_sim *s, wire_state *w) {
@@ -177,7 +175,7 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
 }
 
 /* Put a packet on the wire now. */
-static inline void start_packet(clusim_sim *s, wire_state *w, packet_id packet_index) {
+static inline STATUS start_packet(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
     packet *p = packet_at(s, packet_index);
     uint64_t now = (uint64_t)s->now_ps, prefix = 0, extra = 0;
@@ -206,20 +204,20 @@ static inline void start_packet(clusim_sim *s, wire_state *w, packet_id packet_i
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
     w->busy_ps += end - s->now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
-    sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
-              packet_index.i);
+    return sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
+                     packet_index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
-static inline void give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
-                             int64_t end) {
+static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+                               int64_t end) {
     if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->now_ps + 1);
-    wire_return_credit(s, from, vc, bytes, end);
+    return wire_return_credit(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */
-static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
-    if (wire_none(p->held_wire)) return;
+static inline STATUS release_buffer(clusim_sim *s, packet *p, int64_t end) {
+    if (wire_none(p->held_wire)) return CLUSIM_OK;
     wire_state *from = wire_at(s, p->held_wire);
     p->held_wire = NO(wire);
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
@@ -227,14 +225,14 @@ static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
         shared_buffer *b = buffer_at(s, shared);
         p->shared = NO(buffer); /* from here on it holds buffers of its own */
         b->max_end = base_max(b->max_end, end);
-        if (--b->copies) return;
-        give_back(s, from, b->vc, b->bytes, b->max_end);
+        if (--b->copies) return CLUSIM_OK;
+        TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
         b->copies = s->buffer_free.i;
         s->buffer_free = shared;
         s->buffers_live--;
-        return;
+        return CLUSIM_OK;
     }
-    give_back(s, from, p->held_vc, p->held_bytes, end);
+    return give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
 /* ---- arbitration
@@ -254,7 +252,7 @@ static inline uint32_t next_bit(const uint64_t *words, uint32_t num_words, uint3
 }
 
 /* Flows whose next packet has become available join the candidates. */
-static void admit_waiting(const clusim_sim *s, wire_state *w) {
+static STATUS admit_waiting(const clusim_sim *s, wire_state *w) {
     int64_t soonest = NEVER;
     for (uint32_t i = w->num_voqs >> 6; i < w->num_words; i++) {
         for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
@@ -270,18 +268,20 @@ static void admit_waiting(const clusim_sim *s, wire_state *w) {
         }
     }
     w->soonest = soonest;
+    return CLUSIM_OK;
 }
 
 /* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
-static void stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
+static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
     if (w->stall_since < 0) w->stall_since = s->now_ps;
     for (uint32_t vc = 0; vc < s->nvc; vc++) {
         const credit_pool *c = &w->credits[vc];
-        if ((blocked_vcs >> vc & 1) && c->len) wire_wake(s, w, c->ring[c->head].at_ps);
+        if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, c->ring[c->head].at_ps));
     }
+    return CLUSIM_OK;
 }
 
-static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
     packet_id packet_index = q->head;
     packet *p = packet_at(s, packet_index);
@@ -293,27 +293,28 @@ static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate)
         w->num_ready--;
     }
     w->queued_bytes -= p->wire_bytes;
-    start_packet(s, w, packet_index);
-    release_buffer(s, p, w->free_at);
+    TRY(start_packet(s, w, packet_index));
+    return release_buffer(s, p, w->free_at);
 }
 
-static inline void grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
+static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
     wire_id wire = wire_of(s, w);
-    packet_id packet_index = inject_make(s, wire, slot);
-    if (UNLIKELY(packet_none(packet_index))) return;
-    start_packet(s, w, packet_index);
-    inject_grant(s, wire, slot, w->free_at);
+    packet_id packet_index;
+    TRY(inject_make(s, wire, slot, &packet_index));
+    TRY(start_packet(s, w, packet_index));
+    return inject_grant(s, wire, slot, w->free_at);
 }
 
-static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS after_grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready) {
         w->contended = 1;
         w->stall_arbitration_ps += w->free_at - s->now_ps;
-        wire_wake(s, w, w->free_at);
+        TRY(wire_wake(s, w, w->free_at));
     } else if (w->soonest != NEVER) {
-        wire_wake(s, w, base_max(w->free_at, w->soonest));
+        TRY(wire_wake(s, w, base_max(w->free_at, w->soonest)));
     }
+    return CLUSIM_OK;
 }
 
 /* What the next packet of a candidate needs: its bytes of credit on its VC. */
@@ -329,17 +330,17 @@ static inline uint32_t needed(const clusim_sim *s, const wire_state *w, uint32_t
     return f->wire_bytes;
 }
 
-static inline void grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     if (candidate < w->num_voqs) {
-        grant_queue(s, w, candidate);
+        TRY(grant_queue(s, w, candidate));
     } else {
-        grant_flow(s, w, candidate - w->num_voqs);
+        TRY(grant_flow(s, w, candidate - w->num_voqs));
     }
-    after_grant(s, w, candidate);
+    return after_grant(s, w, candidate);
 }
 
 /* Round robin from the candidate after the last one granted. */
-static inline void search(clusim_sim *s, wire_state *w) {
+static inline STATUS search(clusim_sim *s, wire_state *w) {
     uint32_t blocked = 0, vc = 0;
     uint32_t first = w->num_ready ? next_bit(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
@@ -347,32 +348,32 @@ static inline void search(clusim_sim *s, wire_state *w) {
         credit_pool *credit = &w->credits[vc];
         collect_credit(credit, s->now_ps);
         if (LIKELY(credit->available >= (int64_t)bytes)) {
-            grant(s, w, c);
-            return;
+            return grant(s, w, c);
         }
         blocked |= 1u << vc;
         c = next_bit(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
         if (c == first) break;
     }
-    if (w->soonest != NEVER) wire_wake(s, w, w->soonest);
-    if (blocked) stall(s, w, blocked);
+    if (w->soonest != NEVER) TRY(wire_wake(s, w, w->soonest));
+    if (blocked) TRY(stall(s, w, blocked));
+    return CLUSIM_OK;
 }
 
-void wire_arbitrate(clusim_sim *s, wire_id wire) {
+STATUS wire_arbitrate(clusim_sim *s, wire_id wire) {
     wire_state *w = wire_at(s, wire);
-    if (UNLIKELY(w->down)) return;
+    if (UNLIKELY(w->down)) return CLUSIM_OK;
     if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
-        if (w->soonest != NEVER || w->num_ready) wire_wake(s, w, w->free_at);
-        return;
+        if (w->soonest != NEVER || w->num_ready) TRY(wire_wake(s, w, w->free_at));
+        return CLUSIM_OK;
     }
-    if (w->soonest <= s->now_ps) admit_waiting(s, w);
-    search(s, w);
+    if (w->soonest <= s->now_ps) TRY(admit_waiting(s, w));
+    return search(s, w);
 }
 
 /* ---- faults and reading
  * ---------------------------------------------------------------------------- */
 
-void wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
+STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
     wire_state *w = wire_at(s, wire);
     laws_rate_changes(s, wire);
     s->rates_changed = true;
@@ -381,14 +382,14 @@ void wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
     w->down = rate == NONE;
     w->rate = &s->model->rates[rate == NONE ? info_at(s, wire)->rate : rate];
     if (!w->down) {
-        sim_arbitrate(s, wire);
-        return;
+        return sim_arbitrate(s, wire);
     }
     s->any_down = true;
     if (w->stall_since >= 0) {
         w->stall_credit_ps += s->now_ps - w->stall_since;
         w->stall_since = -1;
     }
+    return CLUSIM_OK;
 }
 
 void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {

@@ -16,33 +16,33 @@
 void wire_init(clusim_sim *s, wire_id wire);
 
 /* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
-void wire_arbitrate(clusim_sim *s, wire_id wire);
+STATUS wire_arbitrate(clusim_sim *s, wire_id wire);
 
-void wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
+STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
 void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 
 /* congestion.c: the same for wires with pauses. */
-void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes, int64_t free_ps);
+STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                          int64_t free_ps);
 
 /* Let whole owed flits leave while the wire idles, up to now. */
 void wire_drain(clusim_sim *s, wire_state *w);
 
-void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps);
+STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps);
 
-static inline void wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
-    if (w->wake_at <= at_ps) return;
+static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
+    if (w->wake_at <= at_ps) return CLUSIM_OK;
     w->wake_at = at_ps;
     wire_id wire = wire_of(s, w);
-    sim_event(s, at_ps, EV_WAKE, wire.i, wire.i);
+    return sim_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
  * receiver may let it go on. */
-static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
-                                      int64_t free_ps) {
+ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                                        int64_t free_ps) {
     if (UNLIKELY(w->traits & PAUSES)) {
-        congestion_free_at(s, w, vc, bytes, free_ps);
-        return;
+        return congestion_free_at(s, w, vc, bytes, free_ps);
     }
     int64_t at_ps = free_ps + w->credit_ps;
     if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
@@ -52,9 +52,10 @@ static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc,
                (c->len == 0 || c->ring[(c->head + c->len - 1) & mask].at_ps <= at_ps))) {
         c->ring[(c->head + c->len++) & mask] = (credit_return){at_ps, bytes};
     } else {
-        wire_return_late(s, c, bytes, at_ps);
+        TRY(wire_return_late(c, bytes, at_ps));
     }
-    if (UNLIKELY(w->stall_since >= 0)) wire_wake(s, w, at_ps);
+    if (UNLIKELY(w->stall_since >= 0)) TRY(wire_wake(s, w, at_ps));
+    return CLUSIM_OK;
 }
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Fewer than a flit never
@@ -66,7 +67,7 @@ static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) 
 }
 
 /* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
-static inline void wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t candidate) {
+static inline STATUS wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t candidate) {
     packet *p = packet_at(s, packet_index);
     wire_state *w = wire_at(s, p->out);
     voq *q = &w->queues[candidate];
@@ -82,14 +83,13 @@ static inline void wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t 
     w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
     if (w->free_at <= s->now_ps) {
-        sim_arbitrate(s, p->out);
-        return;
+        return sim_arbitrate(s, p->out);
     }
     if (!w->contended) {
         w->contended = 1;
         w->stall_arbitration_ps += w->free_at - s->now_ps;
     }
-    wire_wake(s, w, w->free_at);
+    return wire_wake(s, w, w->free_at);
 }
 
 #endif

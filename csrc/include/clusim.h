@@ -1,9 +1,9 @@
 /* clusim.h - the one public header of the clusim engine, and the one place where its interface is
  * written down.
  *
- * Everything between the `cdef` markers is handed to cffi verbatim. clusim/abi.py makes Python's
- * enums and NumPy layouts of it and refuses to be imported if a name is not there; structs have no
- * padding. What the fields mean is fixed in docs/model/contract.md.
+ * Everything between the `cdef` markers is handed to cffi as it is, but for CLUSIM_CHECKED.
+ * clusim/abi.py makes Python's enums and NumPy layouts of it and refuses to be imported if a name
+ * is not there; structs have no padding. What the fields mean is fixed in docs/model/contract.md.
  *
  * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte].
  */
@@ -12,6 +12,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* What a function returns must be looked at. */
+#define CLUSIM_CHECKED __attribute__((warn_unused_result))
 
 /* cdef: begin */
 
@@ -445,15 +448,17 @@ typedef struct clusim_instance_state {
 const char *clusim_version(void);
 
 /* Check and copy an image. On failure *out is NULL and *error says which row is wrong and why. */
-int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error);
+CLUSIM_CHECKED int clusim_model_create(const clusim_image *image, clusim_model **out,
+                                       clusim_error *error);
 void clusim_model_destroy(clusim_model *model);
 
 /* `model` is borrowed and must outlive the sim. `keep_records`: 0 keeps only the fingerprint. */
-int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
+CLUSIM_CHECKED int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
 void clusim_sim_destroy(clusim_sim *sim);
 
-/* Advance; returns a clusim_stop, or a negative clusim_status. Stops only between timestamps. */
-int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
+/* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
+ * destroyed. Stops only between timestamps. */
+CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
 
 /* After CLUSIM_ERR_RANGE: whose time or number is too large (clusim_beyond) and its
  * index. */
@@ -474,7 +479,7 @@ size_t clusim_sim_take_records(clusim_sim *sim, clusim_record *out, size_t capac
 size_t clusim_sim_num_records(const clusim_sim *sim);
 
 /* After DONE: drain what is under way and check that packets, credits and slots balance. */
-int clusim_sim_check(clusim_sim *sim, clusim_error *error);
+CLUSIM_CHECKED int clusim_sim_check(clusim_sim *sim, clusim_error *error);
 
 /* cdef: end */
 

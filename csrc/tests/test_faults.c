@@ -15,9 +15,11 @@
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 static long allocations_left = -1; /* negative: never fail */
 
@@ -26,6 +28,9 @@ static int fails_now(void) { return allocations_left >= 0 && allocations_left-- 
 void *__wrap_malloc(size_t size) { return fails_now() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t n, size_t size) { return fails_now() ? NULL : __real_calloc(n, size); }
 void *__wrap_realloc(void *p, size_t size) { return fails_now() ? NULL : __real_realloc(p, size); }
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return fails_now() ? NULL : __real_aligned_alloc(alignment, size);
+}
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
 static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
