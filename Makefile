@@ -6,8 +6,8 @@ CMAKE := $(BIN)/cmake
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 
-C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/tests/*.c)
-ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
+C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
+ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
 SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1
@@ -49,6 +49,7 @@ test-python: $(VENV)/.dev $(VENV)/.built
 sanitize: build/san/.built build/corpus
 	$(BIN)/ctest --test-dir build/san --output-on-failure
 	$(FUZZ) --cases 10000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
+	build/san/starve_image build/corpus/*.img
 	@rm -rf build/san/site && mkdir -p build/san/site && cp -r pysim/clusim cli/clusim_cli build/san/site/ \
 	  && cp -r topologies build/san/site/clusim/ && cp build/san/clusim/_engine*.so build/san/site/clusim/
 	@running=; for part in $(SANITIZED_TESTS); do \
@@ -78,7 +79,7 @@ tsan: $(VENV)/.venv
 	@$(CMAKE) --build build/tsan
 	$(BIN)/ctest --test-dir build/tsan --output-on-failure -R threads
 
-build/san/.built: $(VENV)/.dev $(ENGINE_INPUTS) $(wildcard csrc/tests/*.c)
+build/san/.built: $(VENV)/.dev $(ENGINE_INPUTS) $(wildcard csrc/tests/*.[ch])
 	@mkdir -p build
 	@$(CMAKE) -S . -B build/san -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE=ON -DCLUSIM_PYTHON=ON \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_ROOT_DIR=$(abspath $(VENV)) -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/san.log 2>&1 || { cat build/san.log; exit 1; }

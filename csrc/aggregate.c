@@ -1,201 +1,207 @@
 #include "aggregate.h"
 
-#include "node.h"
+#include "agenda.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/units.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "route.h"
+#include "tree.h"
 #include "unit.h"
 #include "wire.h"
-
-static const clusim_vertex *image_of(const clusim_sim *s, uint32_t vertex) {
-    return &s->model->image.vertices[vertex];
-}
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* Children come after their parents, so that going backwards every vertex knows its members. */
-bool aggregate_init(clusim_sim *s) {
+STATUS aggregate_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
     uint64_t slots = 0;
-    for (uint32_t v = 0; v < im->num_vertices; v++) slots += image_of(s, v)->slots;
-    s->vertex_counts = calloc(slots + 1, sizeof *s->vertex_counts);
-    s->vertex_payloads = calloc(slots + 1, sizeof *s->vertex_payloads);
-    if (s->vertex_counts == NULL || s->vertex_payloads == NULL) return false;
+    for (uint32_t v = 0; v < im->num_vertices; v++) slots += im->vertices[v].slots;
+    ZEROED(s->trees.all, im->num_vertices);
+    ZEROED(s->trees.counts, slots);
+    ZEROED(s->trees.payloads, slots);
     slots = 0;
     for (uint32_t v = (uint32_t)im->num_vertices; v-- > 0;) {
-        vertex_state *state = &s->vertices[v];
-        state->wait_head = state->wait_tail = state->xfer = NONE;
-        state->counts = s->vertex_counts + slots;
-        state->payloads = s->vertex_payloads + slots;
-        slots += image_of(s, v)->slots;
-        bool leaf = image_of(s, v)->unit == NONE;
-        state->member = leaf ? v : s->vertices[image_of(s, v)->child_lo].member;
+        vertex_state *state = &s->trees.all[v];
+        const clusim_vertex *image = &im->vertices[v];
+        state->wait_head = state->wait_tail = NO(packet);
+        state->xfer = NO(xfer);
+        state->counts = s->trees.counts + slots;
+        state->payloads = s->trees.payloads + slots;
+        slots += image->slots;
+        bool leaf = image->unit == NONE;
+        state->member = leaf ? ID(vertex, v) : s->trees.all[image->child_lo].member;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
-void aggregate_begin(clusim_sim *s, uint32_t xfer_index) {
-    uint32_t vertex = s->xfers[xfer_index].vertex;
-    if (UNLIKELY(s->vertices[vertex].xfer != NONE)) sim_beyond(s, BEYOND_VERTEX, vertex);
-    s->vertices[vertex].xfer = xfer_index;
+void aggregate_free(clusim_sim *s) {
+    free(s->trees.all);
+    free(s->trees.counts);
+    free(s->trees.payloads);
 }
 
-void aggregate_end(clusim_sim *s, uint32_t xfer_index) {
-    uint32_t *present = &s->vertices[s->xfers[xfer_index].vertex].xfer;
-    if (LIKELY(*present == xfer_index)) *present = NONE;
+void aggregate_begin(clusim_sim *s, xfer_id xfer_index) {
+    vertex_id vertex = xfer_at(s, xfer_index)->vertex;
+    if (UNLIKELY(!xfer_none(vertex_at(s, vertex)->xfer)))
+        agenda_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
+    vertex_at(s, vertex)->xfer = xfer_index;
 }
 
-uint32_t aggregate_first_wire(const clusim_sim *s, uint32_t vertex) {
-    const clusim_image *im = &s->model->image;
-    return im->path_wires[im->path_off[image_of(s, vertex)->path_up]];
-}
-
-uint32_t aggregate_onward(const clusim_sim *s, const packet *p) {
-    const clusim_image *im = &s->model->image;
-    uint32_t child = image_of(s, p->first_wire)->child_lo;
-    return im->path_wires[im->path_off[image_of(s, child)->path_down]];
+void aggregate_end(clusim_sim *s, xfer_id xfer_index) {
+    xfer_id *present = &vertex_at(s, xfer_at(s, xfer_index)->vertex)->xfer;
+    if (LIKELY(xfer_is(*present, xfer_index))) *present = NO(xfer);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* Aim a packet at a vertex below, and return the first wire of the way there. */
-static uint32_t aim_down(const clusim_sim *s, packet *p, uint32_t child) {
+static wire_id aim_down(const clusim_sim *s, packet *p, vertex_id child) {
     const clusim_image *im = &s->model->image;
-    uint32_t at = im->path_off[image_of(s, child)->path_down];
-    p->kind = AGG_DOWN;
-    p->first_wire = child;
-    p->dst = image_of(s, child)->endpoint;
+    uint32_t at = im->path_off[tree_vertex(s, child)->path_down];
+    p->kind = CLUSIM_KIND_AGG_DOWN;
+    p->vertex = child;
+    p->dst = ID(target, tree_vertex(s, child)->endpoint);
     p->leg = LEG_LAST;
-    p->xfer = s->vertices[s->vertices[child].member].xfer;
+    p->xfer = vertex_at(s, vertex_at(s, child)->member)->xfer;
     p->path_pos = at + 1;
-    return im->path_wires[at];
+    return ID(wire, im->path_wires[at]);
 }
 
 /* Put a packet made in the switch before `out` into its queue. */
-static void send_new(clusim_sim *s, uint32_t index, uint32_t out, uint32_t vc) {
-    packet *p = &s->packets[index];
-    p->held_wire = NONE;
-    p->ref = NONE;
+static STATUS send_new(clusim_sim *s, packet_id index, wire_id out, uint32_t vc) {
+    packet *p = packet_at(s, index);
+    p->held_wire = NO(wire);
+    p->shared = NO(buffer);
     p->copy = 0;
     p->marked = 0;
-    node_restart(s, p, out, vc);
-    wire_enqueue(s, index, s->info[out].num_voqs - s->nvc + vc);
+    route_restart(s, p, out, vc);
+    return wire_enqueue(s, index, info_at(s, out)->num_voqs - s->wires.nvc + vc);
 }
 
-static void send_up(clusim_sim *s, uint32_t index, uint32_t vertex) {
+static STATUS send_up(clusim_sim *s, packet_id index, vertex_id vertex) {
     const clusim_image *im = &s->model->image;
-    packet *p = &s->packets[index];
-    uint32_t at = im->path_off[image_of(s, vertex)->path_up];
-    p->first_wire = vertex;
+    packet *p = packet_at(s, index);
+    uint32_t at = im->path_off[tree_vertex(s, vertex)->path_up];
+    p->vertex = vertex;
     p->path_pos = at + 1;
-    send_new(s, index, im->path_wires[at], s->xfers[p->xfer].vc);
+    return send_new(s, index, ID(wire, im->path_wires[at]), xfer_at(s, p->xfer)->vc);
 }
 
-static void send_down(clusim_sim *s, uint32_t index, uint32_t root) {
-    const clusim_vertex *v = image_of(s, root);
-    packet result = s->packets[index];
-    uint32_t vc = s->xfers[result.xfer].vc_response;
+static STATUS send_down(clusim_sim *s, packet_id index, vertex_id root) {
+    const clusim_vertex *v = tree_vertex(s, root);
+    packet result = *packet_at(s, index);
+    uint32_t vc = xfer_at(s, result.xfer)->vc_response;
     for (uint32_t child = v->child_lo; child < v->child_hi; child++) {
-        uint32_t copy = child == v->child_lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(copy == NONE)) return;
-        s->packets[copy] = result;
-        uint32_t out = aim_down(s, &s->packets[copy], child);
-        send_new(s, copy, out, vc);
+        packet_id copy = index;
+        if (child != v->child_lo) TRY(pool_packet(s, &copy));
+        *packet_at(s, copy) = result;
+        wire_id out = aim_down(s, packet_at(s, copy), ID(vertex, child));
+        TRY(send_new(s, copy, out, vc));
     }
+    return CLUSIM_OK;
 }
 
-void aggregate_down(clusim_sim *s, uint32_t index, uint32_t from) {
-    const clusim_vertex *v = image_of(s, s->packets[index].first_wire);
-    uint32_t candidate = s->wires[from].in_queue + s->packets[index].vc;
-    uint32_t shared = sim_pool_buffer(s);
-    if (UNLIKELY(shared == NONE)) return;
-    packet original = s->packets[index];
-    s->buffers[shared] = (shared_buffer){.copies = v->child_hi - v->child_lo,
-                                         .wire = from,
-                                         .bytes = original.wire_bytes,
-                                         .vc = original.vc};
-    node_hold(&original, from);
+STATUS aggregate_down(clusim_sim *s, packet_id index, wire_id from) {
+    const clusim_vertex *v = tree_vertex(s, packet_at(s, index)->vertex);
+    uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
+    buffer_id shared;
+    TRY(pool_buffer(s, &shared));
+    packet original = *packet_at(s, index);
+    *buffer_at(s, shared) = (shared_buffer){.copies = v->child_hi - v->child_lo,
+                                            .wire = from,
+                                            .bytes = original.wire_bytes,
+                                            .vc = original.vc};
+    wire_hold(&original, from);
     original.copy = 1;
-    original.ref = shared;
+    original.shared = shared;
     for (uint32_t child = v->child_lo; child < v->child_hi; child++) {
-        uint32_t copy = child == v->child_lo ? index : sim_pool_packet(s);
-        if (UNLIKELY(copy == NONE)) return;
-        packet *p = &s->packets[copy];
+        packet_id copy = index;
+        if (child != v->child_lo) TRY(pool_packet(s, &copy));
+        packet *p = packet_at(s, copy);
         *p = original;
-        uint32_t out = aim_down(s, p, child);
-        node_restart(s, p, out, p->first_vc);
-        node_enqueue(s, copy, candidate);
+        wire_id out = aim_down(s, p, ID(vertex, child));
+        route_restart(s, p, out, p->first_vc);
+        TRY(wire_enqueue_marked(s, copy, candidate));
     }
+    return CLUSIM_OK;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static bool fits(const clusim_sim *s, uint32_t vertex, const packet *p) {
-    return p->key - s->vertices[vertex].base < image_of(s, vertex)->slots;
+static bool fits(const clusim_sim *s, vertex_id vertex, const packet *p) {
+    return p->key - vertex_at(s, vertex)->base < tree_vertex(s, vertex)->slots;
 }
 
 /* Take a child's packet in; the last one of its operation stays as the operation's result. */
-static void admit(clusim_sim *s, uint32_t vertex, uint32_t index) {
-    const clusim_vertex *v = image_of(s, vertex);
-    vertex_state *state = &s->vertices[vertex];
-    const packet *p = &s->packets[index];
-    wire_return_credit(s, &s->wires[p->out], p->vc, p->wire_bytes, s->now_ps);
+static STATUS admit(clusim_sim *s, vertex_id vertex, packet_id index) {
+    const clusim_vertex *v = tree_vertex(s, vertex);
+    vertex_state *state = vertex_at(s, vertex);
+    const packet *p = packet_at(s, index);
+    TRY(wire_return_credit(s, wire_at(s, p->out), p->vc, p->wire_bytes, s->agenda.now_ps));
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
     if (state->counts[place] == 0) state->payloads[place] = p->payload;
-    if (UNLIKELY(state->payloads[place] != p->payload)) sim_beyond(s, BEYOND_VERTEX, vertex);
+    if (UNLIKELY(state->payloads[place] != p->payload))
+        agenda_beyond(s, CLUSIM_BEYOND_VERTEX, vertex.i);
     if (++state->counts[place] < children) {
-        sim_free_packet(s, index);
-        return;
+        pool_free_packet(s, index);
+        return CLUSIM_OK;
     }
-    int64_t at = unit_reduce(s, v->unit, (uint64_t)children * p->payload);
-    sim_event(s, at, EV_RESULT, v->unit, index);
+    int64_t at = unit_reduce(s, ID(unit, v->unit), (uint64_t)children * p->payload);
+    return agenda_event(s, at, EV_RESULT, v->unit, index.i);
 }
 
-void aggregate_up(clusim_sim *s, uint32_t index) {
-    uint32_t vertex = image_of(s, s->packets[index].first_wire)->parent;
-    vertex_state *state = &s->vertices[vertex];
-    if (fits(s, vertex, &s->packets[index])) {
-        admit(s, vertex, index);
-        return;
+STATUS aggregate_up(clusim_sim *s, packet_id index) {
+    vertex_id vertex = ID(vertex, tree_vertex(s, packet_at(s, index)->vertex)->parent);
+    vertex_state *state = vertex_at(s, vertex);
+    if (fits(s, vertex, packet_at(s, index))) {
+        return admit(s, vertex, index);
     }
-    s->packets[index].next = NONE;
-    if (state->wait_head == NONE) {
+    packet_at(s, index)->next = NO(packet);
+    if (packet_none(state->wait_head)) {
         state->wait_head = index;
     } else {
-        s->packets[state->wait_tail].next = index;
+        packet_at(s, state->wait_tail)->next = index;
     }
     state->wait_tail = index;
+    return CLUSIM_OK;
 }
 
 /* Admit what waits and now has room, in order of arrival. */
-static void admit_waiting(clusim_sim *s, uint32_t vertex) {
-    vertex_state *state = &s->vertices[vertex];
-    uint32_t index = state->wait_head, last = NONE;
-    while (index != NONE) {
-        uint32_t next = s->packets[index].next;
-        if (fits(s, vertex, &s->packets[index])) {
-            if (last == NONE) {
+static STATUS admit_waiting(clusim_sim *s, vertex_id vertex) {
+    vertex_state *state = vertex_at(s, vertex);
+    packet_id index = state->wait_head, last = NO(packet);
+    while (!packet_none(index)) {
+        packet_id next = packet_at(s, index)->next;
+        if (fits(s, vertex, packet_at(s, index))) {
+            if (packet_none(last)) {
                 state->wait_head = next;
             } else {
-                s->packets[last].next = next;
+                packet_at(s, last)->next = next;
             }
-            if (state->wait_tail == index) state->wait_tail = last;
-            admit(s, vertex, index);
+            if (packet_is(state->wait_tail, index)) state->wait_tail = last;
+            TRY(admit(s, vertex, index));
         } else {
             last = index;
         }
         index = next;
     }
+    return CLUSIM_OK;
 }
 
-void aggregate_result(clusim_sim *s, uint32_t index) {
-    uint32_t vertex = image_of(s, s->packets[index].first_wire)->parent;
-    vertex_state *state = &s->vertices[vertex];
-    if (image_of(s, vertex)->parent == NONE) {
-        send_down(s, index, vertex);
+STATUS aggregate_result(clusim_sim *s, packet_id index) {
+    vertex_id vertex = ID(vertex, tree_vertex(s, packet_at(s, index)->vertex)->parent);
+    vertex_state *state = vertex_at(s, vertex);
+    if (tree_vertex(s, vertex)->parent == NONE) {
+        TRY(send_down(s, index, vertex));
     } else {
-        send_up(s, index, vertex);
+        TRY(send_up(s, index, vertex));
     }
     state->counts[state->head] = 0;
-    state->head = (state->head + 1) % image_of(s, vertex)->slots;
+    state->head = (state->head + 1) % tree_vertex(s, vertex)->slots;
     state->base++;
-    admit_waiting(s, vertex);
+    return admit_waiting(s, vertex);
 }

@@ -10,33 +10,20 @@
 #ifndef CLUSIM_AGGREGATE_H
 #define CLUSIM_AGGREGATE_H
 
-#include "sim.h"
+#include "state.h"
 
-bool aggregate_init(clusim_sim *s); /* false without memory */
+STATUS aggregate_init(clusim_sim *s);
+void aggregate_free(clusim_sim *s);
 
 /* A member starts a transfer: what comes down from now on is for it. */
-void aggregate_begin(clusim_sim *s, uint32_t xfer_index);
-void aggregate_end(clusim_sim *s, uint32_t xfer_index);
+void aggregate_begin(clusim_sim *s, xfer_id xfer_index);
+void aggregate_end(clusim_sim *s, xfer_id xfer_index);
 
 /* A packet from a child has arrived at its parent; the last one of an operation is due. */
-void aggregate_up(clusim_sim *s, uint32_t packet);
-void aggregate_result(clusim_sim *s, uint32_t packet);
+STATUS aggregate_up(clusim_sim *s, packet_id packet);
+STATUS aggregate_result(clusim_sim *s, packet_id packet);
 
 /* A result arrived at an inner vertex: one copy per child. */
-void aggregate_down(clusim_sim *s, uint32_t packet, uint32_t from);
-
-/* First wire of the way down from the vertex where a result ends its path. */
-uint32_t aggregate_onward(const clusim_sim *s, const packet *p);
-
-/* The first wire of a member's way up, which its window is about. */
-uint32_t aggregate_first_wire(const clusim_sim *s, uint32_t vertex);
-
-/* Whether a packet of an aggregation has reached the end of its path. */
-static inline bool aggregate_at_end(const clusim_sim *s, const packet *p) {
-    const clusim_image *im = &s->model->image;
-    const clusim_vertex *v = &im->vertices[p->first_wire];
-    uint32_t path = p->kind == AGG_UP ? v->path_up : v->path_down;
-    return p->path_pos == im->path_off[path + 1];
-}
+STATUS aggregate_down(clusim_sim *s, packet_id packet, wire_id from);
 
 #endif

@@ -1,4 +1,4 @@
-/* base.h - ids, integer helpers and assertions used by every file of the engine. No state. */
+/* base.h - integer helpers and assertions used by every file of the engine. No state. */
 #ifndef CLUSIM_BASE_H
 #define CLUSIM_BASE_H
 
@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "clusim.h"
 #include "ranges.h"
 
-#define NONE UINT32_C(0xFFFFFFFF)
+#define NONE CLUSIM_NONE
 #define NEVER INT64_MAX
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -27,26 +28,28 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
     abort();
 }
 
-enum packet_kind {
-    WRITE,
-    READ_REQ,
-    READ_RESP,
-    MCAST,
-    RED_REQ,
-    RED_FETCH,
-    RED_DATA,
-    RED_RESULT,
-    FETCH,
-    AGG_UP,
-    AGG_DOWN,
-    NUM_KINDS
-};
-
 /* Kinds without payload on the wire, as a bit set. */
-#define KINDS_BARE ((1u << READ_REQ) | (1u << RED_REQ) | (1u << RED_FETCH))
+#define KINDS_BARE                                                                                 \
+    ((1u << CLUSIM_KIND_READ_REQ) | (1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_FETCH))
 
 /* Kinds that read the memory of the endpoint that injects them. */
-#define KINDS_INJECTED ((1u << WRITE) | (1u << FETCH) | (1u << MCAST) | (1u << AGG_UP))
+#define KINDS_INJECTED                                                                             \
+    ((1u << CLUSIM_KIND_WRITE) | (1u << CLUSIM_KIND_FETCH) | (1u << CLUSIM_KIND_MCAST) |           \
+     (1u << CLUSIM_KIND_AGG_UP))
+
+/* What runs several times for every hop is compiled into its callers, whatever its size. */
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
+
+/* What a function that may fail returns: CLUSIM_OK or an error, which its caller must look at. What
+ * has failed for want of memory may be half done: the sim is of no use but to be destroyed. */
+#define STATUS __attribute__((warn_unused_result)) enum clusim_status
+
+/* Go on only if it went well. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        enum clusim_status status_ = (call);                                                       \
+        if (UNLIKELY(status_ != CLUSIM_OK)) return status_;                                        \
+    } while (0)
 
 typedef unsigned __int128 base_u128;
 

@@ -1,5 +1,7 @@
 #include "event_queue.h"
 
+#include "grow.h"
+
 #include <string.h>
 
 static inline bool before(const event_queue *q, const event *a, const event *b) {
@@ -12,7 +14,7 @@ static bool far_before(const event_queue *q, const far_event *a, const far_event
     return !before(q, &b->e, &a->e) && a->order < b->order;
 }
 
-int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
+STATUS event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
     memset(q, 0, sizeof *q);
     q->shift = shift;
     q->key_shift = key_shift;
@@ -23,9 +25,9 @@ int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift) {
     q->bits = calloc(EVENT_QUEUE_WORDS, sizeof *q->bits);
     if (q->buckets == NULL || q->bits == NULL) {
         event_queue_free(q);
-        return -1;
+        return CLUSIM_ERR_NO_MEMORY;
     }
-    return 0;
+    return CLUSIM_OK;
 }
 
 void event_queue_free(event_queue *q) {
@@ -38,24 +40,10 @@ void event_queue_free(event_queue *q) {
     memset(q, 0, sizeof *q);
 }
 
-/* Double an array; on failure the queue is marked failed and the old array stays. */
-static void *doubled(event_queue *q, void *array, uint32_t *size, size_t element) {
-    uint32_t grown = *size ? 2 * *size : 256;
-    void *bigger = realloc(array, grown * element);
-    if (bigger == NULL) {
-        q->failed = true;
-        return NULL;
-    }
-    *size = grown;
-    return bigger;
-}
-
-uint32_t event_queue_new_chunk(event_queue *q) {
+STATUS event_queue_new_chunk(event_queue *q, uint32_t *out) {
     if (UNLIKELY(q->free_chunk == NONE)) {
         uint32_t old = q->num_chunks;
-        event_chunk *bigger = doubled(q, q->chunks, &q->num_chunks, sizeof *q->chunks);
-        if (bigger == NULL) return NONE;
-        q->chunks = bigger;
+        GROW(q->chunks, q->num_chunks);
         for (uint32_t i = q->num_chunks; i-- > old;) {
             q->chunks[i].next = q->free_chunk;
             q->free_chunk = i;
@@ -64,15 +52,12 @@ uint32_t event_queue_new_chunk(event_queue *q) {
     uint32_t c = q->free_chunk;
     q->free_chunk = q->chunks[c].next;
     q->chunks[c].next = NONE;
-    return c;
+    *out = c;
+    return CLUSIM_OK;
 }
 
-static void push_heap(event_queue *q, event_heap *h, event e) {
-    if (UNLIKELY(h->len == h->size)) {
-        far_event *bigger = doubled(q, h->items, &h->size, sizeof *h->items);
-        if (bigger == NULL) return;
-        h->items = bigger;
-    }
+static STATUS push_heap(event_queue *q, event_heap *h, event e) {
+    if (UNLIKELY(h->len == h->size)) GROW(h->items, h->size);
     far_event f = {e, q->order++};
     uint32_t i = h->len++;
     while (i > 0 && far_before(q, &f, &h->items[(i - 1) / 2])) {
@@ -80,6 +65,7 @@ static void push_heap(event_queue *q, event_heap *h, event e) {
         i = (i - 1) / 2;
     }
     h->items[i] = f;
+    return CLUSIM_OK;
 }
 
 static event pop_heap(const event_queue *q, event_heap *h) {
@@ -98,10 +84,9 @@ static event pop_heap(const event_queue *q, event_heap *h) {
 }
 
 /* The bucket in which time ends is the first one that the ring never holds. */
-bool event_queue_push_far(event_queue *q, event e) {
-    if ((uint64_t)e.at_ps >= (uint64_t)RANGE_TIME_END) return false;
-    push_heap(q, &q->far, e);
-    return true;
+STATUS event_queue_push_far(event_queue *q, event e) {
+    if ((uint64_t)e.at_ps >= (uint64_t)RANGE_TIME_END) return CLUSIM_ERR_RANGE;
+    return push_heap(q, &q->far, e);
 }
 
 static void set_tick(event_queue *q, int64_t tick) {
@@ -112,28 +97,23 @@ static void set_tick(event_queue *q, int64_t tick) {
 enum { MOST_PASSED = 64 }; /* events that one is moved past in the sorted bucket */
 
 /* Insert into the sorted bucket under way, behind its equals. */
-void event_queue_push_ready(event_queue *q, event e) {
+STATUS event_queue_push_ready(event_queue *q, event e) {
     if (q->near.len) {
-        push_heap(q, &q->near, e); /* behind those that wait there */
-        return;
+        return push_heap(q, &q->near, e); /* behind those that wait there */
     }
     if (q->ready_pos > 0 && q->ready_pos == q->ready_len) q->ready_pos = q->ready_len = 0;
     if (q->ready_len - q->ready_pos > MOST_PASSED &&
         before(q, &e, &q->ready[q->ready_len - 1 - MOST_PASSED])) {
-        push_heap(q, &q->near, e);
-        return;
+        return push_heap(q, &q->near, e);
     }
-    if (UNLIKELY(q->ready_len == q->ready_size)) {
-        event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
-        if (bigger == NULL) return;
-        q->ready = bigger;
-    }
+    if (UNLIKELY(q->ready_len == q->ready_size)) GROW(q->ready, q->ready_size);
     uint32_t i = q->ready_len++;
     while (i > q->ready_pos && before(q, &e, &q->ready[i - 1])) {
         q->ready[i] = q->ready[i - 1];
         i--;
     }
     q->ready[i] = e;
+    return CLUSIM_OK;
 }
 
 static bool near_first(const event_queue *q) {
@@ -209,33 +189,26 @@ static uint32_t merge_runs(const event_queue *q, const event *r, event *to, uint
 
 /* Sort `ready`. Events of one kind are pushed in the order of their times, so a
  * bucket is a few ascending runs, long ones where a symmetric machine runs in lockstep. */
-static void sort_ready(event_queue *q) {
+static STATUS sort_ready(event_queue *q) {
     uint32_t n = q->ready_len;
     if (n <= 12) {
         insertion_sort(q, q->ready, n);
-        return;
+        return CLUSIM_OK;
     }
-    if (run_end(q, q->ready, 0, n) == n) return;
-    if (2 * n > q->ready_size) {
-        event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
-        if (bigger == NULL) return;
-        q->ready = bigger;
-    }
+    if (run_end(q, q->ready, 0, n) == n) return CLUSIM_OK;
+    if (2 * n > q->ready_size) GROW(q->ready, q->ready_size);
     event *r = q->ready, *spare = r + n;
     while (merge_runs(q, r, spare, n) > 2) memcpy(r, spare, n * sizeof *r);
     memcpy(r, spare, n * sizeof *r);
+    return CLUSIM_OK;
 }
 
 /* Move the chunks of a bucket to `ready`, in order, and free them. */
-static void empty_bucket(event_queue *q, uint32_t index) {
+static STATUS empty_bucket(event_queue *q, uint32_t index) {
     uint32_t c = q->buckets[index].head;
     while (c != NONE) {
         event_chunk *chunk = &q->chunks[c];
-        if (UNLIKELY(q->ready_len + EVENT_CHUNK > q->ready_size)) {
-            event *bigger = doubled(q, q->ready, &q->ready_size, sizeof *q->ready);
-            if (bigger == NULL) return;
-            q->ready = bigger;
-        }
+        if (UNLIKELY(q->ready_len + EVENT_CHUNK > q->ready_size)) GROW(q->ready, q->ready_size);
         event *to = q->ready + q->ready_len;
         for (uint32_t i = 0; i < EVENT_CHUNK; i++) to[i] = chunk->events[i];
         q->ready_len += chunk->count;
@@ -244,10 +217,11 @@ static void empty_bucket(event_queue *q, uint32_t index) {
         q->free_chunk = c;
         c = next;
     }
-    sort_ready(q);
+    TRY(sort_ready(q));
     uint32_t w = index >> 6;
     q->bits[w] &= ~(UINT64_C(1) << (index & 63));
     if (q->bits[w] == 0) q->summary[w >> 6] &= ~(UINT64_C(1) << (w & 63));
+    return CLUSIM_OK;
 }
 
 const event_chunk *event_queue_upcoming(const event_queue *q) {
@@ -259,15 +233,15 @@ const event_chunk *event_queue_upcoming(const event_queue *q) {
 
 /* An event of the ring was pushed when the ring reached it; one of the heap earlier. So the heap's
  * come first among equals. */
-bool event_queue_refill(event_queue *q) {
+STATUS event_queue_refill(event_queue *q, bool *any) {
     int64_t ring = next_tick(q);
     int64_t far = q->far.len ? q->far.items[0].e.at_ps >> q->shift : NEVER;
     int64_t tick = base_min(ring, far);
-    if (tick == NEVER) return false;
+    *any = tick != NEVER;
+    if (!*any) return CLUSIM_OK;
     q->ready_pos = q->ready_len = 0;
     set_tick(q, tick);
     while (q->far.len && q->far.items[0].e.at_ps >> q->shift <= tick)
-        event_queue_push_ready(q, pop_heap(q, &q->far));
-    if (ring == tick) empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1));
-    return true;
+        TRY(event_queue_push_ready(q, pop_heap(q, &q->far)));
+    return ring == tick ? empty_bucket(q, (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1)) : CLUSIM_OK;
 }

@@ -62,33 +62,32 @@ typedef struct event_queue {
     uint32_t ready_pos, ready_len, ready_size;
     int32_t shift;
     uint32_t key_shift;
-    bool failed; /* an allocation failed; events were lost */
 } event_queue;
 
-int event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
+STATUS event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
 void event_queue_free(event_queue *q);
-void event_queue_push_ready(event_queue *q, event e);
-bool event_queue_push_far(event_queue *q, event e); /* as event_queue_push */
+STATUS event_queue_push_ready(event_queue *q, event e);
+STATUS event_queue_push_far(event_queue *q, event e); /* as event_queue_push */
 
-/* Take a chunk from the free list, growing it; NONE without memory. */
-uint32_t event_queue_new_chunk(event_queue *q);
+/* Take a chunk from the free list, growing it. */
+STATUS event_queue_new_chunk(event_queue *q, uint32_t *out);
 
 /* Some of the events of the bucket after the one under way, or NULL: what to fetch early. */
 const event_chunk *event_queue_upcoming(const event_queue *q);
 
-/* Fill `ready` from the next non-empty bucket; false if nothing is left. */
-bool event_queue_refill(event_queue *q);
+/* Fill `ready` from the next non-empty bucket, if anything is left. */
+STATUS event_queue_refill(event_queue *q, bool *any);
 
-/* False if the event is at or beyond the end of time, and was dropped. A time above 2^63 that is
- * below zero here is one, too. */
-static inline bool event_queue_push(event_queue *q, int64_t at_ps, uint32_t key, uint32_t payload) {
+/* CLUSIM_ERR_RANGE if the event is at or beyond the end of time, and was dropped. A time above 2^63
+ * that is below zero here is one, too. */
+static inline STATUS event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
+                                      uint32_t payload) {
     event e = {at_ps, key, payload};
     uint64_t far_tick = (uint64_t)at_ps >> q->shift;
     if (UNLIKELY(far_tick >= q->horizon)) return event_queue_push_far(q, e);
     int64_t tick = (int64_t)far_tick;
     if (UNLIKELY(tick <= q->tick)) {
-        event_queue_push_ready(q, e);
-        return true;
+        return event_queue_push_ready(q, e);
     }
     uint32_t index = (uint32_t)tick & (EVENT_QUEUE_BUCKETS - 1);
     event_bucket *bucket = &q->buckets[index];
@@ -97,22 +96,22 @@ static inline bool event_queue_push(event_queue *q, int64_t at_ps, uint32_t key,
         event_chunk *tail = &q->chunks[bucket->tail];
         if (LIKELY(tail->count < EVENT_CHUNK)) {
             tail->events[tail->count++] = e;
-            return true;
+            return CLUSIM_OK;
         }
-        uint32_t fresh = event_queue_new_chunk(q);
-        if (UNLIKELY(fresh == NONE)) return true;
+        uint32_t fresh;
+        TRY(event_queue_new_chunk(q, &fresh));
         q->chunks[bucket->tail].next = fresh;
         bucket->tail = fresh;
     } else {
-        uint32_t fresh = event_queue_new_chunk(q);
-        if (UNLIKELY(fresh == NONE)) return true;
+        uint32_t fresh;
+        TRY(event_queue_new_chunk(q, &fresh));
         bucket->head = bucket->tail = fresh;
         q->bits[index >> 6] |= bit;
         q->summary[index >> 12] |= UINT64_C(1) << ((index >> 6) & 63);
     }
     q->chunks[bucket->tail].events[0] = e;
     q->chunks[bucket->tail].count = 1;
-    return true;
+    return CLUSIM_OK;
 }
 
 /* The first event, or the last one returned, when there are some in `near`. */
@@ -129,11 +128,6 @@ static inline bool event_queue_any(const event_queue *q) {
 static inline const event *event_queue_first(const event_queue *q) {
     if (UNLIKELY(q->near.len)) return event_queue_first_near(q);
     return &q->ready[q->ready_pos];
-}
-
-/* The earliest event, or NULL; valid until the next push or refill. */
-static inline const event *event_queue_peek(event_queue *q) {
-    return LIKELY(event_queue_any(q)) || event_queue_refill(q) ? event_queue_first(q) : NULL;
 }
 
 /* Remove the earliest event, after it was looked at. */

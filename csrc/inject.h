@@ -8,30 +8,33 @@
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
-#include "sim.h"
+#include "state.h"
 
-/* Make the next packet of the flow in `slot` for `wire`; NONE if memory ran out. */
-uint32_t inject_make(clusim_sim *s, uint32_t wire, uint32_t slot);
+/* Make the next packet of the flow in `slot` for `wire`. */
+STATUS inject_make(clusim_sim *s, wire_id wire, uint32_t slot, packet_id *out);
 
 /* It was granted and its serialisation ends at `end`. */
-void inject_grant(clusim_sim *s, uint32_t wire, uint32_t slot, int64_t end);
+STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end);
 
 /* A response came back: one packet less is outstanding. */
-void inject_response(clusim_sim *s, const packet *p);
+STATUS inject_response(clusim_sim *s, const packet *p);
 
 /* Begin injecting a transfer whose description is filled in; the present time is its start. */
-void inject_start(clusim_sim *s, uint32_t xfer_index, uint32_t first_group, uint32_t key_base,
-                  uint32_t window_bytes);
+STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
+                    uint32_t window_bytes);
+
+/* The group of wires from the endpoint of a transfer towards its first target. */
+static inline group_id inject_first_group(const clusim_sim *s, const xfer *x) {
+    target_id target = !target_none(x->via_first)  ? x->via_first
+                       : !target_none(x->via_last) ? x->via_last
+                                                   : x->dst;
+    node_id node = ID(node, s->model->image.endpoints[x->endpoint.i].node);
+    return model_route(s->model, node, target);
+}
 
 /* Number of packets of at most `full` bytes in `bytes`. */
 static inline uint32_t inject_count(uint64_t bytes, uint64_t full) {
     return (uint32_t)base_ceil_div(bytes, full);
-}
-
-/* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
-static inline uint32_t inject_first_vc(const clusim_sim *s, uint32_t wire, uint32_t vc) {
-    if (LIKELY(!s->model->has_dims) || !s->info[wire].dateline) return vc;
-    return vc + 1 < s->nvc ? vc + 1 : s->nvc - 1;
 }
 
 #endif

@@ -7,18 +7,18 @@
 #ifndef CLUSIM_LAWS_H
 #define CLUSIM_LAWS_H
 
-#include "sim.h"
+#include "state.h"
 
-bool laws_init(clusim_sim *s); /* false without memory */
+STATUS laws_init(clusim_sim *s);
 void laws_free(clusim_sim *s);
 
 /* A transfer is complete now. */
 void laws_transfer(clusim_sim *s, const xfer *x);
 
 /* The rate of a wire is about to change. */
-void laws_rate_changes(clusim_sim *s, uint32_t wire);
+void laws_rate_changes(clusim_sim *s, wire_id wire);
 
 /* After the run of which `end_ps` is the time, drained. */
-int laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *error);
+STATUS laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *error);
 
 #endif

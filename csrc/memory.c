@@ -1,41 +1,65 @@
 #include "memory.h"
 
+#include "parts/tasks.h"
 #include "task.h"
 
 #define WHOLE (UINT64_C(1) << 48)
 #define FASTEST (UINT64_C(1) << 62)
 
-static const clusim_task *task_of(const clusim_sim *s, uint32_t task) {
-    return &s->model->image.tasks[task];
+static const clusim_task *task_of(const clusim_sim *s, task_id task) {
+    return &s->model->image.tasks[task.i];
 }
 
-void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
-    endpoint_state *e = &s->endpoints[endpoint];
+static endpoint_id endpoint_of(const clusim_sim *s, task_id task) {
+    return ID(endpoint, task_of(s, task)->endpoint);
+}
+
+STATUS memory_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    ZEROED(s->endpoints.all, im->num_endpoints);
+    for (uint32_t i = 0; i < im->num_endpoints; i++) {
+        endpoint_state *e = &s->endpoints.all[i];
+        e->mem_cost16 = im->endpoints[i].mem_cost16;
+        e->slow_1024 = im->endpoints[i].slow_1024;
+        e->first_kernel = NO(task);
+        e->deferred = NO(packet);
+        e->epoch_at = NEVER;
+    }
+    return CLUSIM_OK;
+}
+
+void memory_free(clusim_sim *s) {
+    free(s->endpoints.all);
+    free(s->endpoints.dirty.ids);
+}
+
+void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
+    endpoint_state *e = endpoint_at(s, endpoint);
     clock_pass_long(&e->memory, ((base_u128)x256 * e->mem_cost16) >> 8);
 }
 
 /* The clock is in the last picosecond or later; what is charged now is charged at its end. */
-void memory_beyond(clusim_sim *s, uint32_t endpoint) {
-    clock16 *clock = &s->endpoints[endpoint].memory;
+void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
+    clock16 *clock = &endpoint_at(s, endpoint)->memory;
     if (clock_read(clock) < RANGE_TIME_END) return;
-    sim_beyond(s, BEYOND_ENDPOINT, endpoint);
+    agenda_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
-void memory_mark_dirty(clusim_sim *s, uint32_t endpoint) {
-    endpoint_state *e = &s->endpoints[endpoint];
-    if (e->dirty) return;
+STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {
+    endpoint_state *e = endpoint_at(s, endpoint);
+    if (e->dirty) return CLUSIM_OK;
     e->dirty = 1;
-    sim_pool_list(s, &s->dirty_endpoints, endpoint);
+    return endpoint_push(&s->endpoints.dirty, endpoint);
 }
 
-void memory_start_kernel(clusim_sim *s, uint32_t task) {
-    uint32_t endpoint = task_of(s, task)->endpoint;
-    endpoint_state *e = &s->endpoints[endpoint];
-    task_state *k = &s->tasks[task];
+STATUS memory_start_kernel(clusim_sim *s, task_id task) {
+    endpoint_id endpoint = endpoint_of(s, task);
+    endpoint_state *e = endpoint_at(s, endpoint);
+    task_state *k = task_at(s, task);
     k->done = 0;
     k->speed = 0;
-    k->since = s->now_ps;
+    k->since = s->agenda.now_ps;
     k->end_at = k->event_at = NEVER;
     k->next_kernel = e->first_kernel;
     e->first_kernel = task;
@@ -44,44 +68,44 @@ void memory_start_kernel(clusim_sim *s, uint32_t task) {
         e->epoch_mem = e->mem_bytes_256; /* nothing is charged to the first epoch */
     }
     e->set_changed = 1;
-    memory_mark_dirty(s, endpoint);
+    return memory_mark_dirty(s, endpoint);
 }
 
 /* Have an event at a kernel's end. One at an earlier time is enough: it comes back here. A kernel
  * whose speed is set anew in every epoch would otherwise leave thousands of events at nearly the
  * same time. */
-static void expect_end(clusim_sim *s, uint32_t task) {
-    task_state *k = &s->tasks[task];
-    if (k->event_at <= k->end_at) return;
+static STATUS expect_end(clusim_sim *s, task_id task) {
+    task_state *k = task_at(s, task);
+    if (k->event_at <= k->end_at) return CLUSIM_OK;
     k->event_at = k->end_at;
-    sim_event(s, k->end_at, EV_KERNEL, 0, task);
+    return agenda_event(s, k->end_at, EV_KERNEL, 0, task.i);
 }
 
-void memory_kernel_event(clusim_sim *s, uint32_t task) {
-    task_state *k = &s->tasks[task];
-    if (k->end_at != s->now_ps) { /* its speed changed since */
-        if (k->event_at == s->now_ps) {
+STATUS memory_kernel_event(clusim_sim *s, task_id task) {
+    task_state *k = task_at(s, task);
+    if (k->end_at != s->agenda.now_ps) { /* its speed changed since */
+        if (k->event_at == s->agenda.now_ps) {
             k->event_at = NEVER;
-            if (k->end_at != NEVER) expect_end(s, task);
+            if (k->end_at != NEVER) TRY(expect_end(s, task));
         }
-        return;
+        return CLUSIM_OK;
     }
-    endpoint_state *e = &s->endpoints[task_of(s, task)->endpoint];
-    uint32_t *link = &e->first_kernel;
-    while (*link != task) link = &s->tasks[*link].next_kernel;
+    endpoint_state *e = endpoint_at(s, endpoint_of(s, task));
+    task_id *link = &e->first_kernel;
+    while (!task_is(*link, task)) link = &task_at(s, *link)->next_kernel;
     *link = k->next_kernel;
     k->end_at = NEVER;
     if (--e->kernels == 0) e->epoch_at = NEVER;
     e->set_changed = 1;
-    memory_mark_dirty(s, task_of(s, task)->endpoint);
-    task_done(s, task);
+    TRY(memory_mark_dirty(s, endpoint_of(s, task)));
+    return task_done(s, task);
 }
 
-void memory_epoch_event(clusim_sim *s, uint32_t endpoint) {
-    endpoint_state *e = &s->endpoints[endpoint];
-    if (e->epoch_at != s->now_ps || e->kernels == 0) return;
+STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint) {
+    endpoint_state *e = endpoint_at(s, endpoint);
+    if (e->epoch_at != s->agenda.now_ps || e->kernels == 0) return CLUSIM_OK;
     e->epoch_due = 1;
-    memory_mark_dirty(s, endpoint);
+    return memory_mark_dirty(s, endpoint);
 }
 
 static uint64_t clamp128(base_u128 value, uint64_t limit) {
@@ -92,22 +116,22 @@ static uint64_t epoch_capacity(const clusim_endpoint *p) {
     return ((uint64_t)p->mem_quantum_ps << 16) / p->mem_cost16;
 }
 
-static void start_epoch(clusim_sim *s, uint32_t endpoint) {
-    endpoint_state *e = &s->endpoints[endpoint];
-    const clusim_endpoint *p = &s->model->image.endpoints[endpoint];
+static STATUS start_epoch(clusim_sim *s, endpoint_id endpoint) {
+    endpoint_state *e = endpoint_at(s, endpoint);
+    const clusim_endpoint *p = &s->model->image.endpoints[endpoint.i];
     uint64_t cap = epoch_capacity(p), n = e->kernels;
     uint64_t used = (e->mem_bytes_256 >> 8) - (e->epoch_mem >> 8);
     uint64_t left = used < cap ? cap - used : 0;
     uint64_t fair = clamp128((base_u128)cap * n / (n + 1), UINT64_MAX);
     e->epoch_avail = base_umax(1, base_umax(left, fair));
     e->epoch_mem = e->mem_bytes_256;
-    e->epoch_at = s->now_ps + p->mem_quantum_ps;
-    sim_event(s, e->epoch_at, EV_EPOCH, 0, endpoint);
+    e->epoch_at = s->agenda.now_ps + p->mem_quantum_ps;
+    return agenda_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
 }
 
-static uint64_t kernel_speed(const clusim_sim *s, uint32_t task) {
+static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
     const clusim_task *t = task_of(s, task);
-    const endpoint_state *e = &s->endpoints[t->endpoint];
+    const endpoint_state *e = endpoint_at(s, endpoint_of(s, task));
     const clusim_endpoint *p = &s->model->image.endpoints[t->endpoint];
     uint32_t free_sms = p->sms > e->busy_sms ? p->sms - e->busy_sms : 1;
     uint32_t share = free_sms / e->kernels;
@@ -126,28 +150,29 @@ static uint64_t kernel_speed(const clusim_sim *s, uint32_t task) {
 }
 
 /* Bring a kernel's progress up to date and give it its new speed and end. */
-static void set_speed(clusim_sim *s, uint32_t task) {
-    task_state *k = &s->tasks[task];
-    base_u128 done = k->done + (((base_u128)k->speed * (uint64_t)(s->now_ps - k->since)) >> 16);
+static STATUS set_speed(clusim_sim *s, task_id task) {
+    task_state *k = task_at(s, task);
+    base_u128 done =
+        k->done + (((base_u128)k->speed * (uint64_t)(s->agenda.now_ps - k->since)) >> 16);
     k->done = clamp128(done, WHOLE);
-    k->since = s->now_ps;
+    k->since = s->agenda.now_ps;
     k->speed = kernel_speed(s, task);
     base_u128 left = (base_u128)(WHOLE - k->done) << 16;
     base_u128 wait = (left + k->speed - 1) / k->speed;
     uint64_t ps = clamp128(wait, RANGE_TIME_END);
-    k->end_at = base_min(s->now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
-    if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, BEYOND_TASK, task);
-    expect_end(s, task);
+    k->end_at = base_min(s->agenda.now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
+    if (UNLIKELY(k->end_at == RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_TASK, task.i);
+    return expect_end(s, task);
 }
 
 /* What communication pays per byte while the running kernels want their part. */
-static uint64_t communication_cost16(const clusim_sim *s, uint32_t endpoint) {
-    const endpoint_state *e = &s->endpoints[endpoint];
-    const clusim_endpoint *p = &s->model->image.endpoints[endpoint];
+static uint64_t communication_cost16(const clusim_sim *s, endpoint_id endpoint) {
+    const endpoint_state *e = endpoint_at(s, endpoint);
+    const clusim_endpoint *p = &s->model->image.endpoints[endpoint.i];
     if (e->kernels == 0) return p->mem_cost16;
     uint64_t cap = epoch_capacity(p);
     base_u128 want = 0;
-    for (uint32_t k = e->first_kernel; k != NONE; k = s->tasks[k].next_kernel) {
+    for (task_id k = e->first_kernel; !task_none(k); k = task_at(s, k)->next_kernel) {
         const clusim_task *t = task_of(s, k);
         want += (base_u128)t->mem_bytes * (uint64_t)p->mem_quantum_ps /
                 (uint64_t)base_max(1, t->compute_ps);
@@ -157,25 +182,28 @@ static uint64_t communication_cost16(const clusim_sim *s, uint32_t endpoint) {
     return (uint64_t)((base_u128)p->mem_cost16 * cap / left);
 }
 
-static void settle_endpoint(clusim_sim *s, uint32_t endpoint) {
-    endpoint_state *e = &s->endpoints[endpoint];
+static STATUS settle_endpoint(clusim_sim *s, endpoint_id endpoint) {
+    endpoint_state *e = endpoint_at(s, endpoint);
     bool changed = e->set_changed || e->epoch_due || e->busy_sms != e->settled_sms;
     e->dirty = e->set_changed = 0;
     e->settled_sms = e->busy_sms;
-    if (!changed) return;
+    if (!changed) return CLUSIM_OK;
     e->mem_cost16 = communication_cost16(s, endpoint);
     if (e->kernels == 0) {
         e->epoch_due = 0;
-        return;
+        return CLUSIM_OK;
     }
-    if (e->epoch_due) start_epoch(s, endpoint);
+    if (e->epoch_due) TRY(start_epoch(s, endpoint));
     e->epoch_due = 0;
-    for (uint32_t k = e->first_kernel; k != NONE; k = s->tasks[k].next_kernel) set_speed(s, k);
+    for (task_id k = e->first_kernel; !task_none(k); k = task_at(s, k)->next_kernel)
+        TRY(set_speed(s, k));
+    return CLUSIM_OK;
 }
 
-void memory_settle(clusim_sim *s) {
-    for (uint32_t i = 0; i < s->dirty_endpoints.len; i++) {
-        settle_endpoint(s, s->dirty_endpoints.ids[i]);
+STATUS memory_settle(clusim_sim *s) {
+    for (uint32_t i = 0; i < s->endpoints.dirty.len; i++) {
+        TRY(settle_endpoint(s, s->endpoints.dirty.ids[i]));
     }
-    s->dirty_endpoints.len = 0;
+    s->endpoints.dirty.len = 0;
+    return CLUSIM_OK;
 }

@@ -8,20 +8,26 @@
 #ifndef CLUSIM_MEMORY_H
 #define CLUSIM_MEMORY_H
 
-#include "sim.h"
+#include "agenda.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "state.h"
+
+STATUS memory_init(clusim_sim *s);
+void memory_free(clusim_sim *s);
 
 /* What is rare in memory_access: work that does not fit 64 bits, and what leaves the ranges. */
-void memory_charge_long(clusim_sim *s, uint32_t endpoint, uint64_t x256);
-void memory_beyond(clusim_sim *s, uint32_t endpoint);
+void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256);
+void memory_beyond(clusim_sim *s, endpoint_id endpoint);
 
 /* mem(E, x) of the contract: the time at which memory accepts x/256 bytes offered now.
  *
  * x256 is below 2^60 (a packet stands for at most 2^28 bytes, a factor is below 2^32). The clock
  * may pass the end of time by what is charged until the next access: below 2^40 ps. */
-static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x256) {
-    endpoint_state *e = &s->endpoints[endpoint];
-    if (e->memory.ps < s->now_ps) {
-        e->memory = (clock16){s->now_ps, 0};
+static inline int64_t memory_access(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
+    endpoint_state *e = endpoint_at(s, endpoint);
+    if (e->memory.ps < s->agenda.now_ps) {
+        e->memory = (clock16){s->agenda.now_ps, 0};
     } else if (UNLIKELY(e->memory.ps >= RANGE_TIME_END - 1)) {
         memory_beyond(s, endpoint);
     }
@@ -35,18 +41,18 @@ static inline int64_t memory_access(clusim_sim *s, uint32_t endpoint, uint64_t x
         memory_charge_long(s, endpoint, x256);
     }
     bool wrapped = __builtin_add_overflow(e->mem_bytes_256, x256, &e->mem_bytes_256);
-    if (UNLIKELY(wrapped)) sim_beyond(s, BEYOND_ENDPOINT, endpoint);
+    if (UNLIKELY(wrapped)) agenda_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
     return at_ps;
 }
 
-static inline void memory_inject(clusim_sim *s, uint32_t endpoint, uint64_t payload) {
-    memory_access(s, endpoint, payload * s->model->image.endpoints[endpoint].inject_256);
+static inline void memory_inject(clusim_sim *s, endpoint_id endpoint, uint64_t payload) {
+    memory_access(s, endpoint, payload * s->model->image.endpoints[endpoint.i].inject_256);
 }
 
-void memory_start_kernel(clusim_sim *s, uint32_t task);
-void memory_kernel_event(clusim_sim *s, uint32_t task); /* a kernel's end, unless it moved */
-void memory_epoch_event(clusim_sim *s, uint32_t endpoint);
-void memory_mark_dirty(clusim_sim *s, uint32_t endpoint);
-void memory_settle(clusim_sim *s); /* phase A, step 6 */
+STATUS memory_start_kernel(clusim_sim *s, task_id task);
+STATUS memory_kernel_event(clusim_sim *s, task_id task); /* a kernel's end, unless it moved */
+STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint);
+STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint);
+STATUS memory_settle(clusim_sim *s); /* phase A, step 6 */
 
 #endif

@@ -9,46 +9,31 @@ const char *clusim_version(void) { return CLUSIM_VERSION; }
 /* ---- copying ------------------------------------------------------------------------------- */
 
 /* Replace *array by an owned copy; an empty array becomes NULL, which nobody indexes. */
-static bool own(const void *array, uint64_t count, size_t size) {
+static STATUS own(const void *array, uint64_t count, size_t size) {
     const void **slot = (const void **)(uintptr_t)array;
     void *copy = malloc(count ? count * size : 1);
     if (copy == NULL) {
         *slot = NULL;
-        return false;
+        return CLUSIM_ERR_NO_MEMORY;
     }
     if (count) memcpy(copy, *slot, count * size);
     *slot = copy;
-    return true;
+    return CLUSIM_OK;
 }
 
-#define OWN(field, count) own(&im->field, im->count, sizeof *im->field)
-
-static bool copy_arrays(clusim_image *im) {
-    /* Not short-circuited: every pointer must become owned or NULL before the model is destroyed.
-     */
-    bool ok = own(&im->op_flags, im->num_opcodes, sizeof *im->op_flags);
-    ok &= OWN(nodes, num_nodes) & OWN(endpoints, num_endpoints) & OWN(formats, num_formats);
-    ok &= OWN(wires, num_wires) & OWN(routes, num_routes) & OWN(group_off, num_group_off);
-    ok &= OWN(targets, num_targets) & OWN(vertices, num_vertices) & OWN(controls, num_controls);
-    ok &= OWN(group_wires, num_group_wires) & OWN(path_off, num_path_off);
-    ok &= OWN(path_wires, num_path_wires) & OWN(units, num_units);
-    ok &= OWN(mgroup_off, num_mgroup_off) & OWN(mgroup_members, num_mgroup_members);
-    ok &= OWN(conns, num_conns) & OWN(costs, num_costs) & OWN(prims, num_prims);
-    ok &= OWN(templates, num_templates) & OWN(instances, num_instances);
-    ok &= OWN(inst_conns, num_inst_conns) & OWN(tasks, num_tasks) & OWN(succ, num_succ);
-    ok &= OWN(sources, num_sources) & OWN(messages, num_messages) & OWN(faults, num_faults);
-    return ok;
+/* Every pointer becomes owned or NULL, whatever happens, before the model is destroyed. */
+static STATUS copy_arrays(clusim_image *im) {
+    enum clusim_status status = CLUSIM_OK;
+#define OWN(table, least, most)                                                                    \
+    if (own(&im->table, im->num_##table, sizeof *im->table) != CLUSIM_OK)                          \
+        status = CLUSIM_ERR_NO_MEMORY;
+    RANGE_TABLES(OWN)
+    return status;
 }
 
 static void free_arrays(clusim_image *im) {
-    const void *owned[] = {im->op_flags,       im->nodes,      im->endpoints,  im->formats,
-                           im->wires,          im->routes,     im->group_off,  im->group_wires,
-                           im->path_off,       im->path_wires, im->units,      im->mgroup_off,
-                           im->mgroup_members, im->conns,      im->costs,      im->prims,
-                           im->templates,      im->instances,  im->inst_conns, im->tasks,
-                           im->succ,           im->sources,    im->messages,   im->faults,
-                           im->targets,        im->vertices,   im->controls};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) free((void *)(uintptr_t)owned[i]);
+#define FREE(table, least, most) free((void *)(uintptr_t)im->table);
+    RANGE_TABLES(FREE)
 }
 
 /* ---- derived tables ------------------------------------------------------------------------ */
@@ -68,7 +53,7 @@ static uint32_t rate_class_of(clusim_model *m, uint64_t num, uint64_t den, uint3
     r->format = &m->image.formats[format];
     r->flit_ps = model_est(r, r->format->flit_bytes);
     r->flit_256 = (uint64_t)r->format->flit_bytes * 256;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
         r->header_ps[kind] = model_est(r, model_up(r->format, r->format->header_bytes[kind]));
     }
     return m->num_rates++;
@@ -78,30 +63,31 @@ static bool faster(const rate_class *a, const rate_class *b) {
     return (base_u128)a->num * b->den > (base_u128)b->num * a->den;
 }
 
-static bool derive_rates(clusim_model *m) {
+static STATUS derive_rates(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->rates = calloc(im->num_wires + im->num_faults + 1, sizeof *m->rates);
     m->fault_rate = malloc((im->num_faults + 1) * sizeof *m->fault_rate);
-    if (m->rates == NULL || m->fault_rate == NULL) return false;
+    if (m->rates == NULL || m->fault_rate == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         const clusim_wire *x = &im->wires[w];
         m->wires[w].rate = rate_class_of(m, x->rate_num, x->rate_den, x->format);
     }
     for (uint32_t f = 0; f < im->num_faults; f++) {
         const clusim_fault *x = &im->faults[f];
-        bool rate = x->kind == 0 && x->num != 0;
+        bool rate = x->kind == CLUSIM_FAULT_KIND_RATE && x->num != 0;
         m->fault_rate[f] =
             rate ? rate_class_of(m, x->num, x->den, im->wires[x->index].format) : NONE;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
-static bool derive_adjacency(clusim_model *m) {
+static STATUS derive_adjacency(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->in_count = calloc(im->num_nodes + 1, sizeof *m->in_count);
     m->out_off = calloc(im->num_nodes + 2, sizeof *m->out_off);
     m->out_wires = calloc(im->num_wires + 1, sizeof *m->out_wires);
-    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL) return false;
+    if (m->in_count == NULL || m->out_off == NULL || m->out_wires == NULL)
+        return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         m->wires[w].in_local = m->in_count[im->wires[w].dst]++;
         m->out_off[im->wires[w].src + 2]++;
@@ -110,7 +96,7 @@ static bool derive_adjacency(clusim_model *m) {
     for (uint32_t w = 0; w < im->num_wires; w++) {
         m->out_wires[m->out_off[im->wires[w].src + 1]++] = w;
     }
-    return true;
+    return CLUSIM_OK;
 }
 
 static uint8_t traits_of(const clusim_model *m, uint32_t w) {
@@ -118,8 +104,9 @@ static uint8_t traits_of(const clusim_model *m, uint32_t w) {
     const clusim_node *dst = &m->image.nodes[x->dst];
     const rate_class *in = &m->rates[m->wires[w].rate];
     uint32_t traits = x->error_threshold ? HAS_ERRORS : 0;
-    if ((dst->flags & 1) || dst->endpoint != NONE) traits |= STORE_FORWARD;
-    if (dst->flags & 2) traits |= BRIDGE;
+    if ((dst->flags & CLUSIM_NODE_FLAG_STORE_FORWARD) || dst->endpoint != NONE)
+        traits |= STORE_FORWARD;
+    if (dst->flags & CLUSIM_NODE_FLAG_BRIDGE) traits |= BRIDGE;
     if (x->xoff_bytes) traits |= PAUSES;
     if (x->ecn_max_bytes) traits |= MARKS;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
@@ -136,14 +123,14 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     wire_info *info = &m->wires[w];
     info->latency_ps = x->latency_ps;
     info->credit_ps = x->reverse == NONE ? x->latency_ps : im->wires[x->reverse].latency_ps;
-    info->src = x->src;
-    info->dst = x->dst;
-    info->reverse = x->reverse;
+    info->src = ID(node, x->src);
+    info->dst = ID(node, x->dst);
+    info->reverse = ID(wire, x->reverse);
     info->ordinal = x->ordinal;
     info->dim = x->dim;
     info->dateline = x->dateline;
-    info->dst_endpoint = dst->endpoint;
-    info->dst_unit = dst->unit;
+    info->dst_endpoint = ID(endpoint, dst->endpoint);
+    info->dst_unit = ID(unit, dst->unit);
     info->dst_latency_ps = dst->latency_ps;
     info->traits = traits_of(m, w);
     if (info->traits & (PAUSES | MARKS)) m->has_congestion = true;
@@ -160,21 +147,21 @@ static void derive_wire(clusim_model *m, uint32_t w) {
     if (x->dim || x->dateline) m->has_dims = true;
 }
 
-static bool derive_groups(clusim_model *m) {
+static STATUS derive_groups(clusim_model *m) {
     m->num_groups = (uint32_t)m->image.num_group_off - 1;
     m->group_fastest = malloc((m->num_groups + 1) * sizeof *m->group_fastest);
-    if (m->group_fastest == NULL) return false;
+    if (m->group_fastest == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t g = 0; g < m->num_groups; g++) {
-        const uint32_t *wires = model_group(m, g);
+        const uint32_t *wires = model_group(m, ID(group, g));
         uint32_t best = wires[0];
-        for (uint32_t i = 1; i < model_group_size(m, g); i++) {
+        for (uint32_t i = 1; i < model_group_size(m, ID(group, g)); i++) {
             const rate_class *a = &m->rates[m->wires[wires[i]].rate];
             const rate_class *b = &m->rates[m->wires[best].rate];
             if (faster(a, b) || (!faster(b, a) && wires[i] < best)) best = wires[i];
         }
-        m->group_fastest[g] = best;
+        m->group_fastest[g] = ID(wire, best);
     }
-    return true;
+    return CLUSIM_OK;
 }
 
 /* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
@@ -182,7 +169,7 @@ static int32_t choose_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t smallest = UINT32_MAX, gap = UINT64_MAX;
     for (uint32_t i = 0; i < im->num_conns; i++) {
-        if (im->conns[i].kind == 2) continue;
+        if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
         smallest = base_umin(smallest, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
     }
     for (uint32_t i = 0; i < im->num_sources; i++) {
@@ -205,40 +192,42 @@ static int32_t choose_shift(const clusim_model *m) {
     return shift;
 }
 
-static bool derive(clusim_model *m) {
+static STATUS derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
-    if (m->wires == NULL || !derive_rates(m) || !derive_adjacency(m)) return false;
+    if (m->wires == NULL) return CLUSIM_ERR_NO_MEMORY;
+    TRY(derive_rates(m));
+    TRY(derive_adjacency(m));
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
-    for (uint32_t i = 0; i < im->num_conns; i++) m->has_adaptive |= im->conns[i].policy == 2;
-    for (uint32_t i = 0; i < im->num_sources; i++) m->has_adaptive |= im->sources[i].policy == 2;
+    for (uint32_t i = 0; i < im->num_conns; i++)
+        m->has_adaptive |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        m->has_adaptive |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
     m->has_controls = im->num_controls > 0;
     m->is_ordered = m->has_adaptive;
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
-    if (!derive_groups(m)) return false;
+    TRY(derive_groups(m));
     m->bucket_shift = choose_shift(m);
-    return true;
+    return CLUSIM_OK;
 }
 
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
     *out = NULL;
     memset(error, 0, sizeof *error);
     bool has_relays = false;
-    int status = model_check_image(image, error, &has_relays);
+    enum clusim_status status = model_check_image(image, error, &has_relays);
     if (status != CLUSIM_OK) return status;
     clusim_model *m = calloc(1, sizeof *m);
     if (m != NULL) {
         m->image = *image;
         m->has_relays = has_relays;
-        if (copy_arrays(&m->image) && derive(m)) {
+        if (copy_arrays(&m->image) == CLUSIM_OK && derive(m) == CLUSIM_OK) {
             *out = m;
             return CLUSIM_OK;
         }
         clusim_model_destroy(m);
     }
-    error->status = CLUSIM_ERR_NO_MEMORY;
-    snprintf(error->message, sizeof error->message, "out of memory");
-    return CLUSIM_ERR_NO_MEMORY;
+    return model_no_memory(error);
 }
 
 void clusim_model_destroy(clusim_model *m) {

@@ -3,14 +3,14 @@
 #define CLUSIM_MODEL_H
 
 #include "base.h"
-#include "clusim.h"
+#include "ids.h"
 
 /* What wires of one rate and one packet format share; small, so it stays in cache. */
 typedef struct rate_class {
-    uint64_t num, den;            /* bytes per ps, reduced */
-    int64_t flit_ps;              /* est(flit) */
-    uint64_t flit_256;            /* a flit in 1/256 byte */
-    int64_t header_ps[NUM_KINDS]; /* est(up(header)), by kind */
+    uint64_t num, den;                    /* bytes per ps, reduced */
+    int64_t flit_ps;                      /* est(flit) */
+    uint64_t flit_256;                    /* a flit in 1/256 byte */
+    int64_t header_ps[CLUSIM_SIZE_KINDS]; /* est(up(header)), by kind */
     const clusim_format *format;
     uint32_t format_index;
 } rate_class;
@@ -19,10 +19,13 @@ typedef struct rate_class {
 typedef struct wire_info {
     int64_t latency_ps;
     int64_t credit_ps;
-    uint32_t src, dst, reverse, ordinal;
-    uint32_t rate;                   /* rate class in the image */
-    uint32_t in_local;               /* index among the incoming wires of dst */
-    uint32_t dst_endpoint, dst_unit; /* of node dst, or NONE */
+    node_id src, dst;
+    wire_id reverse;
+    uint32_t ordinal;
+    uint32_t rate;            /* rate class in the image */
+    uint32_t in_local;        /* index among the incoming wires of dst */
+    endpoint_id dst_endpoint; /* of node dst, or none */
+    unit_id dst_unit;         /* likewise */
     int64_t dst_latency_ps;
     uint32_t voq_base;  /* first VOQ of this wire (as an output) */
     uint32_t num_voqs;  /* (n_in + 1) * nvc */
@@ -32,6 +35,12 @@ typedef struct wire_info {
     uint16_t dim, dateline;
     uint8_t traits;
 } wire_info;
+
+/* Opcodes that use their send connection, and those of them that multicast or reduce. */
+enum {
+    MODEL_OPS_MULTIMEM = CLUSIM_OP_MCAST | CLUSIM_OP_REDUCE,
+    MODEL_OPS_SENDING = CLUSIM_OP_SEND | MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE
+};
 
 /* Traits of a wire: what is out of the ordinary about it. */
 enum {
@@ -49,7 +58,7 @@ struct clusim_model {
     rate_class *rates;
     uint32_t num_rates;
     uint32_t *fault_rate;          /* per fault: rate class, or NONE for "down" and other kinds */
-    uint32_t *group_fastest;       /* per route group: fastest wire at image rates */
+    wire_id *group_fastest;        /* per route group: fastest wire at image rates */
     uint32_t *in_count;            /* per node */
     uint32_t *out_off, *out_wires; /* per node: outgoing wires */
     uint64_t num_voqs, num_flows, num_words;
@@ -65,14 +74,14 @@ struct clusim_model {
 
 /* Refuse images that would make the engine misbehave; the front end's checks speak better. The
  * parts below are made in this order, and each trusts what those before it have passed. */
-int model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_image(const clusim_image *image, clusim_error *error, bool *has_relays);
 
-int model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
-int model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
-int model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
-int model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
-int model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
-int model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_ranges(const clusim_image *image, clusim_error *error); /* single numbers */
+STATUS model_check_routes(const clusim_image *image, clusim_error *error, bool *has_relays);
+STATUS model_check_work(const clusim_image *image, clusim_error *error);   /* programs, traffic */
+STATUS model_check_sizes(const clusim_image *image, clusim_error *error);  /* what is counted */
+STATUS model_check_bounds(const clusim_image *image, clusim_error *error); /* time and memory */
+STATUS model_check_ways(const clusim_image *image, clusim_error *error, bool *has_relays);
 
 typedef const char *(*model_row_check)(const clusim_image *im, uint64_t row);
 typedef struct model_table {
@@ -82,10 +91,10 @@ typedef struct model_table {
 } model_table;
 
 /* Check all rows of some tables, in an order in which each may trust those before it. */
-int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
-                       clusim_error *e);
-int model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
-int model_no_memory(clusim_error *error);
+STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
+                          clusim_error *e);
+STATUS model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
+STATUS model_no_memory(clusim_error *error);
 
 /* Where the packets of a connection or message go: over up to two targets to an endpoint. */
 typedef struct model_legs {
@@ -146,13 +155,27 @@ static inline uint32_t model_part_size(const uint32_t *off, uint32_t part) {
     return off[part + 1] - off[part];
 }
 
-static inline uint32_t model_group_size(const clusim_model *m, uint32_t group) {
-    return model_part_size(m->image.group_off, group);
+static inline uint32_t model_group_size(const clusim_model *m, group_id group) {
+    return model_part_size(m->image.group_off, group.i);
 }
 
-static inline const uint32_t *model_group(const clusim_model *m, uint32_t group) {
-    return m->image.group_wires + m->image.group_off[group];
+/* The wires of a group, as rows of the image. */
+static inline const uint32_t *model_group(const clusim_model *m, group_id group) {
+    return m->image.group_wires + m->image.group_off[group.i];
 }
+
+/* Rows of `mgroup_members` that a multicast group has. */
+typedef struct model_span {
+    uint32_t lo, hi;
+} model_span;
+
+static inline model_span model_members(const clusim_image *im, mgroup_id group) {
+    return (model_span){im->mgroup_off[group.i], im->mgroup_off[group.i + 1]};
+}
+
+/* The targets come endpoints first. */
+static inline target_id model_target(endpoint_id endpoint) { return ID(target, endpoint.i); }
+static inline endpoint_id model_endpoint(target_id target) { return ID(endpoint, target.i); }
 
 /* The route group from a node towards a target, or NONE. */
 static inline uint32_t model_route_in(const clusim_image *im, uint32_t node, uint32_t target) {
@@ -162,8 +185,8 @@ static inline uint32_t model_route_in(const clusim_image *im, uint32_t node, uin
     return im->routes[n->wide_lo + (uint64_t)t->wide * n->wide_stride];
 }
 
-static inline uint32_t model_route(const clusim_model *m, uint32_t node, uint32_t target) {
-    return model_route_in(&m->image, node, target);
+static inline group_id model_route(const clusim_model *m, node_id node, target_id target) {
+    return ID(group, model_route_in(&m->image, node.i, target.i));
 }
 
 #endif

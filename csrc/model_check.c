@@ -17,8 +17,10 @@
 
 static const char *wrong_node(const clusim_image *im, uint64_t row) {
     const clusim_node *n = &im->nodes[row];
-    NEED((n->kind == 0) == (n->endpoint != NONE), "endpoints, and only they, are of kind 0");
-    NEED(n->unit == NONE || n->kind == 1, "only a switch has a reduction unit");
+    NEED((n->kind == CLUSIM_NODE_KIND_ENDPOINT) == (n->endpoint != NONE),
+         "endpoints, and only they, are of kind 0");
+    NEED(n->unit == NONE || n->kind == CLUSIM_NODE_KIND_SWITCH,
+         "only a switch has a reduction unit");
     NEED(n->endpoint == NONE || im->endpoints[n->endpoint].node == row, "endpoint does not match");
     NEED(n->unit == NONE || im->units[n->unit].node == row, "unit does not match");
     return NULL;
@@ -71,7 +73,7 @@ static const char *wrong_target(const clusim_image *im, uint64_t row) {
 }
 
 /* No wire is twice in a group: its share of a transfer's packets would be lost. */
-static int check_twins(const clusim_image *im, clusim_error *e, uint32_t *last_group) {
+static STATUS check_twins(const clusim_image *im, clusim_error *e, uint32_t *last_group) {
     for (uint64_t g = 0; g + 1 < im->num_group_off; g++) {
         for (uint32_t k = im->group_off[g]; k < im->group_off[g + 1]; k++) {
             uint32_t wire = im->group_wires[k];
@@ -86,21 +88,21 @@ static int check_twins(const clusim_image *im, clusim_error *e, uint32_t *last_g
 /* ---- all of it
  * ------------------------------------------------------------------------------------------ */
 
-int model_refuse(clusim_error *e, uint64_t row, const char *table, const char *what) {
+STATUS model_refuse(clusim_error *e, uint64_t row, const char *table, const char *what) {
     e->status = CLUSIM_ERR_BAD_IMAGE;
     e->index = (uint32_t)row;
     snprintf(e->message, sizeof e->message, "%s[%llu]: %s", table, (unsigned long long)row, what);
     return CLUSIM_ERR_BAD_IMAGE;
 }
 
-int model_no_memory(clusim_error *e) {
+STATUS model_no_memory(clusim_error *e) {
     e->status = CLUSIM_ERR_NO_MEMORY;
     snprintf(e->message, sizeof e->message, "out of memory");
     return CLUSIM_ERR_NO_MEMORY;
 }
 
-int model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
-                       clusim_error *e) {
+STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
+                          clusim_error *e) {
     for (size_t t = 0; t < count; t++) {
         for (uint64_t row = 0; row < tables[t].rows; row++) {
             const char *wrong = tables[t].check(im, row);
@@ -110,7 +112,7 @@ int model_check_tables(const clusim_image *im, const model_table *tables, size_t
     return CLUSIM_OK;
 }
 
-static int check_fabric(const clusim_image *im, clusim_error *e) {
+static STATUS check_fabric(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"nodes", im->num_nodes, wrong_node},
         {"endpoints", im->num_endpoints, wrong_endpoint},
@@ -122,7 +124,7 @@ static int check_fabric(const clusim_image *im, clusim_error *e) {
     };
     if (im->num_targets < im->num_endpoints)
         return model_refuse(e, im->num_targets, "targets", "every endpoint is a target");
-    int status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
+    enum clusim_status status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
     if (status != CLUSIM_OK) return status;
     uint32_t *last_group = calloc(im->num_wires + 1, sizeof *last_group);
     if (last_group == NULL) return model_no_memory(e);
@@ -131,8 +133,8 @@ static int check_fabric(const clusim_image *im, clusim_error *e) {
     return status;
 }
 
-int model_check_image(const clusim_image *im, clusim_error *e, bool *has_relays) {
-    int status = model_check_ranges(im, e);
+STATUS model_check_image(const clusim_image *im, clusim_error *e, bool *has_relays) {
+    enum clusim_status status = model_check_ranges(im, e);
     if (status == CLUSIM_OK) status = check_fabric(im, e);
     if (status == CLUSIM_OK) status = model_check_routes(im, e, has_relays);
     if (status == CLUSIM_OK) status = model_check_work(im, e);

@@ -15,7 +15,6 @@ enum {
     MOST_FREE_SLICES = 1 << 22,               /* of an instance, that take no time */
     LONGEST_FREE_PS = 1024 / RANGE_SLOW_LEAST /* cheaper ones may be free on fast endpoints */
 };
-enum { RECV = 1, SEND = 2 }; /* flags of opcodes */
 #define MOST_VOQS (UINT64_C(1) << 28)
 
 /* ---- packets -----------------------------------------------------------------------------------
@@ -25,7 +24,7 @@ enum { RECV = 1, SEND = 2 }; /* flags of opcodes */
 static uint64_t occupancy_of(const clusim_format *f, uint32_t packet, uint32_t burst) {
     uint64_t most = 0;
     uint32_t payload = packet * burst;
-    for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+    for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
         uint32_t exact = model_exact(f, kind, payload, packet);
         uint32_t bytes = model_wire_bytes(f, kind, payload, exact, packet);
         if ((uint64_t)exact * f->control_256[kind] / 256 >= RANGE_WIRE_BYTES_END) return 0;
@@ -48,11 +47,13 @@ static const char *note_size(const clusim_image *im, packet_size size, uint64_t 
     return NULL;
 }
 
-static int check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
+static STATUS check_packets(const clusim_image *im, clusim_error *e, uint64_t *most) {
     packet_size last = {0, 0}; /* neighbours are mostly alike */
     for (uint64_t row = 0; row < im->num_conns; row++) {
         const clusim_conn *c = &im->conns[row];
-        if (c->kind == 2 || (c->packet_bytes == last.packet && c->burst == last.burst)) continue;
+        if (c->kind == CLUSIM_CONN_KIND_FLAG ||
+            (c->packet_bytes == last.packet && c->burst == last.burst))
+            continue;
         last = (packet_size){c->packet_bytes, c->burst};
         const char *wrong = note_size(im, last, most);
         if (wrong) return model_refuse(e, row, "conns", wrong);
@@ -74,7 +75,7 @@ static const char *wrong_rate(uint64_t most, const uint64_t rate[2]) {
     return NULL;
 }
 
-static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
+static STATUS check_rates(const clusim_image *im, clusim_error *e, const uint64_t *most) {
     for (uint64_t row = 0; row < im->num_wires; row++) {
         const clusim_wire *w = &im->wires[row];
         uint64_t rate[2] = {w->rate_num, w->rate_den};
@@ -83,7 +84,7 @@ static int check_rates(const clusim_image *im, clusim_error *e, const uint64_t *
     }
     for (uint64_t row = 0; row < im->num_faults; row++) {
         const clusim_fault *f = &im->faults[row];
-        if (f->kind || f->num == 0) continue;
+        if (f->kind != CLUSIM_FAULT_KIND_RATE || f->num == 0) continue;
         uint32_t format = im->wires[f->index].format;
         uint64_t rate[2] = {f->num, f->den};
         const char *wrong = wrong_rate(most[format], rate);
@@ -123,7 +124,8 @@ static const char *wrong_template(const clusim_image *im, uint64_t row) {
 
 /* Most slices of one pass through some steps of the template, and of all passes. */
 static base_u128 slices_of(const clusim_instance *x, const clusim_template *t, uint64_t steps) {
-    uint64_t loop = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    uint64_t loop =
+        t->mode == CLUSIM_MODE_INTERLEAVED ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
     uint64_t loops = base_ceil_div(x->length, loop) + 1; /* at least one where primitives sync */
     uint64_t slices = base_ceil_div(x->chunk_bytes, base_umax(x->slice_min, 16));
     return (base_u128)loops * steps * base_umin(slices, x->slices);
@@ -137,17 +139,18 @@ static const clusim_conn *conn_of(const clusim_image *im, const clusim_instance 
 static bool is_free(const clusim_image *im, const clusim_instance *x, const clusim_prim *p) {
     uint32_t flags = im->op_flags[p->opcode];
     if (im->costs[x->cost].fixed_ps >= LONGEST_FREE_PS) return false;
-    if (p->flags) return true;
-    if (flags & ~(uint32_t)(RECV | SEND)) return false;
-    if (flags & SEND && conn_of(im, x, p->send)->kind == 0) return false;
-    return !(flags & RECV) ||
-           (conn_of(im, x, p->recv)->kind != 1 && conn_of(im, x, p->recv)->stage == NONE);
+    if (p->flags & CLUSIM_PRIM_FLAG_SYNC) return true;
+    if (flags & ~(uint32_t)(CLUSIM_OP_RECV | CLUSIM_OP_SEND)) return false;
+    if (flags & CLUSIM_OP_SEND && conn_of(im, x, p->send)->kind == CLUSIM_CONN_KIND_WRITE)
+        return false;
+    return !(flags & CLUSIM_OP_RECV) || (conn_of(im, x, p->recv)->kind != CLUSIM_CONN_KIND_READ &&
+                                         conn_of(im, x, p->recv)->stage == NONE);
 }
 
 /* Many slices that take no time would not let the run stop. */
 static const char *wrong_instance(const clusim_image *im, uint64_t row) {
     const clusim_instance *x = &im->instances[row];
-    const clusim_template *t = &im->templates[x->template_];
+    const clusim_template *t = &im->templates[x->template];
     uint64_t free_steps = 0;
     for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
         if (is_free(im, x, &im->prims[p])) free_steps += im->prims[p].repeat;
@@ -167,7 +170,7 @@ static const char *wrong_source(const clusim_image *im, uint64_t row) {
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-static int check_queues(const clusim_image *im, clusim_error *e, uint64_t *incoming) {
+static STATUS check_queues(const clusim_image *im, clusim_error *e, uint64_t *incoming) {
     for (uint64_t w = 0; w < im->num_wires; w++) incoming[im->wires[w].dst]++;
     uint64_t queues = 0;
     for (uint64_t w = 0; w < im->num_wires; w++) {
@@ -179,7 +182,7 @@ static int check_queues(const clusim_image *im, clusim_error *e, uint64_t *incom
     return CLUSIM_OK;
 }
 
-static int check_memory(const clusim_image *im, clusim_error *e) {
+static STATUS check_memory(const clusim_image *im, clusim_error *e) {
     uint64_t slots = 0;
     for (uint64_t v = 0; v < im->num_vertices; v++) {
         slots += im->vertices[v].slots;
@@ -188,12 +191,12 @@ static int check_memory(const clusim_image *im, clusim_error *e) {
     }
     uint64_t *incoming = calloc(im->num_nodes + 1, sizeof *incoming);
     if (incoming == NULL) return model_no_memory(e);
-    int status = check_queues(im, e, incoming);
+    enum clusim_status status = check_queues(im, e, incoming);
     free(incoming);
     return status;
 }
 
-int model_check_bounds(const clusim_image *im, clusim_error *e) {
+STATUS model_check_bounds(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
         {"conns", im->num_conns, wrong_conn},
         {"templates", im->num_templates, wrong_template},
@@ -202,7 +205,7 @@ int model_check_bounds(const clusim_image *im, clusim_error *e) {
     };
     uint64_t *most = calloc(im->num_formats + 1, sizeof *most);
     if (most == NULL) return model_no_memory(e);
-    int status = check_packets(im, e, most);
+    enum clusim_status status = check_packets(im, e, most);
     if (status == CLUSIM_OK) status = check_rates(im, e, most);
     free(most);
     if (status == CLUSIM_OK)

@@ -6,11 +6,11 @@
 
 typedef unsigned long long ull;
 
-static int refuse(clusim_error *e, const char *table, uint64_t row, const char *what) {
+static STATUS refuse(clusim_error *e, const char *table, uint64_t row, const char *what) {
     return model_refuse(e, row, table, what);
 }
 
-static int refuse_packets(clusim_error *e, const char *table, uint64_t row, uint64_t packets) {
+static STATUS refuse_packets(clusim_error *e, const char *table, uint64_t row, uint64_t packets) {
     char what[96];
     snprintf(what, sizeof what, "%llu packets; at most 2^32-1: larger packets or bursts",
              (ull)packets);
@@ -32,7 +32,7 @@ static uint64_t wire_bytes(const clusim_format *f, uint32_t kind, uint64_t paylo
 static bool packet_ok(const clusim_image *im, uint32_t packet_bytes, uint32_t burst) {
     uint64_t full = (uint64_t)packet_bytes * burst;
     for (uint64_t f = 0; f < im->num_formats; f++) {
-        for (uint32_t kind = 0; kind < NUM_KINDS; kind++) {
+        for (uint32_t kind = 0; kind < CLUSIM_SIZE_KINDS; kind++) {
             if (wire_bytes(&im->formats[f], kind, full, packet_bytes) >= RANGE_WIRE_BYTES_END)
                 return false;
         }
@@ -45,11 +45,12 @@ static bool packet_ok(const clusim_image *im, uint32_t packet_bytes, uint32_t bu
     "packets"
 
 /* Neighbours mostly have the same packets, so one look serves many rows. */
-static int check_packets(const clusim_image *im, clusim_error *e) {
+static STATUS check_packets(const clusim_image *im, clusim_error *e) {
     uint32_t packet = 0, burst = 0;
     for (uint64_t i = 0; i < im->num_conns; i++) {
         const clusim_conn *c = &im->conns[i];
-        if (c->kind == 2 || (c->packet_bytes == packet && c->burst == burst)) continue;
+        if (c->kind == CLUSIM_CONN_KIND_FLAG || (c->packet_bytes == packet && c->burst == burst))
+            continue;
         packet = c->packet_bytes;
         burst = c->burst;
         if (!packet_ok(im, packet, burst)) return refuse(e, "conns", i, TOO_LARGE);
@@ -66,7 +67,7 @@ static int check_packets(const clusim_image *im, clusim_error *e) {
 
 /* ---- messages and slices --------------------------------------------------------------------- */
 
-static int check_messages(const clusim_image *im, clusim_error *e) {
+static STATUS check_messages(const clusim_image *im, clusim_error *e) {
     for (uint64_t i = 0; i < im->num_sources; i++) {
         const clusim_source *s = &im->sources[i];
         uint64_t full = (uint64_t)s->packet_bytes * s->burst;
@@ -89,12 +90,12 @@ static uint64_t largest_slice(const clusim_instance *x) {
 static uint64_t most_packets(const clusim_image *im, const clusim_instance *x,
                              const clusim_prim *p) {
     uint32_t flags = im->op_flags[p->opcode], locals[2] = {p->recv, p->send};
-    bool used[2] = {(flags & 1) != 0, (flags & 30) != 0};
+    bool used[2] = {(flags & CLUSIM_OP_RECV) != 0, (flags & MODEL_OPS_SENDING) != 0};
     uint64_t most = 0;
     for (int k = 0; k < 2; k++) {
         if (!used[k]) continue;
         const clusim_conn *c = &im->conns[im->inst_conns[(uint64_t)x->conn_off + locals[k]]];
-        if (c->kind == 2) continue;
+        if (c->kind == CLUSIM_CONN_KIND_FLAG) continue;
         uint64_t bytes = base_ceil_div(largest_slice(x) * c->expand_120, 120);
         most = base_umax(most, base_ceil_div(bytes, (uint64_t)c->packet_bytes * c->burst));
     }
@@ -103,17 +104,18 @@ static uint64_t most_packets(const clusim_image *im, const clusim_instance *x,
 
 /* Whether every place of a chunk is below the end of offsets. */
 static bool places_ok(const clusim_instance *x, const clusim_template *t) {
-    uint64_t step = t->mode == 0 ? x->chunk_bytes : x->stride;
+    uint64_t step = t->mode == CLUSIM_MODE_INTERLEAVED ? x->chunk_bytes : x->stride;
     base_u128 last = (base_u128)t->nchunks * step;
-    if (t->mode == 1) last += (base_u128)x->offset + x->length + x->chunk_bytes;
+    if (t->mode == CLUSIM_MODE_BLOCKED) last += (base_u128)x->offset + x->length + x->chunk_bytes;
     return last < RANGE_OFFSET_END;
 }
 
-static int check_instance(const clusim_image *im, uint64_t row, clusim_error *e) {
+static STATUS check_instance(const clusim_image *im, uint64_t row, clusim_error *e) {
     const clusim_instance *x = &im->instances[row];
-    const clusim_template *t = &im->templates[x->template_];
+    const clusim_template *t = &im->templates[x->template];
     if (!places_ok(x, t)) return refuse(e, "instances", row, "chunks at or beyond 2^62 bytes");
-    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    uint64_t span =
+        t->mode == CLUSIM_MODE_INTERLEAVED ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
     base_u128 slices = 0;
     for (uint32_t k = t->prim_lo; k < t->prim_hi; k++) {
         uint64_t packets = most_packets(im, x, &im->prims[k]);
@@ -128,8 +130,8 @@ static int check_instance(const clusim_image *im, uint64_t row, clusim_error *e)
     return many ? refuse(e, "instances", row, "2^32 slices or more; larger chunks") : CLUSIM_OK;
 }
 
-int model_check_sizes(const clusim_image *im, clusim_error *e) {
-    int status = check_packets(im, e);
+STATUS model_check_sizes(const clusim_image *im, clusim_error *e) {
+    enum clusim_status status = check_packets(im, e);
     if (status == CLUSIM_OK) status = check_messages(im, e);
     for (uint64_t i = 0; status == CLUSIM_OK && i < im->num_instances; i++)
         status = check_instance(im, i, e);

@@ -36,7 +36,8 @@ static const char *wrong_multimem(const clusim_image *im, const clusim_conn *c) 
     NEED(c->first_group != NONE && c->path == NONE, "needs first_group and no path");
     for (uint32_t k = im->group_off[c->first_group]; k < im->group_off[c->first_group + 1]; k++) {
         const clusim_wire *w = &im->wires[im->group_wires[k]];
-        NEED(im->nodes[w->dst].kind == 1, "leads to an endpoint, not to a switch");
+        NEED(im->nodes[w->dst].kind == CLUSIM_NODE_KIND_SWITCH,
+             "leads to an endpoint, not to a switch");
         NEED(w->reverse != NONE, "needs duplex links");
     }
     return NULL;
@@ -116,16 +117,21 @@ static const char *wrong_paths(const clusim_image *im, const clusim_conn *c, uin
 }
 
 static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
-    NEED(c->control == NONE || c->kind == 0, "only writes are rate-controlled");
-    NEED(c->control == NONE || c->policy == 1 || c->path != NONE, "rate control needs one wire");
-    NEED(c->kind == 0 || (c->via_first == NONE && c->via_last == NONE), "only writes have vias");
-    NEED(c->kind == 0 || c->stage == NONE, "only a write connection has a stage");
+    NEED(c->control == NONE || c->kind == CLUSIM_CONN_KIND_WRITE,
+         "only writes are rate-controlled");
+    NEED(c->control == NONE || c->policy == CLUSIM_POLICY_PINNED || c->path != NONE,
+         "rate control needs one wire");
+    NEED(c->kind == CLUSIM_CONN_KIND_WRITE || (c->via_first == NONE && c->via_last == NONE),
+         "only writes have vias");
+    NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
+         "only a write connection has a stage");
     NEED(is_nic(im, c->via_first) && is_nic(im, c->via_last), "a via is an endpoint");
     return NULL;
 }
 
 static const char *wrong_data(const clusim_image *im, const clusim_conn *c) {
-    uint32_t from = c->kind == 1 ? c->dst : c->src, to = c->kind == 1 ? c->src : c->dst;
+    uint32_t from = c->kind == CLUSIM_CONN_KIND_READ ? c->dst : c->src,
+             to = c->kind == CLUSIM_CONN_KIND_READ ? c->src : c->dst;
     NEED(c->packet_bytes >= 1 && c->burst >= 1, "packet_bytes and burst must be positive");
     NEED((uint64_t)c->packet_bytes * c->burst <= (1u << 28), "burst is too large");
     if (c->first_group != NONE) {
@@ -133,24 +139,25 @@ static const char *wrong_data(const clusim_image *im, const clusim_conn *c) {
         NEED(im->wires[wire].src == im->endpoints[from].node, "first_group leaves another node");
     }
     if (c->stage != NONE) return wrong_stage(im, c);
-    if (c->kind == 4) return wrong_member(im, c);
-    return c->kind == 3 ? wrong_multimem(im, c) : wrong_paths(im, c, from, to);
+    if (c->kind == CLUSIM_CONN_KIND_AGGREGATION) return wrong_member(im, c);
+    return c->kind == CLUSIM_CONN_KIND_MULTIMEM ? wrong_multimem(im, c)
+                                                : wrong_paths(im, c, from, to);
 }
 
 static const char *wrong_conn(const clusim_image *im, uint64_t row) {
     const clusim_conn *c = &im->conns[row];
     const char *wrong = wrong_extras(im, c);
-    if (wrong || c->kind == 2) return wrong;
+    if (wrong || c->kind == CLUSIM_CONN_KIND_FLAG) return wrong;
     return wrong_data(im, c);
 }
 
 /* Packets of a member are numbered by its connection, so it has one. */
-static int check_members(const clusim_image *im, clusim_error *e) {
+static STATUS check_members(const clusim_image *im, clusim_error *e) {
     uint8_t *taken = calloc(im->num_vertices + 1, 1);
     if (taken == NULL) return model_no_memory(e);
-    int status = CLUSIM_OK;
+    enum clusim_status status = CLUSIM_OK;
     for (uint64_t c = 0; c < im->num_conns && status == CLUSIM_OK; c++) {
-        if (im->conns[c].kind != 4) continue;
+        if (im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION) continue;
         uint8_t *mine = &taken[im->conns[c].vertex];
         if (*mine) status = model_refuse(e, c, "conns", "its vertex has a connection already");
         *mine = 1;
@@ -162,20 +169,19 @@ static int check_members(const clusim_image *im, clusim_error *e) {
 /* ---- programs
  * -------------------------------------------------------------------------------------- */
 
-enum { RECV = 1, SEND = 2, REDUCE = 8, AGGREGATE = 16, USES_SEND = 30, MULTIMEM = 12 };
-
 /* What switches do is all that an opcode does. */
 static const char *wrong_opcode(const clusim_image *im, uint64_t row) {
     uint32_t flags = im->op_flags[row];
-    bool alone = flags <= (RECV | SEND) || flags == AGGREGATE || (flags & ~(uint32_t)MULTIMEM) == 0;
+    bool alone = flags <= (CLUSIM_OP_RECV | CLUSIM_OP_SEND) || flags == CLUSIM_OP_AGGREGATE ||
+                 (flags & ~(uint32_t)MODEL_OPS_MULTIMEM) == 0;
     return alone ? NULL : "flags that exclude each other";
 }
 
 static const char *wrong_prim(const clusim_image *im, uint64_t row) {
     const clusim_prim *p = &im->prims[row];
     uint32_t flags = im->op_flags[p->opcode];
-    NEED(!(flags & RECV) || p->recv != NONE, "needs a receive connection");
-    NEED(!(flags & USES_SEND) || p->send != NONE, "needs a send connection");
+    NEED(!(flags & CLUSIM_OP_RECV) || p->recv != NONE, "needs a receive connection");
+    NEED(!(flags & MODEL_OPS_SENDING) || p->send != NONE, "needs a send connection");
     return NULL;
 }
 
@@ -212,24 +218,29 @@ static const char *wrong_end(const clusim_image *im, const clusim_instance *x, u
     uint64_t at = (uint64_t)x->conn_off + local;
     NEED(at < im->num_inst_conns, "connection out of range");
     const clusim_conn *c = &im->conns[im->inst_conns[at]];
-    uint32_t mine = flags == RECV ? c->dst : c->src;
+    uint32_t mine = flags == CLUSIM_OP_RECV ? c->dst : c->src;
     NEED(mine == x->endpoint, "connection of another endpoint");
-    NEED((c->kind == 3) == ((flags & MULTIMEM) != 0), "opcode does not fit the connection");
-    NEED((c->kind == 4) == ((flags & AGGREGATE) != 0), "opcode does not fit the connection");
-    NEED(c->kind >= 3 || x->slots_per_slice <= c->slots, "a slice exceeds the slots");
-    NEED(c->kind != 3 || members_reachable(im, c, (flags & REDUCE) != 0),
+    NEED((c->kind == CLUSIM_CONN_KIND_MULTIMEM) == ((flags & MODEL_OPS_MULTIMEM) != 0),
+         "opcode does not fit the connection");
+    NEED((c->kind == CLUSIM_CONN_KIND_AGGREGATION) == ((flags & CLUSIM_OP_AGGREGATE) != 0),
+         "opcode does not fit the connection");
+    NEED(c->kind >= CLUSIM_CONN_KIND_MULTIMEM || x->slots_per_slice <= c->slots,
+         "a slice exceeds the slots");
+    NEED(c->kind != CLUSIM_CONN_KIND_MULTIMEM ||
+             members_reachable(im, c, (flags & CLUSIM_OP_REDUCE) != 0),
          "the switches need routes to all members, for reductions a unit with all of them on it");
     return NULL;
 }
 
 static const char *wrong_ends(const clusim_image *im, const clusim_instance *x) {
-    const clusim_template *t = &im->templates[x->template_];
+    const clusim_template *t = &im->templates[x->template];
     for (uint32_t k = t->prim_lo; k < t->prim_hi; k++) {
         const clusim_prim *p = &im->prims[k];
         uint32_t flags = im->op_flags[p->opcode];
-        const char *wrong = flags & RECV ? wrong_end(im, x, p->recv, RECV) : NULL;
-        if (wrong == NULL && flags & USES_SEND)
-            wrong = wrong_end(im, x, p->send, flags & USES_SEND);
+        const char *wrong =
+            flags & CLUSIM_OP_RECV ? wrong_end(im, x, p->recv, CLUSIM_OP_RECV) : NULL;
+        if (wrong == NULL && flags & MODEL_OPS_SENDING)
+            wrong = wrong_end(im, x, p->send, flags & MODEL_OPS_SENDING);
         if (wrong) return wrong;
     }
     return NULL;
@@ -246,7 +257,7 @@ static const char *wrong_task(const clusim_image *im, uint64_t row) {
     const clusim_task *t = &im->tasks[row];
     NEED(t->inst_lo <= t->inst_hi, "instances the wrong way round");
     NEED(t->succ_lo <= t->succ_hi, "successors the wrong way round");
-    NEED(t->kind != 1 || t->sms >= 1, "a kernel needs SMs");
+    NEED(t->kind != CLUSIM_TASK_KIND_KERNEL || t->sms >= 1, "a kernel needs SMs");
     for (uint32_t i = t->inst_lo; i < t->inst_hi; i++) {
         NEED(im->instances[i].task == row, "an instance of another task");
     }
@@ -269,10 +280,11 @@ static int count_edges(const clusim_image *im, clusim_error *e, uint32_t *deps, 
     return CLUSIM_OK;
 }
 
-static int check_edges(const clusim_image *im, clusim_error *e) {
+static STATUS check_edges(const clusim_image *im, clusim_error *e) {
     uint32_t *deps = calloc(im->num_tasks + 1, sizeof *deps);
     uint8_t *taken = calloc(im->num_succ + 1, 1);
-    int status = deps && taken ? count_edges(im, e, deps, taken) : model_no_memory(e);
+    enum clusim_status status =
+        deps && taken ? count_edges(im, e, deps, taken) : model_no_memory(e);
     free(deps);
     free(taken);
     return status;
@@ -285,7 +297,7 @@ static const char *wrong_source(const clusim_image *im, uint64_t row) {
     const clusim_source *s = &im->sources[row];
     NEED(s->msg_lo <= s->msg_hi, "messages the wrong way round");
     NEED((uint64_t)s->packet_bytes * s->burst <= (1u << 28), "burst is too large");
-    NEED(s->control == NONE || s->policy == 1, "rate control needs one wire");
+    NEED(s->control == NONE || s->policy == CLUSIM_POLICY_PINNED, "rate control needs one wire");
     for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {
         const clusim_message *m = &im->messages[k];
         NEED(m->dst != s->endpoint, "a message to its own endpoint");
@@ -312,10 +324,11 @@ static int count_sources(const clusim_image *im, clusim_error *e, uint32_t *slot
     return CLUSIM_OK;
 }
 
-static int check_sources(const clusim_image *im, clusim_error *e) {
+static STATUS check_sources(const clusim_image *im, clusim_error *e) {
     uint32_t *slots = calloc(im->num_endpoints + 1, sizeof *slots);
     uint8_t *taken = calloc(im->num_messages + 1, 1);
-    int status = slots && taken ? count_sources(im, e, slots, taken) : model_no_memory(e);
+    enum clusim_status status =
+        slots && taken ? count_sources(im, e, slots, taken) : model_no_memory(e);
     free(slots);
     free(taken);
     return status;
@@ -323,16 +336,18 @@ static int check_sources(const clusim_image *im, clusim_error *e) {
 
 static const char *wrong_fault(const clusim_image *im, uint64_t row) {
     const clusim_fault *f = &im->faults[row];
-    NEED(f->index < (f->kind ? im->num_endpoints : im->num_wires), "index out of range");
-    NEED(f->kind == 0 || (f->num >= RANGE_SLOW_LEAST && f->num <= RANGE_SLOW_MOST),
+    NEED(f->index < (f->kind == CLUSIM_FAULT_KIND_SLOW ? im->num_endpoints : im->num_wires),
+         "index out of range");
+    NEED(f->kind == CLUSIM_FAULT_KIND_RATE ||
+             (f->num >= RANGE_SLOW_LEAST && f->num <= RANGE_SLOW_MOST),
          "factor out of range");
-    NEED(f->kind == 1 || f->num == 0 || f->den >= 1, "rate out of range");
+    NEED(f->kind == CLUSIM_FAULT_KIND_SLOW || f->num == 0 || f->den >= 1, "rate out of range");
     return NULL;
 }
 
-int model_check_work(const clusim_image *im, clusim_error *e) {
+STATUS model_check_work(const clusim_image *im, clusim_error *e) {
     const model_table tables[] = {
-        {"op_flags", im->num_opcodes, wrong_opcode},
+        {"op_flags", im->num_op_flags, wrong_opcode},
         {"controls", im->num_controls, wrong_control},
         {"vertices", im->num_vertices, wrong_kin},
         {"vertices", im->num_vertices, wrong_vertex},
@@ -344,7 +359,7 @@ int model_check_work(const clusim_image *im, clusim_error *e) {
         {"sources", im->num_sources, wrong_source},
         {"faults", im->num_faults, wrong_fault},
     };
-    int status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
+    enum clusim_status status = model_check_tables(im, tables, sizeof tables / sizeof *tables, e);
     if (status == CLUSIM_OK) status = check_members(im, e);
     if (status == CLUSIM_OK) status = check_edges(im, e);
     return status == CLUSIM_OK ? check_sources(im, e) : status;

@@ -12,7 +12,7 @@
 #include "ranges.h"
 
 /* Everything that has rows: the tables, then the parts of tables of offsets and the VCs. */
-#define TABLE_ID(table, count, least, most) IN_##table,
+#define TABLE_ID(table, least, most) IN_##table,
 enum rows_of { RANGE_TABLES(TABLE_ID) IN_groups, IN_paths, IN_mgroups, IN_vcs, IN_nothing };
 enum { NUM_TABLES = IN_groups };
 
@@ -47,13 +47,13 @@ typedef struct rows {
 /* ---- what is wrong with it --------------------------------------------------------------------
  */
 
-static int refuse(clusim_error *e, uint64_t row) {
+static STATUS refuse(clusim_error *e, uint64_t row) {
     e->status = CLUSIM_ERR_BAD_IMAGE;
     e->index = (uint32_t)row;
     return CLUSIM_ERR_BAD_IMAGE;
 }
 
-static int refuse_count(clusim_error *e, const rows *t) {
+static STATUS refuse_count(clusim_error *e, const rows *t) {
     snprintf(e->message, sizeof e->message, "%s: %" PRIu64 " rows; must be %" PRIu64 " to %" PRIu64,
              t->name, t->count, t->least, t->most);
     return refuse(e, 0);
@@ -65,12 +65,10 @@ typedef struct misfit {
     uint64_t hi;
 } misfit;
 
-static int refuse_field(clusim_error *e, const field *f, const rows *tables, misfit m) {
+static STATUS refuse_field(clusim_error *e, const field *f, const rows *tables, misfit m) {
     char where[80], number[24];
-    const char *name = f->name;
-    if (strcmp(name, "template_") == 0) name = "template"; /* a keyword elsewhere */
     snprintf(where, sizeof where, "%s[%" PRIu64 "]%s%s", tables[f->table].name, m.row,
-             name[0] ? "." : "", name);
+             f->name[0] ? "." : "", f->name);
     snprintf(number, sizeof number, f->is_signed ? "%" PRId64 : "%" PRIu64, m.value);
     if (f->into != IN_nothing && m.hi == UINT64_MAX) {
         snprintf(e->message, sizeof e->message, "%s: %s; there are no %s", where, number,
@@ -104,7 +102,7 @@ static bool is_legal(const field *f, uint64_t value, uint64_t hi) {
     return value >= (uint64_t)f->lo && value <= hi;
 }
 
-static int check_field(const field *f, const rows *tables, clusim_error *e) {
+static STATUS check_field(const field *f, const rows *tables, clusim_error *e) {
     const rows *t = &tables[f->table];
     uint64_t hi = f->hi;
     /* The last row, or the number of rows; UINT64_MAX if there are none to point at. */
@@ -121,7 +119,7 @@ static int check_field(const field *f, const rows *tables, clusim_error *e) {
     return CLUSIM_OK;
 }
 
-static int check_offsets(const rows *off, const rows *cut, clusim_error *e) {
+static STATUS check_offsets(const rows *off, const rows *cut, clusim_error *e) {
     const uint32_t *at = (const uint32_t *)(const void *)off->data;
     uint64_t last = off->count - 1;
     if (at[0] != 0) {
@@ -142,9 +140,9 @@ static int check_offsets(const rows *off, const rows *cut, clusim_error *e) {
     return refuse(e, last);
 }
 
-int model_check_ranges(const clusim_image *im, clusim_error *e) {
-#define TABLE_ROW(table, count, least, most)                                                       \
-    {#table, (const char *)im->table, sizeof *im->table, im->count, least, most},
+STATUS model_check_ranges(const clusim_image *im, clusim_error *e) {
+#define TABLE_ROW(table, least, most)                                                              \
+    {#table, (const char *)im->table, sizeof *im->table, im->num_##table, least, most},
     rows tables[] = {RANGE_TABLES(TABLE_ROW){"groups", NULL, 0, im->num_group_off - 1, 0, 0},
                      {"paths", NULL, 0, im->num_path_off - 1, 0, 0},
                      {"mgroups", NULL, 0, im->num_mgroup_off - 1, 0, 0},
@@ -158,7 +156,7 @@ int model_check_ranges(const clusim_image *im, clusim_error *e) {
         if (tables[t].count < tables[t].least || tables[t].count > tables[t].most)
             return refuse_count(e, &tables[t]);
     }
-    int status = CLUSIM_OK;
+    enum clusim_status status = CLUSIM_OK;
 #define CHECK_OFFSETS(off, cut)                                                                    \
     if (status == CLUSIM_OK) status = check_offsets(&tables[IN_##off], &tables[IN_##cut], e);
     RANGE_OFFSETS(CHECK_OFFSETS)

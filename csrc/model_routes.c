@@ -124,7 +124,7 @@ static const char *wrong_routes(zone_list *z, uint64_t *row) {
     return wrong;
 }
 
-static bool sort_targets(zone_list *z) {
+static STATUS sort_targets(zone_list *z) {
     uint64_t n = z->im->num_targets;
     zoned *pairs = malloc((n + 1) * sizeof *pairs);
     z->order = malloc((n + 1) * sizeof *z->order);
@@ -135,13 +135,13 @@ static bool sort_targets(zone_list *z) {
     }
     bool ok = pairs && z->order;
     free(pairs);
-    return ok;
+    return ok ? CLUSIM_OK : CLUSIM_ERR_NO_MEMORY;
 }
 
-int model_check_routes(const clusim_image *im, clusim_error *e, bool *has_relays) {
+STATUS model_check_routes(const clusim_image *im, clusim_error *e, bool *has_relays) {
     zone_list z = {.im = im};
     uint64_t row = 0;
-    if (!sort_targets(&z)) {
+    if (sort_targets(&z) != CLUSIM_OK) {
         free(z.order);
         return model_no_memory(e);
     }

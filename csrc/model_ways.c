@@ -39,8 +39,8 @@ static bool is_stuck(const clusim_image *im, const clusim_conn *c, const clusim_
     if (c == NULL || x->xoff_bytes) return false;
     const clusim_format *f = &im->formats[x->format];
     uint32_t full = c->packet_bytes * c->burst;
-    uint32_t exact = model_exact(f, MCAST, full, c->packet_bytes);
-    return model_wire_bytes(f, MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
+    uint32_t exact = model_exact(f, CLUSIM_KIND_MCAST, full, c->packet_bytes);
+    return model_wire_bytes(f, CLUSIM_KIND_MCAST, full, exact, c->packet_bytes) > x->buffer_bytes;
 }
 
 /* Look at the next wire of the route at the top of the stack, and go over it. */
@@ -191,9 +191,9 @@ static const char *ways_of_multimem(walk *w, const clusim_conn *c) {
 }
 
 static const char *ways_of_conn(walk *w, const clusim_conn *c) {
-    if (c->kind == 1) return ways_of_read(w, c);
-    if (c->kind == 3) return ways_of_multimem(w, c);
-    if (c->kind != 0 || c->path != NONE) return NULL;
+    if (c->kind == CLUSIM_CONN_KIND_READ) return ways_of_read(w, c);
+    if (c->kind == CLUSIM_CONN_KIND_MULTIMEM) return ways_of_multimem(w, c);
+    if (c->kind != CLUSIM_CONN_KIND_WRITE || c->path != NONE) return NULL;
     uint32_t to = c->stage == NONE ? c->dst : c->stage;
     model_legs legs = model_legs_of(c->via_first, c->via_last, to);
     const char *wrong = walk_out(w, c->src, c->first_group, legs);
@@ -201,7 +201,7 @@ static const char *ways_of_conn(walk *w, const clusim_conn *c) {
     return walk_read(w, NONE, c->dst, c->stage);
 }
 
-static int check_ways(walk *w, clusim_error *e) {
+static STATUS check_ways(walk *w, clusim_error *e) {
     const clusim_image *im = w->im;
     for (uint64_t row = 0; row < im->num_conns; row++) {
         const char *wrong = ways_of_conn(w, &im->conns[row]);
@@ -219,7 +219,7 @@ static int check_ways(walk *w, clusim_error *e) {
     return CLUSIM_OK;
 }
 
-int model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) {
+STATUS model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) {
     walk *w = malloc(sizeof *w);
     if (w == NULL) return model_no_memory(e);
     *w = (walk){.im = im};
@@ -228,7 +228,7 @@ int model_check_ways(const clusim_image *im, clusim_error *e, bool *has_relays) 
     w->stack = malloc((im->num_nodes + 1) * sizeof *w->stack);
     w->arrivals = malloc((im->num_wires + 1) * sizeof *w->arrivals);
     bool ok = w->seen && w->stack && w->arrivals;
-    int status = ok ? check_ways(w, e) : model_no_memory(e);
+    enum clusim_status status = ok ? check_ways(w, e) : model_no_memory(e);
     *has_relays |= w->has_relays;
     free(w->seen);
     free(w->stack);

@@ -7,39 +7,11 @@
 #ifndef CLUSIM_NODE_H
 #define CLUSIM_NODE_H
 
-#include "wire.h"
+#include "state.h"
 
-void node_arrive(clusim_sim *s, uint32_t packet);
+STATUS node_arrive(clusim_sim *s, packet_id packet);
 /* Handle what arrived at this timestamp at the node where it ends. */
-void node_settle(clusim_sim *s);
-void node_respond(clusim_sim *s, uint32_t packet);
-
-/* Choose the wire out of the far node of wire `from` towards `endpoint`; uses up part of p->key. */
-uint32_t node_route(clusim_sim *s, packet *p, uint32_t from, uint32_t endpoint);
-
-/* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
-void node_prepare(const clusim_sim *s, packet *p, uint32_t from, uint32_t out);
-
-/* Set them for a packet that starts anew over `out`, on virtual channel `vc`. */
-void node_restart(const clusim_sim *s, packet *p, uint32_t out, uint32_t vc);
-
-/* The packet is at `node`: if that is its target and not the last, aim at the next. */
-void node_next_target(const clusim_sim *s, packet *p, uint32_t node);
-
-void congestion_mark(clusim_sim *s, packet *p);
-
-/* The packet holds the receive buffer of the wire it came over until it has left again. */
-static inline void node_hold(packet *p, uint32_t from) {
-    p->held_wire = from;
-    p->held_bytes = p->wire_bytes;
-    p->held_vc = p->vc;
-}
-
-/* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
-static inline void node_enqueue(clusim_sim *s, uint32_t index, uint32_t candidate) {
-    wire_enqueue(s, index, candidate);
-    packet *p = &s->packets[index];
-    if (UNLIKELY(s->wires[p->out].traits & MARKS)) congestion_mark(s, p);
-}
+STATUS node_settle(clusim_sim *s);
+STATUS node_respond(clusim_sim *s, packet_id packet);
 
 #endif

@@ -1,7 +1,8 @@
 #include "pieces.h"
 
 static uint64_t all_loops(const clusim_instance *x, const clusim_template *t) {
-    uint64_t span = t->mode == 0 ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
+    uint64_t span =
+        t->mode == CLUSIM_MODE_INTERLEAVED ? t->nchunks * x->chunk_bytes : x->chunk_bytes;
     return base_ceil_div(x->length, span);
 }
 
@@ -25,7 +26,8 @@ static uint64_t loops_before_limit(const clusim_image *im, const clusim_instance
                                    const clusim_template *t, uint64_t loops) {
     uint64_t steps = 0;
     for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) steps += im->prims[p].repeat;
-    if (t->mode == 0 || (base_u128)steps * loops < STEPS_TO_COUNT) return loops;
+    if (t->mode == CLUSIM_MODE_INTERLEAVED || (base_u128)steps * loops < STEPS_TO_COUNT)
+        return loops;
     if (steps == 0) return 0;
     uint64_t first = lowest_chunk(im, x, t) * x->stride + x->offset;
     if (first >= x->limit) return 0;
@@ -34,7 +36,7 @@ static uint64_t loops_before_limit(const clusim_image *im, const clusim_instance
 
 uint64_t pieces_loops(const clusim_image *im, const clusim_instance *x, const clusim_template *t) {
     for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
-        if (im->prims[p].flags & PRIM_SYNC) return base_umax(1, all_loops(x, t));
+        if (im->prims[p].flags & CLUSIM_PRIM_FLAG_SYNC) return base_umax(1, all_loops(x, t));
     }
     return loops_before_limit(im, x, t, all_loops(x, t));
 }

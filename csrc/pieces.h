@@ -5,8 +5,6 @@
 
 #include "model.h"
 
-enum { PRIM_SYNC = 1 };
-
 static inline uint64_t pieces_chunk(const clusim_template *t, const clusim_prim *p,
                                     const clusim_instance *x, uint32_t i) {
     int64_t n = t->nchunks; /* below 2^32; each sum stays below 2^63, their sum might not */
@@ -21,7 +19,7 @@ static inline uint64_t pieces_up_align(uint64_t bytes, uint64_t align) {
 
 static inline uint64_t pieces_bytes(const clusim_instance *x, const clusim_template *t,
                                     uint64_t loop, uint64_t q) {
-    if (t->mode == 0) {
+    if (t->mode == CLUSIM_MODE_INTERLEAVED) {
         uint64_t span = t->nchunks * x->chunk_bytes,
                  rem = x->length - base_umin(x->length, loop * span);
         uint64_t c = x->chunk_bytes;

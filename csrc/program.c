@@ -1,66 +1,69 @@
 #include "program.h"
 
+#include <string.h>
+
+#include "agenda.h"
 #include "aggregate.h"
 #include "inject.h"
 #include "memory.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/programs.h"
+#include "parts/tasks.h"
+#include "parts/xfers.h"
 #include "pieces.h"
+#include "pool.h"
+#include "result.h"
 #include "task.h"
 
-#include <string.h>
-
-enum {
-    FLAG_RECV = 1,
-    FLAG_SEND = 2,
-    FLAG_MCAST = 4,
-    FLAG_REDUCE = 8,
-    FLAG_AGGREGATE = 16,
-    FLAG_NETWORK = FLAG_MCAST | FLAG_REDUCE | FLAG_AGGREGATE /* done by switches */
-};
-enum { CONN_WRITE, CONN_READ, CONN_FLAG, CONN_MULTIMEM };
+enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
 
 typedef struct view { /* what one step of an instance looks at */
-    uint32_t id;
+    inst_id id;
     inst_state *state;
     const clusim_instance *image;
     const clusim_prim *prim;
     uint32_t flags;
-    uint32_t recv, send; /* connections, or NONE */
+    conn_id recv, send; /* connections, or NONE */
 } view;
 
-static uint32_t conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t local) {
-    return s->model->image.inst_conns[i->conn_off + local];
+static conn_id conn_of(const clusim_sim *s, const clusim_instance *i, uint32_t local) {
+    return ID(conn, s->model->image.inst_conns[i->conn_off + local]);
 }
 
-static view look(clusim_sim *s, uint32_t id) {
+static view look(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    view v = {
-        .id = id, .state = &s->insts[id], .image = &im->instances[id], .recv = NONE, .send = NONE};
+    view v = {.id = id,
+              .state = inst_at(s, id),
+              .image = &im->instances[id.i],
+              .recv = NO(conn),
+              .send = NO(conn)};
     v.prim = &im->prims[v.state->prim];
     v.flags = im->op_flags[v.prim->opcode];
-    if (v.flags & FLAG_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
-    if (v.flags & (FLAG_SEND | FLAG_NETWORK)) v.send = conn_of(s, v.image, v.prim->send);
+    if (v.flags & CLUSIM_OP_RECV) v.recv = conn_of(s, v.image, v.prim->recv);
+    if (v.flags & MODEL_OPS_SENDING) v.send = conn_of(s, v.image, v.prim->send);
     return v;
 }
 
-static void make_due(clusim_sim *s, uint32_t id) {
-    if (s->insts[id].due) return;
-    s->insts[id].due = 1;
-    sim_pool_list(s, &s->due_insts, id);
+static STATUS make_due(clusim_sim *s, inst_id id) {
+    if (inst_at(s, id)->due) return CLUSIM_OK;
+    inst_at(s, id)->due = 1;
+    return inst_push(&s->programs.due, id);
 }
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
 
 /* Set the present piece and its first slice; false if there is nothing to move in it. */
-static bool open_piece(clusim_sim *s, uint32_t id) {
+static bool open_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    inst_state *st = &s->insts[id];
-    const clusim_instance *x = &im->instances[id];
-    const clusim_template *t = &im->templates[x->template_];
+    inst_state *st = inst_at(s, id);
+    const clusim_instance *x = &im->instances[id.i];
+    const clusim_template *t = &im->templates[x->template];
     const clusim_prim *p = &im->prims[st->prim];
     st->slice_at = 0;
     st->slice_size = 1;
     if (p->repeat == 0) return false;
-    if (p->flags & PRIM_SYNC) {
+    if (p->flags & CLUSIM_PRIM_FLAG_SYNC) {
         st->piece = 0;
         return true;
     }
@@ -71,10 +74,10 @@ static bool open_piece(clusim_sim *s, uint32_t id) {
 }
 
 /* Go to the next (repeat, primitive, loop); false at the end of the program. */
-static bool next_piece(clusim_sim *s, uint32_t id) {
+static bool next_piece(clusim_sim *s, inst_id id) {
     const clusim_image *im = &s->model->image;
-    inst_state *st = &s->insts[id];
-    const clusim_template *t = &im->templates[im->instances[id].template_];
+    inst_state *st = inst_at(s, id);
+    const clusim_template *t = &im->templates[im->instances[id.i].template];
     if (++st->repeat < im->prims[st->prim].repeat) return true;
     st->repeat = 0;
     if (++st->prim < t->prim_hi) return true;
@@ -82,8 +85,8 @@ static bool next_piece(clusim_sim *s, uint32_t id) {
     return ++st->loop < st->loops;
 }
 
-static bool find_piece(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+static bool find_piece(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     while (!open_piece(s, id)) {
         if (!next_piece(s, id)) return false;
     }
@@ -91,8 +94,8 @@ static bool find_piece(clusim_sim *s, uint32_t id) {
     return true;
 }
 
-static bool next_slice(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+static bool next_slice(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     st->slice_at += st->slice_size;
     if (st->slice_at < st->piece) return true;
     return next_piece(s, id) && find_piece(s, id);
@@ -105,10 +108,10 @@ static uint64_t slice_bytes(const inst_state *st) {
 /* ---- transfers ------------------------------------------------------------------------------- */
 
 /* now + ((bytes*cost16) >> 16); bytes are below 2^54 and the cost below 2^54. */
-static int64_t pace_after(clusim_sim *s, uint32_t id, uint64_t bytes, uint64_t cost16) {
-    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->now_ps;
+static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t cost16) {
+    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->agenda.now_ps;
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
-    sim_beyond(s, BEYOND_INSTANCE, id);
+    agenda_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
     return RANGE_TIME_END;
 }
 
@@ -118,50 +121,50 @@ static uint64_t cost_of(const clusim_sim *s, const view *v) {
 }
 
 static const uint8_t first_kind[] = {
-    [XFER_WRITE] = WRITE,    [XFER_READ] = READ_REQ,        [XFER_MCAST] = MCAST,
-    [XFER_REDUCE] = RED_REQ, [XFER_REDUCE_MCAST] = RED_REQ, [XFER_AGGREGATE] = AGG_UP,
+    [XFER_WRITE] = CLUSIM_KIND_WRITE,          [XFER_READ] = CLUSIM_KIND_READ_REQ,
+    [XFER_MCAST] = CLUSIM_KIND_MCAST,          [XFER_REDUCE] = CLUSIM_KIND_RED_REQ,
+    [XFER_REDUCE_MCAST] = CLUSIM_KIND_RED_REQ, [XFER_AGGREGATE] = CLUSIM_KIND_AGG_UP,
 };
 
 /* Where a transfer leads, and how; returns what its first packet counts from. */
 static uint32_t aim(clusim_sim *s, xfer *x, const clusim_conn *c, conn_state *cs) {
     uint32_t *count = &cs->stripe;
     bool staged = c->stage != NONE;
-    x->dst = x->via_first = x->via_last = x->flow = NONE;
-    x->path = c->path;
-    x->path_back = c->path_back;
+    x->dst = x->via_first = x->via_last = NO(target);
+    x->flow = NO(flow);
+    x->path = ID(path, c->path);
+    x->path_back = ID(path, c->path_back);
     if (x->type == XFER_WRITE) {
-        x->dst = staged ? c->stage : c->dst;
-        x->via_first = c->via_first;
-        x->via_last = c->via_last;
-        if (c->via_first != NONE) x->kind = FETCH;
-        if (c->control != NONE) x->flow = x->conn;
+        x->dst = ID(target, staged ? c->stage : c->dst);
+        x->via_first = ID(target, c->via_first);
+        x->via_last = ID(target, c->via_last);
+        if (c->via_first != NONE) x->kind = CLUSIM_KIND_FETCH;
+        if (c->control != NONE) x->flow = ID(flow, x->conn.i);
     } else if (x->type == XFER_READ) {
-        x->dst = staged ? c->stage : c->src;
+        x->dst = ID(target, staged ? c->stage : c->src);
         if (staged) count = &cs->stripe_read;
     } else if (x->type == XFER_AGGREGATE) {
-        x->vertex = c->vertex;
-        x->path = s->model->image.vertices[c->vertex].path_up;
+        x->vertex = ID(vertex, c->vertex);
+        x->path = ID(path, s->model->image.vertices[c->vertex].path_up);
         x->policy = 0;
     }
-    uint32_t base = x->policy == 1 ? c->key : *count;
+    uint32_t base = x->policy == CLUSIM_POLICY_PINNED ? c->key : *count;
     *count += x->count;
     return base;
 }
 
 /* The wires of the first hop, if no path says which. */
-static uint32_t first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
-    if (c->first_group != NONE || x->path != NONE) return c->first_group;
-    uint32_t target = x->via_first != NONE ? x->via_first : x->dst;
-    if (x->via_first == NONE && x->via_last != NONE) target = x->via_last;
-    return model_route(s->model, s->model->image.endpoints[x->endpoint].node, target);
+static group_id first_group(const clusim_sim *s, const xfer *x, const clusim_conn *c) {
+    if (c->first_group != NONE || !path_none(x->path)) return ID(group, c->first_group);
+    return inject_first_group(s, x);
 }
 
-static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, uint32_t type) {
+static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uint32_t type) {
     const clusim_image *im = &s->model->image;
-    const clusim_conn *c = &im->conns[conn_index];
-    uint32_t index = sim_pool_xfer(s);
-    if (UNLIKELY(index == NONE)) return;
-    xfer *x = &s->xfers[index];
+    const clusim_conn *c = &im->conns[conn_index.i];
+    xfer_id index;
+    TRY(pool_xfer(s, &index));
+    xfer *x = xfer_at(s, index);
     x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
     x->limit = c->packet_bytes;
     x->full = c->packet_bytes * c->burst;
@@ -174,51 +177,55 @@ static void start_transfer(clusim_sim *s, const view *v, uint32_t conn_index, ui
     x->vc = (uint8_t)c->vc;
     x->vc_response = (uint8_t)c->vc_response;
     x->owner_kind = OWNER_INSTANCE;
-    x->owner = v->id;
+    x->inst = v->id;
     x->slot = v->state->slot;
-    x->endpoint = v->image->endpoint;
-    x->back = v->image->endpoint;
-    x->mgroup = c->mgroup;
+    x->endpoint = ID(endpoint, v->image->endpoint);
+    x->mgroup = ID(mgroup, c->mgroup);
     x->conn = conn_index;
     x->ordinal = v->state->send_ordinal;
     x->remaining = x->count;
     if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
         x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
     }
-    uint32_t base = aim(s, x, c, &s->conns[conn_index]);
+    uint32_t base = aim(s, x, c, conn_at(s, conn_index));
     if (type == XFER_AGGREGATE) aggregate_begin(s, index);
-    inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
+    return inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
 /* The oldest slices of a connection that are done and delivered become visible to the receiver. */
-static void post(clusim_sim *s, uint32_t conn, uint32_t ordinal) {
-    conn_state *c = &s->conns[conn];
+static STATUS post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
+    conn_state *c = conn_at(s, conn);
     c->missing[ordinal & 63]--;
     uint32_t width = 0;
     while (c->posted < c->sends && c->missing[c->posted & 63] == 0) {
         width += c->width[c->posted & 63];
         c->posted++;
     }
-    if (width) sim_event(s, s->now_ps + s->model->image.conns[conn].tail_ps, EV_TAIL, width, conn);
+    if (width)
+        TRY(agenda_event(s, s->agenda.now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL,
+                         width, conn.i));
+    return CLUSIM_OK;
 }
 
-void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool tail) {
-    conn_state *c = &s->conns[conn];
-    uint32_t *waiters = tail ? &c->recv_waiters : &c->send_waiters;
+STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail) {
+    conn_state *c = conn_at(s, conn);
+    inst_id *waiters = tail ? &c->recv_waiters : &c->send_waiters;
     if (tail) {
         c->tail_visible += slots;
     } else {
         c->head_visible += slots;
     }
-    for (uint32_t id = *waiters; id != NONE; id = s->insts[id].next_waiter) make_due(s, id);
-    *waiters = NONE;
+    for (inst_id id = *waiters; !inst_none(id); id = inst_at(s, id)->next_waiter)
+        TRY(make_due(s, id));
+    *waiters = NO(inst);
+    return CLUSIM_OK;
 }
 
-static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side) {
-    uint32_t *waiters =
-        side == WAIT_RECV ? &s->conns[conn].recv_waiters : &s->conns[conn].send_waiters;
+static void wait_for(clusim_sim *s, const view *v, conn_id conn, uint32_t side) {
+    inst_id *waiters = side == CLUSIM_CAUSE_RECV ? &conn_at(s, conn)->recv_waiters
+                                                 : &conn_at(s, conn)->send_waiters;
     v->state->wait_side = (uint8_t)side;
     v->state->cause = side;
     v->state->wait_conn = conn;
@@ -228,25 +235,26 @@ static void wait_for(clusim_sim *s, const view *v, uint32_t conn, uint32_t side)
 
 /* ---- the steps of a slice -------------------------------------------------------------------- */
 
-static bool sends_slots(const view *v) { return (v->flags & FLAG_SEND) != 0; }
+static bool sends_slots(const view *v) { return (v->flags & CLUSIM_OP_SEND) != 0; }
 
 static bool pass_gate(clusim_sim *s, const view *v) {
     uint64_t k = v->image->slots_per_slice;
-    v->state->wait_side = WAIT_NOTHING;
-    if (v->recv != NONE && s->conns[v->recv].tail_visible - s->conns[v->recv].consumed < k) {
-        wait_for(s, v, v->recv, WAIT_RECV);
+    v->state->wait_side = CLUSIM_CAUSE_NONE;
+    if (!conn_none(v->recv) &&
+        conn_at(s, v->recv)->tail_visible - conn_at(s, v->recv)->consumed < k) {
+        wait_for(s, v, v->recv, CLUSIM_CAUSE_RECV);
         return false;
     }
     if (!sends_slots(v)) return true;
-    conn_state *c = &s->conns[v->send];
-    const clusim_conn *image = &s->model->image.conns[v->send];
+    conn_state *c = conn_at(s, v->send);
+    const clusim_conn *image = &s->model->image.conns[v->send.i];
     if (c->issued + k - c->head_visible > image->slots) {
-        wait_for(s, v, v->send, WAIT_SEND);
+        wait_for(s, v, v->send, CLUSIM_CAUSE_SEND);
         return false;
     }
     c->issued += k;
     v->state->send_ordinal = (uint32_t)c->sends++;
-    bool write = image->kind == CONN_WRITE && !(v->prim->flags & PRIM_SYNC);
+    bool write = image->kind == CLUSIM_CONN_KIND_WRITE && !(v->prim->flags & CLUSIM_PRIM_FLAG_SYNC);
     c->missing[v->state->send_ordinal & 63] = write ? 2 : 1;
     c->width[v->state->send_ordinal & 63] = (uint8_t)k;
     return true;
@@ -259,178 +267,192 @@ static int64_t fixed_ps(const clusim_sim *s, const view *v) {
     return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
 }
 
-static void ready_at(clusim_sim *s, uint32_t id, int64_t at_ps) {
-    sim_event(s, at_ps, EV_READY, 0, id);
+static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
+    return agenda_event(s, at_ps, EV_READY, 0, id.i);
 }
 
-/* The transfer after an optional READ, or the local work; true if the slice is done already. */
-static bool start_main(clusim_sim *s, const view *v) {
+/* The transfer after an optional READ, or the local work, which may be done already. */
+static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
     v->state->phase = PH_DATA;
-    bool sync = v->prim->flags & PRIM_SYNC;
-    if (!sync && (v->flags & FLAG_AGGREGATE)) {
-        start_transfer(s, v, v->send, XFER_AGGREGATE);
-        return false;
+    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    if (!sync && (v->flags & CLUSIM_OP_AGGREGATE)) {
+        return start_transfer(s, v, v->send, XFER_AGGREGATE);
     }
-    if (!sync && (v->flags & FLAG_NETWORK)) {
-        bool both = (v->flags & FLAG_MCAST) && (v->flags & FLAG_REDUCE);
-        uint32_t single = v->flags & FLAG_MCAST ? XFER_MCAST : XFER_REDUCE;
-        start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
-        return false;
+    if (!sync && (v->flags & OPS_NETWORK)) {
+        bool both = (v->flags & CLUSIM_OP_MCAST) && (v->flags & CLUSIM_OP_REDUCE);
+        uint32_t single = v->flags & CLUSIM_OP_MCAST ? XFER_MCAST : XFER_REDUCE;
+        return start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
     }
-    if (!sync && sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE) {
-        start_transfer(s, v, v->send, XFER_WRITE);
-        return false;
+    if (!sync && sends_slots(v) &&
+        s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE) {
+        return start_transfer(s, v, v->send, XFER_WRITE);
     }
     int64_t pace = pace_after(s, v->id, slice_bytes(v->state), cost_of(s, v));
-    if (pace == s->now_ps) return true;
-    ready_at(s, v->id, pace);
-    return false;
+    *done = pace == s->agenda.now_ps;
+    return *done ? CLUSIM_OK : ready_at(s, v->id, pace);
 }
 
 /* Whether the receiver of a connection fetches the data. */
-static bool pulls(const clusim_conn *c) { return c->kind == CONN_READ || c->stage != NONE; }
+static bool pulls(const clusim_conn *c) {
+    return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
+}
 
-static bool start_data(clusim_sim *s, const view *v) {
-    bool sync = v->prim->flags & PRIM_SYNC;
-    if (!sync && v->recv != NONE && pulls(&s->model->image.conns[v->recv])) {
+static STATUS start_data(clusim_sim *s, const view *v, bool *done) {
+    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    if (!sync && !conn_none(v->recv) && pulls(&s->model->image.conns[v->recv.i])) {
         v->state->phase = PH_READ;
-        start_transfer(s, v, v->recv, XFER_READ);
-        return false;
+        return start_transfer(s, v, v->recv, XFER_READ);
     }
-    return start_main(s, v);
+    return start_main(s, v, done);
 }
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
-static bool after_read(clusim_sim *s, const view *v) {
-    if (sends_slots(v) && s->model->image.conns[v->send].kind == CONN_WRITE)
-        return start_main(s, v);
-    return true;
+static STATUS after_read(clusim_sim *s, const view *v, bool *done) {
+    if (sends_slots(v) && s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE)
+        return start_main(s, v, done);
+    *done = true;
+    return CLUSIM_OK;
 }
 
-static void record(clusim_sim *s, uint32_t id, uint32_t seq) {
-    sim_hash(s, 1, s->now_ps, id, seq);
-    if (!s->keep_records) return;
-    if (s->num_records == s->record_size) {
-        size_t bigger = s->record_size ? 2 * s->record_size : 4096;
-        clusim_record *moved = realloc(s->records, bigger * sizeof *moved);
-        if (moved == NULL) {
-            s->failed = true;
-            return;
-        }
-        s->records = moved;
-        s->record_size = bigger;
-    }
-    const inst_state *st = &s->insts[id];
-    s->records[s->num_records++] =
-        (clusim_record){s->now_ps, st->gate_ps, id, seq, st->wire, st->cause};
+static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
+    const inst_state *st = inst_at(s, id);
+    int64_t now_ps = s->agenda.now_ps;
+    result_hash(s, 1, now_ps, id.i, seq);
+    return result_record(s, (clusim_record){now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause});
 }
 
-static void finish_slice(clusim_sim *s, const view *v) {
-    record(s, v->id, v->state->seq++);
+static STATUS finish_slice(clusim_sim *s, const view *v) {
+    TRY(record(s, v->id, v->state->seq++));
     uint32_t k = v->image->slots_per_slice;
-    if (v->recv != NONE) {
-        conn_state *c = &s->conns[v->recv];
+    if (!conn_none(v->recv)) {
+        conn_state *c = conn_at(s, v->recv);
         c->consumed += k; /* more than there were, if two received the same */
-        if (UNLIKELY(c->consumed > c->tail_visible)) sim_beyond(s, BEYOND_CONNECTION, v->recv);
-        int64_t at = s->now_ps + s->model->image.conns[v->recv].head_ps;
-        sim_event(s, at, EV_HEAD, k, v->recv);
+        if (UNLIKELY(c->consumed > c->tail_visible))
+            agenda_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
+        int64_t at = s->agenda.now_ps + s->model->image.conns[v->recv.i].head_ps;
+        TRY(agenda_event(s, at, EV_HEAD, k, v->recv.i));
     }
-    if (sends_slots(v)) post(s, v->send, v->state->send_ordinal);
+    if (sends_slots(v)) TRY(post(s, v->send, v->state->send_ordinal));
+    return CLUSIM_OK;
 }
 
-static void finish_instance(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
-    const clusim_instance *x = &s->model->image.instances[id];
-    endpoint_state *e = &s->endpoints[x->endpoint];
+static STATUS finish_instance(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
+    const clusim_instance *x = &s->model->image.instances[id.i];
+    endpoint_id endpoint = ID(endpoint, x->endpoint);
+    task_id task = ID(task, x->task);
+    endpoint_state *e = endpoint_at(s, endpoint);
     st->phase = PH_DONE;
     e->slots[st->slot >> 6] &= ~(UINT64_C(1) << (st->slot & 63));
     e->busy_sms -= x->sm;
-    if (e->kernels) memory_mark_dirty(s, x->endpoint);
-    s->slot_freed = true;
-    if (--s->tasks[x->task].instances_left == 0) task_done(s, x->task);
+    if (e->kernels) TRY(memory_mark_dirty(s, endpoint));
+    s->tasks.slot_freed = true;
+    if (--task_at(s, task)->instances_left == 0) TRY(task_done(s, task));
+    return CLUSIM_OK;
 }
 
 /* Let an instance go as far as it can at this timestamp. */
-void program_run(clusim_sim *s, uint32_t id) {
-    inst_state *st = &s->insts[id];
+STATUS program_run(clusim_sim *s, inst_id id) {
+    inst_state *st = inst_at(s, id);
     if (!st->has_slice) {
-        finish_instance(s, id);
-        return;
+        return finish_instance(s, id);
     }
     for (;;) {
         view v = look(s, id);
         bool done = false;
         switch (st->phase) {
             case PH_GATE: {
-                if (!pass_gate(s, &v)) return;
-                st->slow_1024 = s->endpoints[v.image->endpoint].slow_1024;
-                st->gate_ps = s->now_ps;
-                st->wire = NONE;
+                if (!pass_gate(s, &v)) return CLUSIM_OK;
+                st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
+                st->gate_ps = s->agenda.now_ps;
+                st->wire = NO(wire);
                 int64_t fixed = fixed_ps(s, &v);
                 st->phase = PH_FIXED;
                 if (fixed == 0) continue;
-                ready_at(s, id, s->now_ps + fixed);
-                return;
+                return ready_at(s, id, s->agenda.now_ps + fixed);
             }
-            case PH_FIXED: done = start_data(s, &v); break;
-            case PH_READ: done = after_read(s, &v); break;
+            case PH_FIXED: TRY(start_data(s, &v, &done)); break;
+            case PH_READ: TRY(after_read(s, &v, &done)); break;
             default: done = true; break;
         }
-        if (!done) return;
-        finish_slice(s, &v);
+        if (!done) return CLUSIM_OK;
+        TRY(finish_slice(s, &v));
         st->phase = PH_GATE;
-        st->cause = WAIT_NOTHING;
+        st->cause = CLUSIM_CAUSE_NONE;
         if (!next_slice(s, id)) {
-            finish_instance(s, id);
-            return;
+            return finish_instance(s, id);
         }
     }
 }
 
 /* ---- what events say ------------------------------------------------------------------------- */
 
-void program_ready(clusim_sim *s, uint32_t id) { make_due(s, id); }
+STATUS program_ready(clusim_sim *s, inst_id id) { return make_due(s, id); }
 
-void program_injected(clusim_sim *s, const xfer *x) {
-    s->insts[x->owner].wire = x->last_wire;
-    ready_at(s, x->owner, base_max(x->max_end, x->pace_ps));
-}
-
-void program_complete(clusim_sim *s, uint32_t xfer_index) {
-    const xfer *x = &s->xfers[xfer_index];
+STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
+    const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
-        post(s, x->conn, x->ordinal);
+        TRY(post(s, x->conn, x->ordinal));
     } else if (x->type != XFER_MCAST) {
-        s->insts[x->owner].wire = x->last_wire;
-        if (x->pace_ps > s->now_ps) {
-            ready_at(s, x->owner, x->pace_ps);
+        inst_at(s, x->inst)->wire = x->last_wire;
+        if (x->pace_ps > s->agenda.now_ps) {
+            TRY(ready_at(s, x->inst, x->pace_ps));
         } else {
-            make_due(s, x->owner);
+            TRY(make_due(s, x->inst));
         }
     }
+    return CLUSIM_OK;
 }
 
 /* ---- life -------------------------------------------------------------------------------------
  */
 
-void program_begin(clusim_sim *s, uint32_t id, uint32_t slot) {
+STATUS program_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    const clusim_instance *x = &im->instances[id];
-    inst_state *st = &s->insts[id];
-    st->slot = slot;
-    st->phase = PH_GATE;
-    st->prim = im->templates[x->template_].prim_lo;
-    st->loops = pieces_loops(im, x, &im->templates[x->template_]);
-    st->has_slice = st->loops > 0 && find_piece(s, id);
-    make_due(s, id);
+    ZEROED(s->programs.conns, im->num_conns);
+    ZEROED(s->programs.insts, im->num_instances);
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        bool numbers = im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION; /* of operations */
+        conn_state *conn = &s->programs.conns[c];
+        conn->stripe = conn->stripe_read = numbers ? 0 : im->conns[c].key;
+        conn->recv_waiters = conn->send_waiters = NO(inst);
+    }
+    for (uint32_t i = 0; i < im->num_instances; i++)
+        s->programs.insts[i].prim = im->templates[im->instances[i].template].prim_lo;
+    return CLUSIM_OK;
 }
 
-void program_read(const clusim_sim *s, uint32_t id, clusim_instance_state *out) {
-    static const uint32_t names[] = {0, 1, 4, 4, 4, 4, 5};
-    const inst_state *st = &s->insts[id];
+void program_free(clusim_sim *s) {
+    free(s->programs.conns);
+    free(s->programs.insts);
+    free(s->programs.due.ids);
+    free(s->programs.wave.ids);
+}
+
+STATUS program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
+    const clusim_image *im = &s->model->image;
+    const clusim_instance *x = &im->instances[id.i];
+    inst_state *st = inst_at(s, id);
+    st->slot = slot;
+    st->phase = PH_GATE;
+    st->prim = im->templates[x->template].prim_lo;
+    st->loops = pieces_loops(im, x, &im->templates[x->template]);
+    st->has_slice = st->loops > 0 && find_piece(s, id);
+    return make_due(s, id);
+}
+
+void program_read(const clusim_sim *s, inst_id id, clusim_instance_state *out) {
+    static const uint8_t names[] = {
+        [PH_NEW] = CLUSIM_STATE_NOT_STARTED, [PH_QUEUED] = CLUSIM_STATE_WAIT_CTA_SLOT,
+        [PH_GATE] = CLUSIM_STATE_BUSY,       [PH_FIXED] = CLUSIM_STATE_BUSY,
+        [PH_READ] = CLUSIM_STATE_BUSY,       [PH_DATA] = CLUSIM_STATE_BUSY,
+        [PH_DONE] = CLUSIM_STATE_DONE,
+    };
+    const inst_state *st = inst_at(s, id);
     *out = (clusim_instance_state){names[st->phase], st->prim, NONE, st->seq, st->loop};
-    if (st->phase == PH_GATE && st->wait_side != WAIT_NOTHING) {
-        out->state = st->wait_side == WAIT_RECV ? 2 : 3;
-        out->conn = st->wait_conn;
+    if (st->phase == PH_GATE && st->wait_side != CLUSIM_CAUSE_NONE) {
+        out->state =
+            st->wait_side == CLUSIM_CAUSE_RECV ? CLUSIM_STATE_WAIT_RECV : CLUSIM_STATE_WAIT_SEND;
+        out->conn = st->wait_conn.i;
     }
 }

@@ -7,16 +7,18 @@
 #ifndef CLUSIM_PROGRAM_H
 #define CLUSIM_PROGRAM_H
 
-#include "sim.h"
+#include "state.h"
+
+STATUS program_init(clusim_sim *s);
+void program_free(clusim_sim *s);
 
 /* Start an instance in its slot; let a due one go as far as it can at this timestamp. */
-void program_begin(clusim_sim *s, uint32_t instance, uint32_t slot);
-void program_run(clusim_sim *s, uint32_t instance);
+STATUS program_begin(clusim_sim *s, inst_id instance, uint32_t slot);
+STATUS program_run(clusim_sim *s, inst_id instance);
 
-void program_injected(clusim_sim *s, const xfer *x);
-void program_complete(clusim_sim *s, uint32_t xfer_index);
-void program_counter_visible(clusim_sim *s, uint32_t conn, uint32_t slots, bool tail);
-void program_ready(clusim_sim *s, uint32_t instance);
-void program_read(const clusim_sim *s, uint32_t instance, clusim_instance_state *out);
+STATUS program_complete(clusim_sim *s, xfer_id xfer_index);
+STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail);
+STATUS program_ready(clusim_sim *s, inst_id instance);
+void program_read(const clusim_sim *s, inst_id instance, clusim_instance_state *out);
 
 #endif

@@ -20,35 +20,35 @@
 
 /* clang-format off */
 
-/* T(table, field with its rows, least rows, most rows) */
+/* T(table, least rows, most rows) */
 #define RANGE_TABLES(T) \
-    T(op_flags, num_opcodes, 0, UINT64_C(18)) \
-    T(nodes, num_nodes, 0, UINT64_C(16777215)) \
-    T(endpoints, num_endpoints, 0, UINT64_C(4294967294)) \
-    T(formats, num_formats, 0, UINT64_C(4294967294)) \
-    T(wires, num_wires, 0, UINT64_C(16777215)) \
-    T(targets, num_targets, 0, UINT64_C(4294967294)) \
-    T(routes, num_routes, 0, UINT64_C(4294967294)) \
-    T(group_off, num_group_off, 1, UINT64_C(4294967294)) \
-    T(group_wires, num_group_wires, 0, UINT64_C(4294967294)) \
-    T(path_off, num_path_off, 1, UINT64_C(4294967294)) \
-    T(path_wires, num_path_wires, 0, UINT64_C(4294967294)) \
-    T(units, num_units, 0, UINT64_C(16777215)) \
-    T(mgroup_off, num_mgroup_off, 1, UINT64_C(4294967294)) \
-    T(mgroup_members, num_mgroup_members, 0, UINT64_C(4294967294)) \
-    T(vertices, num_vertices, 0, UINT64_C(4294967294)) \
-    T(controls, num_controls, 0, UINT64_C(4294967294)) \
-    T(conns, num_conns, 0, UINT64_C(2147483647)) \
-    T(costs, num_costs, 0, UINT64_C(4294967294)) \
-    T(prims, num_prims, 0, UINT64_C(4294967294)) \
-    T(templates, num_templates, 0, UINT64_C(4294967294)) \
-    T(instances, num_instances, 0, UINT64_C(4294967294)) \
-    T(inst_conns, num_inst_conns, 0, UINT64_C(4294967294)) \
-    T(tasks, num_tasks, 0, UINT64_C(4294967294)) \
-    T(succ, num_succ, 0, UINT64_C(4294967294)) \
-    T(sources, num_sources, 0, UINT64_C(2147483647)) \
-    T(messages, num_messages, 0, UINT64_C(4294967294)) \
-    T(faults, num_faults, 0, UINT64_C(16777215))
+    T(op_flags, 0, UINT64_C(18)) \
+    T(nodes, 0, UINT64_C(16777215)) \
+    T(endpoints, 0, UINT64_C(4294967294)) \
+    T(formats, 0, UINT64_C(4294967294)) \
+    T(wires, 0, UINT64_C(16777215)) \
+    T(targets, 0, UINT64_C(4294967294)) \
+    T(routes, 0, UINT64_C(4294967294)) \
+    T(group_off, 1, UINT64_C(4294967294)) \
+    T(group_wires, 0, UINT64_C(4294967294)) \
+    T(path_off, 1, UINT64_C(4294967294)) \
+    T(path_wires, 0, UINT64_C(4294967294)) \
+    T(units, 0, UINT64_C(16777215)) \
+    T(mgroup_off, 1, UINT64_C(4294967294)) \
+    T(mgroup_members, 0, UINT64_C(4294967294)) \
+    T(vertices, 0, UINT64_C(4294967294)) \
+    T(controls, 0, UINT64_C(4294967294)) \
+    T(conns, 0, UINT64_C(2147483647)) \
+    T(costs, 0, UINT64_C(4294967294)) \
+    T(prims, 0, UINT64_C(4294967294)) \
+    T(templates, 0, UINT64_C(4294967294)) \
+    T(instances, 0, UINT64_C(4294967294)) \
+    T(inst_conns, 0, UINT64_C(4294967294)) \
+    T(tasks, 0, UINT64_C(4294967294)) \
+    T(succ, 0, UINT64_C(4294967294)) \
+    T(sources, 0, UINT64_C(2147483647)) \
+    T(messages, 0, UINT64_C(4294967294)) \
+    T(faults, 0, UINT64_C(16777215))
 
 /* O(offsets, table they cut) */
 #define RANGE_OFFSETS(O) \
@@ -186,7 +186,7 @@
     F(instances, clusim_instance, slice_min, 8, 1, PLAIN, INT64_C(0), UINT64_C(4503599627370496), nothing, 0) \
     F(instances, clusim_instance, task, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), tasks, 0) \
     F(instances, clusim_instance, endpoint, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, 0) \
-    F(instances, clusim_instance, template_, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), templates, 0) \
+    F(instances, clusim_instance, template, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), templates, 0) \
     F(instances, clusim_instance, rotation, 4, 1, SIGNED, INT64_C(-16777216), UINT64_C(16777216), nothing, 0) \
     F(instances, clusim_instance, conn_off, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), inst_conns, END_TOO) \
     F(instances, clusim_instance, align, 4, 1, PLAIN, INT64_C(1), UINT64_C(4294967295), nothing, 0) \

@@ -2,10 +2,12 @@
 #ifndef CLUSIM_SOURCE_H
 #define CLUSIM_SOURCE_H
 
-#include "sim.h"
+#include "state.h"
 
-void source_try(clusim_sim *s, uint32_t source); /* start the next message if it may */
-void source_injected(clusim_sim *s, uint32_t source, int64_t end);
-void source_complete(clusim_sim *s, uint32_t xfer_index);
+STATUS source_init(clusim_sim *s); /* behind the endpoints */
+void source_free(clusim_sim *s);
+
+STATUS source_try(clusim_sim *s, source_id source); /* start the next message if it may */
+STATUS source_complete(clusim_sim *s, xfer_id xfer_index);
 
 #endif

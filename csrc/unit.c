@@ -1,108 +1,127 @@
 #include "unit.h"
 
-#include "node.h"
+#include "agenda.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/units.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "route.h"
 #include "wire.h"
 
-static uint32_t unit_of(const clusim_sim *s, uint32_t wire) { return s->info[wire].dst_unit; }
+STATUS unit_init(clusim_sim *s) {
+    uint64_t count = s->model->image.num_units;
+    ZEROED(s->units.all, count);
+    for (uint64_t u = 0; u < count; u++)
+        s->units.all[u].wait_head = s->units.all[u].deferred = NO(packet);
+    return CLUSIM_OK;
+}
 
-int64_t unit_reduce(clusim_sim *s, uint32_t unit, uint64_t operand_bytes) {
-    unit_state *u = &s->units[unit];
-    const clusim_unit *image = &s->model->image.units[unit];
+void unit_free(clusim_sim *s) { free(s->units.all); }
+
+static unit_id unit_of(const clusim_sim *s, wire_id wire) { return info_at(s, wire)->dst_unit; }
+
+int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes) {
+    unit_state *u = unit_at(s, unit);
+    const clusim_unit *image = &s->model->image.units[unit.i];
     u->reduced_bytes += operand_bytes;
-    clock_reach(&u->clock, s->now_ps);
+    clock_reach(&u->clock, s->agenda.now_ps);
     clock_pass_long(&u->clock, (base_u128)operand_bytes * image->cost16);
     return clock_read(&u->clock) + image->latency_ps;
 }
 
 /* Index of the VOQ for packets made inside the source node of `wire`. */
-static uint32_t inner_queue(const clusim_sim *s, uint32_t wire, uint32_t vc) {
-    return s->info[wire].num_voqs - s->nvc + vc;
+static uint32_t inner_queue(const clusim_sim *s, wire_id wire, uint32_t vc) {
+    return info_at(s, wire)->num_voqs - s->wires.nvc + vc;
 }
 
 /* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state.
  */
-static void admit(clusim_sim *s, uint32_t op) {
+static STATUS admit(clusim_sim *s, packet_id op) {
     const clusim_image *im = &s->model->image;
-    uint32_t from = s->packets[op].in_wire;
-    packet request = s->packets[op];
-    const xfer *x = &s->xfers[request.xfer];
-    s->units[unit_of(s, from)].in_use += request.payload;
-    wire_state *w = &s->wires[from];
-    wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps);
-    uint32_t lo = im->mgroup_off[x->mgroup], hi = im->mgroup_off[x->mgroup + 1];
-    s->packets[op].members = (uint16_t)(hi - lo);
+    wire_id from = packet_at(s, op)->in_wire;
+    packet request = *packet_at(s, op);
+    const xfer *x = xfer_at(s, request.xfer);
+    unit_at(s, unit_of(s, from))->in_use += request.payload;
+    wire_state *w = wire_at(s, from);
+    TRY(wire_return_credit(s, w, request.vc, request.wire_bytes, s->agenda.now_ps));
+    model_span span = model_members(im, x->mgroup);
+    packet_at(s, op)->members = (uint16_t)(span.hi - span.lo);
     uint32_t vc = x->vc;
-    for (uint32_t k = lo; k < hi; k++) {
-        uint32_t index = sim_pool_packet(s);
-        if (UNLIKELY(index == NONE)) return;
-        packet *p = &s->packets[index];
+    for (uint32_t k = span.lo; k < span.hi; k++) {
+        packet_id index;
+        TRY(pool_packet(s, &index));
+        packet *p = packet_at(s, index);
         *p = request;
-        p->kind = RED_FETCH;
-        p->dst = im->mgroup_members[k];
-        p->ref = op;
-        p->held_wire = NONE;
+        p->kind = CLUSIM_KIND_RED_FETCH;
+        p->dst = ID(target, im->mgroup_members[k]);
+        p->op = op;
+        p->held_wire = NO(wire);
         p->marked = 0;
-        uint32_t out = node_route(s, p, from, p->dst);
-        node_restart(s, p, out, vc);
-        wire_enqueue(s, index, inner_queue(s, out, vc));
+        wire_id out = route_choose(s, p, from, p->dst);
+        route_restart(s, p, out, vc);
+        TRY(wire_enqueue(s, index, inner_queue(s, out, vc)));
     }
+    return CLUSIM_OK;
 }
 
-static bool fits(const clusim_sim *s, uint32_t unit, uint32_t op) {
-    uint64_t used = s->units[unit].in_use;
-    return used == 0 || used + s->packets[op].payload <= s->model->image.units[unit].capacity_bytes;
+static bool fits(const clusim_sim *s, unit_id unit, packet_id op) {
+    uint64_t used = unit_at(s, unit)->in_use;
+    return used == 0 ||
+           used + packet_at(s, op)->payload <= s->model->image.units[unit.i].capacity_bytes;
 }
 
-void unit_request(clusim_sim *s, uint32_t index, uint32_t from) {
-    uint32_t unit = unit_of(s, from);
-    unit_state *u = &s->units[unit];
-    packet *p = &s->packets[index];
+STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
+    unit_id unit = unit_of(s, from);
+    unit_state *u = unit_at(s, unit);
+    packet *p = packet_at(s, index);
     p->in_wire = from;
-    if (u->wait_head == NONE && fits(s, unit, index)) {
-        admit(s, index);
-        return;
+    if (packet_none(u->wait_head) && fits(s, unit, index)) {
+        return admit(s, index);
     }
-    p->next = NONE;
-    if (u->wait_head == NONE) {
+    p->next = NO(packet);
+    if (packet_none(u->wait_head)) {
         u->wait_head = index;
     } else {
-        s->packets[u->wait_tail].next = index;
+        packet_at(s, u->wait_tail)->next = index;
     }
     u->wait_tail = index;
+    return CLUSIM_OK;
 }
 
-void unit_data(clusim_sim *s, uint32_t index, uint32_t from) {
-    const packet *p = &s->packets[index];
-    wire_state *w = &s->wires[from];
-    wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps);
-    uint32_t op = p->ref;
-    sim_free_packet(s, index);
-    if (--s->packets[op].members) return;
-    uint32_t unit = unit_of(s, from);
+STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
+    const packet *p = packet_at(s, index);
+    wire_state *w = wire_at(s, from);
+    TRY(wire_return_credit(s, w, p->vc, p->wire_bytes, s->agenda.now_ps));
+    packet_id op = p->op;
+    pool_free_packet(s, index);
+    if (--packet_at(s, op)->members) return CLUSIM_OK;
+    unit_id unit = unit_of(s, from);
     const clusim_image *im = &s->model->image;
-    uint32_t group = s->xfers[s->packets[op].xfer].mgroup;
-    uint64_t members = im->mgroup_off[group + 1] - im->mgroup_off[group];
-    int64_t at = unit_reduce(s, unit, members * s->packets[op].payload);
-    sim_event(s, at, EV_RESULT, unit, op);
+    model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
+    int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
+    return agenda_event(s, at, EV_RESULT, unit.i, op.i);
 }
 
-void unit_result(clusim_sim *s, uint32_t op) {
-    packet *p = &s->packets[op];
-    uint32_t from = p->in_wire;
-    uint32_t unit = unit_of(s, from);
-    unit_state *u = &s->units[unit];
-    const xfer *x = &s->xfers[p->xfer];
+STATUS unit_result(clusim_sim *s, packet_id op) {
+    packet *p = packet_at(s, op);
+    wire_id from = p->in_wire;
+    unit_id unit = unit_of(s, from);
+    unit_state *u = unit_at(s, unit);
+    const xfer *x = xfer_at(s, p->xfer);
     u->in_use -= p->payload;
-    uint32_t out = s->info[from].reverse;
-    p->kind = RED_RESULT;
-    p->dst = x->back;
-    p->held_wire = NONE;
+    wire_id out = info_at(s, from)->reverse;
+    p->kind = CLUSIM_KIND_RED_RESULT;
+    p->dst = model_target(x->endpoint);
+    p->held_wire = NO(wire);
     p->marked = 0;
-    node_restart(s, p, out, x->vc_response);
-    wire_enqueue(s, op, inner_queue(s, out, x->vc_response));
-    while (u->wait_head != NONE && fits(s, unit, u->wait_head)) {
-        uint32_t next = u->wait_head;
-        u->wait_head = s->packets[next].next;
-        admit(s, next);
+    route_restart(s, p, out, x->vc_response);
+    TRY(wire_enqueue(s, op, inner_queue(s, out, x->vc_response)));
+    while (!packet_none(u->wait_head) && fits(s, unit, u->wait_head)) {
+        packet_id next = u->wait_head;
+        u->wait_head = packet_at(s, next)->next;
+        TRY(admit(s, next));
     }
+    return CLUSIM_OK;
 }

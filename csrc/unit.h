@@ -8,13 +8,16 @@
 #ifndef CLUSIM_UNIT_H
 #define CLUSIM_UNIT_H
 
-#include "sim.h"
+#include "state.h"
 
-void unit_request(clusim_sim *s, uint32_t packet, uint32_t from);
-void unit_data(clusim_sim *s, uint32_t packet, uint32_t from);
+STATUS unit_init(clusim_sim *s);
+void unit_free(clusim_sim *s);
+
+STATUS unit_request(clusim_sim *s, packet_id packet, wire_id from);
+STATUS unit_data(clusim_sim *s, packet_id packet, wire_id from);
 /* Put an operation on some bytes into the unit now; returns the time of its result. */
-int64_t unit_reduce(clusim_sim *s, uint32_t unit, uint64_t operand_bytes);
+int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes);
 
-void unit_result(clusim_sim *s, uint32_t packet);
+STATUS unit_result(clusim_sim *s, packet_id packet);
 
 #endif

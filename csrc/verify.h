@@ -2,9 +2,9 @@
 #ifndef CLUSIM_VERIFY_H
 #define CLUSIM_VERIFY_H
 
-#include "sim.h"
+#include "state.h"
 
-int verify_balances(clusim_sim *s, clusim_error *error);
+STATUS verify_balances(clusim_sim *s, clusim_error *error);
 
 /* Whether something may wait for ever: for a wire that is down, or for a buffer smaller than it is.
  */

@@ -2,36 +2,71 @@
 
 #include <string.h>
 
-#include "aggregate.h"
-#include "congestion.h"
 #include "inject.h"
 #include "laws.h"
-#include "node.h"
+#include "parts/congestion.h"
+#include "parts/xfers.h"
+#include "route.h"
+#include "tree.h"
 
-void wire_init(clusim_sim *s, uint32_t wire) {
-    const wire_info *info = &s->info[wire];
-    wire_state *w = &s->wires[wire];
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void init_wire(clusim_sim *s, wire_id wire) {
+    const wire_info *info = info_at(s, wire);
+    wire_state *w = wire_at(s, wire);
     memset(w, 0, sizeof *w);
     w->rate = &s->model->rates[info->rate];
     w->wake_at = NEVER;
     w->stall_since = -1;
-    w->ready = s->ready_bits + info->word_base;
-    w->waits = s->wait_bits + info->word_base;
-    w->queues = s->voqs + info->voq_base;
-    w->credits = s->credits + (size_t)wire * s->nvc;
-    w->flows = s->flows + info->flow_base;
+    w->ready = s->wires.ready_bits + info->word_base;
+    w->waits = s->wires.wait_bits + info->word_base;
+    w->queues = s->wires.voqs + info->voq_base;
+    w->credits = s->wires.credits + (size_t)wire.i * s->wires.nvc;
+    w->flows = s->wires.flows + info->flow_base;
     w->latency_ps = info->latency_ps;
     w->far_latency_ps = info->dst_latency_ps;
     w->far_endpoint = info->dst_endpoint;
     w->far_node = info->dst;
     w->reverse = info->reverse;
     w->credit_ps = info->credit_ps;
-    w->in_queue = info->in_local * s->nvc;
+    w->in_queue = info->in_local * s->wires.nvc;
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
     w->num_words = (uint16_t)info->num_words;
     w->soonest = NEVER;
     w->traits = info->traits;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+        w->credits[vc].available = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
+}
+
+STATUS wire_init(clusim_sim *s) {
+    const clusim_model *m = s->model;
+    uint64_t count = m->image.num_wires;
+    wires_part *w = &s->wires;
+    w->info = m->wires;
+    w->nvc = m->image.nvc;
+    w->all = aligned_alloc(64, (count + 1) * sizeof *w->all);
+    if (w->all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    ZEROED(w->credits, count * w->nvc);
+    ZEROED(w->voqs, m->num_voqs);
+    ZEROED(w->ready_bits, m->num_words);
+    ZEROED(w->wait_bits, m->num_words);
+    ZEROED(w->flows, m->num_flows);
+    for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
+    for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));
+    return CLUSIM_OK;
+}
+
+void wire_free(clusim_sim *s) {
+    wires_part *w = &s->wires;
+    for (uint64_t i = 0; w->credits && i < s->model->image.num_wires * w->nvc; i++)
+        free(w->credits[i].ring);
+    free(w->all);
+    free(w->credits);
+    free(w->voqs);
+    free(w->ready_bits);
+    free(w->wait_bits);
+    free(w->flows);
 }
 
 /* ---- credit and control bytes ------------------------------------------------------------------
@@ -45,37 +80,35 @@ static inline void collect_credit(credit_pool *c, int64_t now) {
     }
 }
 
-static bool grow_ring(clusim_sim *s, credit_pool *c) {
+static STATUS grow_ring(credit_pool *c) {
     uint32_t bigger = c->size ? 2 * c->size : 16;
     credit_return *ring = malloc(bigger * sizeof *ring);
-    if (ring == NULL) {
-        s->failed = true;
-        return false;
-    }
+    if (ring == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint32_t i = 0; i < c->len; i++) ring[i] = c->ring[(c->head + i) & (c->size - 1)];
     free(c->ring);
     c->ring = ring;
     c->head = 0;
     c->size = bigger;
-    return true;
+    return CLUSIM_OK;
 }
 
 /* The uncommon cases of wire_return_credit: a full ring, or a return that overtakes others. */
-void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps) {
-    if (c->len == c->size && !grow_ring(s, c)) return;
+STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps) {
+    if (c->len == c->size) TRY(grow_ring(c));
     uint32_t mask = c->size - 1, i = c->len++;
     while (i > 0 && c->ring[(c->head + i - 1) & mask].at_ps > at_ps) {
         c->ring[(c->head + i) & mask] = c->ring[(c->head + i - 1) & mask];
         i--;
     }
     c->ring[(c->head + i) & mask] = (credit_return){at_ps, bytes};
+    return CLUSIM_OK;
 }
 
 void wire_drain(clusim_sim *s, wire_state *w) {
     if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
-        sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
-    int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
-    w->drained_at = s->now_ps;
+        agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    int64_t idle = s->agenda.now_ps - base_max(w->free_at, w->drained_at);
+    w->drained_at = s->agenda.now_ps;
     if (idle <= 0 || w->down) return;
     uint32_t flit = w->rate->format->flit_bytes;
     uint64_t flits = w->owed_256 / w->rate->flit_256;
@@ -112,31 +145,13 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
     return t;
 }
 
-/* Where the far node will send a forwarded packet at the latest by estimate: wire q of the
- * contract. */
-static uint32_t onward_wire(const clusim_sim *s, const packet *p, uint32_t node) {
-    const clusim_model *m = s->model;
-    if (p->path_pos != NONE) {
-        if (UNLIKELY(p->kind == AGG_DOWN) && aggregate_at_end(s, p)) return aggregate_onward(s, p);
-        return m->image.path_wires[p->path_pos];
-    }
-    uint32_t dst = p->dst;
-    if (p->kind == MCAST && !p->copy) {
-        dst = m->image.mgroup_members[m->image.mgroup_off[s->xfers[p->xfer].mgroup]];
-    } else if (UNLIKELY(p->leg != LEG_LAST)) {
-        packet ahead = *p;
-        node_next_target(s, &ahead, node);
-        dst = ahead.dst;
-    }
-    return m->group_fastest[model_route(m, node, dst)];
-}
-
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
-    const wire_state *q = &s->wires[onward_wire(s, p, w->far_node)];
+    const wire_state *q = wire_at(s, route_onward(s, p, w->far_node));
     const clusim_format *f = q->rate->format;
-    uint32_t kind = p->kind == FETCH && (w->traits & BRIDGE) ? WRITE : p->kind;
-    uint32_t limit = s->xfers[p->xfer].limit;
+    uint32_t kind =
+        p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
+    uint32_t limit = xfer_at(s, p->xfer)->limit;
     uint32_t exact = model_exact(f, kind, p->payload, limit);
     uint32_t bytes = model_wire_bytes(f, kind, p->payload, exact, limit);
     return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
@@ -145,20 +160,21 @@ static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state
 /* When the packet is handled at the far end of its wire. */
 static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
                                  int64_t head, int64_t tail) {
-    if (w->far_endpoint != NONE) return w->far_endpoint == p->dst ? tail : tail + w->far_latency_ps;
-    if ((1u << p->kind) & ((1u << RED_REQ) | (1u << RED_DATA))) return tail;
-    if (UNLIKELY(p->kind == AGG_UP) && aggregate_at_end(s, p)) return tail;
+    if (!endpoint_none(w->far_endpoint))
+        return target_is(model_target(w->far_endpoint), p->dst) ? tail : tail + w->far_latency_ps;
+    if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && tree_at_end(s, p)) return tail;
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
     int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
                               (uint64_t)w->far_latency_ps);
-    if (LIKELY((w->traits & PLAIN_CUT) && !s->rates_changed)) return ready;
+    if (LIKELY((w->traits & PLAIN_CUT) && !s->wires.rates_changed)) return ready;
     if (UNLIKELY((uint64_t)ready >= (uint64_t)RANGE_TIME_END)) return ready; /* may have wrapped */
     return base_max(ready, tail_bound(s, p, w, tail));
 }
 
 /* Extra time if this packet is hit by an error and sent again. */
 static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
-    uint32_t wire = (uint32_t)(w - s->wires);
+    uint32_t wire = wire_of(s, w).i;
     const clusim_wire *image = &s->model->image.wires[wire];
     if (base_hash32(s->model->image.seed, wire, w->grants) >= image->error_threshold) return 0;
     w->replays++;
@@ -168,15 +184,15 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
 /* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
-    sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+    agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     return RANGE_TIME_END;
 }
 
 /* Put a packet on the wire now. */
-static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_index) {
+static inline STATUS start_packet(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
-    packet *p = &s->packets[packet_index];
-    uint64_t now = (uint64_t)s->now_ps, prefix = 0, extra = 0;
+    packet *p = packet_at(s, packet_index);
+    uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {
         wire_drain(s, w);
@@ -193,43 +209,44 @@ static inline void start_packet(clusim_sim *s, wire_state *w, uint32_t packet_in
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
     if (UNLIKELY(w->stall_since >= 0)) {
-        w->stall_credit_ps += s->now_ps - w->stall_since;
+        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
         w->stall_since = -1;
     }
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
-    w->busy_ps += end - s->now_ps;
+    w->busy_ps += end - s->agenda.now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
-    sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out, packet_index);
+    return agenda_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
+                        packet_index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
-static inline void give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
-                             int64_t end) {
-    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->now_ps + 1);
-    wire_return_credit(s, from, vc, bytes, end);
+static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+                               int64_t end) {
+    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->agenda.now_ps + 1);
+    return wire_return_credit(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */
-static inline void release_buffer(clusim_sim *s, packet *p, int64_t end) {
-    if (p->held_wire == NONE) return;
-    wire_state *from = &s->wires[p->held_wire];
-    p->held_wire = NONE;
-    if (UNLIKELY(p->copy && p->ref != NONE)) {
-        uint32_t shared = p->ref;
-        shared_buffer *b = &s->buffers[shared];
-        p->ref = NONE; /* from here on it holds buffers of its own */
+static inline STATUS release_buffer(clusim_sim *s, packet *p, int64_t end) {
+    if (wire_none(p->held_wire)) return CLUSIM_OK;
+    wire_state *from = wire_at(s, p->held_wire);
+    p->held_wire = NO(wire);
+    if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
+        buffer_id shared = p->shared;
+        shared_buffer *b = buffer_at(s, shared);
+        p->shared = NO(buffer); /* from here on it holds buffers of its own */
         b->max_end = base_max(b->max_end, end);
-        if (--b->copies) return;
-        give_back(s, from, b->vc, b->bytes, b->max_end);
-        b->copies = s->buffer_free;
-        s->buffer_free = shared;
-        s->buffers_live--;
-        return;
+        if (--b->copies) return CLUSIM_OK;
+        TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
+        b->copies = s->buffers.free.i;
+        s->buffers.free = shared;
+        s->buffers.live--;
+        return CLUSIM_OK;
     }
-    give_back(s, from, p->held_vc, p->held_bytes, end);
+    return give_back(s, from, p->held_vc, p->held_bytes, end);
 }
 
 /* ---- arbitration
@@ -249,13 +266,13 @@ static inline uint32_t next_bit(const uint64_t *words, uint32_t num_words, uint3
 }
 
 /* Flows whose next packet has become available join the candidates. */
-static void admit_waiting(const clusim_sim *s, wire_state *w) {
+static STATUS admit_waiting(const clusim_sim *s, wire_state *w) {
     int64_t soonest = NEVER;
     for (uint32_t i = w->num_voqs >> 6; i < w->num_words; i++) {
         for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
             uint32_t bit = (uint32_t)__builtin_ctzll(bits);
             int64_t avail = w->flows[i * 64 + bit - w->num_voqs].avail;
-            if (avail <= s->now_ps) {
+            if (avail <= s->agenda.now_ps) {
                 w->waits[i] &= ~(UINT64_C(1) << bit);
                 w->ready[i] |= UINT64_C(1) << bit;
                 w->num_ready++;
@@ -265,57 +282,60 @@ static void admit_waiting(const clusim_sim *s, wire_state *w) {
         }
     }
     w->soonest = soonest;
+    return CLUSIM_OK;
 }
 
 /* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
-static void stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
-    if (w->stall_since < 0) w->stall_since = s->now_ps;
-    for (uint32_t vc = 0; vc < s->nvc; vc++) {
+static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
+    if (w->stall_since < 0) w->stall_since = s->agenda.now_ps;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         const credit_pool *c = &w->credits[vc];
-        if ((blocked_vcs >> vc & 1) && c->len) wire_wake(s, w, c->ring[c->head].at_ps);
+        if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, c->ring[c->head].at_ps));
     }
+    return CLUSIM_OK;
 }
 
-static inline void grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
     voq *q = &w->queues[candidate];
-    uint32_t packet_index = q->head;
-    packet *p = &s->packets[packet_index];
+    packet_id packet_index = q->head;
+    packet *p = packet_at(s, packet_index);
     q->head = p->next;
-    if (q->head != NONE) {
-        __builtin_prefetch(&s->packets[q->head]);
+    if (!packet_none(q->head)) {
+        __builtin_prefetch(packet_at(s, q->head));
     } else {
         w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
         w->num_ready--;
     }
     w->queued_bytes -= p->wire_bytes;
-    start_packet(s, w, packet_index);
-    release_buffer(s, p, w->free_at);
+    TRY(start_packet(s, w, packet_index));
+    return release_buffer(s, p, w->free_at);
 }
 
-static inline void grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
-    uint32_t wire = (uint32_t)(w - s->wires);
-    uint32_t packet_index = inject_make(s, wire, slot);
-    if (UNLIKELY(packet_index == NONE)) return;
-    start_packet(s, w, packet_index);
-    inject_grant(s, wire, slot, w->free_at);
+static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
+    wire_id wire = wire_of(s, w);
+    packet_id packet_index;
+    TRY(inject_make(s, wire, slot, &packet_index));
+    TRY(start_packet(s, w, packet_index));
+    return inject_grant(s, wire, slot, w->free_at);
 }
 
-static inline void after_grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS after_grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->now_ps;
-        wire_wake(s, w, w->free_at);
+        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
+        TRY(wire_wake(s, w, w->free_at));
     } else if (w->soonest != NEVER) {
-        wire_wake(s, w, base_max(w->free_at, w->soonest));
+        TRY(wire_wake(s, w, base_max(w->free_at, w->soonest)));
     }
+    return CLUSIM_OK;
 }
 
 /* What the next packet of a candidate needs: its bytes of credit on its VC. */
 static inline uint32_t needed(const clusim_sim *s, const wire_state *w, uint32_t candidate,
                               uint32_t *vc) {
     if (candidate < w->num_voqs) {
-        const packet *p = &s->packets[w->queues[candidate].head];
+        const packet *p = packet_at(s, w->queues[candidate].head);
         *vc = p->vc;
         return p->wire_bytes;
     }
@@ -324,70 +344,71 @@ static inline uint32_t needed(const clusim_sim *s, const wire_state *w, uint32_t
     return f->wire_bytes;
 }
 
-static inline void grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
+static inline STATUS grant(clusim_sim *s, wire_state *w, uint32_t candidate) {
     if (candidate < w->num_voqs) {
-        grant_queue(s, w, candidate);
+        TRY(grant_queue(s, w, candidate));
     } else {
-        grant_flow(s, w, candidate - w->num_voqs);
+        TRY(grant_flow(s, w, candidate - w->num_voqs));
     }
-    after_grant(s, w, candidate);
+    return after_grant(s, w, candidate);
 }
 
 /* Round robin from the candidate after the last one granted. */
-static inline void search(clusim_sim *s, wire_state *w) {
+static inline STATUS search(clusim_sim *s, wire_state *w) {
     uint32_t blocked = 0, vc = 0;
     uint32_t first = w->num_ready ? next_bit(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
         uint32_t bytes = needed(s, w, c, &vc);
         credit_pool *credit = &w->credits[vc];
-        collect_credit(credit, s->now_ps);
+        collect_credit(credit, s->agenda.now_ps);
         if (LIKELY(credit->available >= (int64_t)bytes)) {
-            grant(s, w, c);
-            return;
+            return grant(s, w, c);
         }
         blocked |= 1u << vc;
         c = next_bit(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
         if (c == first) break;
     }
-    if (w->soonest != NEVER) wire_wake(s, w, w->soonest);
-    if (blocked) stall(s, w, blocked);
+    if (w->soonest != NEVER) TRY(wire_wake(s, w, w->soonest));
+    if (blocked) TRY(stall(s, w, blocked));
+    return CLUSIM_OK;
 }
 
-void wire_arbitrate(clusim_sim *s, uint32_t wire) {
-    wire_state *w = &s->wires[wire];
-    if (UNLIKELY(w->down)) return;
-    if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
-        if (w->soonest != NEVER || w->num_ready) wire_wake(s, w, w->free_at);
-        return;
+STATUS wire_arbitrate(clusim_sim *s, wire_id wire) {
+    wire_state *w = wire_at(s, wire);
+    if (UNLIKELY(w->down)) return CLUSIM_OK;
+    if (UNLIKELY(w->free_at >
+                 s->agenda.now_ps)) { /* woken by an event from before its last grant */
+        if (w->soonest != NEVER || w->num_ready) TRY(wire_wake(s, w, w->free_at));
+        return CLUSIM_OK;
     }
-    if (w->soonest <= s->now_ps) admit_waiting(s, w);
-    search(s, w);
+    if (w->soonest <= s->agenda.now_ps) TRY(admit_waiting(s, w));
+    return search(s, w);
 }
 
 /* ---- faults and reading
  * ---------------------------------------------------------------------------- */
 
-void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate) {
-    wire_state *w = &s->wires[wire];
+STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
+    wire_state *w = wire_at(s, wire);
     laws_rate_changes(s, wire);
-    s->rates_changed = true;
-    s->wires_down += (rate == NONE) - (uint32_t)w->down;
+    s->wires.rates_changed = true;
+    s->wires.down += (rate == NONE) - (uint32_t)w->down;
     w->rem = 0;
     w->down = rate == NONE;
-    w->rate = &s->model->rates[rate == NONE ? s->info[wire].rate : rate];
+    w->rate = &s->model->rates[rate == NONE ? info_at(s, wire)->rate : rate];
     if (!w->down) {
-        sim_arbitrate(s, wire);
-        return;
+        return agenda_arbitrate(s, wire);
     }
-    s->any_down = true;
+    s->wires.any_down = true;
     if (w->stall_since >= 0) {
-        w->stall_credit_ps += s->now_ps - w->stall_since;
+        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
         w->stall_since = -1;
     }
+    return CLUSIM_OK;
 }
 
-void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
-    const wire_state *w = &s->wires[wire];
+void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
+    const wire_state *w = wire_at(s, wire);
     *out = (clusim_wire_counters){.packets = w->packets,
                                   .grants = w->grants,
                                   .bytes = w->bytes,
@@ -399,9 +420,9 @@ void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out) {
                                   .queued_bytes = w->queued_bytes,
                                   .queued_max = w->queued_max,
                                   .replays = w->replays};
-    if (s->congestion) congestion_read(s, wire, out);
-    int64_t beyond = base_max(0, w->free_at - s->now_ps);
+    if (s->congestion.counters) congestion_read(s, wire, out);
+    int64_t beyond = base_max(0, w->free_at - s->agenda.now_ps);
     out->busy_ps -= beyond;
     if (w->contended) out->stall_arbitration_ps -= beyond;
-    if (w->stall_since >= 0) out->stall_credit_ps += s->now_ps - w->stall_since;
+    if (w->stall_since >= 0) out->stall_credit_ps += s->agenda.now_ps - w->stall_since;
 }

@@ -11,85 +11,102 @@
 #ifndef CLUSIM_WIRE_H
 #define CLUSIM_WIRE_H
 
-#include "sim.h"
+#include "agenda.h"
+#include "congestion.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/wires.h"
+#include "state.h"
 
-void wire_init(clusim_sim *s, uint32_t wire);
+STATUS wire_init(clusim_sim *s);
+void wire_free(clusim_sim *s);
 
 /* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
-void wire_arbitrate(clusim_sim *s, uint32_t wire);
+STATUS wire_arbitrate(clusim_sim *s, wire_id wire);
 
-void wire_set_rate(clusim_sim *s, uint32_t wire, uint32_t rate); /* NONE: down */
-void wire_read(const clusim_sim *s, uint32_t wire, clusim_wire_counters *out);
-
-/* congestion.c: the same for wires with pauses. */
-void congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes, int64_t free_ps);
+STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
+void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 
 /* Let whole owed flits leave while the wire idles, up to now. */
 void wire_drain(clusim_sim *s, wire_state *w);
 
-void wire_return_late(clusim_sim *s, credit_pool *c, uint32_t bytes, int64_t at_ps);
+STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps);
 
-static inline void wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
-    if (w->wake_at <= at_ps) return;
+static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
+    if (w->wake_at <= at_ps) return CLUSIM_OK;
     w->wake_at = at_ps;
-    uint32_t wire = (uint32_t)(w - s->wires);
-    sim_event(s, at_ps, EV_WAKE, wire, wire);
+    wire_id wire = wire_of(s, w);
+    return agenda_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
  * receiver may let it go on. */
-static inline void wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
-                                      int64_t free_ps) {
+ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                                        int64_t free_ps) {
     if (UNLIKELY(w->traits & PAUSES)) {
-        congestion_free_at(s, w, vc, bytes, free_ps);
-        return;
+        return congestion_free_at(s, w, vc, bytes, free_ps);
     }
     int64_t at_ps = free_ps + w->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, BEYOND_WIRE, (uint32_t)(w - s->wires));
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&
                (c->len == 0 || c->ring[(c->head + c->len - 1) & mask].at_ps <= at_ps))) {
         c->ring[(c->head + c->len++) & mask] = (credit_return){at_ps, bytes};
     } else {
-        wire_return_late(s, c, bytes, at_ps);
+        TRY(wire_return_late(c, bytes, at_ps));
     }
-    if (UNLIKELY(w->stall_since >= 0)) wire_wake(s, w, at_ps);
+    if (UNLIKELY(w->stall_since >= 0)) TRY(wire_wake(s, w, at_ps));
+    return CLUSIM_OK;
 }
 
 /* A packet with `control_256` owed bytes arrived in the opposite direction. Fewer than a flit never
  * leave, and then it does not matter when draining was last looked at. */
 static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) {
     if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
-    w->drained_at = s->now_ps;
+    w->drained_at = s->agenda.now_ps;
     w->owed_256 += control_256;
 }
 
 /* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
-static inline void wire_enqueue(clusim_sim *s, uint32_t packet_index, uint32_t candidate) {
-    packet *p = &s->packets[packet_index];
-    wire_state *w = &s->wires[p->out];
+static inline STATUS wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t candidate) {
+    packet *p = packet_at(s, packet_index);
+    wire_state *w = wire_at(s, p->out);
     voq *q = &w->queues[candidate];
-    p->next = NONE;
-    if (LIKELY(q->head == NONE)) {
+    p->next = NO(packet);
+    if (LIKELY(packet_none(q->head))) {
         q->head = packet_index;
         w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
         w->num_ready++;
     } else {
-        s->packets[q->tail].next = packet_index;
+        packet_at(s, q->tail)->next = packet_index;
     }
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
-    if (w->free_at <= s->now_ps) {
-        sim_arbitrate(s, p->out);
-        return;
+    if (w->free_at <= s->agenda.now_ps) {
+        return agenda_arbitrate(s, p->out);
     }
     if (!w->contended) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->now_ps;
+        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
     }
-    wire_wake(s, w, w->free_at);
+    return wire_wake(s, w, w->free_at);
+}
+
+/* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
+static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_t candidate) {
+    TRY(wire_enqueue(s, index, candidate));
+    packet *p = packet_at(s, index);
+    if (UNLIKELY(wire_at(s, p->out)->traits & MARKS)) congestion_mark(s, p);
+    return CLUSIM_OK;
+}
+
+/* The packet holds the receive buffer of the wire it came over until it has left again. */
+static inline void wire_hold(packet *p, wire_id from) {
+    p->held_wire = from;
+    p->held_bytes = p->wire_bytes;
+    p->held_vc = p->vc;
 }
 
 #endif

@@ -16,7 +16,9 @@ CLI = ROOT / "cli" / "clusim_cli"
 # Bottom first, by the first name below `clusim`. A module imports only from rows above its own, and from its
 # own package; modules of one row do not know each other.
 FRONT = [
-    {"errors", "version", "ranges", "words"},
+    {"errors", "version", "words"},
+    {"abi"},
+    {"ranges", "opcodes"},
     {"units", "resources", "files", "bounded"},
     {"hardware"},
     {"outcome", "image", "logs"},
@@ -30,7 +32,9 @@ FRONT = [
     {"engine", "reference"},
 ]
 BACK = [
-    {"errors", "version", "ranges", "words"},
+    {"errors", "version", "words"},
+    {"abi"},
+    {"ranges", "opcodes"},
     {"units", "files"},
     {"outcome"},
     {"bins"},
@@ -49,7 +53,7 @@ JOIN = [
 
 # Third-party and private modules that only these places may import.
 GATEKEEPERS = {
-    "clusim._engine": ("clusim/engine.py",),
+    "clusim._engine": ("clusim/abi.py", "clusim/engine.py"),
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),

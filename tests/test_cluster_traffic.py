@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clusim.abi import NONE
 from clusim.fabric import Fabric
-from clusim.image import NONE
 from clusim.run.simulate import simulate_traffic
 from clusim.run.traffic import Traffic, capacity_Bps, to_image
 from support.boxes import box_text, cluster

@@ -20,7 +20,7 @@ def declarations() -> str:
     body, end, _ = rest.partition("/* cdef: end */")
     if not end:
         raise SystemExit(f"{HEADER}: no `cdef: begin` and `cdef: end` markers")
-    return body
+    return body.replace("CLUSIM_CHECKED ", "")
 
 
 def main(target: str) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
-
 from clusim import ranges
-from clusim.image import DTYPES
+from clusim.abi import TABLES
 
 CSRC = Path(__file__).resolve().parents[1]
 TARGET = CSRC / "ranges.h"
@@ -49,13 +47,12 @@ def _structs() -> dict[str, str]:
 
 
 def _field(name: str, ctype: str, field: str, legal: ranges.Range) -> str:
-    dtype = DTYPES[name] if name in DTYPES else np.dtype("<u4")
+    dtype = TABLES[name]
     one = dtype
     if field and dtype.fields is not None:
         one = dtype.fields[field][0]
     base, shape = one.subdtype or (one, (1,))
-    member = {"template": "template_"}.get(field, field)
-    what = f"F({name}, {ctype}, {member}" if field else f"V({name}, {ctype}"
+    what = f"F({name}, {ctype}, {field}" if field else f"V({name}, {ctype}"
     flags = "NONE_TOO" if legal.none else "END_TOO" if legal.end else "0"
     sign = "SIGNED" if base.kind == "i" else "PLAIN"
     limits = f"INT64_C({legal.lo}), UINT64_C({legal.hi})"
@@ -88,13 +85,12 @@ def text() -> str:
             most=ranges.NVC[1],
         ),
         "/* clang-format off */\n\n",
-        "/* T(table, field with its rows, least rows, most rows) */\n",
+        "/* T(table, least rows, most rows) */\n",
         "#define RANGE_TABLES(T) \\\n",
     ]
     for name in ranges.TABLES:
         lo, hi = ranges.ROWS[name]
-        count = "num_opcodes" if name == "op_flags" else f"num_{name}"
-        lines.append(f"    T({name}, {count}, {lo}, UINT64_C({hi})) \\\n")
+        lines.append(f"    T({name}, {lo}, UINT64_C({hi})) \\\n")
     lines.append("\n/* O(offsets, table they cut) */\n#define RANGE_OFFSETS(O) \\\n")
     lines += [f"    O({name}, {cut}) \\\n" for name, cut in ranges.OFFSETS.items()]
     lines.append(

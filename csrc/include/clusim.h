@@ -1,11 +1,11 @@
-/* clusim.h - the one public header of the clusim engine.
+/* clusim.h - the one public header of the clusim engine, and the one place where its interface is
+ * written down.
  *
- * Everything between the `cdef` markers is plain C with no preprocessor directives: the Python
- * binding hands that text to cffi verbatim, so the interface is written down only here. The meaning
- * of every field is fixed in docs/model/contract.md; Python's mirror is clusim/image.py, whose
- * layout is compared with the compiler's when the binding is imported.
+ * Everything between the `cdef` markers is handed to cffi as it is, but for CLUSIM_CHECKED.
+ * clusim/abi.py makes Python's enums and NumPy layouts of it and refuses to be imported if a name
+ * is not there; structs have no padding. What the fields mean is fixed in docs/model/contract.md.
  *
- * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte]. 0xFFFFFFFF means "none".
+ * Units: times in [ps], sizes in [bytes], costs in [2^-16 ps per byte].
  */
 #ifndef CLUSIM_H
 #define CLUSIM_H
@@ -13,7 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a function returns must be looked at. */
+#define CLUSIM_CHECKED __attribute__((warn_unused_result))
+
 /* cdef: begin */
+
+#define CLUSIM_NONE 0xFFFFFFFFu /* marks an absent index */
 
 typedef struct clusim_model clusim_model; /* immutable; may be shared between threads */
 typedef struct clusim_sim clusim_sim;     /* all mutable state of one run */
@@ -28,11 +33,122 @@ enum clusim_status {
 
 /* Why clusim_sim_run() returned. */
 enum clusim_stop {
-    CLUSIM_STOP_DONE = 0,
-    CLUSIM_STOP_TIME = 1,
-    CLUSIM_STOP_EVENTS = 2,
-    CLUSIM_STOP_RECORDS = 3,
-    CLUSIM_STOP_DEADLOCK = 4,
+    CLUSIM_STOP_DONE = 0,     /* all tasks and messages are complete */
+    CLUSIM_STOP_TIME = 1,     /* everything up to and including `until_ps` has happened */
+    CLUSIM_STOP_EVENTS = 2,   /* `max_events` are used up; call again to go on */
+    CLUSIM_STOP_RECORDS = 3,  /* the record buffer is nearly full; drain it and call again */
+    CLUSIM_STOP_DEADLOCK = 4, /* nothing can happen any more, and tasks or messages are left */
+};
+
+/* What an instance is doing. */
+enum clusim_state {
+    CLUSIM_STATE_NOT_STARTED = 0,
+    CLUSIM_STATE_WAIT_CTA_SLOT = 1,
+    CLUSIM_STATE_WAIT_RECV = 2, /* blocked on `conn`: its tail */
+    CLUSIM_STATE_WAIT_SEND = 3, /* blocked on `conn`: its head */
+    CLUSIM_STATE_BUSY = 4,
+    CLUSIM_STATE_DONE = 5,
+};
+
+/* The last thing that kept a slice from passing its gate. */
+enum clusim_cause {
+    CLUSIM_CAUSE_NONE = 0, /* it did not wait: its instance came when the gate was open */
+    CLUSIM_CAUSE_RECV = 1, /* the data: the tail of its recv connection */
+    CLUSIM_CAUSE_SEND = 2, /* room: the head of its send connection */
+};
+
+/* Whose time or number left the ranges (contract, section 1), in the order in which one is named.
+ */
+enum clusim_beyond {
+    CLUSIM_BEYOND_WIRE = 0,
+    CLUSIM_BEYOND_ENDPOINT = 1,
+    CLUSIM_BEYOND_UNIT = 2,
+    CLUSIM_BEYOND_CONNECTION = 3,
+    CLUSIM_BEYOND_SOURCE = 4,
+    CLUSIM_BEYOND_INSTANCE = 5,
+    CLUSIM_BEYOND_TASK = 6,
+    CLUSIM_BEYOND_VERTEX = 7, /* an aggregation that does not add up (section 6) */
+};
+
+/* Packet kinds (section 3): the index of the tables of a format. */
+enum clusim_kind {
+    CLUSIM_KIND_WRITE = 0,
+    CLUSIM_KIND_READ_REQ = 1,
+    CLUSIM_KIND_READ_RESP = 2,
+    CLUSIM_KIND_MCAST = 3,      /* multicast write */
+    CLUSIM_KIND_RED_REQ = 4,    /* reduce-read request, requester to unit */
+    CLUSIM_KIND_RED_FETCH = 5,  /* unit to member */
+    CLUSIM_KIND_RED_DATA = 6,   /* member to unit */
+    CLUSIM_KIND_RED_RESULT = 7, /* unit to requester */
+    CLUSIM_KIND_FETCH = 8,      /* data that a NIC reads from memory, on the way to it */
+    CLUSIM_KIND_AGG_UP = 9,     /* towards the root of an aggregation tree */
+    CLUSIM_KIND_AGG_DOWN = 10,  /* from it */
+};
+
+enum clusim_size {
+    CLUSIM_SIZE_KINDS = 11,
+    CLUSIM_SIZE_OPCODES = 18, /* entries of a cost table; op_flags has at most so many */
+};
+
+/* What the engine does for an opcode: bits. */
+enum clusim_op {
+    CLUSIM_OP_RECV = 1,
+    CLUSIM_OP_SEND = 2,
+    CLUSIM_OP_MCAST = 4,
+    CLUSIM_OP_REDUCE = 8,
+    CLUSIM_OP_AGGREGATE = 16,
+};
+
+enum clusim_node_kind {
+    CLUSIM_NODE_KIND_ENDPOINT = 0,
+    CLUSIM_NODE_KIND_SWITCH = 1,
+};
+
+enum clusim_node_flag { /* bits */
+                        CLUSIM_NODE_FLAG_STORE_FORWARD = 1,
+                        CLUSIM_NODE_FLAG_BRIDGE = 2, /* a NIC: FETCH becomes WRITE */
+};
+
+enum clusim_conn_kind {
+    CLUSIM_CONN_KIND_WRITE = 0,
+    CLUSIM_CONN_KIND_READ = 1,
+    CLUSIM_CONN_KIND_FLAG = 2, /* no data */
+    CLUSIM_CONN_KIND_MULTIMEM = 3,
+    CLUSIM_CONN_KIND_AGGREGATION = 4,
+};
+
+/* How a transfer spreads over parallel wires (section 5). */
+enum clusim_policy {
+    CLUSIM_POLICY_STRIPE = 0,
+    CLUSIM_POLICY_PINNED = 1,
+    CLUSIM_POLICY_ADAPTIVE = 2,
+};
+
+enum clusim_prim_flag {                            /* bits */
+                        CLUSIM_PRIM_FLAG_SYNC = 1, /* one slice of 0 bytes */
+};
+
+/* How a template's chunks lie in a buffer (section 7). */
+enum clusim_mode {
+    CLUSIM_MODE_INTERLEAVED = 0,
+    CLUSIM_MODE_BLOCKED = 1,
+};
+
+enum clusim_task_kind {
+    CLUSIM_TASK_KIND_PROGRAM = 0,
+    CLUSIM_TASK_KIND_KERNEL = 1,
+    CLUSIM_TASK_KIND_DELAY = 2,
+    CLUSIM_TASK_KIND_MARKER = 3,
+};
+
+enum clusim_source_flag { /* bits */
+                          CLUSIM_SOURCE_FLAG_SERIAL =
+                              1, /* a message starts when the one before is complete */
+};
+
+enum clusim_fault_kind {
+    CLUSIM_FAULT_KIND_RATE = 0, /* of wire `index`: num/den, or down if num is 0 */
+    CLUSIM_FAULT_KIND_SLOW = 1, /* of endpoint `index`: slow_1024 becomes num */
 };
 
 typedef struct clusim_error {
@@ -42,87 +158,90 @@ typedef struct clusim_error {
 } clusim_error;
 
 typedef struct clusim_node {
-    int64_t latency_ps;
-    uint64_t route_lo;
-    uint64_t wide_lo;
-    uint32_t kind;
-    uint32_t flags;
-    uint32_t endpoint;
-    uint32_t unit;
-    uint32_t zone;
-    uint32_t wide_stride;
+    int64_t latency_ps;   /* forwarding latency */
+    uint64_t route_lo;    /* into routes: groups by a target's local column */
+    uint64_t wide_lo;     /* into routes: groups by a target's wide column, if wide_stride */
+    uint32_t kind;        /* clusim_node_kind */
+    uint32_t flags;       /* clusim_node_flag */
+    uint32_t endpoint;    /* index into endpoints, or NONE */
+    uint32_t unit;        /* index into units, or NONE */
+    uint32_t zone;        /* targets of the same zone are found by their local column */
+    uint32_t wide_stride; /* 1: one group per wide column; 0: one for all of them */
 } clusim_node;
 
 typedef struct clusim_endpoint {
-    int64_t write_latency_ps;
-    int64_t read_latency_ps;
-    int64_t response_latency_ps;
+    int64_t write_latency_ps;    /* accepted by memory -> visible */
+    int64_t read_latency_ps;     /* request accepted -> response ready */
+    int64_t response_latency_ps; /* response accepted -> in registers */
     int64_t mem_quantum_ps;
     uint32_t node;
     uint32_t sms;
-    uint32_t cta_slots;
-    uint32_t slow_1024;
-    uint32_t mem_cost16;
-    uint32_t deliver_256;
-    uint32_t read_256;
-    uint32_t inject_256;
+    uint32_t cta_slots;   /* concurrent flows (instances + sources), 1..256 */
+    uint32_t slow_1024;   /* 1024 = nominal speed of CTAs and kernels */
+    uint32_t mem_cost16;  /* 2^-16 ps per byte */
+    uint32_t deliver_256; /* memory bytes per delivered payload byte, /256 */
+    uint32_t read_256;    /* ... per byte read for a remote request */
+    uint32_t inject_256;  /* ... per byte injected by a write */
 } clusim_endpoint;
 
 typedef struct clusim_format {
     uint32_t flit_bytes;
     uint32_t pad;
-    uint32_t header_bytes[11];
-    uint32_t control_256[11];
-    uint32_t service_1024[11];
-    uint32_t limit_bytes[11];
+    uint32_t header_bytes[CLUSIM_SIZE_KINDS];
+    uint32_t control_256[CLUSIM_SIZE_KINDS];  /* owed to the reverse wire per exact packet */
+    uint32_t service_1024[CLUSIM_SIZE_KINDS]; /* occupancy factor, 1024 = 1 */
+    uint32_t limit_bytes[CLUSIM_SIZE_KINDS];  /* largest payload of an exact packet, or NONE */
 } clusim_format;
 
 typedef struct clusim_wire {
-    uint64_t rate_num;
-    uint64_t rate_den;
+    uint64_t rate_num; /* bytes */
+    uint64_t rate_den; /* per this many ps */
     int64_t latency_ps;
-    uint64_t buffer_bytes;
+    uint64_t buffer_bytes; /* receive buffer per VC */
     int64_t replay_ps;
-    uint64_t xoff_bytes;
-    uint64_t xon_bytes;
-    uint64_t ecn_min_bytes;
-    uint64_t ecn_max_bytes;
+    uint64_t xoff_bytes;    /* pause threshold of the receive buffer; 0 = credits */
+    uint64_t xon_bytes;     /* resume threshold */
+    uint64_t ecn_min_bytes; /* marks: queue from which packets may be marked */
+    uint64_t ecn_max_bytes; /* ... and from which all are; 0 = never */
     uint32_t src;
     uint32_t dst;
-    uint32_t reverse;
+    uint32_t reverse; /* the other direction, or NONE */
     uint32_t format;
-    uint32_t ordinal;
-    uint32_t error_threshold;
+    uint32_t ordinal;         /* index among wires with the same src and dst, by wire id */
+    uint32_t error_threshold; /* replay probability of a packet, times 2^32 */
     uint16_t dim;
     uint16_t dateline;
-    uint32_t ecn_threshold;
+    uint32_t ecn_threshold; /* mark probability at ecn_max_bytes, times 2^32 */
 } clusim_wire;
 
+/* Where packets can be steered: endpoints, then NICs. */
 typedef struct clusim_target {
     uint32_t node;
     uint32_t zone;
-    uint32_t local;
-    uint32_t wide;
+    uint32_t local; /* column at nodes of the same zone */
+    uint32_t wide;  /* column at other nodes */
 } clusim_target;
 
 typedef struct clusim_unit {
     int64_t latency_ps;
     uint64_t capacity_bytes;
     uint32_t node;
-    uint32_t cost16;
+    uint32_t cost16; /* 2^-16 ps per operand byte */
 } clusim_unit;
 
+/* Of an aggregation tree. */
 typedef struct clusim_vertex {
-    uint32_t parent;
-    uint32_t unit;
-    uint32_t endpoint;
-    uint32_t path_up;
-    uint32_t path_down;
-    uint32_t child_lo;
+    uint32_t parent;    /* vertex, or NONE at the root */
+    uint32_t unit;      /* reduction unit, or NONE for a member */
+    uint32_t endpoint;  /* of a member, or NONE */
+    uint32_t path_up;   /* path to the parent's node, or NONE at the root */
+    uint32_t path_down; /* path from the parent's node */
+    uint32_t child_lo;  /* children are consecutive vertices */
     uint32_t child_hi;
-    uint32_t slots;
+    uint32_t slots; /* packets that a unit's vertex can hold open */
 } clusim_vertex;
 
+/* DCQCN; rates in bytes per 2^30 ps. */
 typedef struct clusim_control {
     int64_t alpha_timer_ps;
     int64_t increase_timer_ps;
@@ -138,42 +257,42 @@ typedef struct clusim_control {
 } clusim_control;
 
 typedef struct clusim_conn {
-    int64_t tail_ps;
-    int64_t head_ps;
-    uint32_t src;
-    uint32_t dst;
-    uint32_t kind;
-    uint32_t policy;
-    uint32_t first_group;
-    uint32_t path;
-    uint32_t path_back;
-    uint32_t key;
-    uint32_t mgroup;
-    uint32_t packet_bytes;
-    uint32_t burst;
+    int64_t tail_ps;       /* posted -> visible to the receiver */
+    int64_t head_ps;       /* released -> visible to the sender */
+    uint32_t src;          /* endpoint */
+    uint32_t dst;          /* endpoint; for kind 3 unused (0) */
+    uint32_t kind;         /* clusim_conn_kind */
+    uint32_t policy;       /* clusim_policy */
+    uint32_t first_group;  /* route group at the requesting end, or NONE */
+    uint32_t path;         /* explicit path in the direction of requests, or NONE */
+    uint32_t path_back;    /* ... of responses, or NONE */
+    uint32_t key;          /* stripe offset or pinned hash */
+    uint32_t mgroup;       /* kind 3: multicast group */
+    uint32_t packet_bytes; /* P0 */
+    uint32_t burst;        /* k */
     uint32_t vc;
     uint32_t vc_response;
     uint32_t slots;
-    uint32_t expand_120;
-    uint32_t window_bytes;
-    uint32_t via_first;
+    uint32_t expand_120;   /* wire payload = ceil(bytes*this/120) */
+    uint32_t window_bytes; /* 0 = unlimited */
+    uint32_t via_first;    /* targets its packets are steered over, or NONE */
     uint32_t via_last;
-    uint32_t stage;
-    uint32_t control;
-    uint32_t vertex;
+    uint32_t stage;   /* endpoint that holds the data in between, or NONE */
+    uint32_t control; /* rate control, or NONE */
+    uint32_t vertex;  /* kind 4: the member */
     uint32_t pad;
 } clusim_conn;
 
 typedef struct clusim_cost {
     int64_t fixed_ps;
-    uint32_t op_cost16[18];
+    uint32_t op_cost16[CLUSIM_SIZE_OPCODES]; /* 2^-16 ps per byte */
 } clusim_cost;
 
 typedef struct clusim_prim {
     uint32_t opcode;
-    uint32_t recv;
+    uint32_t recv; /* index into the instance's connections, or NONE */
     uint32_t send;
-    uint32_t flags;
+    uint32_t flags; /* clusim_prim_flag */
     int32_t base;
     int32_t coef;
     int32_t step;
@@ -184,11 +303,11 @@ typedef struct clusim_template {
     uint32_t prim_lo;
     uint32_t prim_hi;
     uint32_t nchunks;
-    uint32_t mode;
+    uint32_t mode; /* clusim_mode */
 } clusim_template;
 
 typedef struct clusim_instance {
-    int64_t start_ps;
+    int64_t start_ps; /* after the start of its task */
     uint64_t offset;
     uint64_t length;
     uint64_t chunk_bytes;
@@ -197,27 +316,27 @@ typedef struct clusim_instance {
     uint64_t slice_min;
     uint32_t task;
     uint32_t endpoint;
-    uint32_t template_;
+    uint32_t template;
     int32_t rotation;
-    uint32_t conn_off;
+    uint32_t conn_off; /* into inst_conns */
     uint32_t align;
     uint32_t slices;
     uint32_t slots_per_slice;
     uint32_t cost;
-    uint32_t sm;
+    uint32_t sm; /* SMs held */
 } clusim_instance;
 
 typedef struct clusim_task {
     int64_t delay_ps;
     int64_t compute_ps;
     uint64_t mem_bytes;
-    uint32_t kind;
+    uint32_t kind; /* clusim_task_kind */
     uint32_t endpoint;
     uint32_t sms;
     uint32_t num_deps;
     uint32_t inst_lo;
     uint32_t inst_hi;
-    uint32_t succ_lo;
+    uint32_t succ_lo; /* into succ */
     uint32_t succ_hi;
 } clusim_task;
 
@@ -227,10 +346,10 @@ typedef struct clusim_source {
     uint32_t msg_hi;
     uint32_t packet_bytes;
     uint32_t burst;
-    uint32_t policy;
+    uint32_t policy; /* clusim_policy */
     uint32_t vc;
-    uint32_t flags;
-    uint32_t control;
+    uint32_t flags;   /* clusim_source_flag */
+    uint32_t control; /* rate control, or NONE */
     uint32_t pad;
 } clusim_source;
 
@@ -247,7 +366,7 @@ typedef struct clusim_fault {
     int64_t time_ps;
     uint64_t num;
     uint64_t den;
-    uint32_t kind;
+    uint32_t kind; /* clusim_fault_kind */
     uint32_t index;
 } clusim_fault;
 
@@ -255,21 +374,20 @@ typedef struct clusim_fault {
 typedef struct clusim_image {
     uint64_t seed;
     uint32_t nvc;
-    uint32_t num_opcodes;     /* length of op_flags, at most 18 */
-    const uint32_t *op_flags; /* 1 recv, 2 send, 4 multicast, 8 reduce-read, 16 aggregate */
+    const uint32_t *op_flags; /* clusim_op, by opcode */
     const clusim_node *nodes;
     const clusim_endpoint *endpoints;
     const clusim_format *formats;
     const clusim_wire *wires;
     const clusim_target *targets;
-    const uint32_t *routes;
-    const uint32_t *group_off;
+    const uint32_t *routes;    /* rows of nodes: column -> group, or NONE */
+    const uint32_t *group_off; /* [groups + 1] */
     const uint32_t *group_wires;
-    const uint32_t *path_off;
+    const uint32_t *path_off; /* [paths + 1]; explicit paths, as wires */
     const uint32_t *path_wires;
     const clusim_unit *units;
-    const uint32_t *mgroup_off;
-    const uint32_t *mgroup_members;
+    const uint32_t *mgroup_off;     /* [multicast groups + 1] */
+    const uint32_t *mgroup_members; /* endpoints */
     const clusim_vertex *vertices;
     const clusim_control *controls;
     const clusim_conn *conns;
@@ -283,7 +401,8 @@ typedef struct clusim_image {
     const clusim_source *sources;
     const clusim_message *messages;
     const clusim_fault *faults;
-    uint64_t num_nodes, num_endpoints, num_formats, num_wires, num_targets, num_routes;
+    uint64_t num_op_flags, num_nodes, num_endpoints, num_formats, num_wires, num_targets,
+        num_routes;
     uint64_t num_group_off, num_group_wires, num_path_off, num_path_wires;
     uint64_t num_units, num_mgroup_off, num_mgroup_members, num_vertices, num_controls;
     uint64_t num_conns, num_costs;
@@ -292,9 +411,9 @@ typedef struct clusim_image {
 } clusim_image;
 
 typedef struct clusim_wire_counters {
-    uint64_t packets;
-    uint64_t grants;
-    uint64_t bytes;
+    uint64_t packets; /* exact packets */
+    uint64_t grants;  /* packets or bursts put on the wire */
+    uint64_t bytes;   /* headers included, control bytes not */
     uint64_t payload;
     uint64_t control_bytes;
     int64_t busy_ps;
@@ -303,10 +422,10 @@ typedef struct clusim_wire_counters {
     uint64_t queued_bytes;
     uint64_t queued_max;
     uint64_t replays;
-    uint64_t overflows;
+    uint64_t overflows; /* packets that arrived at a full buffer of a wire that pauses */
     uint64_t pauses;
     uint64_t marks;
-    uint64_t held_max;
+    uint64_t held_max; /* most bytes one VC's receive buffer ever held, on a wire that pauses */
 } clusim_wire_counters;
 
 typedef struct clusim_record {
@@ -315,13 +434,13 @@ typedef struct clusim_record {
     uint32_t instance;
     uint32_t seq;
     uint32_t wire;  /* over which its data came or went last, or none */
-    uint32_t cause; /* side whose opening it waited for last: 1 recv, 2 send; 0 did not wait */
+    uint32_t cause; /* clusim_cause */
 } clusim_record;
 
 typedef struct clusim_instance_state {
-    uint32_t state; /* as clusim.outcome.State */
-    uint32_t prim;
-    uint32_t conn;
+    uint32_t state; /* clusim_state */
+    uint32_t prim;  /* row of the image's prims */
+    uint32_t conn;  /* row of its conns, or none */
     uint32_t seq;
     uint64_t loop;
 } clusim_instance_state;
@@ -329,17 +448,19 @@ typedef struct clusim_instance_state {
 const char *clusim_version(void);
 
 /* Check and copy an image. On failure *out is NULL and *error says which row is wrong and why. */
-int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error);
+CLUSIM_CHECKED int clusim_model_create(const clusim_image *image, clusim_model **out,
+                                       clusim_error *error);
 void clusim_model_destroy(clusim_model *model);
 
 /* `model` is borrowed and must outlive the sim. `keep_records`: 0 keeps only the fingerprint. */
-int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
+CLUSIM_CHECKED int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
 void clusim_sim_destroy(clusim_sim *sim);
 
-/* Advance; returns a clusim_stop, or a negative clusim_status. Stops only between timestamps. */
-int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
+/* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
+ * destroyed. Stops only between timestamps. */
+CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);
 
-/* After CLUSIM_ERR_RANGE: whose time or number is too large (as clusim.outcome.Beyond) and its
+/* After CLUSIM_ERR_RANGE: whose time or number is too large (clusim_beyond) and its
  * index. */
 void clusim_sim_beyond(const clusim_sim *sim, uint32_t *what, uint32_t *index);
 int64_t clusim_sim_now_ps(const clusim_sim *sim);
@@ -358,7 +479,7 @@ size_t clusim_sim_take_records(clusim_sim *sim, clusim_record *out, size_t capac
 size_t clusim_sim_num_records(const clusim_sim *sim);
 
 /* After DONE: drain what is under way and check that packets, credits and slots balance. */
-int clusim_sim_check(clusim_sim *sim, clusim_error *error);
+CLUSIM_CHECKED int clusim_sim_check(clusim_sim *sim, clusim_error *error);
 
 /* cdef: end */
 

@@ -22,18 +22,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "clusim.h"
-#include "ranges.h"
-
-#define TABLE_ID(table, count, least, most) IN_##table,
-enum {
-    RANGE_TABLES(TABLE_ID) NUM_TABLES,
-    IN_groups = NUM_TABLES,
-    IN_paths,
-    IN_mgroups,
-    IN_vcs,
-    IN_nothing
-};
+#include "image_file.h"
 
 typedef struct field {
     uint32_t table, into;
@@ -50,19 +39,6 @@ typedef struct field {
 static const field fields[] = {RANGE_FIELDS(FIELD_ROW, VALUE_ROW)};
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 
-#define TABLE_STRIDE(table, count, least, most) sizeof *((clusim_image *)0)->table,
-static const size_t strides[] = {RANGE_TABLES(TABLE_STRIDE)};
-
-static const char magic[8] = "climage1";
-
-/* A case: the tables one behind the other, with room to grow. */
-typedef struct image_case {
-    uint32_t nvc;
-    uint64_t seed;
-    uint64_t rows[NUM_TABLES];
-    char *data[NUM_TABLES]; /* owned */
-} image_case;
-
 static struct {
     uint64_t cases, refused, done, deadlocks, unfinished, beyond, events;
 } tally;
@@ -71,7 +47,7 @@ static image_case *present; /* what to save if the program dies */
 static const char *save_dir;
 static const char *program;
 
-enum { MOST_ROWS_ADDED = 4, MOST_EVENTS = 20000, CPU_SECONDS = 5 };
+enum { MOST_EVENTS = 20000, CPU_SECONDS = 5 };
 
 /* ---- random numbers ----------------------------------------------------------------------------
  */
@@ -89,31 +65,6 @@ static uint64_t below(uint64_t n) { return n ? next_random() % n : 0; }
 
 /* ---- files -------------------------------------------------------------------------------------
  */
-
-static bool read_all(FILE *f, void *to, size_t size) {
-    return size == 0 || fread(to, size, 1, f) == 1;
-}
-
-static bool read_case(const char *path, image_case *c) {
-    memset(c, 0, sizeof *c);
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) return false;
-    char head[sizeof magic];
-    bool ok = read_all(f, head, sizeof head) && memcmp(head, magic, sizeof head) == 0;
-    ok = ok && read_all(f, &c->nvc, sizeof c->nvc) && read_all(f, &c->seed, sizeof c->seed);
-    for (uint32_t t = 0; ok && t < NUM_TABLES; t++) {
-        uint64_t stride = 0;
-        ok = read_all(f, &stride, sizeof stride) && read_all(f, &c->rows[t], sizeof c->rows[t]);
-        if (!ok || stride != strides[t] || c->rows[t] > (UINT64_C(1) << 24)) {
-            ok = false;
-            break;
-        }
-        c->data[t] = malloc((c->rows[t] + MOST_ROWS_ADDED + 1) * strides[t]);
-        ok = c->data[t] && read_all(f, c->data[t], c->rows[t] * strides[t]);
-    }
-    fclose(f);
-    return ok;
-}
 
 static void put(int fd, const void *from, size_t size) {
     if (write(fd, from, size) != (ssize_t)size) _exit(3);
@@ -217,29 +168,6 @@ static void run_sim(clusim_sim *s, const image_case *c) {
     if (clusim_sim_check(s, &error) == CLUSIM_ERR_CONSERVATION)
         finding("conservation: %s", error.message);
     read_out(s, c);
-}
-
-/* The image with every table in a block of its own size. */
-static void fill_image(clusim_image *im, const image_case *c) {
-    memset(im, 0, sizeof *im);
-    im->seed = c->seed;
-    im->nvc = c->nvc;
-    void *copies[NUM_TABLES];
-    for (uint32_t t = 0; t < NUM_TABLES; t++) {
-        size_t size = c->rows[t] * strides[t];
-        copies[t] = malloc(size ? size : 1);
-        if (copies[t] == NULL) exit(3);
-        memcpy(copies[t], c->data[t], size);
-    }
-#define SET_TABLE(table, count, least, most)                                                       \
-    im->table = copies[IN_##table];                                                                \
-    im->count = (uint32_t)c->rows[IN_##table];
-    RANGE_TABLES(SET_TABLE)
-}
-
-static void free_image(clusim_image *im) {
-#define FREE_TABLE(table, count, least, most) free((void *)(uintptr_t)im->table);
-    RANGE_TABLES(FREE_TABLE)
 }
 
 static void run_case(image_case *c) {
@@ -362,10 +290,6 @@ static void copy_case(image_case *to, const image_case *from) {
         to->rows[t] = from->rows[t];
         memcpy(to->data[t], from->data[t], from->rows[t] * strides[t]);
     }
-}
-
-static void free_case(image_case *c) {
-    for (uint32_t t = 0; t < NUM_TABLES; t++) free(c->data[t]);
 }
 
 /* ---- the program -------------------------------------------------------------------------------

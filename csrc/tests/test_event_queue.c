@@ -7,6 +7,17 @@
 
 enum { COUNT = 20000 };
 
+/* The earliest event, or NULL; valid until the next push or refill. */
+static const event *peek(event_queue *q) {
+    bool any = event_queue_any(q);
+    if (!any) assert(event_queue_refill(q, &any) == CLUSIM_OK);
+    return any ? event_queue_first(q) : NULL;
+}
+
+static void push(event_queue *q, int64_t at_ps, uint32_t key, uint32_t payload) {
+    assert(event_queue_push(q, at_ps, key, payload) == CLUSIM_OK);
+}
+
 static uint64_t random_state = 12345;
 
 static uint32_t random_below(uint32_t n) {
@@ -29,19 +40,19 @@ static void test_order(int32_t shift, uint32_t spread, uint32_t keys, uint32_t k
     static event expected[COUNT];
     ignored = key_shift;
     event_queue q;
-    assert(event_queue_init(&q, shift, key_shift) == 0);
+    assert(event_queue_init(&q, shift, key_shift) == CLUSIM_OK);
     for (uint32_t i = 0; i < COUNT; i++) {
         expected[i] = (event){random_below(spread), random_below(keys), i};
-        event_queue_push(&q, expected[i].at_ps, expected[i].key, expected[i].payload);
+        push(&q, expected[i].at_ps, expected[i].key, expected[i].payload);
     }
     qsort(expected, COUNT, sizeof *expected, by_time_key_payload);
     for (uint32_t i = 0; i < COUNT; i++) {
-        const event *e = event_queue_peek(&q);
+        const event *e = peek(&q);
         assert(e != NULL && e->at_ps == expected[i].at_ps && e->key == expected[i].key);
         assert(e->payload == expected[i].payload);
         event_queue_pop(&q);
     }
-    assert(event_queue_peek(&q) == NULL && !q.failed);
+    assert(peek(&q) == NULL);
     event_queue_free(&q);
 }
 
@@ -49,20 +60,20 @@ static void test_order(int32_t shift, uint32_t spread, uint32_t keys, uint32_t k
 static void test_hold(int32_t shift) {
     static const uint32_t delays[] = {0, 1, 7, 5760, 150000, 3000000, 40000000};
     event_queue q;
-    assert(event_queue_init(&q, shift, 0) == 0);
-    for (uint32_t i = 0; i < 500; i++) event_queue_push(&q, random_below(1000), i, i);
+    assert(event_queue_init(&q, shift, 0) == CLUSIM_OK);
+    for (uint32_t i = 0; i < 500; i++) push(&q, random_below(1000), i, i);
     event last = {0};
     for (uint32_t i = 0; i < 200000; i++) {
-        const event *e = event_queue_peek(&q);
+        const event *e = peek(&q);
         assert(e != NULL);
         event now = *e;
         assert(now.at_ps >= last.at_ps);
         event_queue_pop(&q);
         last = now;
-        event_queue_push(&q, now.at_ps + delays[random_below(7)], random_below(9), now.payload);
+        push(&q, now.at_ps + delays[random_below(7)], random_below(9), now.payload);
     }
     uint32_t left = 0;
-    for (; event_queue_peek(&q) != NULL; left++) event_queue_pop(&q);
+    for (; peek(&q) != NULL; left++) event_queue_pop(&q);
     assert(left == 500);
     event_queue_free(&q);
 }
@@ -71,14 +82,14 @@ static void test_hold(int32_t shift) {
 static void test_crowd(uint32_t spread, uint32_t key_shift) {
     ignored = key_shift;
     event_queue q;
-    assert(event_queue_init(&q, 20, key_shift) == 0);
+    assert(event_queue_init(&q, 20, key_shift) == CLUSIM_OK);
     for (uint32_t i = 0; i < COUNT; i++) {
-        event_queue_push(&q, 1000 + random_below(spread), random_below(50), i);
+        push(&q, 1000 + random_below(spread), random_below(50), i);
     }
     event last = {0};
     uint32_t pushed = COUNT;
     for (uint32_t i = 0; i < 2 * COUNT; i++) {
-        const event *e = event_queue_peek(&q);
+        const event *e = peek(&q);
         assert(e != NULL);
         event now = *e;
         assert(i == 0 || by_time_key_payload(&last, &now) < 0);
@@ -86,9 +97,9 @@ static void test_crowd(uint32_t spread, uint32_t key_shift) {
         last = now;
         if (now.payload >= COUNT) continue;
         event next = {now.at_ps + 1 + random_below(spread), random_below(50), pushed++};
-        event_queue_push(&q, next.at_ps, next.key, next.payload);
+        push(&q, next.at_ps, next.key, next.payload);
     }
-    assert(pushed == 2 * COUNT && event_queue_peek(&q) == NULL && !q.failed);
+    assert(pushed == 2 * COUNT && peek(&q) == NULL);
     event_queue_free(&q);
 }
 

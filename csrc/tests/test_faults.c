@@ -15,9 +15,11 @@
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 static long allocations_left = -1; /* negative: never fail */
 
@@ -26,12 +28,13 @@ static int fails_now(void) { return allocations_left >= 0 && allocations_left-- 
 void *__wrap_malloc(size_t size) { return fails_now() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t n, size_t size) { return fails_now() ? NULL : __real_calloc(n, size); }
 void *__wrap_realloc(void *p, size_t size) { return fails_now() ? NULL : __real_realloc(p, size); }
-
-#define NO 0xFFFFFFFFu
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return fails_now() ? NULL : __real_aligned_alloc(alignment, size);
+}
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, NO, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
@@ -42,43 +45,46 @@ static const clusim_wire wires[] = {
     {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
     {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5}};
-static const uint32_t routes[] = {NO, 0, 1, NO}, group_off[] = {0, 1, 2}, group_wires[] = {0, 1};
+static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},
+                      group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};
 static clusim_conn conns[1];
 static clusim_cost costs[1];
-static const clusim_prim prims[] = {{0, NO, 0, 0, 0, 0, 0, 1}, {1, 0, NO, 0, 0, 0, 0, 1}};
+static const clusim_prim prims[] = {{0, CLUSIM_NONE, 0, 0, 0, 0, 0, 1},
+                                    {1, 0, CLUSIM_NONE, 0, 0, 0, 0, 1}};
 static const clusim_template templates[] = {{0, 1, 1, 0}, {1, 2, 1, 0}};
 static clusim_instance instances[2];
 static const uint32_t inst_conns[] = {0}, op_flags[] = {2, 1};
 static clusim_task tasks[2];
 static const clusim_source sources[] = {{0, 0, 1, 128, 1, 1, 0, 0, 0, 0},
-                                        {1, 1, 2, 128, 1, 0, 0, 0, NO, 0}};
-static const clusim_message messages[] = {{0, 20000, 1, 0, NO, NO}, {5, 30000, 0, 0, NO, NO}};
+                                        {1, 1, 2, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
+static const clusim_message messages[] = {{0, 20000, 1, 0, CLUSIM_NONE, CLUSIM_NONE},
+                                          {5, 30000, 0, 0, CLUSIM_NONE, CLUSIM_NONE}};
 static clusim_image image;
 
 static void fill_programs(void) {
     conns[0] = (clusim_conn){.tail_ps = 5,
                              .head_ps = 5,
                              .dst = 1,
-                             .first_group = NO,
-                             .path = NO,
-                             .path_back = NO,
-                             .mgroup = NO,
+                             .first_group = CLUSIM_NONE,
+                             .path = CLUSIM_NONE,
+                             .path_back = CLUSIM_NONE,
+                             .mgroup = CLUSIM_NONE,
                              .packet_bytes = 128,
                              .burst = 1,
                              .slots = 8,
                              .expand_120 = 120,
-                             .via_first = NO,
-                             .via_last = NO,
-                             .stage = NO,
-                             .control = NO,
-                             .vertex = NO};
+                             .via_first = CLUSIM_NONE,
+                             .via_last = CLUSIM_NONE,
+                             .stage = CLUSIM_NONE,
+                             .control = CLUSIM_NONE,
+                             .vertex = CLUSIM_NONE};
     for (uint32_t i = 0; i < 2; i++) {
         instances[i] = (clusim_instance){.length = 100000,
                                          .chunk_bytes = 4096,
                                          .task = i,
                                          .endpoint = i,
-                                         .template_ = i,
+                                         .template = i,
                                          .align = 1,
                                          .slices = 2,
                                          .slots_per_slice = 1};
@@ -88,15 +94,15 @@ static void fill_programs(void) {
 
 static void fill(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
-        formats[0].limit_bytes[k] = NO;
+        formats[0].limit_bytes[k] = CLUSIM_NONE;
     }
     fill_programs();
     image = (clusim_image){.nvc = 1,
-                           .num_opcodes = 2,
+                           .num_op_flags = 2,
                            .op_flags = op_flags,
                            .nodes = nodes,
                            .endpoints = endpoints,
@@ -175,10 +181,10 @@ static void test_bad_rows_are_refused(void) {
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_ERR_BAD_IMAGE && model == NULL);
     assert(error.index == 0 && strstr(error.message, "conns[0]") != NULL);
     conns[0] = good;
-    instances[1].template_ = 9;
+    instances[1].template = 9;
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_ERR_BAD_IMAGE);
     assert(error.index == 1 && strstr(error.message, "instances[1]") != NULL);
-    instances[1].template_ = 1;
+    instances[1].template = 1;
 }
 
 /* Running in slices of a few events gives the same end and fingerprint as running at once. */

@@ -8,12 +8,11 @@
 
 #include "clusim.h"
 
-#define NO 0xFFFFFFFFu
 enum { THREADS = 4, MESSAGES = 200 };
 
 /* Two endpoints and a duplex wire; messages each way. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, NO, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, NO, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};
@@ -23,10 +22,12 @@ static const clusim_wire wires[] = {
     {1, 40, 500, 512, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
     {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5}};
-static const uint32_t routes[] = {NO, 0, 1, NO}, group_off[] = {0, 1, 2}, group_wires[] = {0, 1};
+static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},
+                      group_wires[] = {0, 1};
 static const uint32_t no_off[] = {0};
-static const clusim_source sources[] = {{0, 0, MESSAGES, 128, 1, 1, 0, 0, 0, 0},
-                                        {1, MESSAGES, 2 * MESSAGES, 128, 1, 0, 0, 0, NO, 0}};
+static const clusim_source sources[] = {
+    {0, 0, MESSAGES, 128, 1, 1, 0, 0, 0, 0},
+    {1, MESSAGES, 2 * MESSAGES, 128, 1, 0, 0, 0, CLUSIM_NONE, 0}};
 static clusim_message messages[2 * MESSAGES];
 static clusim_model *model;
 
@@ -37,14 +38,15 @@ typedef struct result {
 
 static void make_model(void) {
     formats[0].flit_bytes = 16;
-    for (int k = 0; k < 11; k++) {
+    for (int k = 0; k < CLUSIM_SIZE_KINDS; k++) {
         formats[0].header_bytes[k] = 16;
         formats[0].control_256[k] = 1024;
         formats[0].service_1024[k] = 1024;
-        formats[0].limit_bytes[k] = NO;
+        formats[0].limit_bytes[k] = CLUSIM_NONE;
     }
     for (uint32_t m = 0; m < 2 * MESSAGES; m++)
-        messages[m] = (clusim_message){m % MESSAGES * 100, 1000 + m, m < MESSAGES, m, NO, NO};
+        messages[m] = (clusim_message){m % MESSAGES * 100, 1000 + m,   m < MESSAGES, m,
+                                       CLUSIM_NONE,        CLUSIM_NONE};
     clusim_image image = {.nvc = 1,
                           .nodes = nodes,
                           .endpoints = endpoints,

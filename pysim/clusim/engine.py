@@ -13,7 +13,7 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.errors import InternalError, ScheduleError
-from clusim.image import DTYPES, OP_FLAGS, Array, Image
+from clusim.image import DTYPES, Array, Image
 from clusim.outcome import (
     INSTANCE_STATE,
     NEVER,
@@ -28,65 +28,18 @@ __all__ = ["Simulation", "__version__"]
 
 __version__: str = ffi.string(lib.clusim_version()).decode()
 
-_STRUCTS = {
-    "nodes": "clusim_node",
-    "endpoints": "clusim_endpoint",
-    "formats": "clusim_format",
-    "wires": "clusim_wire",
-    "targets": "clusim_target",
-    "units": "clusim_unit",
-    "vertices": "clusim_vertex",
-    "controls": "clusim_control",
-    "conns": "clusim_conn",
-    "costs": "clusim_cost",
-    "prims": "clusim_prim",
-    "templates": "clusim_template",
-    "instances": "clusim_instance",
-    "tasks": "clusim_task",
-    "sources": "clusim_source",
-    "messages": "clusim_message",
-    "faults": "clusim_fault",
-}
-_OUTPUTS = {
-    "clusim_wire_counters": WIRE_COUNTERS,
-    "clusim_record": RECORD,
-    "clusim_instance_state": INSTANCE_STATE,
-}
-
-
-def _check_layout(struct: str, dtype: np.dtype[Any]) -> None:
-    """Compare NumPy's idea of a struct with the C compiler's; they were written in two places."""
-    found = [(name, item.offset) for name, item in ffi.typeof(struct).fields]
-    expected = [
-        ({"template": "template_"}.get(name, name), dtype.fields[name][1])
-        for name in dtype.names or ()
-        if dtype.fields is not None
-    ]
-    if found != expected or ffi.sizeof(struct) != dtype.itemsize:
-        raise InternalError(f"{struct}: layout differs between clusim.h and Python")
-
-
-for _name, _struct in _STRUCTS.items():
-    _check_layout(_struct, DTYPES[_name])
-for _struct, _dtype in _OUTPUTS.items():
-    _check_layout(_struct, _dtype)
-
 
 def _c_image(image: Image, keep: list[Any]) -> Any:
     """Return a ``clusim_image *`` that borrows the arrays of `image`; `keep` holds what must live."""
     out = ffi.new("clusim_image *")
-    flags = OP_FLAGS
-    out.op_flags = ffi.from_buffer("uint32_t[]", flags)
-    out.num_opcodes = len(flags)
+    members = dict(ffi.typeof("clusim_image").fields)
     out.seed = image.seed
     out.nvc = image.nvc
-    keep.extend([flags, out])
-    for name in DTYPES:
-        array: Array = getattr(image, name)
-        ctype = _STRUCTS.get(name, "uint32_t")
+    keep.append(out)
+    for name, array in image.tables().items():
         view = array.reshape(-1).view(np.uint8)
-        pointer = ffi.cast(f"{ctype} *", ffi.from_buffer(view)) if len(array) else ffi.NULL
-        setattr(out, name, pointer)
+        borrowed = ffi.cast(members[name].type, ffi.from_buffer(view)) if len(array) else ffi.NULL
+        setattr(out, name, borrowed)
         setattr(out, f"num_{name}", len(array))
         keep.append(view)
     return out

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clusim import abi
+from clusim.abi import NONE
 
 __all__ = [
     "DURATION_END_PS",
@@ -62,7 +66,6 @@ OWED_256_END = 1 << 62
 MEM_BYTES_256_END = 1 << 64
 """Communication charges less than this to a memory [1/256 byte]; a run in which it would not is refused."""
 
-NONE = 0xFFFFFFFF
 ANY32 = 0xFFFFFFFF
 MOST_BYTES = 1 << 52
 """Largest message, length or offset [bytes]: 4 PiB."""
@@ -76,35 +79,7 @@ def packets_refused(size_bytes: int, packet_bytes: int) -> str:
     return f"{packets} packets; at most 2^32-1: larger packets or bursts"
 
 
-TABLES = (
-    "op_flags",
-    "nodes",
-    "endpoints",
-    "formats",
-    "wires",
-    "targets",
-    "routes",
-    "group_off",
-    "group_wires",
-    "path_off",
-    "path_wires",
-    "units",
-    "mgroup_off",
-    "mgroup_members",
-    "vertices",
-    "controls",
-    "conns",
-    "costs",
-    "prims",
-    "templates",
-    "instances",
-    "inst_conns",
-    "tasks",
-    "succ",
-    "sources",
-    "messages",
-    "faults",
-)
+TABLES = tuple(abi.TABLES)
 """The tables in the order in which they are checked. ``op_flags`` is the engine's own, not an image's."""
 
 OFFSETS = {"group_off": "group_wires", "path_off": "path_wires", "mgroup_off": "mgroup_members"}
@@ -141,6 +116,10 @@ def _number(lo: int, hi: int, why: str) -> Range:
     return Range(lo, hi, why)
 
 
+def _kinds(kinds: type[IntEnum]) -> Range:
+    return Range(0, max(kinds), f"one of {kinds.__name__}")
+
+
 def _index(table: str) -> Range:
     return Range(0, NONE - 1, f"a row of {table}", table)
 
@@ -170,13 +149,13 @@ _PLACE = _number(0, (1 << 63) - 1, "the end of all chunks is checked to be below
 _SIZE = _number(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits")
 
 RANGES: dict[str, dict[str, Range]] = {
-    "op_flags": {"": _number(0, 31, "flags of an opcode")},
+    "op_flags": {"": _number(0, sum(abi.Op), "flags of an opcode")},
     "nodes": {
         "latency_ps": _LATENCY,
         "route_lo": _end("routes"),
         "wide_lo": _end("routes"),
-        "kind": _FLAG,
-        "flags": _number(0, 3, "two flags"),
+        "kind": _kinds(abi.NodeKind),
+        "flags": _number(0, sum(abi.NodeFlag), "flags"),
         "endpoint": _maybe("endpoints"),
         "unit": _maybe("units"),
         "zone": _ANY,
@@ -266,8 +245,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "head_ps": _DELAY,
         "src": _index("endpoints"),
         "dst": _index("endpoints"),
-        "kind": _number(0, 4, "kinds"),
-        "policy": _number(0, 2, "policies"),
+        "kind": _kinds(abi.ConnKind),
+        "policy": _kinds(abi.Policy),
         "first_group": _maybe("groups"),
         "path": _maybe("paths"),
         "path_back": _maybe("paths"),
@@ -295,7 +274,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "opcode": _index("op_flags"),
         "recv": _ANY,
         "send": _ANY,
-        "flags": _FLAG,
+        "flags": _number(0, sum(abi.PrimFlag), "flags"),
         "base": _CHUNK,
         "coef": _CHUNK,
         "step": _CHUNK,
@@ -305,7 +284,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "prim_lo": _index("prims"),
         "prim_hi": _end("prims"),
         "nchunks": _number(1, 1 << 24, "times chunk_bytes fits in 64 bits"),
-        "mode": _FLAG,
+        "mode": _kinds(abi.Mode),
     },
     "instances": {
         "start_ps": _DURATION,
@@ -331,7 +310,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "delay_ps": _DURATION,
         "compute_ps": _DURATION,
         "mem_bytes": _number(0, 1 << 62, "times an epoch fits in 128 bits"),
-        "kind": _number(0, 3, "kinds"),
+        "kind": _kinds(abi.TaskKind),
         "endpoint": _index("endpoints"),
         "sms": _SMS,
         "num_deps": _ANY,
@@ -347,9 +326,9 @@ RANGES: dict[str, dict[str, Range]] = {
         "msg_hi": _end("messages"),
         "packet_bytes": _number(1, 1 << 28, "divides"),
         "burst": _number(1, 1 << 28, "divides"),
-        "policy": _number(0, 2, "policies"),
+        "policy": _kinds(abi.Policy),
         "vc": _index("vcs"),
-        "flags": _FLAG,
+        "flags": _number(0, sum(abi.SourceFlag), "flags"),
         "control": _maybe("controls"),
         "pad": _ANY,
     },
@@ -365,7 +344,7 @@ RANGES: dict[str, dict[str, Range]] = {
         "time_ps": _DURATION,
         "num": _number(0, (1 << 30) - 1, "a term of a rate, or a factor"),
         "den": _number(0, (1 << 30) - 1, "a term of a rate"),
-        "kind": _FLAG,
+        "kind": _kinds(abi.FaultKind),
         "index": _ANY,
     },
 }
@@ -373,7 +352,7 @@ RANGES: dict[str, dict[str, Range]] = {
 
 _EVENT_NUMBERS = (1 << 24) - 1  # an event has 25 bits for what it is about
 ROWS = {name: (0, NONE - 1) for name in TABLES} | {
-    "op_flags": (0, 18),
+    "op_flags": (0, abi.OPCODE_SLOTS),
     "nodes": (0, _EVENT_NUMBERS),
     "wires": (0, _EVENT_NUMBERS),
     "units": (0, _EVENT_NUMBERS),
@@ -403,7 +382,7 @@ def first_illegal(tables: Columns, nvc: int) -> str | None:
     Parameters
     ----------
     tables : mapping of str to ndarray
-        All of `TABLES`, structured as in ``clusim.image.DTYPES``; ``op_flags`` as uint32.
+        All of `TABLES`, structured as in ``clusim.abi.TABLES``.
     nvc : int
         Virtual channels.
     """

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim import words
+from clusim.abi import FaultKind
 from clusim.bins import Bins
 from clusim.errors import InputError
 
@@ -61,7 +62,7 @@ def busbw_factor(operation: str, ranks: int) -> float:
 def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
     """Return the mean rate of every wire from the start until `time_ps`, with the faults of an image [bytes/s]."""
     result = np.array(rate_Bps, np.float64)
-    rows = faults[(faults["kind"] == 0) & (faults["time_ps"] < max(1, time_ps))]
+    rows = faults[(faults["kind"] == FaultKind.RATE) & (faults["time_ps"] < max(1, time_ps))]
     for wire in np.unique(rows["index"]).tolist():
         own = rows[rows["index"] == wire]
         own = own[np.argsort(own["time_ps"], kind="stable")]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from analysis.conftest import Ran, run_image
-from clusim.analysis.slices import NONE, Op, Slices
+from clusim.abi import NONE, Op
+from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Kind
 from clusim.outcome import Cause, Stop
 from clusim.reference.iteration import slices as reference_slices

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clusim.abi import NONE
 from clusim.collectives import ScheduleBuilder, build
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.fabric.model import Endpoint, Format, Link, Node, Protocol
-from clusim.image import NONE, OPCODES
 from clusim.lowering import EXACT_HOPS, TARGET_HOPS, Fault, Lowered, lower
+from clusim.opcodes import OPCODES
 from clusim.schedule import Plan, Prim, Schedule
 
 MIB = 1 << 20

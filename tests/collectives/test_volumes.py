@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusim.collectives import build
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule import ABSENT, Schedule, Shape
 from clusim.schedule.iteration import iter_slices, loop_count, prim_totals
 

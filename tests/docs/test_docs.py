@@ -74,7 +74,7 @@ def test_every_group_of_a_trace_is_documented() -> None:
 
 
 def test_every_primitive_is_documented() -> None:
-    from clusim.image import OPCODES
+    from clusim.opcodes import OPCODES
 
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     for name in OPCODES:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from clusim import ranges
+from clusim.abi import NONE
 from clusim.engine import Simulation
 from clusim.errors import InternalError, RangeExceeded, ScheduleError
-from clusim.image import DTYPES, NONE, Image
+from clusim.image import DTYPES, Image
 from clusim.outcome import Stop
 from clusim.reference import Simulation as Reference
 from support.corpus import load

@@ -23,7 +23,7 @@ from clusim.export.nccl_log import write_nccl_log
 from clusim.export.perfetto import write_perfetto
 from clusim.export.run import OPCODES, Run
 from clusim.export.tables import write_csv, write_parquet
-from clusim.image import OPCODES as IMAGE_OPCODES
+from clusim.opcodes import OPCODES as IMAGE_OPCODES
 from clusim.trace.reader import read_result
 from clusim.trace.tables import iterate_table, table_names
 

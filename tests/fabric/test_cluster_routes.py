@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from clusim import fabric
+from clusim.abi import NONE
 from clusim.errors import InputError, TopologyError
 from clusim.fabric import Fabric, FabricArrays
 from clusim.fabric.check import errors
 from clusim.fabric.model import NETWORK
 from clusim.fabric.reach import unreachable
-from clusim.fabric.routing import NONE
 from support.boxes import box_text, cluster
 
 NETWORKS = [

@@ -6,15 +6,13 @@ from fractions import Fraction
 
 import pytest
 
+from clusim.abi import Kind
 from clusim.fabric import Format, Link, loads
 from clusim.fabric.catalogue import preset_format, preset_link, preset_nic, preset_switch
 from clusim.fabric.model import KIND_NAMES, NO_LIMIT
 from clusim.hardware import LINKS, NICS, SWITCHES
 from clusim.hardware.networks import pause_headroom_bytes
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
-
-WRITE, READ_REQUEST, READ_RESPONSE = 0, 1, 2
-FETCH = KIND_NAMES.index("fetch")
 
 
 def wire_bytes(form: Format, kind: int, payload: int) -> int:
@@ -26,7 +24,7 @@ def wire_bytes(form: Format, kind: int, payload: int) -> int:
     def up(size: int) -> int:
         return -(-size // form.flit_bytes) * form.flit_bytes
 
-    carries = kind not in (READ_REQUEST,)
+    carries = kind not in (Kind.READ_REQ,)
     if not carries:
         return count * up(header)
     return (count - 1) * up(header + limit) + up(header + payload - (count - 1) * limit)
@@ -65,10 +63,10 @@ def test_raw_rate_of_x16(generation: int, raw_GBps: float) -> None:
 @pytest.mark.parametrize(
     ("generation", "kind", "measured_GBps"),
     [
-        (4, WRITE, 26.2),  # 128 B packets; A100 device to host 26.19
-        (5, WRITE, 52.4),  # H100 device to host 52
-        (4, READ_RESPONSE, 26.78),  # A100 host to device
-        (3, WRITE, 13.1),
+        (4, Kind.WRITE, 26.2),  # 128 B packets; A100 device to host 26.19
+        (5, Kind.WRITE, 52.4),  # H100 device to host 52
+        (4, Kind.READ_RESP, 26.78),  # A100 host to device
+        (3, Kind.WRITE, 13.1),
     ],
 )
 def test_one_way_rates_of_gpus(generation: int, kind: int, measured_GBps: float) -> None:
@@ -78,27 +76,27 @@ def test_one_way_rates_of_gpus(generation: int, kind: int, measured_GBps: float)
 
 def test_larger_payload_of_hosts() -> None:
     link, form = pcie(4, 16, "-mps256")
-    assert form.limit_bytes[WRITE] == 256
-    assert one_way_GBps(link, form, WRITE) == pytest.approx(28.6, rel=0.02)
+    assert form.limit_bytes[Kind.WRITE] == 256
+    assert one_way_GBps(link, form, Kind.WRITE) == pytest.approx(28.6, rel=0.02)
 
 
 def test_gen6_pays_for_its_flits_in_every_packet() -> None:
     link, form = pcie(6, 16)
-    assert form.control_256[WRITE] == 0
+    assert form.control_256[Kind.WRITE] == 0
     tlp = Fraction(128, 128 + 16) * Fraction(236, 256) * 128
-    assert one_way_GBps(link, form, WRITE) == pytest.approx(float(tlp), rel=0.005)
+    assert one_way_GBps(link, form, Kind.WRITE) == pytest.approx(float(tlp), rel=0.005)
 
 
 @pytest.mark.parametrize("generation", [3, 4, 5])
 def test_bytes_owed_to_the_opposite_wire(generation: int) -> None:
     """An ACK and an UpdateFC, 8 B each, for three packets; a fetch of 512 B costs one request of 24 B more."""
     form = pcie(generation, 16)[1]
-    write, fetch = form.control_256[WRITE] / 256, form.control_256[FETCH] / 256
+    write, fetch = form.control_256[Kind.WRITE] / 256, form.control_256[Kind.FETCH] / 256
     assert write == pytest.approx(16 / 3, abs=0.01)
     assert fetch - write == pytest.approx(24 * 128 / 512, abs=0.01)
     assert 0.02 < write / (128 + 24) < 0.05
-    assert wire_bytes(form, READ_REQUEST, 4096) == 8 * 24
-    assert wire_bytes(form, FETCH, 4096) == 32 * (128 + 20)
+    assert wire_bytes(form, Kind.READ_REQ, 4096) == 8 * 24
+    assert wire_bytes(form, Kind.FETCH, 4096) == 32 * (128 + 20)
 
 
 def test_limits_by_kind() -> None:
@@ -111,7 +109,7 @@ def test_limits_by_kind() -> None:
 
 def test_narrow_links_acknowledge_more_often() -> None:
     wide, narrow = pcie(4, 16)[1], pcie(4, 4)[1]
-    assert narrow.control_256[WRITE] > 2 * wide.control_256[WRITE]
+    assert narrow.control_256[Kind.WRITE] > 2 * wide.control_256[Kind.WRITE]
 
 
 @pytest.mark.parametrize(
@@ -127,15 +125,15 @@ def test_narrow_links_acknowledge_more_often() -> None:
 )
 def test_payload_rate_of_networks(name: str, expected_GBps: float) -> None:
     link = preset_link(name, "a", "b")
-    found = one_way_GBps(link, preset_format(link.format), WRITE)
+    found = one_way_GBps(link, preset_format(link.format), Kind.WRITE)
     assert found == pytest.approx(expected_GBps, rel=0.001)
 
 
 def test_ndr_carries_4096_of_4122_bytes() -> None:
     form = preset_format("infiniband")
-    assert wire_bytes(form, WRITE, 4096) == 4096 + 8 + 12 + 4 + 2
+    assert wire_bytes(form, Kind.WRITE, 4096) == 4096 + 8 + 12 + 4 + 2
     link = preset_link("ib-ndr", "a", "b")
-    assert one_way_GBps(link, form, WRITE) == pytest.approx(50 * 4096 / 4122, rel=1e-12)
+    assert one_way_GBps(link, form, Kind.WRITE) == pytest.approx(50 * 4096 / 4122, rel=1e-12)
 
 
 @pytest.mark.parametrize(("medium", "ps_per_m"), [("fibre", 5000), ("copper", 4400)])

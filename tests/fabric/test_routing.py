@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim import fabric
+from clusim.abi import NONE
 from clusim.errors import InputError, TopologyError
 from clusim.fabric import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
 from clusim.fabric.dependency import dependencies, dependency_cycle
-from clusim.fabric.routing import NONE
 from clusim.units import Rate
 
 HOST = Endpoint()

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.abi import NONE
 from clusim.collectives import build
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
-from clusim.image import NONE, Image
+from clusim.image import Image
 from clusim.lowering import lower
 from support.machines import cluster_of, pcie_machine
 

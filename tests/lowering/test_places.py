@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clusim.abi import NONE, ConnKind
 from clusim.collectives import build
 from clusim.errors import ScheduleError
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.rails import PathType, Rails, path_type
-from clusim.image import NONE, OPCODES, Image
+from clusim.image import Image
 from clusim.lowering import Lowered, lower
+from clusim.opcodes import OPCODES
 from support.machines import cluster_of, pcie_machine
-
-WRITE, READ, FLAG = 0, 1, 2
 
 
 def send(fabric: Fabric, src: int, dst: int, **options: Any) -> Lowered:
@@ -44,29 +44,29 @@ def test_gpus_behind_nvswitches_never_use_pcie(name: str) -> None:
         classes = {arrays.wire_class[wire] for wire in arrays.path(0, other)}
         assert not classes & {"pcie", "numa", "dram", "c2c"}, (name, other)
     image = send(fabric, 0, 1).image
-    assert packets_of(image) == [(READ if fabric.p2p == "read" else WRITE, 128)]
+    assert packets_of(image) == [(ConnKind.READ if fabric.p2p == "read" else ConnKind.WRITE, 128)]
     assert (image.conns["stage"] == NONE).all()
 
 
 def test_below_a_switch_gpus_write_to_each_other() -> None:
     fabric = loads(pcie_machine(), "m")
     image = send(fabric, 0, 1).image
-    assert packets_of(image) == [(WRITE, 128)]
+    assert packets_of(image) == [(ConnKind.WRITE, 128)]
     assert image.conns[0]["stage"] == NONE
 
 
 def test_reads_are_for_nvlink_only() -> None:
     fabric = loads(pcie_machine().replace("p2p: write", "p2p: read"), "m")
-    assert packets_of(send(fabric, 0, 1).image) == [(WRITE, 128)]
+    assert packets_of(send(fabric, 0, 1).image) == [(ConnKind.WRITE, 128)]
     linked = loads(pcie_machine(nvlink=True).replace("p2p: write", "p2p: read"), "m")
-    assert packets_of(send(linked, 0, 1).image) == [(READ, 128)]
+    assert packets_of(send(linked, 0, 1).image) == [(ConnKind.READ, 128)]
 
 
 def test_through_a_root_complex_data_are_staged_in_host_memory() -> None:
     fabric = loads(pcie_machine(below="cpu"), "m")
     lowered = send(fabric, 0, 1)
     (row,) = lowered.image.conns
-    assert row["kind"] == WRITE
+    assert row["kind"] == ConnKind.WRITE
     assert names(fabric, int(row["stage"])) == ["mem0"]
     assert row["window_bytes"] == fabric.window_bytes
     # both cross the root complex to DRAM: two wires to write, two to ask and two back
@@ -79,7 +79,7 @@ def test_through_a_root_complex_data_are_staged_in_host_memory() -> None:
 def test_a_fabric_may_allow_peers_through_a_root_complex() -> None:
     text = pcie_machine(below="cpu", extra="p2p_level: phb")
     image = send(loads(text, "m"), 0, 1).image
-    assert packets_of(image) == [(WRITE, 64)]
+    assert packets_of(image) == [(ConnKind.WRITE, 64)]
     assert image.conns[0]["stage"] == NONE
     never = loads(pcie_machine(extra="p2p_level: nvl"), "m")
     assert send(never, 0, 1).image.conns[0]["stage"] != NONE
@@ -88,7 +88,7 @@ def test_a_fabric_may_allow_peers_through_a_root_complex() -> None:
 def test_a_machine_without_host_memory_uses_what_there_is() -> None:
     text = pcie_machine(below="cpu").replace("  mem0: {kind: memory, chip: ddr4-3200x8}\n", "")
     text = text.replace("  - {from: cpu0, to: mem0, type: dram-ddr4-3200x8}\n", "")
-    assert packets_of(send(loads(text, "m"), 0, 1).image) == [(WRITE, 64)]
+    assert packets_of(send(loads(text, "m"), 0, 1).image) == [(ConnKind.WRITE, 64)]
 
 
 def test_path_types_are_those_of_nvidia_smi() -> None:
@@ -119,7 +119,7 @@ def test_a_gpu_next_to_its_nic_sends_a_flag_and_its_proxy_the_data(tmp_path: Pat
     lowered = send(fabric, 0, 1)
     data, flag = lowered.image.conns
     nic = next(node.nic for node in fabric.nodes if node.nic)
-    assert (data["kind"], flag["kind"]) == (WRITE, FLAG)
+    assert (data["kind"], flag["kind"]) == (ConnKind.WRITE, ConnKind.FLAG)
     assert data["packet_bytes"] == nic.mtu_bytes
     assert names(fabric, data["via_first"], data["via_last"]) == ["n0/nic0", "n1/nic0"]
     assert (data["src"], data["stage"], flag["dst"]) == (flag["src"], NONE, flag["src"])
@@ -141,7 +141,7 @@ def test_a_far_gpu_goes_through_host_memory_on_both_sides(tmp_path: Path) -> Non
     fabric = cluster_of(pcie_machine(gpus=1, below="cpu"), tmp_path)
     image = send(fabric, 0, 1).image
     data, first = image.conns
-    assert (data["kind"], first["kind"]) == (WRITE, WRITE)
+    assert (data["kind"], first["kind"]) == (ConnKind.WRITE, ConnKind.WRITE)
     assert names(fabric, int(first["dst"]), int(data["stage"])) == ["n0/mem0", "n1/mem0"]
     assert data["src"] == first["dst"]
     near = send(cluster_of(pcie_machine(gpus=1), tmp_path), 0, 1).image.conns[0]
@@ -155,7 +155,7 @@ def test_a_nic_without_gpudirect_bounces_too(tmp_path: Path) -> None:
     )
     image = send(cluster_of(text, tmp_path), 0, 1).image
     assert image.conns[0]["stage"] != NONE
-    assert image.conns[1]["kind"] == WRITE
+    assert image.conns[1]["kind"] == ConnKind.WRITE
 
 
 def test_pxn_writes_over_nvlink_to_the_gpu_next_to_the_receivers_rail() -> None:
@@ -164,11 +164,11 @@ def test_pxn_writes_over_nvlink_to_the_gpu_next_to_the_receivers_rail() -> None:
     lowered = send(fabric, 2, 8 + 5)
     data, first = lowered.image.conns
     assert names(fabric, data["via_first"], data["via_last"]) == ["n0/nic5", "n1/nic5"]
-    assert first["kind"] == WRITE
+    assert first["kind"] == ConnKind.WRITE
     assert first["dst"] == data["src"] == arrays.rank_endpoint[5]
     assert lowered.image.instances[-1]["endpoint"] == arrays.rank_endpoint[5]
     own = send(fabric, 5, 8 + 5).image.conns
-    assert own[1]["kind"] == FLAG
+    assert own[1]["kind"] == ConnKind.FLAG
 
 
 def test_rails_of_connections_are_used() -> None:
@@ -204,7 +204,7 @@ def test_adaptive_nics_spray_and_marks_need_rate_control(tmp_path: Path) -> None
 def test_flags_between_machines_carry_no_data() -> None:
     fabric = load("dgx-h100", nodes=2)
     image = lower(fabric, build(fabric, "barrier", None, 0)).image
-    assert set(image.conns["kind"]) == {FLAG}
+    assert set(image.conns["kind"]) == {ConnKind.FLAG}
     arrays = fabric.lower()
     zone = arrays.nodes["zone"][arrays.endpoints["node"]]
     far = zone[image.conns["src"]] != zone[image.conns["dst"]]

@@ -10,7 +10,6 @@ import pytest
 import clusim
 from clusim.errors import InputError
 from clusim.fabric import Fabric, load
-from clusim.image import OPCODES, Op
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.constants import Collective
@@ -19,6 +18,7 @@ from clusim.nccl.programs import build, emit_messages
 from clusim.nccl.programs.messages import rounds
 from clusim.nccl.traffic import traffic
 from clusim.nccl.versions import LATEST, Version, parse_version
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.dtypes import element

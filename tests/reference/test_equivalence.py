@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from clusim.image import NONE, Image
+from clusim.abi import NONE
+from clusim.image import Image
 from clusim.outcome import State, Stop
 from clusim.reference import Simulation as Reference
 from support.random_images import images, random_image

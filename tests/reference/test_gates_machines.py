@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.image import NONE
+from clusim.abi import NONE, Kind
 from support.gates import assert_messages_at, assert_records_at, counters, finish
 from support.images import NETWORK, ImageBuilder, Place, prim
 
-WRITE, READ_REQ, FETCH = 0, 1, 8
 HOP = 1100
 
 
@@ -51,7 +50,7 @@ def test_a_wire_without_a_limit_joins_what_the_one_before_cut(engine):
 
 def test_a_limit_of_requests_multiplies_their_headers(engine):
     builder = ImageBuilder()
-    builder.format(header=8, limit={READ_REQ: 30})
+    builder.format(header=8, limit={Kind.READ_REQ: 30})
     a, b = builder.endpoint(), builder.endpoint()
     builder.link(a, b)
     conn = builder.conn(a, b, "read", packet_bytes=92)
@@ -77,7 +76,7 @@ def test_control_bytes_are_owed_for_every_packet_of_the_wire(engine):
 def fetcher(bridge: bool = True, **fields) -> tuple[ImageBuilder, Place, Place, Place]:
     """Return a - NIC - b; FETCH has 11 bytes of header and at most 50 of payload, WRITE 1 and 99."""
     builder = ImageBuilder()
-    builder.format(header={FETCH: 11}, limit={FETCH: 50}, **fields)
+    builder.format(header={Kind.FETCH: 11}, limit={Kind.FETCH: 50}, **fields)
     a, b, nic = builder.endpoint(inject_256=256), builder.endpoint(), builder.nic()
     builder.rows["nodes"][nic.node]["flags"] = 2 * bridge
     builder.link(a, nic)
@@ -110,7 +109,7 @@ def test_only_a_first_via_makes_a_fetch(engine):
 
 
 def test_a_fetch_owes_as_a_fetch_where_it_becomes_a_write(engine):
-    builder, a, b, nic = fetcher(control={FETCH: 512, WRITE: 256})
+    builder, a, b, nic = fetcher(control={Kind.FETCH: 512, Kind.WRITE: 256})
     builder.source(a, [(0, 99, b)], vias=[(nic, NONE)])
     builder.source(b, [(5000, 99, a)])  # long after: what is owed has drained
     sim = assert_messages_at(engine, builder, 3310, 5000 + HOP + 2010)

@@ -11,7 +11,7 @@ import numpy as np
 import clusim
 from clusim.collectives import build
 from clusim.fabric import Fabric, load
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.result import Result
 from clusim.schedule import ABSENT, Schedule
 from clusim.schedule.iteration import Slice, iter_slices

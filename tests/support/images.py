@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from clusim.image import DTYPES, KINDS, NONE, OPCODE_SLOTS, OPCODES, Image
+from clusim.abi import KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
+from clusim.image import DTYPES, Image
+from clusim.opcodes import OPCODES
 from support.routes import NETWORK, ShortestPaths, route_rows
 
 __all__ = ["NETWORK", "ImageBuilder", "Place", "prim"]
 
 Row = dict[str, Any]
 
-CONN_KINDS = {"write": 0, "read": 1, "flag": 2, "multimem": 3, "aggregation": 4}
-POLICIES = {"stripe": 0, "pinned": 1, "adaptive": 2}
-TASK_KINDS = {"program": 0, "kernel": 1, "delay": 2, "marker": 3}
+CONN_KINDS = {kind.name.lower(): kind for kind in ConnKind}
+POLICIES = {policy.name.lower(): policy for policy in Policy}
+TASK_KINDS = {kind.name.lower(): kind for kind in TaskKind}
 UNLIMITED = 1 << 30
 LINE_RATE = (1 << 30) // 10  # a rate control at the speed of a default wire
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from clusim.image import DTYPES, NONE, Image
+from clusim.abi import NONE
+from clusim.image import DTYPES, Image
 from clusim.ranges import RANGES, Range, lengths
 
 __all__ = ["mutated"]

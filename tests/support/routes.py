@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from clusim.image import NONE
+from clusim.abi import NONE
 
 __all__ = ["NETWORK", "ShortestPaths", "route_rows"]
 

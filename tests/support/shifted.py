@@ -6,12 +6,11 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from clusim.abi import TaskKind
 from clusim.image import DTYPES, Image
 from clusim.ranges import DURATION_END_PS
 
 __all__ = ["later", "without_times"]
-
-_DELAY = 2
 
 
 def later(image: Image, shift_ps: int) -> Image:
@@ -36,7 +35,7 @@ def later(image: Image, shift_ps: int) -> Image:
     chain = [[first + i + 1] for i in range(len(delays) - 1)] + [roots.tolist()]
     succ = image.succ.tolist()
     for row, delay_ps, after in zip(tasks[first:], delays, chain, strict=True):
-        row["kind"], row["delay_ps"], row["num_deps"] = _DELAY, delay_ps, 1
+        row["kind"], row["delay_ps"], row["num_deps"] = TaskKind.DELAY, delay_ps, 1
         row["succ_lo"] = len(succ)
         succ += after
         row["succ_hi"] = len(succ)

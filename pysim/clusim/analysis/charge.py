@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, ConnKind, Op
 from clusim.analysis.network import Network, Stage
-from clusim.analysis.slices import NONE, Op
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Kind, Step, Walk
 
@@ -231,7 +231,11 @@ class Charger:
         conn = self._image["conns"][step.connection]
         kind, flags = int(conn["kind"]), self._flags(step)
         fetched = int(conn["stage"]) != NONE and step.endpoint == int(conn["dst"])
-        return kind in (1, 4) or fetched or bool(kind == 3 and flags & Op.REDUCE)
+        return (
+            kind in (ConnKind.READ, ConnKind.AGGREGATION)
+            or fetched
+            or bool(kind == ConnKind.MULTIMEM and flags & Op.REDUCE)
+        )
 
     def _flags(self, step: Step) -> int:
         return self.walk.slices.flags(int(self.walk.slices.table(step.instance).prim[step.seq]))
@@ -254,7 +258,7 @@ class Charger:
         ends = (int(conn["src"]), int(conn["dst"]))
         if int(conn["stage"]) != NONE:
             ends = (step.endpoint, int(conn["stage"]))
-        if int(conn["kind"]) in (3, 4):
+        if int(conn["kind"]) in (ConnKind.MULTIMEM, ConnKind.AGGREGATION):
             ends = (step.endpoint, step.endpoint)
         for end in dict.fromkeys(ends):
             use, mean = (self.usage.memory(end, *time) for time in (span, whole))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from clusim.abi import TaskKind
 from clusim.analysis.columns import Table
 from clusim.analysis.traced import open_traced
 
@@ -15,8 +16,6 @@ COLUMNS = (
     "endpoint", "rank", "rate_GBps", "communication_bytes", "communication_GBps", "communication", "peak", "peak_at_ps",
     "kernel_bytes", "kernel_GBps", "kernels", "left",
 )  # fmt: skip
-
-_KERNEL = 1
 
 
 def memory(path: str | Path) -> Table:
@@ -34,7 +33,7 @@ def memory(path: str | Path) -> Table:
     kernel_bytes = np.zeros(len(rate), np.int64)
     if len(tasks):
         ended = result.tasks.end_ps >= 0
-        kernels = (tasks["kind"] == _KERNEL) & ended
+        kernels = (tasks["kind"] == TaskKind.KERNEL) & ended
         np.add.at(
             kernel_bytes, tasks["endpoint"][kernels], tasks["mem_bytes"][kernels].astype(np.int64)
         )

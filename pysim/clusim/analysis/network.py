@@ -8,16 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.slices import NONE
+from clusim.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
 from clusim.trace.inputs import Inputs
 
 __all__ = ["Network", "Stage", "link_name"]
 
 Array = NDArray[Any]
-
-_WRITE, _READ, _FLAG, _MULTIMEM, _AGGREGATION = range(5)
-_PINNED = 1
-_HEADER_WRITE, _HEADER_READ_REQ, _HEADER_READ_RESP, _HEADER_AGGREGATE = 0, 1, 2, 9
 
 
 def link_name(name: str) -> str:
@@ -125,18 +121,18 @@ class Network:
     def _find_stages(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
         conn = self.image["conns"][connection]
         kind = int(conn["kind"])
-        if kind == _MULTIMEM:
+        if kind == ConnKind.MULTIMEM:
             return [Stage(lanes, lanes) for lanes in self._multimem(conn, endpoint, flags)]
-        if kind == _AGGREGATION:
+        if kind == ConnKind.AGGREGATION:
             return [Stage([wire], [wire]) for wire in self._up_and_down(int(conn["vertex"]))]
-        path = int(conn["path_back"] if kind == _READ else conn["path"])
+        path = int(conn["path_back"] if kind == ConnKind.READ else conn["path"])
         if path != NONE:
             off = self.image["path_off"]
             wires = self.image["path_wires"][off[path] : off[path + 1]]
             return [Stage([int(w)], [int(w)]) for w in wires]
         source, target, read = self._ends(conn, endpoint)
         first = int(conn["first_group"])
-        if int(conn["policy"]) == _PINNED:
+        if int(conn["policy"]) == Policy.PINNED:
             return self._pinned(conn, endpoint)
         if read:
             # Answers leave over the links that the requests came over.
@@ -153,7 +149,7 @@ class Network:
         """Return where data come from and go to when an endpoint transfers, and whether it reads them."""
         source, target, stage = int(conn["src"]), int(conn["dst"]), int(conn["stage"])
         if stage == NONE:
-            return source, target, int(conn["kind"]) == _READ
+            return source, target, int(conn["kind"]) == ConnKind.READ
         return (stage, target, True) if endpoint == target else (source, stage, False)
 
     @staticmethod
@@ -227,16 +223,16 @@ class Network:
         down = sorted({w for s in switches for m in members for w in self._routed(s, m)})
         gather = [int(w) for w in self.wires["reverse"][down] if int(w) != NONE]
         back = [int(w) for w in self.wires["reverse"][up] if int(w) != NONE]
-        if flags & 8 and flags & 4:
+        if flags & Op.REDUCE and flags & Op.MCAST:
             return [gather, back, up, down]
-        return [gather, back] if flags & 8 else [up, down]
+        return [gather, back] if flags & Op.REDUCE else [up, down]
 
     def units_of(self, connection: int) -> list[int]:
         """Return the reduction units behind a multimem or aggregation connection."""
         conn = self.image["conns"][connection]
-        if int(conn["kind"]) == _AGGREGATION:
+        if int(conn["kind"]) == ConnKind.AGGREGATION:
             return self._units_above(int(conn["vertex"]))
-        if int(conn["kind"]) != _MULTIMEM:
+        if int(conn["kind"]) != ConnKind.MULTIMEM:
             return []
         up = self.group(int(conn["first_group"]))
         units = {int(self.image["nodes"]["unit"][self.wires["dst"][wire]]) for wire in up}
@@ -254,7 +250,11 @@ class Network:
         row = self.wires[wire]
         rate = int(row["rate_num"]) / int(row["rate_den"])
         faults = self._faults
-        mine = (faults["kind"] == 0) & (faults["index"] == wire) & (faults["time_ps"] <= time_ps)
+        mine = (
+            (faults["kind"] == FaultKind.RATE)
+            & (faults["index"] == wire)
+            & (faults["time_ps"] <= time_ps)
+        )
         for fault in faults[mine]:
             rate = int(fault["num"]) / max(1, int(fault["den"]))
         return rate
@@ -263,7 +263,7 @@ class Network:
         """Return by how much CTAs and kernels of an endpoint are slowed at a time; 1024 is nominal."""
         slow = int(self.image["endpoints"]["slow_1024"][endpoint])
         faults = self._faults
-        mine = (faults["kind"] == 1) & (faults["index"] == endpoint)
+        mine = (faults["kind"] == FaultKind.SLOW) & (faults["index"] == endpoint)
         for fault in faults[mine & (faults["time_ps"] <= time_ps)]:
             slow = int(fault["num"])
         return slow
@@ -288,11 +288,11 @@ class Network:
     def flight_ps(self, connection: int) -> int:
         """Return the latency of a written packet from its end on the first wire to being visible [ps]."""
         conn = self.image["conns"][connection]
-        if int(conn["kind"]) != _WRITE:
+        if int(conn["kind"]) != ConnKind.WRITE:
             return 0
         _, target, _ = self._ends(conn, int(conn["src"]))
         stages = [stage.lanes for stage in self.stages_of(connection, int(conn["src"]), 0)]
-        way = self._way_ps(stages, _HEADER_WRITE) if stages else 0
+        way = self._way_ps(stages, Kind.WRITE) if stages else 0
         return way + int(self.image["endpoints"]["write_latency_ps"][target])
 
     def latency_ps(self, connection: int, endpoint: int, flags: int) -> int:
@@ -301,18 +301,18 @@ class Network:
         ends = self.image["endpoints"]
         own = int(ends["response_latency_ps"][endpoint])
         source, _, read = self._ends(conn, endpoint)
-        if int(conn["kind"]) == _AGGREGATION:
+        if int(conn["kind"]) == ConnKind.AGGREGATION:
             return self._aggregation_ps(connection, endpoint, flags)
         if read:
-            there = self._way_ps(self.stages(endpoint, source), _HEADER_READ_REQ)
+            there = self._way_ps(self.stages(endpoint, source), Kind.READ_REQ)
             stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
-            back = self._way_ps(stages, _HEADER_READ_RESP)
+            back = self._way_ps(stages, Kind.READ_RESP)
             return there + int(ends["read_latency_ps"][source]) + back + own
-        if int(conn["kind"]) != _MULTIMEM or not flags & 8:
+        if int(conn["kind"]) != ConnKind.MULTIMEM or not flags & Op.REDUCE:
             return 0
         stages = self._multimem(conn, endpoint, flags)
-        data = self._way_ps(stages, _HEADER_READ_RESP)
-        asked = self._way_ps([self.group(int(conn["first_group"])), stages[0]], _HEADER_READ_REQ)
+        data = self._way_ps(stages, Kind.READ_RESP)
+        asked = self._way_ps([self.group(int(conn["first_group"])), stages[0]], Kind.READ_REQ)
         members = self.image["mgroup_members"]
         fetch = int(ends["read_latency_ps"][members].max(initial=0))
         units = self.units_of(connection)
@@ -322,7 +322,7 @@ class Network:
     def _aggregation_ps(self, connection: int, endpoint: int, flags: int) -> int:
         """Return the latency of a packet up to the root of its tree and of the result down to memory [ps]."""
         stages = [stage.lanes for stage in self.stages_of(connection, endpoint, flags)]
-        way = self._way_ps(stages, _HEADER_AGGREGATE) if stages else 0
+        way = self._way_ps(stages, Kind.AGG_UP) if stages else 0
         units = self.units_of(connection)
         inside = sum(int(self.image["units"]["latency_ps"][unit]) for unit in units)
         return way + inside + int(self.image["endpoints"]["write_latency_ps"][endpoint])

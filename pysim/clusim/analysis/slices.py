@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, Op
 from clusim.errors import TraceError
-from clusim.trace.image import NONE, OP_FLAGS
+from clusim.opcodes import OP_FLAGS
 
-__all__ = ["NONE", "Op", "SliceTable", "Slices"]
+__all__ = ["SliceTable", "Slices"]
 
 Array = NDArray[Any]
 
@@ -27,13 +28,6 @@ MOST_SLICES = 1 << 24
 
 KEPT_SLICES = 1 << 24
 """Slices whose primitives are kept in memory: 200 MB."""
-
-
-class Op:
-    """Flags of opcodes by number, as in `clusim.image`."""
-
-    RECV, SEND, MCAST, REDUCE, AGGREGATE = 1, 2, 4, 8, 16
-    FLAGS = OP_FLAGS
 
 
 def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
@@ -99,7 +93,7 @@ class Slices:
         prims = image["prims"]
         names = ("base", "coef", "step", "repeat", "flags")
         self._prims = np.stack([prims[name].astype(np.int64) for name in names], axis=1)
-        self._flags = Op.FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
+        self._flags = OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
         self._users: dict[bool, dict[int, list[int]]] = {}
         self._own: dict[tuple[int, int, bool], Array] = {}
         self._own_size = 0

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import ConnKind, Op
 from clusim.analysis.network import Network
-from clusim.analysis.slices import Op, Slices
+from clusim.analysis.slices import Slices
+from clusim.opcodes import OP_FLAGS
 from clusim.trace.records import RecordFile
 
 __all__ = ["unit_busy_ps"]
@@ -26,9 +28,13 @@ def unit_busy_ps(
     from clusim.analysis._kernels import count_spans
 
     image = network.image
-    if not len(image["units"]) or not (image["conns"]["kind"] == 3).any() or len(edge_ps) < 2:
+    if (
+        not len(image["units"])
+        or not (image["conns"]["kind"] == ConnKind.MULTIMEM).any()
+        or len(edge_ps) < 2
+    ):
         return None
-    reduces = (Op.FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
+    reduces = (OP_FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
     busy = np.zeros((len(image["units"]), len(edge_ps) - 1))
     for block in records.blocks():
         for instance in np.unique(block["instance"]).tolist():

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, ConnKind, Op, TaskKind
 from clusim.analysis.network import Network
-from clusim.analysis.slices import NONE, Op, Slices, all_starts
+from clusim.analysis.slices import Slices, all_starts
 from clusim.errors import TraceError
 from clusim.outcome import Cause
 from clusim.trace.records import RecordFile
@@ -22,9 +23,6 @@ from clusim.trace.records import RecordFile
 __all__ = ["Kind", "Step", "Walk"]
 
 Array = NDArray[Any]
-
-_PROGRAM, _KERNEL, _DELAY, _MARKER = range(4)
-_WRITE_CONN, _READ_CONN = 0, 1
 
 
 class Kind(IntEnum):
@@ -186,13 +184,15 @@ class Walk:
         row = self.image["tasks"][task]
         start_ps, end_ps = int(self._start_ps[task]), int(self._end_ps[task])
         kind, endpoint = int(row["kind"]), int(row["endpoint"])
-        if kind == _PROGRAM:
+        if kind == TaskKind.PROGRAM:
             instances = range(int(row["inst_lo"]), int(row["inst_hi"]))
             last = self._cursor.last_of(instances, end_ps) if len(instances) else None
             if last is not None:
                 return (yield from self._slice_steps(last))
         if end_ps > start_ps:
-            named = {_KERNEL: Kind.KERNEL, _DELAY: Kind.DELAY}.get(kind, Kind.TASK)
+            named = {TaskKind.KERNEL: Kind.KERNEL, TaskKind.DELAY: Kind.DELAY}.get(
+                TaskKind(kind), Kind.TASK
+            )
             yield Step(named, start_ps, end_ps, task, endpoint)
         return self._waited_for(task)
 
@@ -245,7 +245,7 @@ class Walk:
         send = self.slices.connection(instance, prim, send=True)
         if self.slices.flags(prim) & (Op.MCAST | Op.REDUCE | Op.AGGREGATE):
             return send
-        if send != NONE and int(kinds[send]) == _WRITE_CONN:
+        if send != NONE and int(kinds[send]) == ConnKind.WRITE:
             return send
         return self.slices.connection(instance, prim, send=False)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import FaultKind
 from clusim.analysis.network import Network
 from clusim.analysis.traced import critical
 from clusim.errors import InputError
@@ -114,7 +115,7 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
         rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
         row["rate_num"], row["rate_den"] = rate.numerator, rate.denominator
     for fault in new["faults"]:
-        if fault["kind"] == 0 and int(fault["index"]) in change.wires and fault["num"]:
+        if fault["kind"] == FaultKind.RATE and int(fault["index"]) in change.wires and fault["num"]:
             rate = Fraction(int(fault["num"]), int(fault["den"])) * factor
             fault["num"], fault["den"] = rate.numerator, rate.denominator
     if change.what == "hbm":

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.slices import NONE, Op, Slices, all_starts
+from clusim.abi import NONE, Op
+from clusim.analysis.slices import Slices, all_starts
 from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_run

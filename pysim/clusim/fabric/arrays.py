@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.model import Fabric
-from clusim.fabric.routing import NONE, Wiring
+from clusim.fabric.routing import Wiring
 from clusim.fabric.rows import lower_formats, lower_nodes, lower_wires
 from clusim.fabric.wirenames import WireClasses, WireNames
 from clusim.fabric.zones import lay_out

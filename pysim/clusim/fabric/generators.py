@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+from clusim.abi import KINDS
 from clusim.errors import ClusimError, TopologyError
-from clusim.fabric.model import NUM_KINDS, Endpoint, Fabric, Format, Link, Node
+from clusim.fabric.model import Endpoint, Fabric, Format, Link, Node
 from clusim.fabric.problems import did_you_mean
 from clusim.units import Rate, parse_rate, parse_size, parse_time
 
@@ -101,8 +102,8 @@ class _Sketch:
         return Format(
             "packet",
             flit_bytes=1,
-            header_bytes=(self.header_bytes,) * NUM_KINDS,
-            control_256=(self.ack_bytes * 256,) + (0,) * (NUM_KINDS - 1),
+            header_bytes=(self.header_bytes,) * KINDS,
+            control_256=(self.ack_bytes * 256,) + (0,) * (KINDS - 1),
             payload_bytes=dict.fromkeys(("sm", "ce", "nic"), self.packet_bytes),
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from clusim.abi import KINDS, NONE, Kind
 from clusim.fabric.endpoint import COST_ONE, Endpoint, cost16
 from clusim.units import Rate
 
@@ -22,7 +23,6 @@ __all__ = [
     "KIND_NAMES",
     "NETWORK",
     "NO_LIMIT",
-    "NUM_KINDS",
     "Endpoint",
     "Fabric",
     "Format",
@@ -36,25 +36,24 @@ __all__ = [
     "cost16",
 ]
 
-KIND_NAMES = (
-    "write",
-    "read_request",
-    "read_response",
-    "multicast",
-    "reduce_request",
-    "reduce_fetch",
-    "reduce_data",
-    "reduce_result",
-    "fetch",
-    "aggregate",
-    "aggregate_result",
-)
+_KIND_NAMES = {
+    Kind.WRITE: "write",
+    Kind.READ_REQ: "read_request",
+    Kind.READ_RESP: "read_response",
+    Kind.MCAST: "multicast",
+    Kind.RED_REQ: "reduce_request",
+    Kind.RED_FETCH: "reduce_fetch",
+    Kind.RED_DATA: "reduce_data",
+    Kind.RED_RESULT: "reduce_result",
+    Kind.FETCH: "fetch",
+    Kind.AGG_UP: "aggregate",
+    Kind.AGG_DOWN: "aggregate_result",
+}
+KIND_NAMES = tuple(_KIND_NAMES[kind] for kind in Kind)
 """Packet kinds in the order of the tables of a `Format`."""
 
-NO_LIMIT = 2**32 - 1
+NO_LIMIT = NONE
 """A format that cuts nothing."""
-
-NUM_KINDS = len(KIND_NAMES)
 
 NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
 """``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
@@ -86,13 +85,13 @@ class Format:
 
     name: str
     flit_bytes: int = 16
-    header_bytes: tuple[int, ...] = (16,) * NUM_KINDS
-    control_256: tuple[int, ...] = (0,) * NUM_KINDS
-    service_1024: tuple[int, ...] = (1024,) * NUM_KINDS
+    header_bytes: tuple[int, ...] = (16,) * KINDS
+    control_256: tuple[int, ...] = (0,) * KINDS
+    service_1024: tuple[int, ...] = (1024,) * KINDS
     payload_bytes: Mapping[str, int] = field(
         default_factory=lambda: {"sm": 128, "ce": 256, "nic": 128}
     )
-    limit_bytes: tuple[int, ...] = (NO_LIMIT,) * NUM_KINDS
+    limit_bytes: tuple[int, ...] = (NO_LIMIT,) * KINDS
 
     def header_wire_bytes(self, kind: int = 0) -> int:
         """Return the wire bytes of a packet of `kind` without payload."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from clusim.abi import NONE
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.routing import NONE
 
 __all__ = ["unreachable"]
 

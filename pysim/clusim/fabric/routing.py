@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "RouteTable", "Wiring", "route"]
+from clusim.abi import NONE
 
-NONE = 0xFFFFFFFF
+__all__ = ["RouteTable", "Wiring", "route"]
 
 Array = NDArray[Any]
 

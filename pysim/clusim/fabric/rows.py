@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, NodeFlag, NodeKind
 from clusim.fabric.model import NETWORK, Fabric, Link
-from clusim.fabric.routing import NONE
 from clusim.fabric.wirenames import WireClasses
 from clusim.image import empty
 
@@ -25,9 +25,12 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     with_unit = [i for i, node in enumerate(fabric.nodes) if node.unit is not None]
     endpoints, units = empty("endpoints", len(ends)), empty("units", len(with_unit))
     nodes["latency_ps"] = [node.latency_ps for node in fabric.nodes]
-    nodes["kind"] = [node.endpoint is None for node in fabric.nodes]
+    nodes["kind"] = [
+        NodeKind.SWITCH if node.endpoint is None else NodeKind.ENDPOINT for node in fabric.nodes
+    ]
     nodes["flags"] = [
-        (node.store_and_forward or node.endpoint is not None) + 2 * (node.kind == "nic")
+        NodeFlag.STORE_FORWARD * (node.store_and_forward or node.endpoint is not None)
+        + NodeFlag.BRIDGE * (node.kind == "nic")
         for node in fabric.nodes
     ]
     zone = np.array([node.zone for node in fabric.nodes], np.int64)

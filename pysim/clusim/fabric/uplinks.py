@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.fabric.routing import NONE, Wiring, route
+from clusim.abi import NONE
+from clusim.fabric.routing import Wiring, route
 from clusim.fabric.zonetables import Tables, Zoned, ZoneRoutes
 
 __all__ = ["route_network"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.fabric.routing import NONE
+from clusim.abi import NONE
 
 __all__ = ["Machines", "Tables", "ZoneRoutes", "Zoned"]
 

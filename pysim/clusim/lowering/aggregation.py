@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.image import NONE, empty
+from clusim.image import empty
 
 __all__ = ["DEFAULT_SLOTS", "Trees"]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, ConnKind
 from clusim.fabric.arrays import FabricArrays
-from clusim.image import NONE
-from clusim.lowering.legs import READ, WRITE, Leg
+from clusim.lowering.legs import Leg
 from clusim.lowering.links import BURSTS_PER_BUFFER, least_buffer
 
 __all__ = ["MARK_BURSTS", "Packets", "largest_bursts", "roomy_units", "roomy_wires"]
@@ -59,9 +59,9 @@ def largest_bursts(
     reading: set[int] = set()
     writing: set[int] = set()
     for leg in legs:
-        if window_bytes and (leg.kind == READ or leg.stage != NONE):
+        if window_bytes and (leg.kind == ConnKind.READ or leg.stage != NONE):
             reading |= leg.forms
-        if leg.kind == WRITE:
+        if leg.kind == ConnKind.WRITE:
             writing |= leg.forms
     room: dict[int, int] = {}
     for index in reading & writing:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import FaultKind
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.arrays import lower as lower_fabric
@@ -73,14 +74,16 @@ def lower_faults(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
         if fault.rank is not None:
             arrays.node_of(fault.rank)
             slow = max(1, round(1024 * Fraction(fault.factor)))
-            rows.append((fault.time_ps, slow, 1, 1, int(arrays.rank_endpoint[fault.rank])))
+            rows.append(
+                (fault.time_ps, slow, 1, FaultKind.SLOW, int(arrays.rank_endpoint[fault.rank]))
+            )
             continue
         wire = _wire(arrays, fault.wire)
         if fault.bit_errors:
             continue
         row = arrays.wires[wire]
         rate = Fraction(fault.factor) * Fraction(int(row["rate_num"]), int(row["rate_den"]))
-        rows.append((fault.time_ps, rate.numerator, rate.denominator, 0, wire))
+        rows.append((fault.time_ps, rate.numerator, rate.denominator, FaultKind.RATE, wire))
     return np.array(rows, empty("faults").dtype)
 
 

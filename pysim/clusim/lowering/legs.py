@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from clusim.abi import NONE
 from clusim.fabric.model import Nic
-from clusim.image import NONE
 
-__all__ = ["AGGREGATION", "FLAG", "MULTIMEM", "READ", "WRITE", "Leg", "Place"]
-
-WRITE, READ, FLAG, MULTIMEM, AGGREGATION = range(5)
-"""Kinds of connections of an image."""
+__all__ = ["Leg", "Place"]
 
 PlaceName = Literal["direct", "peer", "staged", "network"]
 

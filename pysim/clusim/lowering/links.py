@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, ConnKind, Policy
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric, Nic
-from clusim.image import NONE, OPCODES, Op, empty
+from clusim.image import empty
 from clusim.lowering.aggregation import Trees
-from clusim.lowering.legs import AGGREGATION, FLAG, MULTIMEM, READ, WRITE, Leg
+from clusim.lowering.legs import Leg
 from clusim.lowering.places import Places, protocol_of
 from clusim.lowering.proxies import Link
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
 
@@ -148,7 +150,7 @@ class LinkLowering:
         if self._proxied[index] == "send":
             tail, head = head + adapter.completion_ps + adapter.flush_ps, tail
         end = places.endpoint(rank)
-        return Leg(end, end, FLAG, tail, head)
+        return Leg(end, end, ConnKind.FLAG, tail, head)
 
     def _adapter(self, rank: int, channel: int) -> tuple[int, Nic]:
         """Return the NIC (target index) that aggregates for a rank on a channel."""
@@ -175,7 +177,7 @@ class LinkLowering:
         return Leg(
             src=end,
             dst=end,
-            kind=AGGREGATION,
+            kind=ConnKind.AGGREGATION,
             hops=2 * len(way),
             packet_bytes=packet,
             forms=self.places.formats(way),
@@ -202,7 +204,7 @@ class LinkLowering:
             )
         packet, forms = self._unit_ways[rank]
         hops = 3 + 3 * len(connection.members)
-        return Leg(end, 0, MULTIMEM, 0, 0, hops, packet, len(wires), forms)
+        return Leg(end, 0, ConnKind.MULTIMEM, 0, 0, hops, packet, len(wires), forms)
 
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on."""
@@ -225,16 +227,16 @@ class LinkLowering:
             for slot, ops in sums.sending[instance.template].items():
                 number = instance.connections[slot]
                 leg = self.leg_of[number]
-                if leg.kind == FLAG:
+                if leg.kind == ConnKind.FLAG:
                     continue
                 item = found[number]
-                if leg.kind == MULTIMEM:
+                if leg.kind == ConnKind.MULTIMEM:
                     item.hops = max(_multimem_hops(connections[number], op) for op in ops)
                 moved_bytes, slices = sums.moved(instance, slot)
                 item.wire_bytes += -(-moved_bytes * expand[connections[number].protocol] // 120)
                 item.slices += slices
         for link in self.links.values():
-            if self.leg_of[link.first].kind != FLAG:
+            if self.leg_of[link.first].kind != ConnKind.FLAG:
                 source, copy = found[link.second], found[link.first]
                 copy.wire_bytes, copy.slices = source.wire_bytes, source.slices
         return found
@@ -300,18 +302,20 @@ class LinkLowering:
         burst = np.asarray(bursts, np.int64)
         size = rows["packet_bytes"].astype(np.int64) * burst
         kind = rows["kind"]
-        pinned = by_path | ((rows["policy"] == 1) & (rows["stage"] == NONE))
+        pinned = by_path | ((rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE))
         width = np.array([leg.width for leg in self.leg_of], np.int64)
         found = np.zeros(len(rows), np.int64)
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
-            reads = (kind == READ) | (rows["stage"] != NONE)
+            reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
             found[reads] = np.where(burst > 1, np.maximum(window, least), window)[reads]
             for members, group in self._mgroups.items():
-                own = (kind == MULTIMEM) & (rows["mgroup"] == group)
+                own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
                 found[own] = window * nvls_warps(len(members)) // CTA_WARPS
         if self._vertex:
-            found[kind == AGGREGATION] = (self.vertex_slots(bursts) * size)[kind == AGGREGATION]
+            found[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
+                kind == ConnKind.AGGREGATION
+            ]
         return found
 
     def vertex_slots(self, bursts: Sequence[int]) -> int:
@@ -329,8 +333,12 @@ class LinkLowering:
     def _pin_path(self, row: Any, connection: Connection) -> None:
         forward = self._explicit(connection)
         backward = [int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)]
-        read = row["kind"] == READ
-        if row["kind"] not in (WRITE, READ) or row["stage"] != NONE or row["via_last"] != NONE:
+        read = row["kind"] == ConnKind.READ
+        if (
+            row["kind"] not in (ConnKind.WRITE, ConnKind.READ)
+            or row["stage"] != NONE
+            or row["via_last"] != NONE
+        ):
             return
         row["path"] = self._add_path(backward if read else forward)
         if read:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
 from clusim.fabric.model import Nic, Protocol
 from clusim.fabric.rails import PathType, path_type
-from clusim.image import NONE
-from clusim.lowering.legs import FLAG, WRITE, Leg, Place
+from clusim.lowering.legs import Leg, Place
 from clusim.schedule.ir import ABSENT, Connection
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Networked:
             there = self._post_to_flag() + places.to_host(self.src)
             head = places.to_host(self.dst) + self._message_ps(1) + places.to_gpu(self.src)
             ends = places.endpoint(self.src), places.endpoint(self.dst)
-            leg = Leg(*ends, FLAG, there + self.adapters[0].post_ps, head)
+            leg = Leg(*ends, ConnKind.FLAG, there + self.adapters[0].post_ps, head)
             return Place("network", (leg,))
         first, proxy = self._first_leg()
         return Place("network", (first, self._second_leg(proxy)), proxy, self.adapters[0].post_ps)
@@ -102,16 +102,16 @@ class Networked:
         head = places.to_gpu(src) + self.protocol.head_fence_ps
         direct = self.adapters[0].gpudirect and places.rails.direct(src, self.rails[0])
         if direct or self._is_host(src):
-            return Leg(own, own, FLAG, tail, head), own
+            return Leg(own, own, ConnKind.FLAG, tail, head), own
         helper = self._helper() if self.adapters[0].gpudirect else -1
         target = places.endpoint(helper) if helper >= 0 else self._memory(src, self.nics[0])
         if target == NONE:
-            return Leg(own, own, FLAG, tail, head), own
+            return Leg(own, own, ConnKind.FLAG, tail, head), own
         way = places.steps(self.arrays.node_of(src), (target,))
         leg = Leg(
             src=own,
             dst=target,
-            kind=WRITE,
+            kind=ConnKind.WRITE,
             tail_ps=max(tail, self.arrays.latency_ps(way) + self.protocol.tail_fence_ps),
             head_ps=head,
             hops=len(way),
@@ -144,7 +144,7 @@ class Networked:
         return Leg(
             src=proxy,
             dst=own,
-            kind=WRITE,
+            kind=ConnKind.WRITE,
             tail_ps=tail,
             head_ps=places.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),

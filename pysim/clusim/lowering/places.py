@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError, TopologyError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric, Protocol
 from clusim.fabric.rails import PathType, Rails, path_type
-from clusim.image import NONE
-from clusim.lowering.legs import FLAG, READ, WRITE, Leg, Place
+from clusim.lowering.legs import Leg, Place
 from clusim.lowering.networked import Networked
 from clusim.schedule.ir import Connection
 
@@ -87,7 +87,8 @@ class Places:
         if src == dst:
             end = self._endpoint(src)
             return Place(
-                "direct", (Leg(end, end, FLAG, protocol.tail_fence_ps, protocol.head_fence_ps),)
+                "direct",
+                (Leg(end, end, ConnKind.FLAG, protocol.tail_fence_ps, protocol.head_fence_ps),),
             )
         if self._zones[src] != self._zones[dst]:
             return Networked(self, connection, protocol, rail).place()
@@ -131,7 +132,7 @@ class Places:
         return Leg(
             src=self._endpoint(src),
             dst=self._endpoint(dst),
-            kind=FLAG if flags else WRITE,
+            kind=ConnKind.FLAG if flags else ConnKind.WRITE,
             tail_ps=tail,
             head_ps=head,
             hops=0 if flags else len(there) + len(fetch) + len(answer),
@@ -155,7 +156,7 @@ class Places:
         return Leg(
             src=src,
             dst=dst,
-            kind=FLAG if flags else READ if read else WRITE,
+            kind=ConnKind.FLAG if flags else ConnKind.READ if read else ConnKind.WRITE,
             hops=0 if flags else len(way) * (2 if read else 1),
             packet_bytes=128 if flags else self.packet_limit(asks, requests),
             width=len(self.group(self.arrays.node_of(asks), goal)),

@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric
-from clusim.image import NONE, OPCODES, Op, empty
+from clusim.image import empty
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.places import protocol_of
 from clusim.lowering.proxies import MAX_SLOTS, Proxy, plan_proxies, proxy_connections
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, Instance, Schedule, Task, Template
 
 __all__ = ["ProgramLowering"]
 
 Array = NDArray[Any]
 
-_TASK_KINDS = {"program": 0, "kernel": 1, "delay": 2, "marker": 3}
-_MODES = {"interleaved": 0, "blocked": 1}
+_TASK_KINDS = {kind.name.lower(): kind for kind in TaskKind}
+_MODES = {mode.name.lower(): mode for mode in Mode}
 
 
 class ProgramLowering:
@@ -162,7 +164,9 @@ class ProgramLowering:
             for prim in item.prims:
                 recv, send = (NONE if slot == ABSENT else slot for slot in (prim.recv, prim.send))
                 chunk = (prim.base, prim.coef, prim.step, prim.repeat)
-                prims.append((OPCODES[prim.op].number, recv, send, int(prim.sync), *chunk))
+                prims.append(
+                    (OPCODES[prim.op].number, recv, send, PrimFlag.SYNC * prim.sync, *chunk)
+                )
         return np.array(templates, empty("templates").dtype), np.array(prims, empty("prims").dtype)
 
     def tasks(self) -> tuple[Array, Array]:

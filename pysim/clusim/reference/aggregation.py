@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clusim.abi import Kind
 from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.queues import emit, forward
-from clusim.reference.specs import Kind, VertexSpec
+from clusim.reference.specs import VertexSpec
 from clusim.reference.vertex_state import Vertex
 from clusim.reference.wires import Wire
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from clusim.abi import Policy
 from clusim.outcome import Beyond
 from clusim.reference.machine import Machine
 from clusim.reference.rate_control import RateControl
-from clusim.reference.specs import ConnSpec, Policy
+from clusim.reference.specs import ConnSpec
 
 __all__ = ["Connection", "Post"]
 

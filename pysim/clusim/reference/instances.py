@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from clusim.image import NONE, OPCODES, Op
+from clusim.abi import NONE, ConnKind, Kind
+from clusim.opcodes import OP_FLAGS, Op
 from clusim.outcome import Beyond, Cause, State
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.arithmetic import ceil_div
@@ -14,12 +15,11 @@ from clusim.reference.connections import Connection, Post
 from clusim.reference.iteration import Slice, slices
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Terms, Transfer, steered
-from clusim.reference.specs import InstanceSpec, Kind, PrimSpec
+from clusim.reference.specs import InstanceSpec, PrimSpec
 
 __all__ = ["Instance", "InstanceHost", "first_group"]
 
-_FLAGS = [opcode.flags for opcode in OPCODES.values()]
-_WRITE_CONN, _READ_CONN = 0, 1
+_FLAGS = OP_FLAGS.tolist()
 
 
 class InstanceHost(Protocol):
@@ -134,7 +134,7 @@ class Instance:
         send = self._connection(prim.send) if flags & Op.SEND else None
         yield from self._gate(recv, send)  # 1.
         self._slow_1024 = machine.slow_1024[self.spec.endpoint]  # 2.
-        writes = send is not None and send.spec.kind == _WRITE_CONN and not prim.sync
+        writes = send is not None and send.spec.kind == ConnKind.WRITE and not prim.sync
         post = send.issue(slots, writes) if send else None
         fixed_ps = (self.spec.cost.fixed_ps * self._slow_1024) >> 10
         yield from self._until(machine.now_ps + fixed_ps)
@@ -199,10 +199,10 @@ class Instance:
             return [(self._connection(prim.send), Kind.MCAST)]
         if flags & Op.AGGREGATE:
             return [(self._connection(prim.send), Kind.AGG_UP)]
-        found = []
-        if recv is not None and (recv.spec.kind == _READ_CONN or recv.spec.stage is not None):
+        found: list[tuple[Connection, int]] = []
+        if recv is not None and (recv.spec.kind == ConnKind.READ or recv.spec.stage is not None):
             found.append((recv, Kind.READ_REQ))
-        if send is not None and send.spec.kind == _WRITE_CONN:
+        if send is not None and send.spec.kind == ConnKind.WRITE:
             found.append((send, Kind.WRITE))
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from clusim.abi import Mode
 from clusim.reference.arithmetic import ceil_div, round_up
 from clusim.reference.specs import InstanceSpec, PrimSpec
 
@@ -24,7 +25,7 @@ class Slice:
 def loop_count(spec: InstanceSpec) -> int:
     """Return how often the instance goes through its template."""
     per_loop = spec.chunk_bytes
-    if spec.template.mode == 0:
+    if spec.template.mode == Mode.INTERLEAVED:
         per_loop *= spec.template.nchunks
     loops = ceil_div(spec.length, per_loop)
     return max(loops, 1) if any(prim.sync for prim in spec.template.prims) else loops
@@ -43,7 +44,7 @@ def _piece_bytes(spec: InstanceSpec, prim: PrimSpec, i: int, loop: int) -> int:
     template = spec.template
     q = (prim.base + prim.coef * spec.rotation + prim.step * i) % template.nchunks
     chunk = spec.chunk_bytes
-    if template.mode == 1:
+    if template.mode == Mode.BLOCKED:
         lo = q * spec.stride + spec.offset + loop * chunk
         hi = min(lo + chunk, q * spec.stride + spec.offset + spec.length, spec.limit)
         return max(0, hi - lo)

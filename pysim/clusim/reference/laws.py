@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from clusim.abi import TaskKind
 from clusim.reference.ends import may_wait
 from clusim.reference.machine import Machine
 from clusim.reference.payload import demand
 from clusim.reference.schedule import Schedule
 
 __all__ = ["check_laws"]
-
-_DELAY = 2
 
 
 def check_laws(
@@ -47,7 +46,7 @@ def _check_servers(machine: Machine) -> None:
 def _check_tasks(schedule: Schedule) -> None:
     for i, spec in enumerate(schedule.machine.model.tasks):
         start_ps, end_ps = schedule.starts_ps[i], schedule.ends_ps[i]
-        least_ps = spec.delay_ps if spec.kind == _DELAY else 0
+        least_ps = spec.delay_ps if spec.kind == TaskKind.DELAY else 0
         took_ps = end_ps - start_ps
         demand(start_ps >= 0 and took_ps >= least_ps, f"duration of task {i}", took_ps, least_ps)
         for after in spec.successors:

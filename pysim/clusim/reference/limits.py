@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.errors import ScheduleError
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OP_FLAGS, Op
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END, packets_refused
 from clusim.reference.arithmetic import ceil_div, round_up
 from clusim.reference.iteration import loop_count
@@ -12,7 +12,7 @@ from clusim.reference.specs import ConnSpec, InstanceSpec, PrimSpec, SourceSpec
 
 __all__ = ["check_sizes"]
 
-_FLAGS = [opcode.flags for opcode in OPCODES.values()]
+_FLAGS = OP_FLAGS.tolist()
 _FLAG_CONN = 2
 
 

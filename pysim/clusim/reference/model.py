@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from clusim.image import NONE, Image
+from clusim.abi import NONE, ConnKind, NodeFlag, PrimFlag, SourceFlag
+from clusim.image import Image
 from clusim.reference.specs import (
     ConnSpec,
     ControlSpec,
@@ -119,8 +120,8 @@ class Model:
         self.nodes = tuple(
             NodeSpec(
                 latency_ps=int(row["latency_ps"]),
-                store_and_forward=bool(int(row["flags"]) & 1),
-                bridge=bool(int(row["flags"]) & 2),
+                store_and_forward=bool(int(row["flags"]) & NodeFlag.STORE_FORWARD),
+                bridge=bool(int(row["flags"]) & NodeFlag.BRIDGE),
                 endpoint=_index(row["endpoint"]),
                 unit=_index(row["unit"]),
                 **_row(image.nodes, i, "zone", "route_lo", "wide_lo", "wide_stride"),
@@ -156,7 +157,9 @@ class Model:
                 **_indices(row, *indices),
                 path=self._paths.get(int(row["path"])),
                 path_back=self._paths.get(int(row["path_back"])),
-                members=mgroups[int(row["mgroup"])] if int(row["kind"]) == 3 else (),
+                members=mgroups[int(row["mgroup"])]
+                if int(row["kind"]) == ConnKind.MULTIMEM
+                else (),
                 control=self._controls.get(int(row["control"])),
             )
             for i, row in enumerate(conns)
@@ -169,7 +172,7 @@ class Model:
                 **_row(image.prims, i, "opcode", "base", "coef", "step", "repeat"),
                 recv=_index(row["recv"]),
                 send=_index(row["send"]),
-                sync=bool(int(row["flags"]) & 1),
+                sync=bool(int(row["flags"]) & PrimFlag.SYNC),
             )
             for i, row in enumerate(image.prims)
         )
@@ -198,7 +201,7 @@ class Model:
         self.sources = tuple(
             SourceSpec(
                 **_plain(image.sources, i, "flags", "control", "pad"),
-                serial=bool(int(row["flags"]) & 1),
+                serial=bool(int(row["flags"]) & SourceFlag.SERIAL),
                 control=self._controls.get(int(row["control"])),
             )
             for i, row in enumerate(image.sources)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from clusim.abi import Kind
 from clusim.reference import aggregation, units
 from clusim.reference.delivery import deliver
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.queues import forward
 from clusim.reference.routing import at_destination, route_choice, targets_at
-from clusim.reference.specs import Kind, NodeSpec
+from clusim.reference.specs import NodeSpec
 from clusim.reference.wires import Wire
 
 __all__ = ["arrival_ps", "arrive"]

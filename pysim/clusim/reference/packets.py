@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from clusim.image import NONE
+from clusim.abi import NONE, Kind, Policy
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.model import Model
 from clusim.reference.rate_control import RateControl
-from clusim.reference.specs import Kind, Policy
 
 __all__ = ["Buffer", "Packet", "Terms", "Transfer", "TransferOwner", "steered"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from clusim.abi import Kind
 from clusim.errors import InternalError
 from clusim.reference.packets import Transfer
-from clusim.reference.specs import Kind
 
 __all__ = ["Payload", "demand"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.abi import TaskKind
 from clusim.outcome import Beyond, State
 from clusim.reference.arithmetic import mix
 from clusim.reference.connections import Connection
@@ -10,8 +11,6 @@ from clusim.reference.kernels import Kernels
 from clusim.reference.machine import Machine
 
 __all__ = ["Schedule"]
-
-_PROGRAM, _KERNEL, _DELAY, _MARKER = range(4)
 
 
 class Schedule(InstanceHost):
@@ -57,14 +56,14 @@ class Schedule(InstanceHost):
         """Start a task whose predecessors are done (section 9)."""
         now_ps, spec = self.machine.now_ps, self.machine.model.tasks[task]
         self.starts_ps[task] = now_ps
-        if spec.kind == _KERNEL:
+        if spec.kind == TaskKind.KERNEL:
             self.kernels[spec.endpoint].start(task)
-        elif spec.kind == _DELAY and spec.delay_ps == 0:
+        elif spec.kind == TaskKind.DELAY and spec.delay_ps == 0:
             self.machine.waves.later(lambda: self._task_done(task))
-        elif spec.kind == _DELAY:
+        elif spec.kind == TaskKind.DELAY:
             who = (Beyond.TASK, task)
             self.machine.at(now_ps + spec.delay_ps, lambda: self._task_done(task), who)
-        elif spec.kind == _MARKER or spec.inst_lo == spec.inst_hi:
+        elif spec.kind == TaskKind.MARKER or spec.inst_lo == spec.inst_hi:
             self._task_done(task)
         else:
             for instance in self.instances[spec.inst_lo : spec.inst_hi]:

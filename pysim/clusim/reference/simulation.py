@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, FaultKind
 from clusim.errors import ScheduleError
-from clusim.image import NONE, Image
+from clusim.image import Image
 from clusim.outcome import INSTANCE_STATE, NEVER, RECORD, WIRE_COUNTERS, Stop, range_exceeded
 from clusim.ranges import first_illegal
 from clusim.reference import ends
@@ -118,7 +119,7 @@ class Simulation:
 
     def _plan_fault(self, index: int, fault: FaultSpec) -> None:
         def apply() -> None:
-            if fault.kind == 1:
+            if fault.kind == FaultKind.SLOW:
                 self._machine.slow_1024[fault.index] = fault.num
             else:
                 wire = self._machine.wires[fault.index]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from clusim.abi import Kind
 from clusim.outcome import Beyond
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.instances import first_group
 from clusim.reference.packets import Terms, Transfer, steered
 from clusim.reference.rate_control import RateControl
 from clusim.reference.schedule import Schedule
-from clusim.reference.specs import Kind, SourceSpec
+from clusim.reference.specs import SourceSpec
 
 __all__ = ["Source"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusim.abi import Kind
 from clusim.reference.arithmetic import ceil_div, round_up
 
 __all__ = [
@@ -18,10 +19,8 @@ __all__ = [
     "FaultSpec",
     "Format",
     "InstanceSpec",
-    "Kind",
     "MessageSpec",
     "NodeSpec",
-    "Policy",
     "PrimSpec",
     "SourceSpec",
     "TargetSpec",
@@ -33,32 +32,8 @@ __all__ = [
 ]
 
 
-class Kind:
-    """Packet kinds (section 3)."""
-
-    WRITE = 0
-    READ_REQ = 1
-    READ_RESP = 2
-    MCAST = 3
-    RED_REQ = 4
-    RED_FETCH = 5
-    RED_DATA = 6
-    RED_RESULT = 7
-    FETCH = 8
-    AGG_UP = 9
-    AGG_DOWN = 10
-
-
-PAYLOAD_KINDS = frozenset(range(11)) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
+PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
 """Kinds whose payload is on the wire; the others only stand for it."""
-
-
-class Policy:
-    """How a transfer spreads over parallel wires (section 5)."""
-
-    STRIPE = 0
-    PINNED = 1
-    ADAPTIVE = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from clusim.abi import Kind
 from clusim.outcome import Beyond
 from clusim.reference.agenda import Class
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.queues import emit
 from clusim.reference.routing import route_choice
-from clusim.reference.specs import Kind, NodeSpec
+from clusim.reference.specs import NodeSpec
 from clusim.reference.unit_state import Operation, Unit
 
 __all__ = ["data_arrive", "request_arrives"]

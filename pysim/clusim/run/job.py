@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import FaultKind, NodeKind
 from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import Fabric, FabricArrays
@@ -219,7 +220,7 @@ def _wires(arrays: FabricArrays) -> Wires:
         names=list(arrays.wire_names),
         classes=[f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends],
         rate_Bps=arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12,
-        from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == 0,
+        from_endpoint=arrays.nodes["kind"][arrays.wires["src"]] == NodeKind.ENDPOINT,
         counters=np.zeros(len(arrays.wires), WIRE_COUNTERS),
     )
 
@@ -364,7 +365,7 @@ def _run_wires(job: Job, engine: Engine) -> Wires:
     """Return the wires with what they did and, if one was broken, what rate they had on average."""
     faults = job.image.faults
     mean_Bps = None
-    if (faults["kind"] == 0).any():
+    if (faults["kind"] == FaultKind.RATE).any():
         mean_Bps = mean_rates_Bps(job.wires.rate_Bps, faults, engine.now_ps)
     return replace(job.wires, counters=engine.wires(), mean_Bps=mean_Bps)
 

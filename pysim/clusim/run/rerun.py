@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import FaultKind
+
 if TYPE_CHECKING:
     from clusim.analysis.columns import Table
     from clusim.analysis.whatif import Change
@@ -86,7 +88,7 @@ def without_first_stall(path: str | Path, blamed: Table) -> str:
     wires, faults = inputs.image["wires"].copy(), inputs.image["faults"]
     found = {result.wires.names.index(name) for name in stalled[0]["wires"]}
     found |= {int(wires["reverse"][w]) for w in found if int(wires["reverse"][w]) < len(wires)}
-    broken = np.isin(faults["index"], list(found)) & (faults["kind"] == 0)
+    broken = np.isin(faults["index"], list(found)) & (faults["kind"] == FaultKind.RATE)
     best = _best_rates(wires, result.wires.classes, found)
     if not broken.any() and all(_rate(wires[wire]) == rate for wire, rate in best.items()):
         best = {wire: 2 * rate for wire, rate in best.items()}

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import Mode, NodeKind
 from clusim.bins import BinRecorder
 from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
@@ -118,7 +119,7 @@ class Session:
         self._budget = 20_000
         self._show_at_s = 0.0
         self._loops = loop_counts(image)
-        self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == 0
+        self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == NodeKind.ENDPOINT
 
     def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
         """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record.
@@ -207,5 +208,5 @@ def loop_counts(image: Image) -> Array:
     rows = image.instances
     chunk = np.maximum(1, rows["chunk_bytes"].astype(np.float64))
     template = image.templates[rows["template"]] if len(rows) else image.templates
-    span = np.where(template["mode"] == 0, chunk * template["nchunks"], chunk)
+    span = np.where(template["mode"] == Mode.INTERLEAVED, chunk * template["nchunks"], chunk)
     return np.asarray(np.maximum(1.0, np.ceil(rows["length"] / span)))

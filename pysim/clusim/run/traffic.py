@@ -13,9 +13,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, Kind, Policy
 from clusim.errors import InputError
 from clusim.fabric import Fabric, FabricArrays
-from clusim.image import NONE, Image, empty
+from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, roomy_wires
 from clusim.lowering.grain import automatic, checked, power_below
@@ -302,9 +303,6 @@ def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array
                 ready.append(after)
 
 
-_WRITE, _FETCH = 0, 8
-
-
 def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
     """Return the bytes a full burst takes on each wire, headers and padding included.
 
@@ -314,7 +312,7 @@ def wire_bytes(arrays: FabricArrays, packet_bytes: int, burst: int) -> Array:
     formats = arrays.formats
     flit = formats["flit_bytes"].astype(np.int64)
     sizes = []
-    for kind in (_WRITE, _FETCH):
+    for kind in (Kind.WRITE, Kind.FETCH):
         header = formats["header_bytes"][:, kind].astype(np.int64)
         limit = np.minimum(formats["limit_bytes"][:, kind].astype(np.int64), packet_bytes)
         pieces = -(-total // limit)
@@ -373,7 +371,7 @@ def _hops(arrays: FabricArrays, source: int, destination: int) -> int:
     return count
 
 
-_POLICY = {"spray": 0, "ecmp": 1, "adaptive": 2}
+_POLICY = {"spray": Policy.STRIPE, "ecmp": Policy.PINNED, "adaptive": Policy.ADAPTIVE}
 
 
 def _flow_keys(messages: Messages, seed: int) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import Schedule
 
 __all__ = ["Group", "find_groups"]

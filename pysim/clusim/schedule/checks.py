@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from clusim.errors import ScheduleError
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Connection, Instance, Schedule, Template
 

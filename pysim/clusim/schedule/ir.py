@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.errors import ScheduleError
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 
 __all__ = [
     "ABSENT",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InternalError, ScheduleError
-from clusim.image import OPCODES, Op
+from clusim.opcodes import OPCODES, Op
 from clusim.schedule.aggregates import find_groups
 from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expected, random_inputs
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element

@@ -13,21 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import NONE, ConnKind, Op
 from clusim.errors import TraceError
+from clusim.opcodes import OP_FLAGS
 from clusim.ranges import RANGES, TABLES, first_illegal
 
-__all__ = ["NONE", "OP_FLAGS", "check_image"]
+__all__ = ["check_image"]
 
 Array = NDArray[Any]
 Tables = Mapping[str, Array]
 
-NONE = 0xFFFFFFFF
-"""Marks an absent index."""
-
-OP_FLAGS = np.array([2, 1, 1, 1, 3, 3, 1, 3, 0, 0, 2, 4, 8, 12, 2, 1, 16], np.uint32)
-"""Flags of opcodes by number, as in `clusim.image`: 1 receives, 2 sends, 4 multicasts, 8 reduces, 16 aggregates."""
-
-_RECV, _SENDS, _MULTIMEM, _AGGREGATES = 1, 2 | 4 | 8 | 16, 4 | 8, 16
+_SENDS = Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE
+_MULTIMEM = Op.MCAST | Op.REDUCE
 _SPANS = (
     ("templates", "prim_lo", "prim_hi"),
     ("tasks", "inst_lo", "inst_hi"),
@@ -74,7 +71,7 @@ def _programs(tables: Tables) -> Iterator[str]:
     prims, templates, instances = tables["prims"], tables["templates"], tables["instances"]
     flags = OP_FLAGS[prims["opcode"]]
     most = np.zeros(len(prims), np.int64)
-    for side, needs in (("recv", _RECV), ("send", _SENDS)):
+    for side, needs in (("recv", Op.RECV), ("send", _SENDS)):
         local = prims[side].astype(np.int64)
         if ((flags & needs != 0) & (local == NONE)).any():
             yield f"prims: a primitive without the connection it needs ({side})"
@@ -95,13 +92,13 @@ def _kinds(tables: Tables) -> Iterator[str]:
     """Check that what switches do is done over connections of their kind."""
     prims, templates, instances = tables["prims"], tables["templates"], tables["instances"]
     flags, kinds = OP_FLAGS[prims["opcode"]], tables["conns"]["kind"]
-    if not (flags & (_MULTIMEM | _AGGREGATES)).any() or not len(instances):
+    if not (flags & (_MULTIMEM | Op.AGGREGATE)).any() or not len(instances):
         return
     order = np.argsort(instances["template"], kind="stable")
     first = np.searchsorted(instances["template"][order], np.arange(len(templates) + 1))
     for template, (low, high) in enumerate(pairwise(first.tolist())):
         span = slice(int(templates["prim_lo"][template]), int(templates["prim_hi"][template]))
-        for needs, kind in ((_MULTIMEM, 3), (_AGGREGATES, 4)):
+        for needs, kind in ((_MULTIMEM, ConnKind.MULTIMEM), (Op.AGGREGATE, ConnKind.AGGREGATION)):
             local = np.unique(prims["send"][span][flags[span] & needs != 0])
             starts = instances["conn_off"][order[low:high]]
             used = tables["inst_conns"][starts[:, None] + local[None, :].astype(np.int64)]
@@ -113,7 +110,9 @@ def _kinds(tables: Tables) -> Iterator[str]:
 def _connections(tables: Tables) -> Iterator[str]:
     """Check that connections of switches have what their kind needs."""
     conns = tables["conns"]
-    multimem, aggregation = conns["kind"] == 3, conns["kind"] == 4
+    multimem, aggregation = (
+        conns["kind"] == kind for kind in (ConnKind.MULTIMEM, ConnKind.AGGREGATION)
+    )
     for mine, names in ((multimem, ("mgroup", "first_group")), (aggregation, ("vertex",))):
         for name in names:
             if (conns[name][mine] == NONE).any():

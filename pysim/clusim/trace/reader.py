@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.abi import FaultKind
 from clusim.bins import COLUMNS, Bins
 from clusim.errors import TraceError
 from clusim.files import destination, note_input
@@ -233,7 +234,7 @@ def _mean_Bps(file: Opened, time_ps: int) -> Array | None:
     faults = read(file, name)
     if not {"kind", "index", "time_ps", "num", "den"} <= set(faults.dtype.names or ()):
         raise TraceError(f"{file.filename}: {name}: not the columns of faults")
-    own = faults[faults["kind"] == 0]
+    own = faults[faults["kind"] == FaultKind.RATE]
     if not len(own):
         return None
     if (

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
+from clusim.abi import NONE
 from clusim.bins import COLUMNS
 from clusim.ranges import TIME_END_PS
 from clusim.trace.layout import WIRE_TOTALS
 
 __all__ = ["AMOUNT_END", "ATTRIBUTES", "RULES", "Rule", "rule_of"]
-
-NONE = 0xFFFFFFFF
-"""Marks an absent index of an unsigned column."""
 
 AMOUNT_END = 1 << 62
 """Counts, sizes and times of counters are below this, so that two of them add up to a number of 63 bits."""
