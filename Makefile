@@ -6,8 +6,8 @@ CMAKE := $(BIN)/cmake
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
 
-C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
-ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
+C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
+ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
 SANITIZED_TESTS ?= $(wildcard tests/engine) tests/reference
 FUZZ_CASES ?= 1000000
 FUZZ_SEED ?= 1

@@ -10,9 +10,10 @@
 #ifndef CLUSIM_AGGREGATE_H
 #define CLUSIM_AGGREGATE_H
 
-#include "sim.h"
+#include "state.h"
 
 STATUS aggregate_init(clusim_sim *s);
+void aggregate_free(clusim_sim *s);
 
 /* A member starts a transfer: what comes down from now on is for it. */
 void aggregate_begin(clusim_sim *s, xfer_id xfer_index);
@@ -24,19 +25,5 @@ STATUS aggregate_result(clusim_sim *s, packet_id packet);
 
 /* A result arrived at an inner vertex: one copy per child. */
 STATUS aggregate_down(clusim_sim *s, packet_id packet, wire_id from);
-
-/* First wire of the way down from the vertex where a result ends its path. */
-wire_id aggregate_onward(const clusim_sim *s, const packet *p);
-
-/* The first wire of a member's way up, which its window is about. */
-wire_id aggregate_first_wire(const clusim_sim *s, vertex_id vertex);
-
-/* Whether a packet of an aggregation has reached the end of its path. */
-static inline bool aggregate_at_end(const clusim_sim *s, const packet *p) {
-    const clusim_image *im = &s->model->image;
-    const clusim_vertex *v = &im->vertices[p->vertex.i];
-    uint32_t path = p->kind == CLUSIM_KIND_AGG_UP ? v->path_up : v->path_down;
-    return p->path_pos == im->path_off[path + 1];
-}
 
 #endif

@@ -1,6 +1,10 @@
 #include "congestion.h"
 
-#include "wire.h"
+#include "agenda.h"
+#include "parts/agenda.h"
+#include "parts/congestion.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
 
 /* FREE and PAUSE events carry the VC above the bytes. */
 enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
@@ -14,44 +18,46 @@ enum { VC_SHIFT = 29, BYTES_MASK = (1 << VC_SHIFT) - 1 };
 STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
     wire_state *w = wire_at(s, wire);
     const clusim_wire *image = &s->model->image.wires[wire.i];
-    pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + p->vc];
-    congestion_counters *count = &s->congestion[wire.i];
+    pause_state *state = &s->congestion.pauses[(uint64_t)wire.i * s->wires.nvc + p->vc];
+    congestion_counters *count = &s->congestion.counters[wire.i];
     state->held += p->wire_bytes;
     count->held_max = base_umax(count->held_max, state->held);
     count->overflows += state->held > image->buffer_bytes;
     if (state->held <= image->xoff_bytes || state->asked) return CLUSIM_OK;
     state->asked = 1;
-    return sim_event(s, s->now_ps + w->credit_ps, EV_PAUSE, wire.i, (uint32_t)p->vc << 1 | 1);
+    return agenda_event(s, s->agenda.now_ps + w->credit_ps, EV_PAUSE, wire.i,
+                        (uint32_t)p->vc << 1 | 1);
 }
 
 STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
                           int64_t free_ps) {
     CLUSIM_ASSERT(bytes <= BYTES_MASK);
-    return sim_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
+    return agenda_event(s, free_ps, EV_FREE, wire_of(s, w).i, vc << VC_SHIFT | bytes);
 }
 
 STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
     uint32_t vc = payload >> VC_SHIFT;
-    pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + vc];
+    pause_state *state = &s->congestion.pauses[(uint64_t)wire.i * s->wires.nvc + vc];
     state->held -= payload & BYTES_MASK;
     wire_at(s, wire)->credits[vc].available +=
         payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire.i].xon_bytes) return CLUSIM_OK;
     state->asked = 0;
-    return sim_event(s, s->now_ps + wire_at(s, wire)->credit_ps, EV_PAUSE, wire.i, vc << 1);
+    return agenda_event(s, s->agenda.now_ps + wire_at(s, wire)->credit_ps, EV_PAUSE, wire.i,
+                        vc << 1);
 }
 
 /* A PAUSE (bit 0 of the payload) or RESUME reaches the sender. */
 STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
     uint32_t vc = payload >> 1;
     wire_state *w = wire_at(s, wire);
-    pause_state *state = &s->pauses[(uint64_t)wire.i * s->nvc + vc];
+    pause_state *state = &s->congestion.pauses[(uint64_t)wire.i * s->wires.nvc + vc];
     bool pause = payload & 1, stopped = state->stopped > 0;
     state->stopped += pause ? 1 : -1;
-    s->congestion[wire.i].pauses += pause;
+    s->congestion.counters[wire.i].pauses += pause;
     if ((state->stopped > 0) == stopped) return CLUSIM_OK;
     w->credits[vc].available += stopped ? 2 * ENDLESS : -2 * ENDLESS;
-    if (stopped) TRY(sim_arbitrate(s, wire));
+    if (stopped) TRY(agenda_arbitrate(s, wire));
     return CLUSIM_OK;
 }
 
@@ -60,7 +66,7 @@ STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload) {
 
 void congestion_mark(clusim_sim *s, packet *p) {
     const clusim_wire *image = &s->model->image.wires[p->out.i];
-    congestion_counters *count = &s->congestion[p->out.i];
+    congestion_counters *count = &s->congestion.counters[p->out.i];
     uint64_t n = count->entered++, queued = wire_at(s, p->out)->queued_bytes;
     if (queued < image->ecn_max_bytes) {
         if (queued <= image->ecn_min_bytes) return;
@@ -155,7 +161,7 @@ static void advance(const clusim_control *c, flow_control *f, int64_t now) {
 void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    advance(c, f, s->now_ps);
+    advance(c, f, s->agenda.now_ps);
     f->sent += payload;
     while (f->sent >= c->byte_counter) {
         f->sent -= c->byte_counter;
@@ -163,8 +169,8 @@ void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload) {
         increase(c, f);
     }
     int64_t gap = (int64_t)base_ceil_div((uint64_t)payload << 30, f->rate);
-    f->next_at = base_max(f->next_at, s->now_ps) + gap; /* below 2^62 + 2^58 */
-    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) sim_flow_beyond(s, flow);
+    f->next_at = base_max(f->next_at, s->agenda.now_ps) + gap; /* below 2^62 + 2^58 */
+    if (UNLIKELY(f->next_at >= RANGE_TIME_END)) agenda_flow_beyond(s, flow);
 }
 
 STATUS congestion_notify(clusim_sim *s, const packet *p) {
@@ -172,34 +178,42 @@ STATUS congestion_notify(clusim_sim *s, const packet *p) {
     if (flow_none(flow)) return CLUSIM_OK;
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    if (f->notified_at >= 0 && s->now_ps - f->notified_at < c->cnp_interval_ps) return CLUSIM_OK;
-    f->notified_at = s->now_ps;
-    return sim_event(s, s->now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
+    if (f->notified_at >= 0 && s->agenda.now_ps - f->notified_at < c->cnp_interval_ps)
+        return CLUSIM_OK;
+    f->notified_at = s->agenda.now_ps;
+    return agenda_event(s, s->agenda.now_ps + c->cnp_delay_ps, EV_NOTIFY, 0, flow.i);
 }
 
 void congestion_notify_event(clusim_sim *s, flow_id flow) {
     const clusim_control *c = control_of(s, flow);
     flow_control *f = flow_at(s, flow);
-    advance(c, f, s->now_ps);
+    advance(c, f, s->agenda.now_ps);
     f->target = f->rate;
     uint64_t cut = (uint64_t)(((base_u128)f->rate * f->alpha) >> 17);
     f->rate = base_umax(c->min_rate, f->rate - cut);
     f->alpha = (uint32_t)base_umin(65536, decayed(c, f->alpha) + c->g_65536);
     f->timer_count = f->byte_count = 0;
     f->sent = 0;
-    f->alpha_at = s->now_ps + c->alpha_timer_ps;
-    f->increase_at = s->now_ps + c->increase_timer_ps;
+    f->alpha_at = s->agenda.now_ps + c->alpha_timer_ps;
+    f->increase_at = s->agenda.now_ps + c->increase_timer_ps;
 }
 
 /* ---- life and reading --------------------------------------------------------------------------
  */
 
-void congestion_init(clusim_sim *s) {
+/* The credit of wires with pauses is made endless: behind the wires. */
+STATUS congestion_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    for (uint64_t i = 0; s->pauses && i < im->num_wires * s->nvc; i++) {
-        if (im->wires[i / s->nvc].xoff_bytes) s->credits[i].available = ENDLESS;
+    if (s->model->has_congestion) {
+        ZEROED(s->congestion.pauses, im->num_wires * s->wires.nvc);
+        ZEROED(s->congestion.counters, im->num_wires);
     }
-    for (uint32_t flow = 0; s->controls && flow < im->num_conns + im->num_sources; flow++) {
+    if (s->model->has_controls) ZEROED(s->congestion.controls, im->num_conns + im->num_sources);
+    for (uint64_t i = 0; s->congestion.pauses && i < im->num_wires * s->wires.nvc; i++) {
+        if (im->wires[i / s->wires.nvc].xoff_bytes) s->wires.credits[i].available = ENDLESS;
+    }
+    for (uint32_t flow = 0; s->congestion.controls && flow < im->num_conns + im->num_sources;
+         flow++) {
         uint32_t row = control_row(im, flow);
         if (row == NONE) continue;
         *flow_at(s, ID(flow, flow)) = (flow_control){.rate = im->controls[row].line_rate,
@@ -209,10 +223,17 @@ void congestion_init(clusim_sim *s) {
                                                      .increase_at = NEVER,
                                                      .notified_at = -1};
     }
+    return CLUSIM_OK;
+}
+
+void congestion_free(clusim_sim *s) {
+    free(s->congestion.pauses);
+    free(s->congestion.counters);
+    free(s->congestion.controls);
 }
 
 void congestion_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
-    const congestion_counters *c = &s->congestion[wire.i];
+    const congestion_counters *c = &s->congestion.counters[wire.i];
     out->overflows = c->overflows;
     out->pauses = c->pauses;
     out->marks = c->marks;

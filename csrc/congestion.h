@@ -9,11 +9,14 @@
 #ifndef CLUSIM_CONGESTION_H
 #define CLUSIM_CONGESTION_H
 
-#include "sim.h"
+#include "state.h"
 
 /* A packet has arrived over a wire with pauses: its receive buffer fills. */
 STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p);
 
+/* Bytes of the receive buffer of (wire, vc) are free at `free_ps`. */
+STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+                          int64_t free_ps);
 STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
 STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 
@@ -27,7 +30,8 @@ void congestion_notify_event(clusim_sim *s, flow_id flow);
 /* A packet of a controlled flow was granted now. */
 void congestion_granted(clusim_sim *s, flow_id flow, uint32_t payload);
 
-void congestion_init(clusim_sim *s);
+STATUS congestion_init(clusim_sim *s);
+void congestion_free(clusim_sim *s);
 void congestion_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 
 #endif

@@ -2,12 +2,18 @@
 
 #include <string.h>
 
-#include "aggregate.h"
+#include "agenda.h"
 #include "congestion.h"
 #include "memory.h"
-#include "program.h"
-#include "source.h"
-#include "wire.h"
+#include "parts/agenda.h"
+#include "parts/congestion.h"
+#include "parts/packets.h"
+#include "parts/programs.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "route.h"
+#include "tree.h"
 
 static inline uint32_t packet_number(const xfer *x, const flow_cursor *c) {
     return x->policy == CLUSIM_POLICY_ADAPTIVE ? x->adaptive_next : c->next;
@@ -26,7 +32,7 @@ static uint32_t key_of(const xfer *x, uint32_t i) {
 
 STATUS inject_make(clusim_sim *s, wire_id wire, uint32_t slot, packet_id *out) {
     packet_id index;
-    TRY(sim_pool_packet(s, &index));
+    TRY(pool_packet(s, &index));
     const flow_cursor *c = &wire_at(s, wire)->flows[slot];
     const xfer *x = xfer_at(s, c->xfer);
     packet *p = packet_at(s, index);
@@ -91,7 +97,7 @@ static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
         c->avail = avail_of(x, i);
         if (UNLIKELY(!flow_none(x->flow)))
             c->avail = base_max(c->avail, flow_at(s, x->flow)->next_at);
-        if (LIKELY(c->avail <= s->now_ps)) {
+        if (LIKELY(c->avail <= s->agenda.now_ps)) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
             w->waits[bit >> 6] &= ~mask;
@@ -110,7 +116,7 @@ static STATUS update_adaptive(clusim_sim *s, const xfer *x, wire_id except) {
     for (uint32_t k = 0; k < x->group_size; k++) {
         wire_id wire = ID(wire, x->group[k]);
         update_candidate(s, wire, x->slot);
-        if (!wire_is(wire, except)) TRY(sim_arbitrate(s, wire));
+        if (!wire_is(wire, except)) TRY(agenda_arbitrate(s, wire));
     }
     return CLUSIM_OK;
 }
@@ -120,6 +126,16 @@ static inline void note_end(xfer *x, wire_id wire, int64_t end) {
     if (end < x->max_end || (end == x->max_end && wire.i >= x->last_wire.i)) return;
     x->max_end = end;
     if (x->type == XFER_WRITE || x->type == XFER_MCAST) x->last_wire = wire;
+}
+
+/* All of a transfer is on its way: a source may send its next message when the last packet has
+ * left, a slice that writes is done then, or when its pace has it so. */
+static STATUS tell_owner(clusim_sim *s, const xfer *x) {
+    if (x->owner_kind == OWNER_SOURCE)
+        return agenda_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
+    if (x->type != XFER_WRITE && x->type != XFER_MCAST) return CLUSIM_OK;
+    inst_at(s, x->inst)->wire = x->last_wire;
+    return agenda_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
 }
 
 STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
@@ -142,14 +158,7 @@ STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
         c->outstanding++;
         update_candidate(s, wire, slot);
     }
-    if (x->ungranted == 0) {
-        if (x->owner_kind == OWNER_SOURCE) {
-            TRY(source_injected(s, x->source, x->max_end));
-        } else if (x->type == XFER_WRITE || x->type == XFER_MCAST) {
-            TRY(program_injected(s, x));
-        }
-    }
-    return CLUSIM_OK;
+    return x->ungranted ? CLUSIM_OK : tell_owner(s, x);
 }
 
 STATUS inject_response(clusim_sim *s, const packet *p) {
@@ -161,12 +170,12 @@ STATUS inject_response(clusim_sim *s, const packet *p) {
         return CLUSIM_OK;
     }
     wire_id wire = p->first_wire;
-    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = aggregate_first_wire(s, p->vertex);
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN)) wire = tree_first_wire(s, p->vertex);
     flow_cursor *c = &wire_at(s, wire)->flows[x->slot];
     c->outstanding--;
     if (c->window_closed) {
         update_candidate(s, wire, x->slot);
-        TRY(sim_arbitrate(s, wire));
+        TRY(agenda_arbitrate(s, wire));
     }
     return CLUSIM_OK;
 }
@@ -181,7 +190,7 @@ static STATUS choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     }
     x->group = model_group(m, first_group);
     x->group_size = model_group_size(m, first_group);
-    if (LIKELY(!s->any_down)) return CLUSIM_OK;
+    if (LIKELY(!s->wires.any_down)) return CLUSIM_OK;
     uint32_t up = 0;
     for (uint32_t k = 0; k < x->group_size; k++) up += !wire_at(s, ID(wire, x->group[k]))->down;
     if (up == 0 || up == x->group_size) return CLUSIM_OK;
@@ -204,18 +213,18 @@ static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint
     const clusim_format *f = wire_at(s, wire)->rate->format;
     uint32_t exact = model_exact(f, x->kind, x->full, x->limit);
     c->full_bytes = model_wire_bytes(f, x->kind, x->full, exact, x->limit);
-    c->vc = (uint16_t)inject_first_vc(s, wire, x->vc);
+    c->vc = (uint16_t)route_first_vc(s, wire, x->vc);
     c->xfer = xfer_index;
     c->next = first_packet < x->count ? first_packet : x->count;
     c->outstanding = 0;
     update_candidate(s, wire, x->slot);
-    return sim_arbitrate(s, wire);
+    return agenda_arbitrate(s, wire);
 }
 
 STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,
                     uint32_t window_bytes) {
     xfer *x = xfer_at(s, xfer_index);
-    x->start_ps = s->now_ps;
+    x->start_ps = s->agenda.now_ps;
     x->max_end = 0;
     x->last_wire = NO(wire);
     x->stripe = key_base;

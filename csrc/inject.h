@@ -8,7 +8,7 @@
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
-#include "sim.h"
+#include "state.h"
 
 /* Make the next packet of the flow in `slot` for `wire`. */
 STATUS inject_make(clusim_sim *s, wire_id wire, uint32_t slot, packet_id *out);
@@ -35,12 +35,6 @@ static inline group_id inject_first_group(const clusim_sim *s, const xfer *x) {
 /* Number of packets of at most `full` bytes in `bytes`. */
 static inline uint32_t inject_count(uint64_t bytes, uint64_t full) {
     return (uint32_t)base_ceil_div(bytes, full);
-}
-
-/* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
-static inline uint32_t inject_first_vc(const clusim_sim *s, wire_id wire, uint32_t vc) {
-    if (LIKELY(!s->model->has_dims) || !info_at(s, wire)->dateline) return vc;
-    return vc + 1 < s->nvc ? vc + 1 : s->nvc - 1;
 }
 
 #endif

@@ -2,6 +2,15 @@
 
 #include <string.h>
 
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/laws.h"
+#include "parts/programs.h"
+#include "parts/results.h"
+#include "parts/sources.h"
+#include "parts/tasks.h"
+#include "parts/units.h"
+#include "parts/wires.h"
 #include "verify.h"
 
 /* Bytes per 2^30 ps, rounded up; rates are below 2^30 bytes per ps. */
@@ -32,7 +41,7 @@ static void add_wire(clusim_sim *s, wire_id wire) {
     uint64_t rate = payload_rate30(s, wire);
     for (uint32_t in = 0; in < 2; in++) {
         if (ends[in] == NONE) continue;
-        law_end *end = &s->law_ends[2 * (uint64_t)ends[in] + in];
+        law_end *end = &s->laws.ends[2 * (uint64_t)ends[in] + in];
         if (__builtin_add_overflow(end->rate30, rate, &end->rate30)) end->rate30 = UINT64_MAX;
         if (end->least_ps == 0 || w->latency_ps < end->least_ps) end->least_ps = w->latency_ps;
     }
@@ -49,22 +58,18 @@ static int64_t longest_way(const clusim_image *im) {
 
 STATUS laws_init(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    s->law_wires = calloc(im->num_wires + 1, sizeof *s->law_wires);
-    s->law_ends = calloc(2 * im->num_endpoints + 1, sizeof *s->law_ends);
-    s->final_mem_256 = calloc(im->num_endpoints + 1, sizeof *s->final_mem_256);
-    if (s->law_wires == NULL || s->law_ends == NULL || s->final_mem_256 == NULL)
-        return CLUSIM_ERR_NO_MEMORY;
+    ZEROED(s->laws.wires, im->num_wires);
+    ZEROED(s->laws.ends, 2 * im->num_endpoints);
     for (uint64_t f = 0; f < im->num_faults; f++)
-        s->law_changes |= im->faults[f].kind == CLUSIM_FAULT_KIND_RATE && im->faults[f].num != 0;
-    s->law_slack_ps = longest_way(im);
+        s->laws.changes |= im->faults[f].kind == CLUSIM_FAULT_KIND_RATE && im->faults[f].num != 0;
+    s->laws.slack_ps = longest_way(im);
     for (uint32_t w = 0; w < im->num_wires; w++) add_wire(s, ID(wire, w));
     return CLUSIM_OK;
 }
 
 void laws_free(clusim_sim *s) {
-    free(s->law_wires);
-    free(s->law_ends);
-    free(s->final_mem_256);
+    free(s->laws.wires);
+    free(s->laws.ends);
 }
 
 /* ---- during the run -------------------------------------------------------------------------- */
@@ -72,12 +77,12 @@ void laws_free(clusim_sim *s) {
 /* Only the first break is told, at the end of the run. */
 static void note_break(clusim_sim *s, const char *what, endpoint_id endpoint, base_u128 found,
                        base_u128 expected) {
-    if (s->broken.what) return;
-    s->broken = (law_break){what, endpoint, (uint64_t)found, (uint64_t)expected};
+    if (s->laws.broken.what) return;
+    s->laws.broken = (law_break){what, endpoint, (uint64_t)found, (uint64_t)expected};
 }
 
 static law_end *end_of(clusim_sim *s, endpoint_id endpoint, bool in) {
-    return &s->law_ends[2 * (uint64_t)endpoint.i + in];
+    return &s->laws.ends[2 * (uint64_t)endpoint.i + in];
 }
 
 /* Whether the data of a transfer come to the endpoint that asked for it, over its wires. */
@@ -123,9 +128,9 @@ void laws_transfer(clusim_sim *s, const xfer *x) {
     const law_end *end = end_of(s, x->endpoint, fetches(x));
     /* Rounding may give each wire of its way up to 1 ps. A node that cuts through counts on the
      * rate of the moment: if that rises before the packet leaves, its tail is early. */
-    int64_t took = s->now_ps - x->start_ps - end->least_ps;
-    base_u128 room = (base_u128)(uint64_t)base_max(0, took + 1 + s->law_slack_ps) * end->rate30;
-    if (UNLIKELY(took < 0 || (!s->law_changes && room < (base_u128)x->bytes << 30)))
+    int64_t took = s->agenda.now_ps - x->start_ps - end->least_ps;
+    base_u128 room = (base_u128)(uint64_t)base_max(0, took + 1 + s->laws.slack_ps) * end->rate30;
+    if (UNLIKELY(took < 0 || (!s->laws.changes && room < (base_u128)x->bytes << 30)))
         note_break(s, "bytes faster than its wires allow to or from endpoint", x->endpoint,
                    x->bytes, room >> 30);
     add_payload(s, x);
@@ -133,13 +138,13 @@ void laws_transfer(clusim_sim *s, const xfer *x) {
 
 static uint64_t due_ps(const clusim_sim *s, wire_id wire) {
     const wire_state *w = wire_at(s, wire);
-    base_u128 work = (base_u128)(w->bytes - s->law_wires[wire.i].bytes) * w->rate->den;
+    base_u128 work = (base_u128)(w->bytes - s->laws.wires[wire.i].bytes) * w->rate->den;
     return (uint64_t)(work * least_service(w->rate->format) / 1024 / w->rate->num);
 }
 
 void laws_rate_changes(clusim_sim *s, wire_id wire) {
-    s->law_wires[wire.i].due_ps += due_ps(s, wire);
-    s->law_wires[wire.i].bytes = wire_at(s, wire)->bytes;
+    s->laws.wires[wire.i].due_ps += due_ps(s, wire);
+    s->laws.wires[wire.i].bytes = wire_at(s, wire)->bytes;
 }
 
 /* ---- at the end ------------------------------------------------------------------------------ */
@@ -159,9 +164,9 @@ static STATUS broken(clusim_error *e, uint64_t index, const char *what, base_u12
 /* No wire above 100 % of its rate: packets follow each other, and each takes its time. */
 static STATUS check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
-        const wire_state *w = &s->wires[i];
-        const clusim_wire_counters *c = &s->final[i];
-        uint64_t due = s->law_wires[i].due_ps + due_ps(s, ID(wire, i));
+        const wire_state *w = &s->wires.all[i];
+        const clusim_wire_counters *c = &s->results.final[i];
+        uint64_t due = s->laws.wires[i].due_ps + due_ps(s, ID(wire, i));
         LAW(w->busy_ps >= 0 && due <= (uint64_t)w->busy_ps, i, "busy time for the bytes of wire",
             w->busy_ps, due);
         LAW(w->busy_ps <= w->free_at, i, "busy time of wire", w->busy_ps, w->free_at);
@@ -177,9 +182,9 @@ static STATUS check_wires(const clusim_sim *s, int64_t end_ps, clusim_error *e) 
 static STATUS check_servers(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     uint64_t grants = 0;
-    for (uint32_t w = 0; w < im->num_wires; w++) grants += s->wires[w].grants;
+    for (uint32_t w = 0; w < im->num_wires; w++) grants += s->wires.all[w].grants;
     for (uint32_t k = 0; k < im->num_endpoints; k++) {
-        const endpoint_state *p = &s->endpoints[k];
+        const endpoint_state *p = &s->endpoints.all[k];
         base_u128 due = ((base_u128)p->mem_bytes_256 * im->endpoints[k].mem_cost16) >> 24;
         LAW(due <= (base_u128)(uint64_t)p->memory.ps + (grants >> 15) + 1, k,
             "time for the memory traffic of endpoint", p->memory.ps, due);
@@ -187,7 +192,7 @@ static STATUS check_servers(const clusim_sim *s, clusim_error *e) {
             p->busy_sms + p->kernels, 0);
     }
     for (uint32_t k = 0; k < im->num_units; k++) {
-        const unit_state *u = &s->units[k];
+        const unit_state *u = &s->units.all[k];
         base_u128 due = ((base_u128)u->reduced_bytes * im->units[k].cost16) >> 16;
         LAW(due <= (base_u128)(uint64_t)u->clock.ps + 1, k, "time for the operands of unit",
             u->clock.ps, due);
@@ -219,8 +224,8 @@ static STATUS check_node(const clusim_sim *s, const uint64_t *flow, uint32_t nod
         LAW(copies || out == in, node, "payload out of and into node", out, in);
         return CLUSIM_OK;
     }
-    uint64_t sent = s->law_ends[2 * (uint64_t)endpoint].payload;
-    uint64_t taken = s->law_ends[2 * (uint64_t)endpoint + 1].payload;
+    uint64_t sent = s->laws.ends[2 * (uint64_t)endpoint].payload;
+    uint64_t taken = s->laws.ends[2 * (uint64_t)endpoint + 1].payload;
     bool exact = !s->model->has_relays;
     LAW(exact ? out == sent : out >= sent, endpoint, "payload sent by endpoint", out, sent);
     LAW(exact ? in == taken : in >= taken, endpoint, "payload received by endpoint", in, taken);
@@ -235,8 +240,8 @@ static STATUS check_payload(const clusim_sim *s, clusim_error *e) {
     if (status == CLUSIM_OK) {
         mark_copying(im, copies);
         for (uint32_t w = 0; w < im->num_wires; w++) {
-            flow[2 * (uint64_t)im->wires[w].src] += s->wires[w].payload;
-            flow[2 * (uint64_t)im->wires[w].dst + 1] += s->wires[w].payload;
+            flow[2 * (uint64_t)im->wires[w].src] += s->wires.all[w].payload;
+            flow[2 * (uint64_t)im->wires[w].dst + 1] += s->wires.all[w].payload;
         }
     }
     for (uint32_t n = 0; status == CLUSIM_OK && n < im->num_nodes; n++)
@@ -269,19 +274,19 @@ static uint64_t shortest_ps(const clusim_image *im, const clusim_task *t) {
 static STATUS check_tasks(const clusim_sim *s, clusim_error *e) {
     const clusim_image *im = &s->model->image;
     for (uint32_t i = 0; i < im->num_tasks; i++) {
-        const task_state *t = &s->tasks[i];
+        const task_state *t = &s->tasks.all[i];
         uint64_t least = shortest_ps(im, &im->tasks[i]);
         LAW(t->start_ps >= 0 && t->end_ps >= t->start_ps, i, "end of task", t->end_ps, t->start_ps);
         LAW((uint64_t)(t->end_ps - t->start_ps) >= least, i, "duration of task",
             t->end_ps - t->start_ps, least);
         for (uint32_t k = im->tasks[i].succ_lo; k < im->tasks[i].succ_hi; k++) {
-            int64_t start = s->tasks[im->succ[k]].start_ps;
+            int64_t start = s->tasks.all[im->succ[k]].start_ps;
             LAW(start >= t->end_ps, im->succ[k], "start of task", start, t->end_ps);
         }
     }
     for (uint32_t m = 0; m < im->num_messages; m++) {
-        LAW(s->message_end[m] > im->messages[m].start_ps, m, "end of message", s->message_end[m],
-            im->messages[m].start_ps);
+        LAW(s->sources.message_end[m] > im->messages[m].start_ps, m, "end of message",
+            s->sources.message_end[m], im->messages[m].start_ps);
     }
     return CLUSIM_OK;
 }
@@ -289,7 +294,7 @@ static STATUS check_tasks(const clusim_sim *s, clusim_error *e) {
 /* Every slice posted, every slot back with its sender. */
 static STATUS check_slots(const clusim_sim *s, clusim_error *e) {
     for (uint32_t i = 0; i < s->model->image.num_conns; i++) {
-        const conn_state *c = &s->conns[i];
+        const conn_state *c = &s->programs.conns[i];
         LAW(c->posted == c->sends, i, "slices posted of connection", c->posted, c->sends);
         LAW(c->tail_visible == c->issued, i, "slots shown of connection", c->tail_visible,
             c->issued);
@@ -301,8 +306,9 @@ static STATUS check_slots(const clusim_sim *s, clusim_error *e) {
 
 STATUS laws_check(const clusim_sim *s, int64_t end_ps, clusim_error *e) {
     memset(e, 0, sizeof *e);
-    if (s->broken.what)
-        return broken(e, s->broken.endpoint.i, s->broken.what, s->broken.found, s->broken.expected);
+    if (s->laws.broken.what)
+        return broken(e, s->laws.broken.endpoint.i, s->laws.broken.what, s->laws.broken.found,
+                      s->laws.broken.expected);
     enum clusim_status status = check_wires(s, end_ps, e);
     if (status == CLUSIM_OK) status = check_servers(s, e);
     if (status == CLUSIM_OK) status = check_tasks(s, e);

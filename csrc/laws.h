@@ -7,7 +7,7 @@
 #ifndef CLUSIM_LAWS_H
 #define CLUSIM_LAWS_H
 
-#include "sim.h"
+#include "state.h"
 
 STATUS laws_init(clusim_sim *s);
 void laws_free(clusim_sim *s);

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "parts/tasks.h"
 #include "task.h"
 
 #define WHOLE (UINT64_C(1) << 48)
@@ -13,6 +14,25 @@ static endpoint_id endpoint_of(const clusim_sim *s, task_id task) {
     return ID(endpoint, task_of(s, task)->endpoint);
 }
 
+STATUS memory_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    ZEROED(s->endpoints.all, im->num_endpoints);
+    for (uint32_t i = 0; i < im->num_endpoints; i++) {
+        endpoint_state *e = &s->endpoints.all[i];
+        e->mem_cost16 = im->endpoints[i].mem_cost16;
+        e->slow_1024 = im->endpoints[i].slow_1024;
+        e->first_kernel = NO(task);
+        e->deferred = NO(packet);
+        e->epoch_at = NEVER;
+    }
+    return CLUSIM_OK;
+}
+
+void memory_free(clusim_sim *s) {
+    free(s->endpoints.all);
+    free(s->endpoints.dirty.ids);
+}
+
 void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
     endpoint_state *e = endpoint_at(s, endpoint);
     clock_pass_long(&e->memory, ((base_u128)x256 * e->mem_cost16) >> 8);
@@ -22,7 +42,7 @@ void memory_charge_long(clusim_sim *s, endpoint_id endpoint, uint64_t x256) {
 void memory_beyond(clusim_sim *s, endpoint_id endpoint) {
     clock16 *clock = &endpoint_at(s, endpoint)->memory;
     if (clock_read(clock) < RANGE_TIME_END) return;
-    sim_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
+    agenda_beyond(s, CLUSIM_BEYOND_ENDPOINT, endpoint.i);
     *clock = (clock16){RANGE_TIME_END, 0};
 }
 
@@ -30,7 +50,7 @@ STATUS memory_mark_dirty(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
     if (e->dirty) return CLUSIM_OK;
     e->dirty = 1;
-    return endpoint_push(&s->dirty_endpoints, endpoint);
+    return endpoint_push(&s->endpoints.dirty, endpoint);
 }
 
 STATUS memory_start_kernel(clusim_sim *s, task_id task) {
@@ -39,7 +59,7 @@ STATUS memory_start_kernel(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     k->done = 0;
     k->speed = 0;
-    k->since = s->now_ps;
+    k->since = s->agenda.now_ps;
     k->end_at = k->event_at = NEVER;
     k->next_kernel = e->first_kernel;
     e->first_kernel = task;
@@ -58,13 +78,13 @@ static STATUS expect_end(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
     if (k->event_at <= k->end_at) return CLUSIM_OK;
     k->event_at = k->end_at;
-    return sim_event(s, k->end_at, EV_KERNEL, 0, task.i);
+    return agenda_event(s, k->end_at, EV_KERNEL, 0, task.i);
 }
 
 STATUS memory_kernel_event(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
-    if (k->end_at != s->now_ps) { /* its speed changed since */
-        if (k->event_at == s->now_ps) {
+    if (k->end_at != s->agenda.now_ps) { /* its speed changed since */
+        if (k->event_at == s->agenda.now_ps) {
             k->event_at = NEVER;
             if (k->end_at != NEVER) TRY(expect_end(s, task));
         }
@@ -83,7 +103,7 @@ STATUS memory_kernel_event(clusim_sim *s, task_id task) {
 
 STATUS memory_epoch_event(clusim_sim *s, endpoint_id endpoint) {
     endpoint_state *e = endpoint_at(s, endpoint);
-    if (e->epoch_at != s->now_ps || e->kernels == 0) return CLUSIM_OK;
+    if (e->epoch_at != s->agenda.now_ps || e->kernels == 0) return CLUSIM_OK;
     e->epoch_due = 1;
     return memory_mark_dirty(s, endpoint);
 }
@@ -105,8 +125,8 @@ static STATUS start_epoch(clusim_sim *s, endpoint_id endpoint) {
     uint64_t fair = clamp128((base_u128)cap * n / (n + 1), UINT64_MAX);
     e->epoch_avail = base_umax(1, base_umax(left, fair));
     e->epoch_mem = e->mem_bytes_256;
-    e->epoch_at = s->now_ps + p->mem_quantum_ps;
-    return sim_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
+    e->epoch_at = s->agenda.now_ps + p->mem_quantum_ps;
+    return agenda_event(s, e->epoch_at, EV_EPOCH, 0, endpoint.i);
 }
 
 static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
@@ -132,15 +152,16 @@ static uint64_t kernel_speed(const clusim_sim *s, task_id task) {
 /* Bring a kernel's progress up to date and give it its new speed and end. */
 static STATUS set_speed(clusim_sim *s, task_id task) {
     task_state *k = task_at(s, task);
-    base_u128 done = k->done + (((base_u128)k->speed * (uint64_t)(s->now_ps - k->since)) >> 16);
+    base_u128 done =
+        k->done + (((base_u128)k->speed * (uint64_t)(s->agenda.now_ps - k->since)) >> 16);
     k->done = clamp128(done, WHOLE);
-    k->since = s->now_ps;
+    k->since = s->agenda.now_ps;
     k->speed = kernel_speed(s, task);
     base_u128 left = (base_u128)(WHOLE - k->done) << 16;
     base_u128 wait = (left + k->speed - 1) / k->speed;
     uint64_t ps = clamp128(wait, RANGE_TIME_END);
-    k->end_at = base_min(s->now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
-    if (UNLIKELY(k->end_at == RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_TASK, task.i);
+    k->end_at = base_min(s->agenda.now_ps + (int64_t)base_umax(1, ps), RANGE_TIME_END);
+    if (UNLIKELY(k->end_at == RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_TASK, task.i);
     return expect_end(s, task);
 }
 
@@ -180,9 +201,9 @@ static STATUS settle_endpoint(clusim_sim *s, endpoint_id endpoint) {
 }
 
 STATUS memory_settle(clusim_sim *s) {
-    for (uint32_t i = 0; i < s->dirty_endpoints.len; i++) {
-        TRY(settle_endpoint(s, s->dirty_endpoints.ids[i]));
+    for (uint32_t i = 0; i < s->endpoints.dirty.len; i++) {
+        TRY(settle_endpoint(s, s->endpoints.dirty.ids[i]));
     }
-    s->dirty_endpoints.len = 0;
+    s->endpoints.dirty.len = 0;
     return CLUSIM_OK;
 }

@@ -1,108 +1,34 @@
 #include "node.h"
 
+#include "agenda.h"
 #include "aggregate.h"
 #include "congestion.h"
 #include "inject.h"
 #include "memory.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/packets.h"
+#include "parts/units.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "route.h"
+#include "tree.h"
 #include "unit.h"
 #include "wire.h"
-
-/* ---- routing --------------------------------------------------------------------------------- */
-
-static wire_id least_queued(const clusim_sim *s, const uint32_t *wires, uint32_t n,
-                            bool skip_down) {
-    wire_id best = NO(wire);
-    uint64_t least = UINT64_MAX;
-    for (uint32_t k = 0; k < n; k++) {
-        const wire_state *w = wire_at(s, ID(wire, wires[k]));
-        if (skip_down && w->down) continue;
-        uint64_t queued = w->queued_bytes;
-        if (queued < least || (queued == least && wires[k] < best.i)) {
-            best = ID(wire, wires[k]);
-            least = queued;
-        }
-    }
-    return best;
-}
-
-/* The `number`-th wire of a group that is not down. */
-static wire_id nth_up(const clusim_sim *s, const uint32_t *wires, uint32_t number) {
-    for (uint32_t k = 0;; k++) {
-        wire_id wire = ID(wire, wires[k]);
-        if (!wire_at(s, wire)->down && number-- == 0) return wire;
-    }
-}
-
-wire_id node_route(clusim_sim *s, packet *p, wire_id from, target_id target) {
-    const clusim_model *m = s->model;
-    if (p->path_pos != NONE) return ID(wire, m->image.path_wires[p->path_pos++]);
-    group_id group = model_route(m, info_at(s, from)->dst, target);
-    const uint32_t *wires = model_group(m, group);
-    uint32_t n = model_group_size(m, group);
-    if (n == 1) return ID(wire, wires[0]);
-    bool skip_down = false;
-    uint32_t all = n;
-    if (UNLIKELY(s->any_down)) {
-        uint32_t up = 0;
-        for (uint32_t k = 0; k < n; k++) up += !wire_at(s, ID(wire, wires[k]))->down;
-        skip_down = up > 0 && up < all;
-        if (skip_down) n = up;
-    }
-    if (p->adaptive) return least_queued(s, wires, all, skip_down);
-    if (n == 1) return nth_up(s, wires, 0);
-    uint32_t number = (uint32_t)(((uint64_t)p->key + info_at(s, from)->ordinal) % n);
-    p->key /= n;
-    return UNLIKELY(skip_down) ? nth_up(s, wires, number) : ID(wire, wires[number]);
-}
-
-void node_next_target(const clusim_sim *s, packet *p, node_id node) {
-    const xfer *x = xfer_at(s, p->xfer);
-    const clusim_target *targets = s->model->image.targets;
-    while (p->leg != LEG_LAST && targets[p->dst.i].node == node.i) {
-        bool second = p->leg == LEG_FIRST && !target_none(x->via_last);
-        p->leg = second ? LEG_SECOND : LEG_LAST;
-        p->dst = second ? x->via_last : x->dst;
-    }
-}
-
-static void set_wire_bytes(const clusim_sim *s, packet *p, wire_id out) {
-    const clusim_format *f = wire_at(s, out)->rate->format;
-    uint32_t limit = xfer_at(s, p->xfer)->limit;
-    p->out = out;
-    p->exact = model_exact(f, p->kind, p->payload, limit);
-    p->wire_bytes = model_wire_bytes(f, p->kind, p->payload, p->exact, limit);
-}
-
-void node_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out) {
-    if (wire_at(s, out)->rate->format == wire_at(s, from)->rate->format) {
-        p->out = out;
-    } else {
-        set_wire_bytes(s, p, out);
-    }
-    if (LIKELY(!s->model->has_dims)) return;
-    const wire_info *a = info_at(s, from), *b = info_at(s, out);
-    if (a->dim != b->dim) p->vc = p->first_vc;
-    if (b->dateline) p->vc = (uint8_t)inject_first_vc(s, out, p->first_vc);
-}
-
-void node_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc) {
-    set_wire_bytes(s, p, out);
-    p->first_vc = (uint8_t)vc;
-    p->vc = (uint8_t)inject_first_vc(s, out, vc);
-}
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
 static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
-    node_hold(p, from);
+    wire_hold(p, from);
     uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
-    if (UNLIKELY(p->leg != LEG_LAST)) node_next_target(s, p, wire_at(s, from)->far_node);
+    if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, wire_at(s, from)->far_node);
     bool fetched = p->kind == CLUSIM_KIND_FETCH && (wire_at(s, from)->traits & BRIDGE);
     if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
-    node_prepare(s, p, from, node_route(s, p, from, p->dst));
-    if (UNLIKELY(fetched)) set_wire_bytes(s, p, p->out);
-    return node_enqueue(s, index, candidate);
+    route_prepare(s, p, from, route_choose(s, p, from, p->dst));
+    if (UNLIKELY(fetched)) route_cut(s, p, p->out);
+    return wire_enqueue_marked(s, index, candidate);
 }
 
 /* A multicast write at its switch: one copy per member, all sharing the input buffer. */
@@ -111,9 +37,9 @@ static STATUS fan_out(clusim_sim *s, packet_id index, wire_id from) {
     model_span span = model_members(im, xfer_at(s, packet_at(s, index)->xfer)->mgroup);
     uint32_t candidate = wire_at(s, from)->in_queue + packet_at(s, index)->vc;
     buffer_id shared;
-    TRY(sim_pool_buffer(s, &shared));
+    TRY(pool_buffer(s, &shared));
     packet original = *packet_at(s, index);
-    node_hold(&original, from);
+    wire_hold(&original, from);
     *buffer_at(s, shared) = (shared_buffer){.copies = span.hi - span.lo,
                                             .wire = from,
                                             .bytes = original.held_bytes,
@@ -122,12 +48,12 @@ static STATUS fan_out(clusim_sim *s, packet_id index, wire_id from) {
     original.shared = shared;
     for (uint32_t k = span.lo; k < span.hi; k++) {
         packet_id copy = index;
-        if (k != span.lo) TRY(sim_pool_packet(s, &copy));
+        if (k != span.lo) TRY(pool_packet(s, &copy));
         packet *p = packet_at(s, copy);
         *p = original;
         p->dst = ID(target, im->mgroup_members[k]);
-        node_prepare(s, p, from, node_route(s, p, from, p->dst));
-        TRY(node_enqueue(s, copy, candidate));
+        route_prepare(s, p, from, route_choose(s, p, from, p->dst));
+        TRY(wire_enqueue_marked(s, copy, candidate));
     }
     return CLUSIM_OK;
 }
@@ -144,7 +70,7 @@ static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wi
     x->delivered += p->payload;
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) TRY(sim_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
+    if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
     return CLUSIM_OK;
 }
 
@@ -162,7 +88,7 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     TRY(accept_credit(s, p, from, at));
     if (request) {
         p->in_wire = from;
-        return sim_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
+        return agenda_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
     }
     if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
         p->kind == CLUSIM_KIND_AGG_DOWN)
@@ -170,12 +96,12 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        return sim_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
+        return agenda_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
     TRY(count_delivery(s, p, visible, from));
-    sim_free_packet(s, index);
+    pool_free_packet(s, index);
     return CLUSIM_OK;
 }
 
@@ -207,7 +133,7 @@ STATUS node_respond(clusim_sim *s, packet_id index) {
         p->copy = 0;
         vc = x->vc;
     }
-    node_restart(s, p, out, vc);
+    route_restart(s, p, out, vc);
     return wire_enqueue(s, index, candidate);
 }
 
@@ -223,29 +149,23 @@ static void insert_by_wire(clusim_sim *s, packet_id *list, packet_id index) {
 
 /* A packet ends at this node: handle it when all of the timestamp have arrived, by wire id. */
 static STATUS defer(clusim_sim *s, packet_id index, node_id node, packet_id *list) {
-    if (packet_none(*list)) TRY(node_push(&s->deferred, node));
+    if (packet_none(*list)) TRY(node_push(&s->agenda.deferred, node));
     insert_by_wire(s, list, index);
     return CLUSIM_OK;
 }
 
 static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
     uint32_t kind = packet_at(s, index)->kind;
-    if (kind == CLUSIM_KIND_RED_REQ) {
-        TRY(unit_request(s, index, from));
-    } else if (kind == CLUSIM_KIND_RED_DATA) {
-        TRY(unit_data(s, index, from));
-    } else if (kind == CLUSIM_KIND_AGG_UP) {
-        TRY(aggregate_up(s, index));
-    } else {
-        TRY(deliver(s, index, from));
-    }
-    return CLUSIM_OK;
+    if (kind == CLUSIM_KIND_RED_REQ) return unit_request(s, index, from);
+    if (kind == CLUSIM_KIND_RED_DATA) return unit_data(s, index, from);
+    if (kind == CLUSIM_KIND_AGG_UP) return aggregate_up(s, index);
+    return deliver(s, index, from);
 }
 
 STATUS node_settle(clusim_sim *s) {
     const clusim_image *im = &s->model->image;
-    for (uint32_t i = 0; i < s->deferred.len; i++) {
-        const clusim_node *node = &im->nodes[s->deferred.ids[i].i];
+    for (uint32_t i = 0; i < s->agenda.deferred.len; i++) {
+        const clusim_node *node = &im->nodes[s->agenda.deferred.ids[i].i];
         packet_id *list = node->endpoint == NONE
                               ? &unit_at(s, ID(unit, node->unit))->deferred
                               : &endpoint_at(s, ID(endpoint, node->endpoint))->deferred;
@@ -257,7 +177,7 @@ STATUS node_settle(clusim_sim *s) {
             index = next;
         }
     }
-    s->deferred.len = 0;
+    s->agenda.deferred.len = 0;
     return CLUSIM_OK;
 }
 
@@ -268,12 +188,9 @@ static bool ends_at_unit(const packet *p, bool ends) {
 
 /* The packet ends here: at an endpoint, or in a reduction unit. */
 static STATUS take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
-    if (UNLIKELY(s->model->is_ordered)) {
-        TRY(consume(s, index, from)); /* events come in the contract's order */
-    } else {
-        TRY(defer(s, index, wire_at(s, from)->far_node, list));
-    }
-    return CLUSIM_OK;
+    if (UNLIKELY(s->model->is_ordered))
+        return consume(s, index, from); /* events come in the contract's order */
+    return defer(s, index, wire_at(s, from)->far_node, list);
 }
 
 STATUS node_arrive(clusim_sim *s, packet_id index) {
@@ -286,17 +203,12 @@ STATUS node_arrive(clusim_sim *s, packet_id index) {
         if (control | back->owed_256) wire_owe(s, back, control);
     }
     if (UNLIKELY(w->traits & PAUSES)) TRY(congestion_held(s, from, p));
-    bool ends = p->kind >= CLUSIM_KIND_AGG_UP && aggregate_at_end(s, p);
-    if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst)) {
-        TRY(take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred));
-    } else if (ends_at_unit(p, ends)) {
-        TRY(take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred));
-    } else if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
-        TRY(fan_out(s, index, from));
-    } else if (UNLIKELY(ends)) {
-        TRY(aggregate_down(s, index, from));
-    } else {
-        TRY(forward(s, index, from));
-    }
-    return CLUSIM_OK;
+    bool ends = p->kind >= CLUSIM_KIND_AGG_UP && tree_at_end(s, p);
+    if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst))
+        return take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred);
+    if (ends_at_unit(p, ends))
+        return take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred);
+    if (p->kind == CLUSIM_KIND_MCAST && !p->copy) return fan_out(s, index, from);
+    if (UNLIKELY(ends)) return aggregate_down(s, index, from);
+    return forward(s, index, from);
 }

@@ -1,12 +1,20 @@
 #include "program.h"
 
+#include <string.h>
+
+#include "agenda.h"
 #include "aggregate.h"
 #include "inject.h"
 #include "memory.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/programs.h"
+#include "parts/tasks.h"
+#include "parts/xfers.h"
 #include "pieces.h"
+#include "pool.h"
+#include "result.h"
 #include "task.h"
-
-#include <string.h>
 
 enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
 
@@ -40,7 +48,7 @@ static view look(clusim_sim *s, inst_id id) {
 static STATUS make_due(clusim_sim *s, inst_id id) {
     if (inst_at(s, id)->due) return CLUSIM_OK;
     inst_at(s, id)->due = 1;
-    return inst_push(&s->due_insts, id);
+    return inst_push(&s->programs.due, id);
 }
 
 /* ---- pieces and slices ----------------------------------------------------------------------- */
@@ -101,9 +109,9 @@ static uint64_t slice_bytes(const inst_state *st) {
 
 /* now + ((bytes*cost16) >> 16); bytes are below 2^54 and the cost below 2^54. */
 static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t cost16) {
-    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->now_ps;
+    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->agenda.now_ps;
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
-    sim_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
+    agenda_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
     return RANGE_TIME_END;
 }
 
@@ -155,7 +163,7 @@ static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, u
     const clusim_image *im = &s->model->image;
     const clusim_conn *c = &im->conns[conn_index.i];
     xfer_id index;
-    TRY(sim_pool_xfer(s, &index));
+    TRY(pool_xfer(s, &index));
     xfer *x = xfer_at(s, index);
     x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
     x->limit = c->packet_bytes;
@@ -196,8 +204,8 @@ static STATUS post(clusim_sim *s, conn_id conn, uint32_t ordinal) {
         c->posted++;
     }
     if (width)
-        TRY(sim_event(s, s->now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL, width,
-                      conn.i));
+        TRY(agenda_event(s, s->agenda.now_ps + s->model->image.conns[conn.i].tail_ps, EV_TAIL,
+                         width, conn.i));
     return CLUSIM_OK;
 }
 
@@ -260,7 +268,7 @@ static int64_t fixed_ps(const clusim_sim *s, const view *v) {
 }
 
 static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
-    return sim_event(s, at_ps, EV_READY, 0, id.i);
+    return agenda_event(s, at_ps, EV_READY, 0, id.i);
 }
 
 /* The transfer after an optional READ, or the local work, which may be done already. */
@@ -280,7 +288,7 @@ static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
         return start_transfer(s, v, v->send, XFER_WRITE);
     }
     int64_t pace = pace_after(s, v->id, slice_bytes(v->state), cost_of(s, v));
-    *done = pace == s->now_ps;
+    *done = pace == s->agenda.now_ps;
     return *done ? CLUSIM_OK : ready_at(s, v->id, pace);
 }
 
@@ -307,19 +315,10 @@ static STATUS after_read(clusim_sim *s, const view *v, bool *done) {
 }
 
 static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
-    sim_hash(s, 1, s->now_ps, id.i, seq);
-    if (!s->keep_records) return CLUSIM_OK;
-    if (s->num_records == s->record_size) {
-        size_t bigger = s->record_size ? 2 * s->record_size : 4096;
-        clusim_record *moved = realloc(s->records, bigger * sizeof *moved);
-        if (moved == NULL) return CLUSIM_ERR_NO_MEMORY;
-        s->records = moved;
-        s->record_size = bigger;
-    }
     const inst_state *st = inst_at(s, id);
-    s->records[s->num_records++] =
-        (clusim_record){s->now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause};
-    return CLUSIM_OK;
+    int64_t now_ps = s->agenda.now_ps;
+    result_hash(s, 1, now_ps, id.i, seq);
+    return result_record(s, (clusim_record){now_ps, st->gate_ps, id.i, seq, st->wire.i, st->cause});
 }
 
 static STATUS finish_slice(clusim_sim *s, const view *v) {
@@ -329,9 +328,9 @@ static STATUS finish_slice(clusim_sim *s, const view *v) {
         conn_state *c = conn_at(s, v->recv);
         c->consumed += k; /* more than there were, if two received the same */
         if (UNLIKELY(c->consumed > c->tail_visible))
-            sim_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
-        int64_t at = s->now_ps + s->model->image.conns[v->recv.i].head_ps;
-        TRY(sim_event(s, at, EV_HEAD, k, v->recv.i));
+            agenda_beyond(s, CLUSIM_BEYOND_CONNECTION, v->recv.i);
+        int64_t at = s->agenda.now_ps + s->model->image.conns[v->recv.i].head_ps;
+        TRY(agenda_event(s, at, EV_HEAD, k, v->recv.i));
     }
     if (sends_slots(v)) TRY(post(s, v->send, v->state->send_ordinal));
     return CLUSIM_OK;
@@ -347,7 +346,7 @@ static STATUS finish_instance(clusim_sim *s, inst_id id) {
     e->slots[st->slot >> 6] &= ~(UINT64_C(1) << (st->slot & 63));
     e->busy_sms -= x->sm;
     if (e->kernels) TRY(memory_mark_dirty(s, endpoint));
-    s->slot_freed = true;
+    s->tasks.slot_freed = true;
     if (--task_at(s, task)->instances_left == 0) TRY(task_done(s, task));
     return CLUSIM_OK;
 }
@@ -365,12 +364,12 @@ STATUS program_run(clusim_sim *s, inst_id id) {
             case PH_GATE: {
                 if (!pass_gate(s, &v)) return CLUSIM_OK;
                 st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
-                st->gate_ps = s->now_ps;
+                st->gate_ps = s->agenda.now_ps;
                 st->wire = NO(wire);
                 int64_t fixed = fixed_ps(s, &v);
                 st->phase = PH_FIXED;
                 if (fixed == 0) continue;
-                return ready_at(s, id, s->now_ps + fixed);
+                return ready_at(s, id, s->agenda.now_ps + fixed);
             }
             case PH_FIXED: TRY(start_data(s, &v, &done)); break;
             case PH_READ: TRY(after_read(s, &v, &done)); break;
@@ -390,18 +389,13 @@ STATUS program_run(clusim_sim *s, inst_id id) {
 
 STATUS program_ready(clusim_sim *s, inst_id id) { return make_due(s, id); }
 
-STATUS program_injected(clusim_sim *s, const xfer *x) {
-    inst_at(s, x->inst)->wire = x->last_wire;
-    return ready_at(s, x->inst, base_max(x->max_end, x->pace_ps));
-}
-
 STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     if (x->type == XFER_WRITE) {
         TRY(post(s, x->conn, x->ordinal));
     } else if (x->type != XFER_MCAST) {
         inst_at(s, x->inst)->wire = x->last_wire;
-        if (x->pace_ps > s->now_ps) {
+        if (x->pace_ps > s->agenda.now_ps) {
             TRY(ready_at(s, x->inst, x->pace_ps));
         } else {
             TRY(make_due(s, x->inst));
@@ -412,6 +406,28 @@ STATUS program_complete(clusim_sim *s, xfer_id xfer_index) {
 
 /* ---- life -------------------------------------------------------------------------------------
  */
+
+STATUS program_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    ZEROED(s->programs.conns, im->num_conns);
+    ZEROED(s->programs.insts, im->num_instances);
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        bool numbers = im->conns[c].kind == CLUSIM_CONN_KIND_AGGREGATION; /* of operations */
+        conn_state *conn = &s->programs.conns[c];
+        conn->stripe = conn->stripe_read = numbers ? 0 : im->conns[c].key;
+        conn->recv_waiters = conn->send_waiters = NO(inst);
+    }
+    for (uint32_t i = 0; i < im->num_instances; i++)
+        s->programs.insts[i].prim = im->templates[im->instances[i].template].prim_lo;
+    return CLUSIM_OK;
+}
+
+void program_free(clusim_sim *s) {
+    free(s->programs.conns);
+    free(s->programs.insts);
+    free(s->programs.due.ids);
+    free(s->programs.wave.ids);
+}
 
 STATUS program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
     const clusim_image *im = &s->model->image;

@@ -7,13 +7,15 @@
 #ifndef CLUSIM_PROGRAM_H
 #define CLUSIM_PROGRAM_H
 
-#include "sim.h"
+#include "state.h"
+
+STATUS program_init(clusim_sim *s);
+void program_free(clusim_sim *s);
 
 /* Start an instance in its slot; let a due one go as far as it can at this timestamp. */
 STATUS program_begin(clusim_sim *s, inst_id instance, uint32_t slot);
 STATUS program_run(clusim_sim *s, inst_id instance);
 
-STATUS program_injected(clusim_sim *s, const xfer *x);
 STATUS program_complete(clusim_sim *s, xfer_id xfer_index);
 STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail);
 STATUS program_ready(clusim_sim *s, inst_id instance);

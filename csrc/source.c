@@ -1,13 +1,45 @@
 #include "source.h"
 
+#include "agenda.h"
 #include "inject.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/sources.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "result.h"
+
+/* Sources hold the lowest slots of their endpoints. */
+STATUS source_init(clusim_sim *s) {
+    const clusim_image *im = &s->model->image;
+    ZEROED(s->sources.all, im->num_sources);
+    ZEROED(s->sources.message_end, im->num_messages);
+    for (uint32_t m = 0; m < im->num_messages; m++) s->sources.message_end[m] = -1;
+    for (uint32_t i = 0; i < im->num_sources; i++) {
+        const clusim_source *image = &im->sources[i];
+        endpoint_state *e = endpoint_at(s, ID(endpoint, image->endpoint));
+        uint32_t slot = 0;
+        while (e->slots[slot >> 6] >> (slot & 63) & 1) slot++;
+        e->slots[slot >> 6] |= UINT64_C(1) << (slot & 63);
+        s->sources.all[i].slot = slot;
+        s->sources.all[i].next_message = ID(message, image->msg_lo);
+        s->sources.messages_left += image->msg_hi - image->msg_lo;
+        TRY(agenda_event(s, 0, EV_SOURCE, 0, i));
+    }
+    return CLUSIM_OK;
+}
+
+void source_free(clusim_sim *s) {
+    free(s->sources.all);
+    free(s->sources.message_end);
+}
 
 static STATUS start_message(clusim_sim *s, source_id source, message_id message) {
     const clusim_image *im = &s->model->image;
     const clusim_source *image = &im->sources[source.i];
     const clusim_message *m = &im->messages[message.i];
     xfer_id index;
-    TRY(sim_pool_xfer(s, &index));
+    TRY(pool_xfer(s, &index));
     xfer *x = xfer_at(s, index);
     x->bytes = m->bytes;
     x->limit = image->packet_bytes;
@@ -42,24 +74,20 @@ STATUS source_try(clusim_sim *s, source_id source) {
     if (st->injecting || st->next_message.i == image->msg_hi) return CLUSIM_OK;
     if ((image->flags & CLUSIM_SOURCE_FLAG_SERIAL) && st->in_flight) return CLUSIM_OK;
     int64_t start = s->model->image.messages[st->next_message.i].start_ps;
-    if (start > s->now_ps) {
-        return sim_event(s, start, EV_SOURCE, 0, source.i);
+    if (start > s->agenda.now_ps) {
+        return agenda_event(s, start, EV_SOURCE, 0, source.i);
     }
     message_id message = ID(message, st->next_message.i++);
     return start_message(s, source, message);
-}
-
-STATUS source_injected(clusim_sim *s, source_id source, int64_t end) {
-    return sim_event(s, end, EV_SOURCE, 1, source.i);
 }
 
 STATUS source_complete(clusim_sim *s, xfer_id xfer_index) {
     const xfer *x = xfer_at(s, xfer_index);
     message_id message = x->message;
     source_id source = x->source;
-    s->message_end[message.i] = s->now_ps;
-    s->messages_left--;
-    sim_hash(s, 3, s->now_ps, message.i, 0);
+    s->sources.message_end[message.i] = s->agenda.now_ps;
+    s->sources.messages_left--;
+    result_hash(s, 3, s->agenda.now_ps, message.i, 0);
     if (message.i + 1 == source_at(s, source)->next_message.i) source_at(s, source)->in_flight = 0;
     return source_try(s, source);
 }

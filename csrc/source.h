@@ -2,10 +2,12 @@
 #ifndef CLUSIM_SOURCE_H
 #define CLUSIM_SOURCE_H
 
-#include "sim.h"
+#include "state.h"
+
+STATUS source_init(clusim_sim *s); /* behind the endpoints */
+void source_free(clusim_sim *s);
 
 STATUS source_try(clusim_sim *s, source_id source); /* start the next message if it may */
-STATUS source_injected(clusim_sim *s, source_id source, int64_t end);
 STATUS source_complete(clusim_sim *s, xfer_id xfer_index);
 
 #endif

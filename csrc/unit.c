@@ -1,7 +1,24 @@
 #include "unit.h"
 
-#include "node.h"
+#include "agenda.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/units.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "pool.h"
+#include "route.h"
 #include "wire.h"
+
+STATUS unit_init(clusim_sim *s) {
+    uint64_t count = s->model->image.num_units;
+    ZEROED(s->units.all, count);
+    for (uint64_t u = 0; u < count; u++)
+        s->units.all[u].wait_head = s->units.all[u].deferred = NO(packet);
+    return CLUSIM_OK;
+}
+
+void unit_free(clusim_sim *s) { free(s->units.all); }
 
 static unit_id unit_of(const clusim_sim *s, wire_id wire) { return info_at(s, wire)->dst_unit; }
 
@@ -9,14 +26,14 @@ int64_t unit_reduce(clusim_sim *s, unit_id unit, uint64_t operand_bytes) {
     unit_state *u = unit_at(s, unit);
     const clusim_unit *image = &s->model->image.units[unit.i];
     u->reduced_bytes += operand_bytes;
-    clock_reach(&u->clock, s->now_ps);
+    clock_reach(&u->clock, s->agenda.now_ps);
     clock_pass_long(&u->clock, (base_u128)operand_bytes * image->cost16);
     return clock_read(&u->clock) + image->latency_ps;
 }
 
 /* Index of the VOQ for packets made inside the source node of `wire`. */
 static uint32_t inner_queue(const clusim_sim *s, wire_id wire, uint32_t vc) {
-    return info_at(s, wire)->num_voqs - s->nvc + vc;
+    return info_at(s, wire)->num_voqs - s->wires.nvc + vc;
 }
 
 /* Take the operation in: free its buffer and ask every member. `op` stays as the operation's state.
@@ -28,13 +45,13 @@ static STATUS admit(clusim_sim *s, packet_id op) {
     const xfer *x = xfer_at(s, request.xfer);
     unit_at(s, unit_of(s, from))->in_use += request.payload;
     wire_state *w = wire_at(s, from);
-    TRY(wire_return_credit(s, w, request.vc, request.wire_bytes, s->now_ps));
+    TRY(wire_return_credit(s, w, request.vc, request.wire_bytes, s->agenda.now_ps));
     model_span span = model_members(im, x->mgroup);
     packet_at(s, op)->members = (uint16_t)(span.hi - span.lo);
     uint32_t vc = x->vc;
     for (uint32_t k = span.lo; k < span.hi; k++) {
         packet_id index;
-        TRY(sim_pool_packet(s, &index));
+        TRY(pool_packet(s, &index));
         packet *p = packet_at(s, index);
         *p = request;
         p->kind = CLUSIM_KIND_RED_FETCH;
@@ -42,8 +59,8 @@ static STATUS admit(clusim_sim *s, packet_id op) {
         p->op = op;
         p->held_wire = NO(wire);
         p->marked = 0;
-        wire_id out = node_route(s, p, from, p->dst);
-        node_restart(s, p, out, vc);
+        wire_id out = route_choose(s, p, from, p->dst);
+        route_restart(s, p, out, vc);
         TRY(wire_enqueue(s, index, inner_queue(s, out, vc)));
     }
     return CLUSIM_OK;
@@ -76,15 +93,15 @@ STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
 STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const packet *p = packet_at(s, index);
     wire_state *w = wire_at(s, from);
-    TRY(wire_return_credit(s, w, p->vc, p->wire_bytes, s->now_ps));
+    TRY(wire_return_credit(s, w, p->vc, p->wire_bytes, s->agenda.now_ps));
     packet_id op = p->op;
-    sim_free_packet(s, index);
+    pool_free_packet(s, index);
     if (--packet_at(s, op)->members) return CLUSIM_OK;
     unit_id unit = unit_of(s, from);
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
     int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
-    return sim_event(s, at, EV_RESULT, unit.i, op.i);
+    return agenda_event(s, at, EV_RESULT, unit.i, op.i);
 }
 
 STATUS unit_result(clusim_sim *s, packet_id op) {
@@ -99,7 +116,7 @@ STATUS unit_result(clusim_sim *s, packet_id op) {
     p->dst = model_target(x->endpoint);
     p->held_wire = NO(wire);
     p->marked = 0;
-    node_restart(s, p, out, x->vc_response);
+    route_restart(s, p, out, x->vc_response);
     TRY(wire_enqueue(s, op, inner_queue(s, out, x->vc_response)));
     while (!packet_none(u->wait_head) && fits(s, unit, u->wait_head)) {
         packet_id next = u->wait_head;

@@ -8,7 +8,10 @@
 #ifndef CLUSIM_UNIT_H
 #define CLUSIM_UNIT_H
 
-#include "sim.h"
+#include "state.h"
+
+STATUS unit_init(clusim_sim *s);
+void unit_free(clusim_sim *s);
 
 STATUS unit_request(clusim_sim *s, packet_id packet, wire_id from);
 STATUS unit_data(clusim_sim *s, packet_id packet, wire_id from);

@@ -2,7 +2,7 @@
 #ifndef CLUSIM_VERIFY_H
 #define CLUSIM_VERIFY_H
 
-#include "sim.h"
+#include "state.h"
 
 STATUS verify_balances(clusim_sim *s, clusim_error *error);
 

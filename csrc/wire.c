@@ -2,36 +2,71 @@
 
 #include <string.h>
 
-#include "aggregate.h"
-#include "congestion.h"
 #include "inject.h"
 #include "laws.h"
-#include "node.h"
+#include "parts/congestion.h"
+#include "parts/xfers.h"
+#include "route.h"
+#include "tree.h"
 
-void wire_init(clusim_sim *s, wire_id wire) {
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void init_wire(clusim_sim *s, wire_id wire) {
     const wire_info *info = info_at(s, wire);
     wire_state *w = wire_at(s, wire);
     memset(w, 0, sizeof *w);
     w->rate = &s->model->rates[info->rate];
     w->wake_at = NEVER;
     w->stall_since = -1;
-    w->ready = s->ready_bits + info->word_base;
-    w->waits = s->wait_bits + info->word_base;
-    w->queues = s->voqs + info->voq_base;
-    w->credits = s->credits + (size_t)wire.i * s->nvc;
-    w->flows = s->flows + info->flow_base;
+    w->ready = s->wires.ready_bits + info->word_base;
+    w->waits = s->wires.wait_bits + info->word_base;
+    w->queues = s->wires.voqs + info->voq_base;
+    w->credits = s->wires.credits + (size_t)wire.i * s->wires.nvc;
+    w->flows = s->wires.flows + info->flow_base;
     w->latency_ps = info->latency_ps;
     w->far_latency_ps = info->dst_latency_ps;
     w->far_endpoint = info->dst_endpoint;
     w->far_node = info->dst;
     w->reverse = info->reverse;
     w->credit_ps = info->credit_ps;
-    w->in_queue = info->in_local * s->nvc;
+    w->in_queue = info->in_local * s->wires.nvc;
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
     w->num_words = (uint16_t)info->num_words;
     w->soonest = NEVER;
     w->traits = info->traits;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+        w->credits[vc].available = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
+}
+
+STATUS wire_init(clusim_sim *s) {
+    const clusim_model *m = s->model;
+    uint64_t count = m->image.num_wires;
+    wires_part *w = &s->wires;
+    w->info = m->wires;
+    w->nvc = m->image.nvc;
+    w->all = aligned_alloc(64, (count + 1) * sizeof *w->all);
+    if (w->all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    ZEROED(w->credits, count * w->nvc);
+    ZEROED(w->voqs, m->num_voqs);
+    ZEROED(w->ready_bits, m->num_words);
+    ZEROED(w->wait_bits, m->num_words);
+    ZEROED(w->flows, m->num_flows);
+    for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
+    for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));
+    return CLUSIM_OK;
+}
+
+void wire_free(clusim_sim *s) {
+    wires_part *w = &s->wires;
+    for (uint64_t i = 0; w->credits && i < s->model->image.num_wires * w->nvc; i++)
+        free(w->credits[i].ring);
+    free(w->all);
+    free(w->credits);
+    free(w->voqs);
+    free(w->ready_bits);
+    free(w->wait_bits);
+    free(w->flows);
 }
 
 /* ---- credit and control bytes ------------------------------------------------------------------
@@ -71,9 +106,9 @@ STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps) {
 
 void wire_drain(clusim_sim *s, wire_state *w) {
     if (UNLIKELY(w->owed_256 >= RANGE_OWED_256_END))
-        sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
-    int64_t idle = s->now_ps - base_max(w->free_at, w->drained_at);
-    w->drained_at = s->now_ps;
+        agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    int64_t idle = s->agenda.now_ps - base_max(w->free_at, w->drained_at);
+    w->drained_at = s->agenda.now_ps;
     if (idle <= 0 || w->down) return;
     uint32_t flit = w->rate->format->flit_bytes;
     uint64_t flits = w->owed_256 / w->rate->flit_256;
@@ -110,30 +145,9 @@ static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
     return t;
 }
 
-/* Where the far node will send a forwarded packet at the latest by estimate: wire q of the
- * contract. */
-static wire_id onward_wire(const clusim_sim *s, const packet *p, node_id node) {
-    const clusim_model *m = s->model;
-    if (p->path_pos != NONE) {
-        if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_DOWN) && aggregate_at_end(s, p))
-            return aggregate_onward(s, p);
-        return ID(wire, m->image.path_wires[p->path_pos]);
-    }
-    target_id dst = p->dst;
-    if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
-        dst =
-            ID(target, m->image.mgroup_members[m->image.mgroup_off[xfer_at(s, p->xfer)->mgroup.i]]);
-    } else if (UNLIKELY(p->leg != LEG_LAST)) {
-        packet ahead = *p;
-        node_next_target(s, &ahead, node);
-        dst = ahead.dst;
-    }
-    return m->group_fastest[model_route(m, node, dst).i];
-}
-
 /* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
 static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
-    const wire_state *q = wire_at(s, onward_wire(s, p, w->far_node));
+    const wire_state *q = wire_at(s, route_onward(s, p, w->far_node));
     const clusim_format *f = q->rate->format;
     uint32_t kind =
         p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
@@ -149,11 +163,11 @@ static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wir
     if (!endpoint_none(w->far_endpoint))
         return target_is(model_target(w->far_endpoint), p->dst) ? tail : tail + w->far_latency_ps;
     if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
-    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && aggregate_at_end(s, p)) return tail;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && tree_at_end(s, p)) return tail;
     if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
     int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
                               (uint64_t)w->far_latency_ps);
-    if (LIKELY((w->traits & PLAIN_CUT) && !s->rates_changed)) return ready;
+    if (LIKELY((w->traits & PLAIN_CUT) && !s->wires.rates_changed)) return ready;
     if (UNLIKELY((uint64_t)ready >= (uint64_t)RANGE_TIME_END)) return ready; /* may have wrapped */
     return base_max(ready, tail_bound(s, p, w, tail));
 }
@@ -170,7 +184,7 @@ static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
 /* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
 static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
     if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
-    sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     return RANGE_TIME_END;
 }
 
@@ -178,7 +192,7 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
 static inline STATUS start_packet(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
     packet *p = packet_at(s, packet_index);
-    uint64_t now = (uint64_t)s->now_ps, prefix = 0, extra = 0;
+    uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {
         wire_drain(s, w);
@@ -195,23 +209,23 @@ static inline STATUS start_packet(clusim_sim *s, wire_state *w, packet_id packet
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
     if (UNLIKELY(w->stall_since >= 0)) {
-        w->stall_credit_ps += s->now_ps - w->stall_since;
+        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
         w->stall_since = -1;
     }
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
     if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
-    w->busy_ps += end - s->now_ps;
+    w->busy_ps += end - s->agenda.now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
-    return sim_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
-                     packet_index.i);
+    return agenda_event(s, arrival_at(s, p, w, head, end + w->latency_ps), EV_ARRIVE, p->out.i,
+                        packet_index.i);
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
 static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
-    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->now_ps + 1);
+    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->agenda.now_ps + 1);
     return wire_return_credit(s, from, vc, bytes, end);
 }
 
@@ -227,9 +241,9 @@ static inline STATUS release_buffer(clusim_sim *s, packet *p, int64_t end) {
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return CLUSIM_OK;
         TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
-        b->copies = s->buffer_free.i;
-        s->buffer_free = shared;
-        s->buffers_live--;
+        b->copies = s->buffers.free.i;
+        s->buffers.free = shared;
+        s->buffers.live--;
         return CLUSIM_OK;
     }
     return give_back(s, from, p->held_vc, p->held_bytes, end);
@@ -258,7 +272,7 @@ static STATUS admit_waiting(const clusim_sim *s, wire_state *w) {
         for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
             uint32_t bit = (uint32_t)__builtin_ctzll(bits);
             int64_t avail = w->flows[i * 64 + bit - w->num_voqs].avail;
-            if (avail <= s->now_ps) {
+            if (avail <= s->agenda.now_ps) {
                 w->waits[i] &= ~(UINT64_C(1) << bit);
                 w->ready[i] |= UINT64_C(1) << bit;
                 w->num_ready++;
@@ -273,8 +287,8 @@ static STATUS admit_waiting(const clusim_sim *s, wire_state *w) {
 
 /* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
 static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
-    if (w->stall_since < 0) w->stall_since = s->now_ps;
-    for (uint32_t vc = 0; vc < s->nvc; vc++) {
+    if (w->stall_since < 0) w->stall_since = s->agenda.now_ps;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         const credit_pool *c = &w->credits[vc];
         if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, c->ring[c->head].at_ps));
     }
@@ -309,7 +323,7 @@ static inline STATUS after_grant(clusim_sim *s, wire_state *w, uint32_t candidat
     w->next_candidate = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
     if (w->num_ready) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->now_ps;
+        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
         TRY(wire_wake(s, w, w->free_at));
     } else if (w->soonest != NEVER) {
         TRY(wire_wake(s, w, base_max(w->free_at, w->soonest)));
@@ -346,7 +360,7 @@ static inline STATUS search(clusim_sim *s, wire_state *w) {
     for (uint32_t c = first; c != NONE;) {
         uint32_t bytes = needed(s, w, c, &vc);
         credit_pool *credit = &w->credits[vc];
-        collect_credit(credit, s->now_ps);
+        collect_credit(credit, s->agenda.now_ps);
         if (LIKELY(credit->available >= (int64_t)bytes)) {
             return grant(s, w, c);
         }
@@ -362,11 +376,12 @@ static inline STATUS search(clusim_sim *s, wire_state *w) {
 STATUS wire_arbitrate(clusim_sim *s, wire_id wire) {
     wire_state *w = wire_at(s, wire);
     if (UNLIKELY(w->down)) return CLUSIM_OK;
-    if (UNLIKELY(w->free_at > s->now_ps)) { /* woken by an event from before its last grant */
+    if (UNLIKELY(w->free_at >
+                 s->agenda.now_ps)) { /* woken by an event from before its last grant */
         if (w->soonest != NEVER || w->num_ready) TRY(wire_wake(s, w, w->free_at));
         return CLUSIM_OK;
     }
-    if (w->soonest <= s->now_ps) TRY(admit_waiting(s, w));
+    if (w->soonest <= s->agenda.now_ps) TRY(admit_waiting(s, w));
     return search(s, w);
 }
 
@@ -376,17 +391,17 @@ STATUS wire_arbitrate(clusim_sim *s, wire_id wire) {
 STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
     wire_state *w = wire_at(s, wire);
     laws_rate_changes(s, wire);
-    s->rates_changed = true;
-    s->wires_down += (rate == NONE) - (uint32_t)w->down;
+    s->wires.rates_changed = true;
+    s->wires.down += (rate == NONE) - (uint32_t)w->down;
     w->rem = 0;
     w->down = rate == NONE;
     w->rate = &s->model->rates[rate == NONE ? info_at(s, wire)->rate : rate];
     if (!w->down) {
-        return sim_arbitrate(s, wire);
+        return agenda_arbitrate(s, wire);
     }
-    s->any_down = true;
+    s->wires.any_down = true;
     if (w->stall_since >= 0) {
-        w->stall_credit_ps += s->now_ps - w->stall_since;
+        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
         w->stall_since = -1;
     }
     return CLUSIM_OK;
@@ -405,9 +420,9 @@ void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out) {
                                   .queued_bytes = w->queued_bytes,
                                   .queued_max = w->queued_max,
                                   .replays = w->replays};
-    if (s->congestion) congestion_read(s, wire, out);
-    int64_t beyond = base_max(0, w->free_at - s->now_ps);
+    if (s->congestion.counters) congestion_read(s, wire, out);
+    int64_t beyond = base_max(0, w->free_at - s->agenda.now_ps);
     out->busy_ps -= beyond;
     if (w->contended) out->stall_arbitration_ps -= beyond;
-    if (w->stall_since >= 0) out->stall_credit_ps += s->now_ps - w->stall_since;
+    if (w->stall_since >= 0) out->stall_credit_ps += s->agenda.now_ps - w->stall_since;
 }

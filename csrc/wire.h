@@ -11,19 +11,21 @@
 #ifndef CLUSIM_WIRE_H
 #define CLUSIM_WIRE_H
 
-#include "sim.h"
+#include "agenda.h"
+#include "congestion.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/wires.h"
+#include "state.h"
 
-void wire_init(clusim_sim *s, wire_id wire);
+STATUS wire_init(clusim_sim *s);
+void wire_free(clusim_sim *s);
 
 /* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
 STATUS wire_arbitrate(clusim_sim *s, wire_id wire);
 
 STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
 void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
-
-/* congestion.c: the same for wires with pauses. */
-STATUS congestion_free_at(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
-                          int64_t free_ps);
 
 /* Let whole owed flits leave while the wire idles, up to now. */
 void wire_drain(clusim_sim *s, wire_state *w);
@@ -34,7 +36,7 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     if (w->wake_at <= at_ps) return CLUSIM_OK;
     w->wake_at = at_ps;
     wire_id wire = wire_of(s, w);
-    return sim_event(s, at_ps, EV_WAKE, wire.i, wire.i);
+    return agenda_event(s, at_ps, EV_WAKE, wire.i, wire.i);
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
@@ -45,7 +47,7 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t v
         return congestion_free_at(s, w, vc, bytes, free_ps);
     }
     int64_t at_ps = free_ps + w->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) sim_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
     credit_pool *c = &w->credits[vc];
     uint32_t mask = c->size - 1;
     if (LIKELY(c->len < c->size &&
@@ -62,7 +64,7 @@ ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t v
  * leave, and then it does not matter when draining was last looked at. */
 static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) {
     if (UNLIKELY(w->owed_256 >= w->rate->flit_256)) wire_drain(s, w);
-    w->drained_at = s->now_ps;
+    w->drained_at = s->agenda.now_ps;
     w->owed_256 += control_256;
 }
 
@@ -82,14 +84,29 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
-    if (w->free_at <= s->now_ps) {
-        return sim_arbitrate(s, p->out);
+    if (w->free_at <= s->agenda.now_ps) {
+        return agenda_arbitrate(s, p->out);
     }
     if (!w->contended) {
         w->contended = 1;
-        w->stall_arbitration_ps += w->free_at - s->now_ps;
+        w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
     }
     return wire_wake(s, w, w->free_at);
+}
+
+/* Put a packet that came in over a wire into a VOQ of the wire `packet.out`. */
+static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_t candidate) {
+    TRY(wire_enqueue(s, index, candidate));
+    packet *p = packet_at(s, index);
+    if (UNLIKELY(wire_at(s, p->out)->traits & MARKS)) congestion_mark(s, p);
+    return CLUSIM_OK;
+}
+
+/* The packet holds the receive buffer of the wire it came over until it has left again. */
+static inline void wire_hold(packet *p, wire_id from) {
+    p->held_wire = from;
+    p->held_bytes = p->wire_bytes;
+    p->held_vc = p->vc;
 }
 
 #endif

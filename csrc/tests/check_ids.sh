@@ -3,7 +3,7 @@
 # usage: check_ids.sh compiler csrc
 set -eu
 compiles() { # a call, in a function that has an id of everything
-    printf '%s\n' '#include "sim.h"' \
+    printf '%s\n' '#include "state.h"' \
         'void *f(clusim_sim *s, wire_id wire, node_id node, packet_id packet, conn_id conn, flow_id flow);' \
         'void *f(clusim_sim *s, wire_id wire, node_id node, packet_id packet, conn_id conn, flow_id flow) {' \
         '    (void)wire, (void)node, (void)packet, (void)conn, (void)flow;' "    return $1;" '}' |

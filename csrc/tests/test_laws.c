@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "laws.h"
+#include "state.h"
 
 /* Two endpoints on a switch with a reduction unit; a message each way, a send and a receive by
  * programs, a kernel and a delay. */
@@ -121,36 +122,44 @@ static void nothing(clusim_sim *s) { (void)s; }
 
 /* While messages and slices are under way: */
 static void lost_bytes(clusim_sim *s) {
-    for (uint32_t x = 0; x < s->xfer_size; x++) s->xfers[x].delivered -= 1;
+    for (uint32_t x = 0; x < s->xfers.size; x++) s->xfers.all[x].delivered -= 1;
 }
 static void too_fast(clusim_sim *s) {
-    for (uint32_t x = 0; x < s->xfer_size; x++) s->xfers[x].start_ps = 1 << 30;
+    for (uint32_t x = 0; x < s->xfers.size; x++) s->xfers.all[x].start_ps = 1 << 30;
 }
 
 /* After the end: */
-static void more_bytes(clusim_sim *s) { s->wires[0].bytes += s->wires[0].bytes; }
-static void busier_than_time(clusim_sim *s) { s->wires[1].busy_ps = s->wires[1].free_at + 1; }
-static void waits_and_works(clusim_sim *s) { s->final[2].stall_credit_ps = s->now_ps; }
+static void more_bytes(clusim_sim *s) { s->wires.all[0].bytes += s->wires.all[0].bytes; }
+static void busier_than_time(clusim_sim *s) {
+    s->wires.all[1].busy_ps = s->wires.all[1].free_at + 1;
+}
+static void waits_and_works(clusim_sim *s) {
+    s->results.final[2].stall_credit_ps = s->agenda.now_ps;
+}
 static void contended_3560_percent(clusim_sim *s) {
-    s->final[3].stall_arbitration_ps = s->final[3].busy_ps * 36;
+    s->results.final[3].stall_arbitration_ps = s->results.final[3].busy_ps * 36;
 }
-static void memory_too_fast(clusim_sim *s) { s->endpoints[1].memory.ps = 10; }
-static void sm_kept(clusim_sim *s) { s->endpoints[0].busy_sms = 1; }
-static void unit_too_fast(clusim_sim *s) { s->units[0].reduced_bytes = 1 << 20; }
-static void ends_before_start(clusim_sim *s) { s->tasks[0].end_ps = s->tasks[0].start_ps - 1; }
-static void kernel_too_fast(clusim_sim *s) { s->tasks[2].end_ps = s->tasks[2].start_ps + 4999; }
-static void delay_too_short(clusim_sim *s) { s->tasks[3].start_ps += 1; }
-static void starts_early(clusim_sim *s) { s->tasks[3].start_ps = s->tasks[2].end_ps - 1; }
-static void message_early(clusim_sim *s) { s->message_end[1] = 5; }
-static void slice_not_posted(clusim_sim *s) { s->conns[0].posted--; }
-static void slot_not_shown(clusim_sim *s) { s->conns[0].tail_visible--; }
-static void slot_kept(clusim_sim *s) { s->conns[0].head_visible--; }
-static void payload_vanishes(clusim_sim *s) { s->wires[3].payload -= 128; }
+static void memory_too_fast(clusim_sim *s) { s->endpoints.all[1].memory.ps = 10; }
+static void sm_kept(clusim_sim *s) { s->endpoints.all[0].busy_sms = 1; }
+static void unit_too_fast(clusim_sim *s) { s->units.all[0].reduced_bytes = 1 << 20; }
+static void ends_before_start(clusim_sim *s) {
+    s->tasks.all[0].end_ps = s->tasks.all[0].start_ps - 1;
+}
+static void kernel_too_fast(clusim_sim *s) {
+    s->tasks.all[2].end_ps = s->tasks.all[2].start_ps + 4999;
+}
+static void delay_too_short(clusim_sim *s) { s->tasks.all[3].start_ps += 1; }
+static void starts_early(clusim_sim *s) { s->tasks.all[3].start_ps = s->tasks.all[2].end_ps - 1; }
+static void message_early(clusim_sim *s) { s->sources.message_end[1] = 5; }
+static void slice_not_posted(clusim_sim *s) { s->programs.conns[0].posted--; }
+static void slot_not_shown(clusim_sim *s) { s->programs.conns[0].tail_visible--; }
+static void slot_kept(clusim_sim *s) { s->programs.conns[0].head_visible--; }
+static void payload_vanishes(clusim_sim *s) { s->wires.all[3].payload -= 128; }
 static void payload_unasked(clusim_sim *s) {
-    s->wires[0].payload += 128;
-    s->wires[3].payload += 128;
+    s->wires.all[0].payload += 128;
+    s->wires.all[3].payload += 128;
 }
-static void payload_untaken(clusim_sim *s) { s->law_ends[2 * 1 + 1].payload -= 128; }
+static void payload_untaken(clusim_sim *s) { s->laws.ends[2 * 1 + 1].payload -= 128; }
 
 static const struct {
     void (*falsify)(clusim_sim *s);
@@ -216,8 +225,8 @@ static void test_payload_does_not_vanish_in_a_switch(void) {
     assert(clusim_model_create(&image, &model, &error) == CLUSIM_OK);
     assert(clusim_sim_create(model, 0, &sim) == CLUSIM_OK);
     assert(clusim_sim_run(sim, INT64_MAX, UINT64_MAX) == CLUSIM_STOP_DONE);
-    sim->wires[3].payload += 128;
-    sim->law_ends[2 * 1 + 1].payload += 128;
+    sim->wires.all[3].payload += 128;
+    sim->laws.ends[2 * 1 + 1].payload += 128;
     assert(clusim_sim_check(sim, &error) == CLUSIM_ERR_CONSERVATION);
     assert(strstr(error.message, "payload out of and into node 2") != NULL);
     clusim_sim_destroy(sim);

@@ -1,19 +1,37 @@
-/* What ends a run that would leave the ranges: whose time or number it is (contract, section 1). */
-#include "sim.h"
+#include "agenda.h"
 
-/* Of several in one timestamp, the contract names the first by kind and index. */
-void sim_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
-    if (what > s->beyond || (what == s->beyond && index >= s->beyond_index)) return;
-    s->beyond = what;
-    s->beyond_index = index;
+#include "parts/xfers.h"
+
+STATUS agenda_init(clusim_sim *s) {
+    s->agenda.beyond = BEYOND_NOTHING;
+    uint32_t key_shift = s->model->is_ordered ? 0 : RANK_SHIFT;
+    return event_queue_init(&s->agenda.events, s->model->bucket_shift, key_shift);
 }
 
-void sim_flow_beyond(clusim_sim *s, flow_id flow) {
+void agenda_free(clusim_sim *s) {
+    event_queue_free(&s->agenda.events);
+    free(s->agenda.phase_b.ids);
+    free(s->agenda.phase_b_pass.ids);
+    free(s->agenda.deferred.ids);
+}
+
+/* ---- beyond the ranges (contract, section 1) --------------------------------------------------
+ */
+
+/* Of several in one timestamp, the contract names the first by kind and index. */
+void agenda_beyond(clusim_sim *s, uint32_t what, uint32_t index) {
+    if (what > s->agenda.beyond || (what == s->agenda.beyond && index >= s->agenda.beyond_index))
+        return;
+    s->agenda.beyond = what;
+    s->agenda.beyond_index = index;
+}
+
+void agenda_flow_beyond(clusim_sim *s, flow_id flow) {
     uint32_t conns = (uint32_t)s->model->image.num_conns;
     if (flow.i < conns) {
-        sim_beyond(s, CLUSIM_BEYOND_CONNECTION, flow.i);
+        agenda_beyond(s, CLUSIM_BEYOND_CONNECTION, flow.i);
     } else {
-        sim_beyond(s, CLUSIM_BEYOND_SOURCE, flow.i - conns);
+        agenda_beyond(s, CLUSIM_BEYOND_SOURCE, flow.i - conns);
     }
 }
 
@@ -39,14 +57,14 @@ static const uint8_t what_of[EV_WAKE + 1] = {
 };
 
 /* An event beyond the end of time is dropped; a WAKE follows from a time that was refused. */
-void sim_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
+void agenda_event_beyond(clusim_sim *s, uint32_t class, uint32_t order, uint32_t payload) {
     uint32_t what = what_of[class], index = payload;
     if (class == EV_NOTIFY) {
-        sim_flow_beyond(s, ID(flow, payload));
+        agenda_flow_beyond(s, ID(flow, payload));
         return;
     }
     if (class == EV_RESPOND) index = wire_at(s, ID(wire, order))->far_endpoint.i;
     if (class == EV_COMPLETE) index = xfer_at(s, ID(xfer, payload))->endpoint.i;
     if (what == CLUSIM_BEYOND_WIRE || what == CLUSIM_BEYOND_UNIT) index = order;
-    sim_beyond(s, what, index);
+    agenda_beyond(s, what, index);
 }

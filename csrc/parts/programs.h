@@ -1,0 +1,41 @@
+/* parts/programs.h - connections, and the instances that run programs over them. */
+#ifndef CLUSIM_PARTS_PROGRAMS_H
+#define CLUSIM_PARTS_PROGRAMS_H
+
+#include "list.h"
+
+typedef struct conn_state {
+    uint64_t tail_visible, consumed, issued, head_visible;
+    uint64_t sends, posted;             /* slices started and posted by the sender */
+    uint32_t stripe, stripe_read;       /* packet counts; the second of READs from a stage */
+    inst_id recv_waiters, send_waiters; /* lists */
+    uint8_t missing[64];                /* per unposted slice: what it still waits for */
+    uint8_t width[64];                  /* ... and the slots it takes */
+} conn_state;
+
+enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DONE };
+
+typedef struct inst_state {
+    uint64_t loop, loops;
+    uint64_t piece;      /* bytes of the present piece */
+    uint64_t slice_size; /* nominal */
+    uint64_t slice_at;   /* offset of the present slice in the piece */
+    uint32_t prim, repeat, seq, slot;
+    uint32_t send_ordinal;
+    inst_id next_waiter;
+    conn_id wait_conn;
+    uint32_t slow_1024;                       /* of the endpoint when the slice passed its gate */
+    uint8_t phase, due, wait_side, has_slice; /* wait_side: a clusim_cause */
+    int64_t queued_ps;                        /* when its task started */
+    int64_t gate_ps;                          /* when the present slice passed its gate */
+    wire_id wire;                             /* the present slice's last data, or NONE */
+    uint32_t cause;                           /* clusim_cause: what it was blocked on last */
+} inst_state;
+
+typedef struct programs_part {
+    conn_state *conns;   /* owned */
+    inst_state *insts;   /* owned */
+    inst_list due, wave; /* that may go on; those of the wave under way */
+} programs_part;
+
+#endif

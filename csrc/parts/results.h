@@ -1,0 +1,17 @@
+/* parts/results.h - what is told of a run: records, the fingerprint, counters at its end. */
+#ifndef CLUSIM_PARTS_RESULTS_H
+#define CLUSIM_PARTS_RESULTS_H
+
+#include "base.h"
+
+typedef struct results_part {
+    clusim_record *records; /* owned; not yet taken */
+    uint32_t num_records, record_size;
+    uint64_t fingerprint;
+    clusim_wire_counters *final; /* owned; counters at the end of the run */
+    uint64_t *final_mem_256;     /* owned; likewise */
+    bool keep_records, finished, draining;
+    enum clusim_status ended; /* not CLUSIM_OK: the run failed with it, and cannot go on */
+} results_part;
+
+#endif

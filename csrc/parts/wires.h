@@ -1,0 +1,92 @@
+/* parts/wires.h - wires, their credit, their queues, and what flows have left to send on them. */
+#ifndef CLUSIM_PARTS_WIRES_H
+#define CLUSIM_PARTS_WIRES_H
+
+#include "model.h"
+
+typedef struct credit_return {
+    int64_t at_ps;
+    int64_t bytes;
+} credit_return;
+
+/* Credit of one (wire, VC): what may be sent now, and what is on its way back, by time. */
+typedef struct credit_pool {
+    int64_t available;
+    credit_return *ring; /* owned */
+    uint32_t head, len, size;
+} credit_pool;
+
+typedef struct voq {
+    packet_id head, tail; /* head none when empty */
+} voq;
+
+/* Everything a grant or an arrival touches of a wire, in four cache lines; what comes from the
+ * model is copied here for that reason. */
+typedef struct wire_state {
+    int64_t free_at;
+    int64_t wake_at; /* time of the valid WAKE event, or NEVER */
+    const rate_class *rate;
+    uint64_t rem;
+    uint64_t owed_256;
+    int64_t drained_at;
+    uint64_t *ready; /* candidates that are ready, a bitmap */
+    voq *queues;
+
+    credit_pool *credits; /* per VC */
+    int64_t latency_ps;
+    int64_t far_latency_ps; /* of the far node */
+    uint32_t next_candidate;
+    uint32_t num_voqs, num_candidates;
+    uint32_t in_queue;        /* first candidate of packets from here, at the far node */
+    endpoint_id far_endpoint; /* endpoint at the far end, or none */
+    wire_id reverse;
+    uint8_t down;
+    uint8_t contended; /* stall_arbitration counted up to free_at */
+    uint8_t listed;    /* in the list for phase B */
+    uint8_t traits;
+    uint16_t pad;
+    uint16_t num_words; /* of the bitmaps */
+    uint32_t num_ready; /* bits set in `ready` */
+    node_id far_node;
+
+    uint64_t packets, grants, bytes, payload;
+    int64_t busy_ps, stall_arbitration_ps;
+    uint64_t queued_bytes, queued_max;
+
+    int64_t stall_credit_ps;
+    int64_t stall_since; /* start of the present credit stall, or -1 */
+    uint64_t control_bytes, replays;
+    int64_t credit_ps;
+    uint64_t *waits; /* flows that wait for their pace, a bitmap */
+    struct flow_cursor *flows;
+    int64_t soonest; /* when the next flow in `waits` becomes available, or NEVER */
+} wire_state;
+
+_Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
+
+/* What one flow still has to send over one wire. */
+typedef struct flow_cursor {
+    int64_t avail;
+    uint32_t next; /* packet number */
+    xfer_id xfer;
+    uint32_t wire_bytes; /* of the next packet */
+    uint32_t full_bytes; /* of a full packet */
+    uint32_t outstanding;
+    uint16_t window_closed;
+    uint16_t vc;
+} flow_cursor;
+
+typedef struct wires_part {
+    wire_state *all;       /* owned, as the arrays below */
+    const wire_info *info; /* of the model */
+    credit_pool *credits;  /* [wire * nvc + vc] */
+    voq *voqs;
+    uint64_t *ready_bits; /* candidates that are ready, per wire */
+    uint64_t *wait_bits;  /* flows that wait for their pace */
+    flow_cursor *flows;
+    uint32_t nvc;
+    uint32_t down;                /* now */
+    bool any_down, rates_changed; /* at any time */
+} wires_part;
+
+#endif

@@ -1,0 +1,65 @@
+/* parts/xfers.h - transfers under way: what a slice or a message sends or fetches. */
+#ifndef CLUSIM_PARTS_XFERS_H
+#define CLUSIM_PARTS_XFERS_H
+
+#include "ids.h"
+
+enum xfer_type {
+    XFER_WRITE,
+    XFER_READ,
+    XFER_MCAST,
+    XFER_REDUCE,
+    XFER_REDUCE_MCAST,
+    XFER_AGGREGATE
+};
+enum { OWNER_INSTANCE, OWNER_SOURCE };
+
+typedef struct xfer {
+    int64_t start_ps;
+    int64_t pace_ps; /* earliest end of the data phase */
+    int64_t max_end; /* greatest end of its granted packets */
+    int64_t visible; /* greatest visible time of its packets */
+    uint64_t bytes;
+    uint64_t remaining; /* deliveries missing */
+    uint64_t delivered; /* bytes, of all copies */
+    uint32_t count;     /* packets */
+    uint32_t ungranted;
+    uint32_t limit; /* P0 */
+    uint32_t full;  /* P0*k */
+    uint64_t cost16;
+    uint32_t stripe; /* b: stripe number of packet 0, or the pinned key */
+    uint32_t group_size;
+    uint32_t window; /* packets per first wire (adaptive: in all), 0 = unlimited */
+    uint32_t adaptive_next;
+    uint32_t outstanding;  /* adaptive windows */
+    const uint32_t *group; /* first-hop wires; points into the model or to own_group */
+    uint32_t *own_group;   /* owned; only while wires are down */
+    union {                /* by owner_kind */
+        inst_id inst;
+        source_id source;
+    };
+    union {
+        conn_id conn;
+        message_id message;
+    };
+    uint32_t slot;
+    endpoint_id endpoint; /* the requesting end, to which responses go */
+    target_id dst;        /* where requests or data go; none for multimem and aggregation */
+    target_id via_first, via_last; /* on the way, or none */
+    flow_id flow;                  /* rate-controlled flow, or none */
+    path_id path, path_back;
+    mgroup_id mgroup;
+    vertex_id vertex;
+    uint32_t ordinal;
+    wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
+    uint8_t type, kind, policy, vc, vc_response, owner_kind;
+    xfer_id next_free;
+} xfer;
+
+typedef struct xfers_part {
+    xfer *all; /* owned */
+    xfer_id free;
+    uint32_t size, live;
+} xfers_part;
+
+#endif

@@ -1,0 +1,37 @@
+/* route.h - which way packets go, and what they are on the wires there.
+ *
+ * Hardware  Destination tables in switches, adaptive or hashed choice among parallel links.
+ * Model     Contract, sections 4 (dates and VCs), 5 and 6 (route choice, vias, cutting).
+ * Not modelled  Tables that change, congestion of more than the next hop.
+ */
+#ifndef CLUSIM_ROUTE_H
+#define CLUSIM_ROUTE_H
+
+#include "parts/wires.h"
+#include "state.h"
+
+/* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
+wire_id route_choose(clusim_sim *s, packet *p, wire_id from, target_id target);
+
+/* Where `node` will send a packet by estimate: wire q of the contract. */
+wire_id route_onward(const clusim_sim *s, const packet *p, node_id node);
+
+/* Set the wire bytes and VC of a packet that goes on (not: starts) over `out` after `from`. */
+void route_prepare(const clusim_sim *s, packet *p, wire_id from, wire_id out);
+
+/* Set them for a packet that starts anew over `out`, on virtual channel `vc`. */
+void route_restart(const clusim_sim *s, packet *p, wire_id out, uint32_t vc);
+
+/* Cut a packet as the format of `out` has it. */
+void route_cut(const clusim_sim *s, packet *p, wire_id out);
+
+/* The packet is at `node`: if that is its target and not the last, aim at the next. */
+void route_next_target(const clusim_sim *s, packet *p, node_id node);
+
+/* VC on the first wire of a packet, and on the wire after `from` (contract, section 4). */
+static inline uint32_t route_first_vc(const clusim_sim *s, wire_id wire, uint32_t vc) {
+    if (LIKELY(!s->model->has_dims) || !info_at(s, wire)->dateline) return vc;
+    return vc + 1 < s->wires.nvc ? vc + 1 : s->wires.nvc - 1;
+}
+
+#endif

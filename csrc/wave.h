@@ -1,0 +1,14 @@
+/* wave.h - the waves in which what is due starts: tasks, instances in CTA slots, programs.
+ *
+ * Hardware  Streams launch kernels; the work distributor gives their thread blocks to free SMs.
+ * Model     Contract, sections 1 (waves), 7 (slots) and 9 (tasks).
+ * Not modelled  Stream priorities, the cost of a launch (a delay task in front of it).
+ */
+#ifndef CLUSIM_WAVE_H
+#define CLUSIM_WAVE_H
+
+#include "state.h"
+
+STATUS wave_run(clusim_sim *s, bool *any); /* phase A, step 5: whether anything was due */
+
+#endif
