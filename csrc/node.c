@@ -156,16 +156,10 @@ static STATUS defer(clusim_sim *s, packet_id index, node_id node, packet_id *lis
 
 static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
     uint32_t kind = packet_at(s, index)->kind;
-    if (kind == CLUSIM_KIND_RED_REQ) {
-        TRY(unit_request(s, index, from));
-    } else if (kind == CLUSIM_KIND_RED_DATA) {
-        TRY(unit_data(s, index, from));
-    } else if (kind == CLUSIM_KIND_AGG_UP) {
-        TRY(aggregate_up(s, index));
-    } else {
-        TRY(deliver(s, index, from));
-    }
-    return CLUSIM_OK;
+    if (kind == CLUSIM_KIND_RED_REQ) return unit_request(s, index, from);
+    if (kind == CLUSIM_KIND_RED_DATA) return unit_data(s, index, from);
+    if (kind == CLUSIM_KIND_AGG_UP) return aggregate_up(s, index);
+    return deliver(s, index, from);
 }
 
 STATUS node_settle(clusim_sim *s) {
@@ -194,12 +188,9 @@ static bool ends_at_unit(const packet *p, bool ends) {
 
 /* The packet ends here: at an endpoint, or in a reduction unit. */
 static STATUS take_in(clusim_sim *s, packet_id index, wire_id from, packet_id *list) {
-    if (UNLIKELY(s->model->is_ordered)) {
-        TRY(consume(s, index, from)); /* events come in the contract's order */
-    } else {
-        TRY(defer(s, index, wire_at(s, from)->far_node, list));
-    }
-    return CLUSIM_OK;
+    if (UNLIKELY(s->model->is_ordered))
+        return consume(s, index, from); /* events come in the contract's order */
+    return defer(s, index, wire_at(s, from)->far_node, list);
 }
 
 STATUS node_arrive(clusim_sim *s, packet_id index) {
@@ -213,16 +204,11 @@ STATUS node_arrive(clusim_sim *s, packet_id index) {
     }
     if (UNLIKELY(w->traits & PAUSES)) TRY(congestion_held(s, from, p));
     bool ends = p->kind >= CLUSIM_KIND_AGG_UP && tree_at_end(s, p);
-    if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst)) {
-        TRY(take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred));
-    } else if (ends_at_unit(p, ends)) {
-        TRY(take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred));
-    } else if (p->kind == CLUSIM_KIND_MCAST && !p->copy) {
-        TRY(fan_out(s, index, from));
-    } else if (UNLIKELY(ends)) {
-        TRY(aggregate_down(s, index, from));
-    } else {
-        TRY(forward(s, index, from));
-    }
-    return CLUSIM_OK;
+    if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst))
+        return take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred);
+    if (ends_at_unit(p, ends))
+        return take_in(s, index, from, &unit_at(s, info_at(s, from)->dst_unit)->deferred);
+    if (p->kind == CLUSIM_KIND_MCAST && !p->copy) return fan_out(s, index, from);
+    if (UNLIKELY(ends)) return aggregate_down(s, index, from);
+    return forward(s, index, from);
 }

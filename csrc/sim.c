@@ -118,7 +118,6 @@ static STATUS dispatch_program(clusim_sim *s, uint32_t class, uint32_t number, u
         case EV_READY: return program_ready(s, ID(inst, id));
         default: /* EV_DELAY */ return task_done(s, ID(task, id));
     }
-    return CLUSIM_OK;
 }
 
 static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {
@@ -137,18 +136,14 @@ static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uin
         case EV_NOTIFY: return dispatch_congestion(s, class, number, id);
         case EV_FAULT: return apply_fault(s, ID(fault, id));
         case EV_RESULT:
-            if (packet_at(s, ID(packet, id))->kind == CLUSIM_KIND_AGG_UP) {
-                TRY(aggregate_result(s, ID(packet, id)));
-            } else {
-                TRY(unit_result(s, ID(packet, id)));
-            }
-            break;
+            if (packet_at(s, ID(packet, id))->kind == CLUSIM_KIND_AGG_UP)
+                return aggregate_result(s, ID(packet, id));
+            return unit_result(s, ID(packet, id));
         case EV_KERNEL: return memory_kernel_event(s, ID(task, id));
         case EV_EPOCH: return memory_epoch_event(s, ID(endpoint, id));
         case EV_SOURCE:
             if (number) source_at(s, ID(source, id))->injecting = 0;
-            TRY(source_try(s, ID(source, id)));
-            break;
+            return source_try(s, ID(source, id));
         case EV_START: /* only makes time 0 happen */ break;
         default: return dispatch_program(s, class, number, id);
     }

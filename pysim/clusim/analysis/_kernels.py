@@ -8,9 +8,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from clusim.abi import Mode
+
 __all__ = ["count_spans", "find_backward", "slice_table"]
 
 Array = NDArray[Any]
+
+_INTERLEAVED = int(Mode.INTERLEAVED)
 
 
 @njit(cache=True)
@@ -44,7 +48,7 @@ def slice_table(
         shape[5],
     )
     limit, slice_min, rotation, align, slices = shape[6], shape[7], shape[8], shape[9], shape[10]
-    span = nchunks * chunk if mode == 0 else chunk
+    span = nchunks * chunk if mode == _INTERLEAVED else chunk
     loops = (length + span - 1) // span
     if loops == 0 and prims[:, 4].any():
         loops = 1
@@ -53,7 +57,7 @@ def slice_table(
     for loop in range(loops):
         rem = max(0, length - loop * span)
         c = chunk
-        if mode == 0 and rem < span:
+        if mode == _INTERLEAVED and rem < span:
             even = (rem + nchunks - 1) // nchunks
             c = min(chunk, (even + align - 1) // align * align)
         for p in range(len(prims)):
@@ -74,7 +78,7 @@ def slice_table(
                     count += 1
                     continue
                 q = (base + coef * rotation + step * i) % nchunks
-                if mode == 0:
+                if mode == _INTERLEAVED:
                     piece = min(max(min(rem, span) - q * c, 0), c)
                 else:
                     low = q * stride + offset + loop * chunk

@@ -58,7 +58,7 @@ AGGREGATION_BURSTS = 8
 
 Array = NDArray[Any]
 
-_POLICIES = {"stripe": 0, "pinned": 1, "adaptive": 2}
+_POLICIES = {policy.name.lower(): policy for policy in Policy}
 
 
 @dataclass(slots=True)
