@@ -371,7 +371,8 @@ def _said_of_times(found: Replay) -> list[str]:
         )
     if len(found.comms) > 1:
         lines.append(
-            f"{len(found.comms)} communicators run side by side as if they shared no wire; --whole simulates them together"
+            f"{len(found.comms)} communicators run side by side as if they shared no wire; --whole simulates"
+            " them together"
         )
     return lines
 
