@@ -94,8 +94,8 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     found = _identity(target) if _stream(target) is None else None
     if found is None:
         return
-    known = dict(_inputs or {})
-    known |= {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
+    known = {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
+    known |= _inputs or {}
     if found in known:
         name, shown = known[found], os.fspath(target)
         what = "is an input" if name == shown else f"is the input {name} under another name"

@@ -61,7 +61,7 @@ def test_histories_of_wires_can_be_listed(clusim: Clusim, trace: Path) -> None:
 
 
 def test_runs_are_compared_as_traces_or_as_words(clusim: Clusim, trace: Path) -> None:
-    done = clusim("diff", trace, "dgx-h100 --size 256KiB --channels 2", "--json")
+    done = clusim("diff", trace, "dgx-h100 --algorithm ring --size 256KiB --channels 2", "--json")
     assert done.code == 0, done.err
     assert any("dgx-a100" in note for note in json.loads(done.out)["notes"])
     assert "the same run" in clusim("diff", trace, trace).out

@@ -13,7 +13,7 @@ from clusim_cli.main import run
 
 def busbw_GBps(capsys: pytest.CaptureFixture[str], *words: str) -> float:
     """Run the command; return the bus bandwidth it reports."""
-    assert run(["run", *words, "--channels", "8", "--size", "64MiB", "--json"]) == 0
+    assert run(["run", *words, "--algorithm", "ring", "--channels", "8", "--size", "64MiB", "--json"]) == 0
     return float(json.loads(capsys.readouterr().out)["busbw_GBps"])
 
 

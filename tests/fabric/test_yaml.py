@@ -162,7 +162,7 @@ GOLDEN = [
     ),
     (
         replaced(", chip: h100-sxm5", ""),
-        "3:12: nodes.gpu0..1: 'chip' is missing; the presets are p100-sxm2",
+        "3:12: nodes.gpu0..1: 'chip' is missing; the presets are a100-sxm4-80gb",
     ),
     (
         replaced("to: sw", "to: gpu0"),
