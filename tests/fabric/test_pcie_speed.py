@@ -13,7 +13,9 @@ from clusim_cli.main import run
 
 def busbw_GBps(capsys: pytest.CaptureFixture[str], *words: str) -> float:
     """Run the command; return the bus bandwidth it reports."""
-    assert run(["run", *words, "--algorithm", "ring", "--channels", "8", "--size", "64MiB", "--json"]) == 0
+    own = "direct" if "sendrecv" in words else "ring"
+    command = ["run", *words, "--algorithm", own, "--channels", "8", "--size", "64MiB", "--json"]
+    assert run(command) == 0
     return float(json.loads(capsys.readouterr().out)["busbw_GBps"])
 
 
