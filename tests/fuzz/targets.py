@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from clusim.fabric import Fabric
+from clusim.recording.schedule import NcclEmitter
 from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target"]
@@ -95,19 +96,26 @@ def _whole(path: Path) -> object:
     return _replay(path, whole=True)
 
 
+@cache
+def _emitter(num_ranks: int) -> NcclEmitter:
+    """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
+    from clusim.nccl.env import parse_env
+
+    few = parse_env({"NCCL_MAX_NCHANNELS": "2"})
+    return NcclEmitter(_machine("dgx-a100"), tuple(range(num_ranks)), settings=few)
+
+
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
         from clusim.recording.readers.detect import kind_of, reader
-        from clusim.recording.schedule import NcclEmitter, to_schedule
+        from clusim.recording.schedule import to_schedule
 
         where = str(path if folder else _only(path))
         kind_of(where)
         recording = reader(kind)(where, **options)
-        fabric = _machine("dgx-a100")
-        if recording.num_ranks > fabric.num_ranks:
+        if recording.num_ranks > _machine("dgx-a100").num_ranks:
             return recording
-        emitter = NcclEmitter(fabric, tuple(range(recording.num_ranks)))
-        return to_schedule(recording, emitter)
+        return to_schedule(recording, _emitter(recording.num_ranks))
 
     return use
 
