@@ -75,22 +75,6 @@ def _machine(name: str) -> Fabric:
     return clusim.load(name)
 
 
-@cache
-def _eight() -> Fabric:
-    """Return a machine with few channels: what is made of a recording takes more time than to read it."""
-    from clusim.fabric.loading import loads
-
-    return loads(
-        "name: eight\nnodes:\n  gpu0..7: {kind: gpu, chip: a100-sxm4-80gb}\n  nvs0: {kind: switch, switch: nvswitch2}\n"
-        "links:\n  - {from: gpu0..7, to: nvs0, type: nvlink3}\n"
-    )
-
-
-@cache
-def _emitter(ranks: int) -> NcclEmitter:
-    return NcclEmitter(_eight(), tuple(range(ranks)))
-
-
 def _log(path: Path) -> object:
     from clusim.logs import read_logs, report, summarize
 
@@ -112,6 +96,15 @@ def _whole(path: Path) -> object:
     return _replay(path, whole=True)
 
 
+@cache
+def _emitter(num_ranks: int) -> NcclEmitter:
+    """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
+    from clusim.nccl.env import parse_env
+
+    few = parse_env({"NCCL_MAX_NCHANNELS": "2"})
+    return NcclEmitter(_machine("dgx-a100"), tuple(range(num_ranks)), settings=few)
+
+
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
         from clusim.recording.readers.detect import kind_of, reader
@@ -120,7 +113,7 @@ def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[
         where = str(path if folder else _only(path))
         kind_of(where)
         recording = reader(kind)(where, **options)
-        if recording.num_ranks > _eight().num_ranks:
+        if recording.num_ranks > _machine("dgx-a100").num_ranks:
             return recording
         return to_schedule(recording, _emitter(recording.num_ranks))
 

@@ -11,9 +11,16 @@ import numpy as np
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
-from clusim.logs.facts import MOST_COMMUNICATORS, MOST_HANDLES, MOST_THREADS, Member
+from clusim.logs.facts import (
+    MOST_CHOICES,
+    MOST_COMMUNICATORS,
+    MOST_HANDLES,
+    MOST_THREADS,
+    UNKNOWN_CHOICE,
+    Member,
+)
 from clusim.logs.log import Log
-from clusim.logs.operations import TYPE_BYTES
+from clusim.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
 from clusim.logs.tables import Run
 
 __all__ = ["Anomaly", "find_anomalies"]
@@ -137,8 +144,9 @@ def _ranks(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
     where = _name(log, communicator)
     members = log.members(communicator)
     for name in ("coll", "nvls", "p2p"):
-        counts = Counter(m.counts[name] for m in members if name in m.counts)
-        if len(counts) > 1:
+        told = [m.counts[name] for m in members if name in m.counts]
+        if len(set(told)) > 1:
+            counts = Counter(told)
             shown = ", ".join(f"{n} on {times} ranks" for n, times in sorted(counts.items()))
             yield Anomaly(
                 "channels", f"{where}ranks have different numbers of {name} channels: {shown}"
@@ -308,6 +316,12 @@ def _calls(log: Log) -> Iterator[Anomaly]:
             "calls differ",
             f"ranks call {len(differ)} collectives with different arguments, first at {at}",
         )
+    ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
+    left_out = alike(operations, ranks)[2]
+    if left_out:
+        yield Anomaly(
+            "calls differ", f"calls are of more than {MOST_ALIKE} sizes and choices; {left_out} rare ones are not shown"
+        )  # fmt: skip
     if facts.cut_calls:
         yield Anomaly("calls cut", f"{facts.cut_calls} lines of calls are cut and not counted")
 
@@ -346,6 +360,11 @@ def _damage(log: Log) -> Iterator[Anomaly]:
             "file",
             f"{facts.unread} lines that others tore are not read: there are too many of them",
         )
+    if facts.passed_over:
+        yield Anomaly(
+            "file",
+            f"{facts.passed_over} lines are not read: too many need a look each, for so small a log",
+        )
     if facts.lost_handle != NONE:
         yield Anomaly(
             "file", f"there are more than {MOST_HANDLES} handles of communicators; what is said of others is not used"
@@ -355,6 +374,10 @@ def _damage(log: Log) -> Iterator[Anomaly]:
             "file",
             f"there are more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are not used",
         )
+    if UNKNOWN_CHOICE in facts.choices[MOST_CHOICES:]:
+        yield Anomaly(
+            "file", f"the tuner made more than {MOST_CHOICES} choices; what is said of others is not used"
+        )  # fmt: skip
     if facts.lost_thread != NONE:
         yield Anomaly(
             "file", f"there are more than {MOST_THREADS} threads; others are taken as one"

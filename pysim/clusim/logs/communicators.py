@@ -424,7 +424,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def rings_of(
-    facts: Facts, communicator: Communicator, links: Iterable[tuple[int, ...]]
+    members: Iterable[Member], n_ranks: int, links: Iterable[tuple[int, ...]]
 ) -> dict[int, list[int]]:
     """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours.
 
@@ -432,8 +432,7 @@ def rings_of(
     """
     rings: dict[int, list[int]] = {}
     cut: set[int] = set()
-    for handle in communicator.handles:
-        member = facts.members[handle]
+    for member in members:
         rings |= {c: order for c, order in member.orders.items() if c not in member.cut_orders}
         cut |= member.cut_orders
     after: dict[int, dict[int, int]] = {}
@@ -447,6 +446,6 @@ def rings_of(
         while rank not in (0, NONE) and len(ring) <= len(steps):
             ring.append(rank)
             rank = steps.get(rank, NONE)
-        if rank == 0 and len(ring) == communicator.n_ranks:
+        if rank == 0 and len(ring) == n_ranks:
             rings[channel] = ring
     return dict(sorted(rings.items()))

@@ -26,6 +26,9 @@ MOST_THREADS = 1 << 17
 MOST_COMMUNICATORS = 1 << 15
 """Communicators that are told apart; handles of later ones are counted and not used."""
 
+MOST_CHOICES = 1 << 16
+"""Choices of the tuner that are told apart; later ones are taken as one of which nothing is known."""
+
 MOST_ORDERED = 1 << 23
 """Ranks in all rings as ranks printed them."""
 
@@ -149,6 +152,12 @@ def kind_of(text: str) -> str:
     return _NUMBERS.sub("#", text[:160]).strip()[:100]
 
 
+Choice = tuple[str, int, str, str, int, int, float]
+"""A choice of the tuner: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+
+UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
+
+
 class Facts:
     """All that is read; lines are numbered through over all files, see `place`."""
 
@@ -181,7 +190,7 @@ class Facts:
         self.cut_calls = 0
         self.spliced = 0
         self.long_lines = 0
-        self.unread = self.torn_work = 0
+        self.unread = self.torn_work = self.single_lines = self.passed_over = 0
         self.lost_handle = self.lost_thread = NONE
         self.ordered = 0
         self.left_out = 0
@@ -197,7 +206,7 @@ class Facts:
         )  # fmt: skip
         self.tunings = Columns("choice", "thread", "line")
         self.names: list[str] = []
-        self.choices: list[tuple[str, int, str, str, int, int, float]] = []
+        self.choices: list[Choice] = []
         self.streams: dict[tuple[int, int], int] = {}
         self.bindings: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._process: dict[tuple[str, int], int] = {}
@@ -206,7 +215,7 @@ class Facts:
         self._of_run: dict[tuple[int, int], list[int]] = {}
         self._route: dict[str, int] = {}
         self._name: dict[str, int] = {}
-        self._choice: dict[tuple[str, int, str, str, int, int, float], int] = {}
+        self._choice: dict[Choice, int] = {}
         self.clean_hosts: set[str] = set()
         self.bare_threads: list[int] = []
         self._single_calls = Rows(*self.calls.names)
@@ -272,9 +281,12 @@ class Facts:
             self.names.append(name)
         return found
 
-    def choice_of(self, choice: tuple[str, int, str, str, int, int, float]) -> int:
-        """Return the number of a tuner's choice: name, bytes, algorithm, protocol, channels, time [us]."""
+    def choice_of(self, choice: Choice) -> int:
+        """Return the number of a tuner's choice; `UNKNOWN_CHOICE` stands for all that are too many."""
         found = self._choice.get(choice)
+        if found is None and len(self.choices) >= MOST_CHOICES:
+            choice = UNKNOWN_CHOICE
+            found = self._choice.get(choice)
         if found is None:
             found = self._choice[choice] = len(self.choices)
             self.choices.append(choice)

@@ -28,7 +28,7 @@ _DATE = re.compile(
 )
 _EPOCH = re.compile(rb"(?<![\d.:])(1\d{9})\.(\d{1,9})(?![\d.])")
 
-_NUMBERS = re.compile(rb"[\s\d.+\-eE]*(?:[a-z]\w*\s+)*(?:-?\d+\s+)*")
+_NUMBERS = re.compile(rb"[\s\d.+\-eE]*+(?:[a-z]\w*+\s++)*+(?:-?\d++\s++)*+")
 
 _LAST_COLUMN = re.compile(r"\d+|sum|prod|max|min|avg|mulsum|none|A")
 

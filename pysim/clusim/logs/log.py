@@ -44,12 +44,21 @@ class Log:
 
     def members(self, communicator: Communicator) -> list[Member]:
         """Return the handles of a communicator, by rank where it is known."""
-        return [self.facts.members[handle] for handle in communicator.handles]
+        found = self._members.get(communicator.number)
+        if found is None:
+            found = [self.facts.members[handle] for handle in communicator.handles]
+            self._members[communicator.number] = found
+        return found
 
     def rings(self, communicator: Communicator) -> dict[int, list[int]]:
         """Return the rings of a communicator, as orders of ranks by channel."""
-        names = ("channel", "before", "rank", "after")
-        return rings_of(self.facts, communicator, self._links.rows(communicator.number, names))
+        found = self._rings.get(communicator.number)
+        if found is None:
+            names = ("channel", "before", "rank", "after")
+            links = self._links.rows(communicator.number, names)
+            found = rings_of(self.members(communicator), communicator.n_ranks, links)
+            self._rings[communicator.number] = found
+        return found
 
     def trees_of(self, communicator: Communicator) -> dict[int, Tree]:
         """Return the trees of a communicator by channel, with the ranks that logged."""
@@ -70,6 +79,16 @@ class Log:
         rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
         routes = self.facts.routes
         return [(*ends, routes[route], times) for *ends, route, times in rows]  # type: ignore[misc]
+
+    @cached_property
+    def _members(self) -> dict[int, list[Member]]:
+        """The handles of communicators that were asked for."""
+        return {}
+
+    @cached_property
+    def _rings(self) -> dict[int, dict[int, list[int]]]:
+        """The rings of communicators that were asked for."""
+        return {}
 
     @cached_property
     def _owners(self) -> NDArray[np.int64]:

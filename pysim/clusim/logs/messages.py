@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from clusim.bounded import MOST_RANKS
 from clusim.logs.columns import NONE
-from clusim.logs.facts import Facts
+from clusim.logs.facts import Choice, Facts
 from clusim.logs.remembered import remembered
 
 __all__ = [
@@ -197,7 +197,7 @@ def _timings(facts: Facts, thread: int, line: int, text: str) -> bool:
 
 
 @remembered
-def parse_choice(text: str) -> tuple[str, int, str, str, int, int, float] | None:
+def parse_choice(text: str) -> Choice | None:
     """Return name, bytes, algorithm, protocol, first and last channel, time [us] of a tuning line."""
     match = _NAMED.match(text)
     if match is None:

@@ -12,7 +12,7 @@ from clusim.logs.communicators import Communicator
 from clusim.logs.facts import Facts
 
 __all__ = [
-    "DATATYPES", "REDUCTIONS", "TYPE_BYTES", "Columns", "find_operations", "message_bytes", "row_hash",
+    "DATATYPES", "MOST_ALIKE", "REDUCTIONS", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
 ]  # fmt: skip
 
 Columns = dict[str, NDArray[np.integer]]
@@ -23,6 +23,9 @@ DATATYPES = (
 )  # fmt: skip
 TYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1], np.int64)
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+
+MOST_ALIKE = 1 << 15
+"""Kinds of operations, by size and what was chosen, that are told apart in summaries."""
 
 _PER_RANK = ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 _POINT = ("Send", "Recv")
@@ -181,3 +184,32 @@ def _from_tunings(facts: Facts, of_member: NDArray[np.int64]) -> Columns:
         "choice": choice, "count": none, "type": none, "op": none, "root": none,
         "stream": none, "time_ns": none, "line": tunings["line"],
     }  # fmt: skip
+
+
+def alike(
+    operations: Columns, ranks: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return what operations differ in, how many there are of each, and how many kinds are left out.
+
+    Parameters
+    ----------
+    ranks : ndarray
+        Number of ranks by communicator, the last one for operations of none.
+
+    Returns
+    -------
+    kinds : ndarray, shape (at most `MOST_ALIKE`, 6)
+        Ranks, name, size [B], type, reduction and choice; the rarest are left out if there are more.
+    counts : ndarray
+        Operations of each.
+    """
+    columns = [
+        ranks[operations["communicator"].astype(np.int64)],
+        *(operations[name].astype(np.int64) for name in ("name", "size", "type", "op", "choice")),
+    ]
+    _, first, counts = np.unique(row_hash(*columns), return_index=True, return_counts=True)
+    left_out = max(0, len(first) - MOST_ALIKE)
+    if left_out:
+        kept = np.argsort(-counts, kind="stable")[:MOST_ALIKE]
+        first, counts = first[kept], counts[kept]
+    return np.stack([column[first] for column in columns], 1), counts, left_out

@@ -25,6 +25,9 @@ __all__ = ["Reader"]
 
 Positions = NDArray[np.int64]
 
+SINGLE_LINES, SINGLE_BYTES = 500_000, 100
+"""Lines that are read one at a time: so many, and one more for so many bytes of the logs [B]."""
+
 _PREFIX_BYTES = 64
 _CHOICE_BYTES = 128
 
@@ -102,6 +105,7 @@ class Reader:
         joined = np.full(len(scan.regular), NONE, np.int64)
         if connections is not None:
             joined[connections.rows] = np.arange(len(connections.rows))
+        self._bound(singles, scan.regular[joined >= 0])
         spoken = self._singles(
             scan, data, line, single, threads, singles, row_of, joined, connections
         )
@@ -115,6 +119,17 @@ class Reader:
             )  # fmt: skip
         if calls is not None and len(calls.rows):
             self._calls(scan, data, calls, threads, line)
+
+    def _bound(self, singles: NDArray[np.bool_], cheap: Positions) -> None:
+        """Take lines off those that are read one at a time if there are too many but the cheap ones."""
+        facts = self.facts
+        dear = singles.copy()
+        dear[cheap] = False
+        rows = np.flatnonzero(dear)
+        left = max(0, SINGLE_LINES + facts.bytes // SINGLE_BYTES - facts.single_lines)
+        facts.single_lines += min(left, len(rows))
+        facts.passed_over += max(0, len(rows) - left)
+        singles[rows[left:]] = False
 
     def _singles(
         self, scan: Scan, data: bytes, line: int, single: SingleLines, threads: Positions,

@@ -11,7 +11,7 @@ from clusim.logs.graphs import BARE, CONNECTION, by_shape, system_line
 from clusim.logs.lines import Part, clean, label_of, parts, stamp_ns
 from clusim.logs.messages import HANDLERS, environment, note_version, parse_choice
 from clusim.logs.routes import parse_route
-from clusim.logs.tables import Tables
+from clusim.logs.tables import MOST_ROWS, Tables
 
 __all__ = ["NOISE_FACTOR", "SingleLines"]
 
@@ -53,6 +53,9 @@ class SingleLines:
     def close(self) -> None:
         """Finish the file."""
         self.tables.close()
+        if self.tables.rows > MOST_ROWS:
+            text = f"has {self.tables.rows} rows of nccl-tests; those after the first {MOST_ROWS} are not used"
+            self.facts.problems.append((self.tables.source, text))
 
     def line(self, raw: bytes, number: int) -> None:
         """Read a line that is not regular."""

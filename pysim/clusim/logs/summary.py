@@ -13,7 +13,7 @@ from clusim.logs.columns import NONE
 from clusim.logs.communicators import Communicator
 from clusim.logs.facts import Kind, Member, Pattern
 from clusim.logs.log import Log
-from clusim.logs.operations import DATATYPES, REDUCTIONS, row_hash
+from clusim.logs.operations import DATATYPES, REDUCTIONS, alike
 from clusim.logs.tables import Run
 
 __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
@@ -65,9 +65,9 @@ def channels_of(members: list[Member]) -> dict[str, int]:
     """Return how many channels of each sort a communicator has: what most ranks say."""
     found: dict[str, int] = {}
     for name in ("coll", "collnet", "nvls", "p2p", "p2p per peer"):
-        counts = Counter(m.counts[name] for m in members if name in m.counts)
+        counts = [m.counts[name] for m in members if name in m.counts]
         if counts:
-            found[name] = counts.most_common(1)[0][0]
+            found[name] = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else counts[0]
     return found
 
 
@@ -153,19 +153,11 @@ def _pattern(pattern: Pattern) -> dict[str, Any]:
 def groups_of_calls(log: Log) -> list[dict[str, Any]]:
     """Return the operations counted by communicator size, collective, size and what the tuner chose."""
     operations, facts = log.operations, log.facts
-    n = len(operations["line"])
-    if n == 0:
-        return []
     ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
-    columns = [
-        ranks[operations["communicator"].astype(np.int64)],
-        *(operations[name].astype(np.int64) for name in ("name", "size", "type", "op", "choice")),
-    ]
-    _, first, counts = np.unique(row_hash(*columns), return_index=True, return_counts=True)
-    unique = np.stack([column[first] for column in columns], 1).tolist()
+    unique, counts, _ = alike(operations, ranks)
     found = []
     for (size_of, name, size, kind, op, choice), times in sorted(
-        zip(unique, counts.tolist(), strict=True)
+        zip(unique.tolist(), counts.tolist(), strict=True)
     ):
         reduces = name >= 0 and "Reduce" in facts.names[name]
         chosen = facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)

@@ -37,6 +37,9 @@ _COMMAND = re.compile(
 )
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
 
+MOST_ROWS = 1 << 17
+"""Rows of one file that are kept; later ones are counted."""
+
 MOST_RUNS = 1 << 16
 """Runs of one file that are told apart; the rows of later ones are the last one's."""
 
@@ -102,7 +105,11 @@ class Run:
         big = algbw > 1 if (algbw > 1).any() else algbw > 0
         if n < 2 or not big.any():
             return ""
-        ratio = float(np.median(busbw[big] / algbw[big]))
+        ratios = np.sort(busbw[big] / algbw[big])  # what is no number comes last
+        middle = (len(ratios) - 1) // 2
+        ratio = float(ratios[middle] + ratios[len(ratios) // 2]) / 2
+        if np.isnan(ratios[-1]):
+            return ""
         near = {
             2 * (n - 1) / n: "all_reduce",
             (n - 1) / n: "all_gather, reduce_scatter or alltoall",
@@ -124,6 +131,7 @@ class Tables:
         self.source = source
         self.runs: list[Run] = []
         self.command = ""
+        self.rows = 0
         self._head: tuple[int, int, str, str, int] | None = None
         self._values: list[float] = []
         self._line = 0
@@ -254,7 +262,9 @@ class Tables:
         if self._head is None:
             return
         run = self._run(self._line)
-        if len(self._values) in (4, 8):
+        whole = len(self._values) in (4, 8)
+        self.rows += whole
+        if whole and self.rows <= MOST_ROWS:
             size, count, kind, op, root = self._head
             run.sizes.append(size)
             run.counts.append(count)
@@ -263,6 +273,6 @@ class Tables:
             run.roots.append(root)
             run.values.append(tuple((*self._values, *[float("nan")] * 4)[:8]))
             run.row_lines.append(self._line)
-        else:
+        elif not whole:
             run.broken += 1
         self._head, self._values = None, []
