@@ -13,6 +13,7 @@ from analysis.conftest import Ran, run_image
 from clusim.abi import NONE, Op
 from clusim.analysis.slices import Slices
 from clusim.analysis.walk import Kind
+from clusim.opcodes import OP_FLAGS
 from clusim.outcome import Cause, Stop
 from clusim.reference.iteration import slices as reference_slices
 from clusim.reference.model import Model
@@ -107,7 +108,7 @@ def test_slices_are_those_of_the_reference(seed: int) -> None:
 def openers(ran: Ran) -> dict[tuple[int, int], tuple[int, int]]:
     """Return who opened whose gate, by replaying all slots of all connections in the order of time."""
     image, slices = ran.image, programs(ran.image)
-    flags = Op.FLAGS[image.prims["opcode"]]
+    flags = OP_FLAGS[image.prims["opcode"]]
     sent: dict[int, list[tuple[int, int]]] = defaultdict(list)
     taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
     uses = []
