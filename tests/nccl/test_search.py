@@ -214,7 +214,7 @@ def test_ranks_may_be_a_part_of_the_machine() -> None:
     assert c.graphs[NVLS].intra_GBps == 50
     with pytest.raises(InputError, match="one GPU"):
         communicator(machine, ranks=[3])
-    with pytest.raises(InputError, match="has 8 GPUs"):
+    with pytest.raises(InputError, match="has 8 ranks"):
         communicator(machine, ranks=[8])
 
 
