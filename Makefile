@@ -42,7 +42,7 @@ test-c: $(VENV)/.venv
 	$(BIN)/ctest --test-dir build/c --output-on-failure
 
 test-python: $(VENV)/.dev $(VENV)/.built
-	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.

@@ -99,10 +99,11 @@ def _whole(path: Path) -> object:
 @cache
 def _emitter(num_ranks: int) -> NcclEmitter:
     """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
+    from clusim.nccl.communicators import Communicators
     from clusim.nccl.env import parse_env
 
-    few = parse_env({"NCCL_MAX_NCHANNELS": "2"})
-    return NcclEmitter(_machine("dgx-a100"), tuple(range(num_ranks)), settings=few)
+    machine, few = _machine("dgx-a100"), parse_env({"NCCL_MAX_NCHANNELS": "2"})
+    return NcclEmitter(machine, range(num_ranks), Communicators(machine, settings=few))
 
 
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
