@@ -72,6 +72,8 @@ class _Signatures:
         self._known: dict[int, dict[int, tuple[int, int, int]]] = {}
 
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:
+        if not len(self._order):
+            return {}
         found = self._known.get(member)
         if found is None:
             low = int(np.searchsorted(self._sorted, member))

@@ -29,6 +29,9 @@ MOST_COMMUNICATORS = 1 << 15
 MOST_CHOICES = 1 << 16
 """Choices of the tuner that are told apart; later ones are taken as one of which nothing is known."""
 
+MOST_PATH_LINES = 1 << 17
+"""Lines of paths between devices that are kept."""
+
 MOST_ORDERED = 1 << 23
 """Ranks in all rings as ranks printed them."""
 
@@ -192,7 +195,7 @@ class Facts:
         self.long_lines = 0
         self.unread = self.torn_work = self.single_lines = self.passed_over = 0
         self.lost_handle = self.lost_thread = NONE
-        self.ordered = 0
+        self.ordered = self.path_lines = 0
         self.left_out = 0
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"

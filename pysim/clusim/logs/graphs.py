@@ -6,7 +6,14 @@ import re
 
 from clusim.bounded import MOST_CHANNELS, MOST_RANKS
 from clusim.logs.columns import NONE
-from clusim.logs.facts import MOST_ORDERED, MOST_ORDERS, Facts, Pattern, SystemNode
+from clusim.logs.facts import (
+    MOST_ORDERED,
+    MOST_ORDERS,
+    MOST_PATH_LINES,
+    Facts,
+    Pattern,
+    SystemNode,
+)
 from clusim.logs.messages import HANDLERS
 from clusim.logs.remembered import remembered
 
@@ -310,7 +317,10 @@ def _path_line(facts: Facts, thread: int, line: int, text: str) -> bool:
     found = _paths_of(text)
     if found is None:
         return False
-    facts.members[facts.member_of(thread, line)].paths[found[0]] = found[1]
+    member = facts.members[facts.member_of(thread, line)]
+    if facts.path_lines < MOST_PATH_LINES:
+        facts.path_lines += 1
+        member.paths[found[0]] = found[1]
     return bool(found[1])
 
 

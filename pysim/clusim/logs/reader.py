@@ -25,7 +25,7 @@ __all__ = ["Reader"]
 
 Positions = NDArray[np.int64]
 
-SINGLE_LINES, SINGLE_BYTES = 500_000, 100
+SINGLE_LINES, SINGLE_BYTES = 500_000, 128
 """Lines that are read one at a time: so many, and one more for so many bytes of the logs [B]."""
 
 _PREFIX_BYTES = 64

@@ -315,7 +315,7 @@ def _repeat(
         for event in step.events:
             group = -1
             if event.kind == "collective":
-                ranks = tuple(group_of(event.role, rank))
+                ranks = group_of(event.role, rank)
                 key = (event.role, ranks[0])
                 if key not in numbers:
                     numbers[key] = groups.add(event.role, ranks)

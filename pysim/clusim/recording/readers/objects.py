@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from clusim.errors import InputError
 from clusim.recording.readers.source import Part
 
 __all__ = ["objects"]
@@ -18,6 +19,14 @@ _DECODER = json.JSONDecoder()
 
 _WINDOWS = (1 << 10, 1 << 16)
 """Characters among which an object is looked for, before it is in all that follows: most are short."""
+
+MOST_OBJECTS, OBJECT_LETTERS = 500_000, 64
+"""Objects of a file, whole or broken: so many, and one more for so many characters."""
+
+_DEEP = 100
+"""As many objects one counts that is nested deeper than can be read."""
+
+_TOO_DEEP = -1
 
 _MARGIN = 32
 """An error so near to the end of these may come of the end."""
@@ -34,9 +43,14 @@ def objects(
         Takes the line of what is no JSON; reading goes on at the next line that begins with an object.
     repair : callable, optional
         Turns an object that is almost JSON, written on one line, into JSON.
+
+    Raises
+    ------
+    InputError
+        There are more objects than a recording of this size has.
     """
     text = part.data.decode("utf-8", "replace")
-    at, line, counted = 0, 1, 0
+    at, line, counted, spent = 0, 1, 0, 0
     while True:
         between = _BETWEEN.match(text, at)
         at = between.end() if between else at
@@ -44,7 +58,12 @@ def objects(
             return
         line += text.count("\n", counted, at)
         counted = at
+        if spent > MOST_OBJECTS + at // OBJECT_LETTERS:
+            raise InputError(
+                f"{part.name}:{line}: {spent} objects so far, too many for so small a file; is it a recording?"
+            )
         found, end = _one(text, at, repair)
+        spent += 1 if end >= at else _DEEP
         if found is not None:
             at = end
             yield line, found
@@ -57,7 +76,9 @@ def objects(
 
 
 def _decoded(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
-    """Return the whole object that begins at a position, and where it ends; the position itself if there is none.
+    """Return the whole object that begins at a position, and where it ends.
+
+    That is the position itself if there is none, and `_TOO_DEEP` if it is nested too deep.
 
     Windows are copied, as an error would count the lines of all the text in front of it: many broken objects of a long
     file would take the square of their number.
@@ -71,12 +92,16 @@ def _decoded(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
             inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
             if inside or len(piece) < window:
                 return None, at
-        except (ValueError, RecursionError):
+        except RecursionError:
+            return None, _TOO_DEEP
+        except ValueError:
             return None, at
     try:
         found, end = _DECODER.raw_decode(text[at:])
         return found, at + end
-    except (ValueError, RecursionError):
+    except RecursionError:
+        return None, _TOO_DEEP
+    except ValueError:
         return None, at
 
 
@@ -87,7 +112,7 @@ def _one(
     if text[at] != "{":
         return None, at
     found, end = _decoded(text, at)
-    if end > at or repair is None:
+    if end != at or repair is None:
         return found, end
     match = _END.search(text, at)
     end = len(text) if match is None else match.start() + (match[0][0] == "}")
