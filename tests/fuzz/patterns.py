@@ -1,4 +1,4 @@
-"""Tries every pattern with which readers look at lines on lines that are hard for it, each with a bound on its time.
+"""Tries every pattern of the package on lines that are hard for it, each with a bound on its time: named, and in place.
 
 ``python -m fuzz.patterns`` with tests/ on the path. Prints the name of each pattern before it is tried, so that it is
 known which one ended the process. A pattern whose work grows with the square of a line takes minutes for 64 KiB of it,
@@ -7,6 +7,8 @@ one whose work grows with its length a blink.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import re
 import resource
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import clusim
 
-__all__ = ["LETTERS", "hard", "main", "patterns", "uses"]
+__all__ = ["LETTERS", "hard", "in_place", "main", "patterns", "uses"]
 
 LETTERS = 1 << 16
 """Length of the lines; the log's reader looks at no more of one."""
@@ -24,10 +26,19 @@ LETTERS = 1 << 16
 CPU_S = 10
 """Time of the processor for one pattern on one line; a hang otherwise [s]."""
 
-SHORT = {"_TOKEN": 64, "_BEFORE": 320, "_FILE": 255}
-"""Longest texts of patterns that are tried on shorter ones only: a header, what is in front of it, a file's name."""
+SHORT = {
+    "clusim.logs.lines._TOKEN": 64,
+    "clusim.logs.lines._BEFORE": 320,
+    "clusim.recording.readers.chakra_files._FILE": 255,
+    "clusim.fabric.render._NUMBERED": 64,
+    "clusim.lowering.faulttext._TAIL": 400,
+}
+"""Longest texts of patterns that are tried on shorter ones only: headers, names of files and nodes, faults."""
 
-PACKAGES = ("logs", "recording", "nccltests")
+NAMES = 64
+"""Longest texts of patterns in the packages of `OF_NAMES`, which look at no more than names of nodes."""
+
+OF_NAMES = ("clusim.report", "clusim.analysis")
 WAYS = ("match", "fullmatch", "search", "findall", "finditer", "sub", "split")
 _PIECES = (
     "A", "f", "1", " ", "\t", "\n", "-", "/", ":", ".", "_", '"', "{", "A ", "1 ", "1.", "1/", "a.b:", "[1,", "0x1",
@@ -47,8 +58,11 @@ def hard(length: int) -> Iterator[str]:
 
 def _sources() -> dict[str, Path]:
     root = Path(clusim.__file__).parent
-    files = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
-    names = {path: path.relative_to(root.parent).with_suffix("").as_posix() for path in files}
+    names = {
+        path: path.relative_to(root.parent).with_suffix("").as_posix()
+        for path in sorted(root.rglob("*.py"))
+        if path.name != "__main__.py"
+    }
     return {name.replace("/", ".").removesuffix(".__init__"): path for path, name in names.items()}
 
 
@@ -60,6 +74,26 @@ def patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
         for name, value in vars(importlib.import_module(module)).items()
         if isinstance(value, re.Pattern) and value.__class__ is re.Pattern
     }
+
+
+def in_place() -> dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], str]]:
+    """Return the patterns that are written where they are used, ``re.search("..", text)``, and how they are used."""
+    found = {}
+    for module, path in _sources().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and (node.func.value.id, node.func.attr) in {("re", way) for way in WAYS}
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                flags = {n.attr for a in [*node.args, *(k.value for k in node.keywords)] for n in ast.walk(a)
+                         if isinstance(n, ast.Attribute) and n.attr.isupper()}  # fmt: skip
+                flag = functools.reduce(lambda a, b: a | getattr(re, b), flags, re.RegexFlag(0))
+                name = f"{module}:{node.lineno}"
+                found[name] = re.compile(node.args[0].value, flag), node.func.attr
+    return found
 
 
 def uses(name: str, texts: dict[str, str]) -> list[str]:
@@ -88,15 +122,21 @@ def _bound_time() -> None:
     )
 
 
+def _length(name: str) -> int:
+    return SHORT.get(name, NAMES if name.startswith(OF_NAMES) else LETTERS)
+
+
 def main() -> None:
     """Try all patterns."""
     texts = {name: path.read_text(encoding="utf-8") for name, path in _sources().items()}
-    for name, pattern in patterns().items():
-        own = name.rpartition(".")[2]
-        ways = uses(name, texts) or ["search"]
+    tried = {
+        name: (pattern, uses(name, texts) or ["search"]) for name, pattern in patterns().items()
+    }
+    tried.update({name: (pattern, [way]) for name, (pattern, way) in in_place().items()})
+    for name, (pattern, ways) in tried.items():
         sys.stdout.write(f"{name} {' '.join(ways)}\n")
         sys.stdout.flush()
-        for text in hard(SHORT.get(own, LETTERS)):
+        for text in hard(_length(name)):
             _bound_time()
             _try(pattern, ways, text)
     sys.stdout.write("done\n")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fuzz.patterns import patterns, uses
+from fuzz.patterns import in_place, patterns, uses
 
 HERE = Path(__file__).parents[1]
 
@@ -15,6 +15,7 @@ SQUARE = """
 import re
 from fuzz import patterns
 patterns.CPU_S = 1
+patterns.in_place = dict
 patterns.patterns = lambda: {"clusim.logs.lines._SQUARE": re.compile(r"(\\w+) (x)")}
 patterns.main()
 """
@@ -29,7 +30,7 @@ def test_every_pattern_takes_the_length_of_a_line() -> None:
     done = run("-m", "fuzz.patterns")
     lines = done.stdout.splitlines()
     assert lines[-1:] == ["done"], f"ended at {lines[-1:]}: {done.stderr[-1000:]}"
-    assert len(lines) == len(patterns()) + 1
+    assert len(lines) == len(patterns()) + len(in_place()) + 1
 
 
 def test_a_pattern_that_takes_the_square_ends_the_process() -> None:

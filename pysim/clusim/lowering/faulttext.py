@@ -45,6 +45,9 @@ _FORMS = {
     "rank": ("RANK slow x1.3", "slow"),
     "nic": ("NIC flap for TIME", "flap"),
 }
+MAX_TEXT = 400
+"""Characters of a fault; two names of nodes, a class and two times have less."""
+
 _TAIL = re.compile(
     r"^(?P<body>.*?)(?:\s+at\s+(?P<at>\S+(?:\s*[a-z]+)?))?(?:\s+for\s+(?P<for>.+))?$"
 )
@@ -111,6 +114,10 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
 
 def _spans(fabric: Fabric, text: str) -> list[_Span]:
     words = " ".join(text.split())
+    if len(words) > MAX_TEXT:
+        raise InputError(
+            f"fault {words[:40] + '...'!r} has {len(words)} characters; {MAX_TEXT} are the limit"
+        )
     match = _TAIL.match(words)
     assert match is not None
     kind, _, rest = match["body"].partition(" ")

@@ -26,7 +26,7 @@ _KINDS: dict[str, type[Any]] = {
 }
 _TABLES = {"call": "calls", "connection": "connections", "instance": "instances", "task": "tasks"}
 _PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
-_TOKEN = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
+_TOKEN = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 
 def _show(value: Any) -> str:

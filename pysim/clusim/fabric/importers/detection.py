@@ -8,7 +8,7 @@ import re
 __all__ = ["detect_kind"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
-_SMI_ROW = re.compile(r"^\s*(?:\x1b\[[0-9;]*m)*GPU0\b", re.MULTILINE)
+_SMI_ROW = re.compile(r"^[^\S\n]*(?:\x1b\[[0-9;]*m)*GPU0\b", re.MULTILINE)
 
 
 def detect_kind(text: str) -> str | None:
@@ -22,7 +22,7 @@ def detect_kind(text: str) -> str | None:
         return "rocm-smi"
     if _SMI_ROW.search(text) and re.search(r"^[^\n]*GPU0\b", text):
         return "smi"
-    if re.search(r"^\s*npus_count\s*:", text, re.MULTILINE):
+    if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
     return "simai" if _is_simai(text) else None
 

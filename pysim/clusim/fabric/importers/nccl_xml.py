@@ -20,12 +20,15 @@ from clusim.fabric.importers.xmltext import Element
 __all__ = ["group_names", "read_system"]
 
 MAX_COUNT = 1024
+MAX_HEAD = 20_000
+"""Characters of a file in which comments are looked at for what machine it is."""
+
 _GROUP_TITLE = "a file of mapping groups, a machine each"
 
 
 def read_system(root: Element, draft: Draft, text: str, group: str | None) -> Machine:
     """Return the machine of a ``<system>`` element; of its groups, the one called or numbered `group`."""
-    comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text, re.DOTALL)[:8])
+    comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
     machine = Machine(hint=f"{Path(draft.where).name} {comments}")
     top = root
     groups = root.all("group")
@@ -210,7 +213,7 @@ def _pick(groups: list[Element], draft: Draft, wanted: str | None) -> Element:
 
 
 _GROUP_NAME = re.compile(
-    r"(?P<gpu>[a-z]+[0-9a-z]+)_(?P<gpus>[0-9]{1,3})_(?P<arch>x86_64|[a-z0-9]+)_"
+    r"(?P<gpu>[a-z][0-9a-z]+)_(?P<gpus>[0-9]{1,3})_(?P<arch>x86_64|[a-z0-9]+)_"
     r"(?:(?P<vendor>[A-Za-z]+)_)?(?P<prefix>[a-z][a-z0-9]*)_(?P<nics>[0-9]{1,3})_"
     r"(?P<net>[A-Za-z]+)_(?P<rates>[0-9-]+)_.*"
 )

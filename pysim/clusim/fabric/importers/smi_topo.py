@@ -33,7 +33,7 @@ MOST_LINKS = 18
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"^(\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s)")
-_AFFINITY = re.compile(r"\s*\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
+_AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
 _NVLINK = re.compile(r"NV([0-9]{1,3})")
 
