@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("calls", "init", "mixed", "stamped"), default="calls")
     parser.add_argument("--file", help="a log that is there")
     options = parser.parse_args()
-    from clusim.logs import read_logs
+    from clusim.formats.logs import read_logs
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:

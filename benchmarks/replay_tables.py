@@ -13,9 +13,9 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.files import write_text
-from clusim.logs import read_logs, summarize
-from clusim.logs.calls import call_table
-from clusim.logs.jobranks import add_runs
+from clusim.formats.logs import read_logs, summarize
+from clusim.formats.logs.calls import call_table
+from clusim.formats.logs.jobranks import add_runs
 from clusim.replaying import Replay, replay
 from clusim.replaying.request import Request
 

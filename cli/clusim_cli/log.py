@@ -25,7 +25,7 @@ def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:
 
     Several files are the log of one job. They may be compressed (gzip, bzip2, xz); - is standard input.
     """
-    from clusim.logs import read_logs, report, summarize
+    from clusim.formats.logs import read_logs, report, summarize
 
     log = read_logs(logs)
     if as_json:

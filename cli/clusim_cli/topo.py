@@ -13,7 +13,7 @@ from clusim_cli.params import NODES
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
-    from clusim.fabric.importers import Imported
+    from clusim.formats.topologies import Imported
 
 __all__ = ["command"]
 
@@ -152,8 +152,8 @@ def import_(
 
     Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), rocm-smi, graphml, node-link, astra-sim, simai.
     """
-    from clusim.fabric.importers import import_file
     from clusim.files import is_stream, write_text
+    from clusim.formats.topologies import import_file
 
     found = import_file(file, kind=kind, chip=chip, group=group)
     text = found.to_yaml()

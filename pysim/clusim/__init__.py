@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from clusim.foreign import register
+
 if TYPE_CHECKING:
     from clusim import collectives, fabric, schedule
     from clusim.api import (
@@ -70,6 +72,8 @@ _HOME = {
     "train": "clusim.api",
 }
 _MODULES = ("collectives", "fabric", "schedule")
+
+register(lambda: import_module("clusim.formats.topologies"))
 
 
 def __getattr__(name: str) -> Any:

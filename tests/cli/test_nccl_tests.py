@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusim.logs import read_logs
+from clusim.formats.logs import read_logs
 
 Clusim = Callable[..., Any]
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,size_bytes,time_us"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim.recording.readers.detect import KINDS, LOGS, PLANS
+from clusim.formats.recordings.detect import KINDS, LOGS, PLANS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
 

@@ -27,9 +27,9 @@ CPU_S = 10
 """Time of the processor for one pattern on one line; a hang otherwise [s]."""
 
 SHORT = {
-    "clusim.logs.lines._TOKEN": 64,
-    "clusim.logs.lines._BEFORE": 320,
-    "clusim.recording.readers.chakra_files._FILE": 255,
+    "clusim.formats.logs.lines._TOKEN": 64,
+    "clusim.formats.logs.lines._BEFORE": 320,
+    "clusim.formats.recordings.chakra_files._FILE": 255,
     "clusim.fabric.render._NUMBERED": 64,
     "clusim.lowering.faulttext._TAIL": 400,
 }

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from clusim.fabric import Fabric
-from clusim.recording.emitter import NcclEmitter
+from clusim.workload.recorded.emitter import NcclEmitter
 from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target"]
@@ -76,7 +76,7 @@ def _machine(name: str) -> Fabric:
 
 
 def _log(path: Path) -> object:
-    from clusim.logs import read_logs, report, summarize
+    from clusim.formats.logs import read_logs, report, summarize
 
     log = read_logs([str(_only(path))])
     return report(log, everything=True), json.dumps(summarize(log), allow_nan=False)
@@ -108,8 +108,8 @@ def _emitter(num_ranks: int) -> NcclEmitter:
 
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        from clusim.recording.readers.detect import kind_of, reader
-        from clusim.recording.schedule import to_schedule
+        from clusim.formats.recordings.detect import kind_of, reader
+        from clusim.workload.recorded.schedule import to_schedule
 
         where = str(path if folder else _only(path))
         kind_of(where)
@@ -123,15 +123,15 @@ def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[
 
 def _plan(name: str) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        module = __import__(f"clusim.recording.plans.{name}", fromlist=["load"])
+        module = __import__(f"clusim.plans.{name}", fromlist=["load"])
         return module.load(_only(path), _machine("a100x4-mesh"), 1 << 16)
 
     return use
 
 
 def _import(path: Path) -> object:
-    from clusim.fabric.importers import import_text
     from clusim.fabric.loading import read_text
+    from clusim.formats.topologies import import_text
 
     file = _only(path)
     return import_text(read_text(file, file.name), file.name).fabric()

@@ -16,7 +16,7 @@ import re
 from fuzz import patterns
 patterns.CPU_S = 1
 patterns.in_place = dict
-patterns.patterns = lambda: {"clusim.logs.lines._SQUARE": re.compile(r"(\\w+) (x)")}
+patterns.patterns = lambda: {"clusim.formats.logs.lines._SQUARE": re.compile(r"(\\w+) (x)")}
 patterns.main()
 """
 
@@ -36,11 +36,13 @@ def test_every_pattern_takes_the_length_of_a_line() -> None:
 def test_a_pattern_that_takes_the_square_ends_the_process() -> None:
     done = run("-c", SQUARE)
     assert done.returncode == -signal.SIGXCPU
-    assert done.stdout.splitlines() == ["clusim.logs.lines._SQUARE search"]
+    assert done.stdout.splitlines() == ["clusim.formats.logs.lines._SQUARE search"]
 
 
 def test_patterns_are_tried_as_their_module_uses_them() -> None:
     texts = {"a": "_X.match(t)\n_X.sub(t)\nMY_X.search(t)", "b": "_X.search(t)\nY.findall(t)"}
     assert uses("a._X", texts) == ["match", "sub"]
     assert uses("a.Y", texts) == ["findall"]
-    assert {"clusim.logs.messages._PAIR", "clusim.logs.tables._CONFIG"} <= set(patterns())
+    assert {"clusim.formats.logs.messages._PAIR", "clusim.formats.logs.tables._CONFIG"} <= set(
+        patterns()
+    )

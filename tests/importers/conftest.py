@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.fabric.importers import Imported, import_file
+from clusim.formats.topologies import Imported, import_file
 
 SAMPLES = Path(__file__).parent / "samples"
 

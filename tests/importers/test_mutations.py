@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import ClusimError, InternalError
-from clusim.fabric.importers import KINDS, import_text
+from clusim.formats.topologies import KINDS, import_text
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 MUTATIONS = 300

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusim.errors import TopologyError
-from clusim.fabric.importers import Imported, import_text
+from clusim.formats.topologies import Imported, import_text
 
 Sample = Callable[..., Imported]
 

@@ -11,8 +11,8 @@ import pytest
 
 from clusim import fabric
 from clusim.errors import TopologyError
-from clusim.fabric.importers import KINDS, Imported, detect, import_text
-from clusim.fabric.importers.smi_topo import parse_matrix
+from clusim.formats.topologies import KINDS, Imported, detect, import_text
+from clusim.formats.topologies.smi_topo import parse_matrix
 
 Sample = Callable[..., Imported]
 SAMPLES = Path(__file__).parent / "samples"

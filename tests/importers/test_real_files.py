@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusim import fabric
-from clusim.fabric.importers import Imported, import_file
+from clusim.formats.topologies import Imported, import_file
 from importers.test_mutations import mutate, survives
 
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusim.logs import Log, read_logs
+from clusim.formats.logs import Log, read_logs
 
 TEXTS = Path(__file__).parent / "texts"
 

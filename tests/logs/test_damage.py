@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import ClusimError
-from clusim.logs import Log, read_logs, report, summarize
+from clusim.formats.logs import Log, read_logs, report, summarize
 from logs.samples import ALL, begin, call, read
 
 TABLE = """\

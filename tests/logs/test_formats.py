@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.logs import Log, Route, summarize
-from clusim.logs.lines import parts, stamp_ns
-from clusim.logs.routes import parse_route
+from clusim.formats.logs import Log, Route, summarize
+from clusim.formats.logs.lines import parts, stamp_ns
+from clusim.formats.logs.routes import parse_route
 from logs.samples import ALL, OLD, RCCL, V28, V212, V221, V229, read
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusim.logs import read_logs, summarize
-from clusim.logs.calls import call_table
-from clusim.logs.jobranks import add_runs, job_ranks
+from clusim.formats.logs import read_logs, summarize
+from clusim.formats.logs.calls import call_table
+from clusim.formats.logs.jobranks import add_runs, job_ranks
 from replay.samples import LogWriter, job
 
 TEXTS = Path(__file__).parent / "texts"

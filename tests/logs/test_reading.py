@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from clusim.errors import InputError
-from clusim.logs import Log, read_logs, summarize
-from clusim.logs import reader as reader_module
-from clusim.logs import source as source_module
-from clusim.logs.scan import Scan
+from clusim.formats.logs import Log, read_logs, summarize
+from clusim.formats.logs import reader as reader_module
+from clusim.formats.logs import source as source_module
+from clusim.formats.logs.scan import Scan
 from logs.samples import ALL, V28, V212, V221, V229, begin, call, read
 
 JOB = (

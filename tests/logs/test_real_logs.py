@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clusim.logs import read_logs, summarize
+from clusim.formats.logs import read_logs, summarize
 from logs.test_damage import mutate, survives
 
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.logs import find_anomalies, read_logs, report, summarize
-from clusim.logs.pictures import ranges, ring_picture, tree_picture
+from clusim.formats.logs import find_anomalies, read_logs, report, summarize
+from clusim.formats.logs.pictures import ranges, ring_picture, tree_picture
 from clusim_cli.main import run as run_command
 from logs.samples import ALL, V221, begin, call, read
 from replay.samples import job

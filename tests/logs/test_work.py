@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.logs import Log, read_logs, report, summarize
-from clusim.logs.anomalies import find_anomalies
-from clusim.logs.columns import Groups
-from clusim.logs.lines import parts
-from clusim.logs.remembered import LONGEST, MOST_TEXTS, remembered
+from clusim.formats.logs import Log, read_logs, report, summarize
+from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import Groups
+from clusim.formats.logs.lines import parts
+from clusim.formats.logs.remembered import LONGEST, MOST_TEXTS, remembered
 from logs.samples import ALL, begin, read
 from support.work import calls_of
 
@@ -69,7 +69,7 @@ def test_twice_the_lines_take_twice_the_work(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Communicators without ids are compared with each other, up to a number of times; here not at all."""
-    monkeypatch.setattr("clusim.logs.communicators._MOST_LOOKS", 0)
+    monkeypatch.setattr("clusim.formats.logs.communicators._MOST_LOOKS", 0)
     files = []
     for count in (150, 300):
         files.append(tmp_path / f"{count}.log")
@@ -142,8 +142,8 @@ def told(log: Log) -> list[str]:
 def test_lines_that_need_a_look_each_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.logs.reader.SINGLE_LINES", 10)
-    monkeypatch.setattr("clusim.logs.reader.SINGLE_BYTES", 100)
+    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_LINES", 10)
+    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_BYTES", 100)
     text = "\n".join([begin(0), *(f"{HEAD}{letters(i)}" for i in range(99))]) + "\n"
     log = read(tmp_path, text)
     looked = 10 + len(text) // 100
@@ -158,8 +158,8 @@ def test_lines_that_need_a_look_each_are_bounded(
 def test_regular_calls_and_connections_are_not_among_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusim.logs.reader.SINGLE_LINES", 1)
-    monkeypatch.setattr("clusim.logs.reader.SINGLE_BYTES", 1 << 30)
+    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_LINES", 1)
+    monkeypatch.setattr("clusim.formats.logs.reader.SINGLE_BYTES", 1 << 30)
     lines = [begin(0), *(KINDS["connections"](i) for i in range(50))]
     log = read(tmp_path, "\n".join(lines) + "\n")
     assert len(log.connections["member"]) == 50
@@ -168,15 +168,15 @@ def test_regular_calls_and_connections_are_not_among_them(
 
 def test_rows_of_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("tables", "single"):
-        monkeypatch.setattr(f"clusim.logs.{module}.MOST_ROWS", 3)
+        monkeypatch.setattr(f"clusim.formats.logs.{module}.MOST_ROWS", 3)
     log = read(tmp_path, "".join(KINDS["rows"](i) + "\n" for i in range(5)))
     assert [len(run.sizes) for run in log.runs] == [3]
     assert any("has 5 rows of nccl-tests; those after the first 3 are not used" in t for t in told(log))  # fmt: skip
 
 
 def test_choices_of_the_tuner_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.logs.facts.MOST_CHOICES", 3)
-    monkeypatch.setattr("clusim.logs.anomalies.MOST_CHOICES", 3)
+    monkeypatch.setattr("clusim.formats.logs.facts.MOST_CHOICES", 3)
+    monkeypatch.setattr("clusim.formats.logs.anomalies.MOST_CHOICES", 3)
     log = read(tmp_path, "".join(KINDS["choices"](i) + "\n" for i in range(9)))
     assert len(log.facts.choices) == 4
     assert len(log.facts.tunings) == 9
@@ -187,7 +187,7 @@ def test_sizes_in_summaries_are_bounded_to_the_most_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("operations", "anomalies"):
-        monkeypatch.setattr(f"clusim.logs.{module}.MOST_ALIKE", 2)
+        monkeypatch.setattr(f"clusim.formats.logs.{module}.MOST_ALIKE", 2)
     sizes = (8, 16, 16, 32, 32, 32)
     log = read(tmp_path, "".join(f"{HEAD}{size} Bytes -> Algo 1 proto 2\n" for size in sizes))
     groups = summarize(log)["calls"]["by_size"]
@@ -207,7 +207,7 @@ def test_handles_threads_and_communicators_are_bounded(
     name: str, kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("facts", "communicators", "anomalies"):
-        monkeypatch.setattr(f"clusim.logs.{module}.{name}", 4, raising=False)
+        monkeypatch.setattr(f"clusim.formats.logs.{module}.{name}", 4, raising=False)
     log = read(tmp_path, "".join(KINDS[kind](i) + "\n" for i in range(9)))
     assert any(sentence.startswith(text) for sentence in told(log))
     assert len(log.facts.members) <= 10
@@ -216,7 +216,7 @@ def test_handles_threads_and_communicators_are_bounded(
 
 
 def test_torn_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.logs.single._TORN_WORK", 5)
+    monkeypatch.setattr("clusim.formats.logs.single._TORN_WORK", 5)
     log = read(tmp_path, "".join(KINDS["other programs"](i) + "\n" for i in range(20)))
     assert log.facts.unread == 15
     assert "15 lines that others tore are not read: there are too many of them" in told(log)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
-from clusim.logs import read_logs
+from clusim.formats.logs import read_logs
 from clusim.nccltests.operations import TESTS, program_named
 from clusim.nccltests.options import FLAGS, Options, parse_flags
 from clusim.nccltests.table import Device, Half, Line, float_text, foot, head, json_of, table_head

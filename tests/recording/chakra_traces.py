@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clusim.recording.readers.chakra_schema import COLLECTIVES, NODE_TYPES, message_class, pack
+from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, message_class, pack
 
 __all__ = ["SAMPLE", "coll", "comp", "files", "message", "node", "sample", "trace"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusim.recording import Recording
+from clusim.formats.recordings import Recording
 from clusim.replaying import replay
 from clusim.replaying.report import Replay
 from clusim.replaying.request import Request

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from clusim.errors import InputError
-from clusim.recording import Event, Recording
-from clusim.recording.readers.chakra import read
-from clusim.recording.readers.chakra_schema import attributes, message_class
-from clusim.recording.readers.detect import kind_of
+from clusim.formats.recordings import Event, Recording
+from clusim.formats.recordings.chakra import read
+from clusim.formats.recordings.chakra_schema import attributes, message_class
+from clusim.formats.recordings.detect import kind_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace

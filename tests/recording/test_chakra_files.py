@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.recording import Event, Recording
-from clusim.recording.readers.chakra import read
-from clusim.recording.readers.chakra_schema import message_class
-from clusim.recording.readers.detect import kind_of
+from clusim.formats.recordings import Event, Recording
+from clusim.formats.recordings.chakra import read
+from clusim.formats.recordings.chakra_schema import message_class
+from clusim.formats.recordings.detect import kind_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from clusim_cli.main import run

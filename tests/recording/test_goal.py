@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.recording import Event, Recording
-from clusim.recording.readers.detect import kind_of
-from clusim.recording.readers.goal import EAGER_BYTES, read
+from clusim.formats.recordings import Event, Recording
+from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.goal import EAGER_BYTES, read
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from clusim_cli.main import run
@@ -230,7 +230,7 @@ def test_comments_and_one_line_ranks_are_read(tmp_path: Path) -> None:
 
 
 def test_endless_schedules_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.recording.readers.goal.MOST_EVENTS", 5)
+    monkeypatch.setattr("clusim.formats.recordings.goal.MOST_EVENTS", 5)
     with pytest.raises(InputError, match="more than 5 operations"):
         schedule(tmp_path, "calc 1; calc 1; calc 1", "calc 1; calc 1; calc 1")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from clusim.errors import InputError
-from clusim.recording import Event, Recording
-from clusim.recording.readers.detect import kind_of
-from clusim.recording.readers.kineto import read
+from clusim.formats.recordings import Event, Recording
+from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kineto import read
 from clusim.replaying.front import replay
 from clusim.replaying.report import Replay
 from clusim.replaying.request import Request

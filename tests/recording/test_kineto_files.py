@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.recording import Recording
-from clusim.recording.readers.kineto import read
+from clusim.formats.recordings import Recording
+from clusim.formats.recordings.kineto import read
 from clusim_cli.main import run
 from recording.kineto_traces import save, training
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clusim import fabric
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
-from clusim.recording.plans.msccl import build, load, read_plan
+from clusim.plans.msccl import build, load, read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.semantics import Executor, verify

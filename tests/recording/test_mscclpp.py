@@ -19,8 +19,8 @@ from clusim import collectives, fabric
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.lowering import lower
-from clusim.recording.plans.jsonlines import read_json
-from clusim.recording.plans.mscclpp import build, load, read_plan
+from clusim.plans.jsonlines import read_json
+from clusim.plans.mscclpp import build, load, read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
 from clusim.schedule.semantics import Executor, verify

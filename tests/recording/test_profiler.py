@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.recording.model import ABSENT, Event, Recording
-from clusim.recording.readers.detect import kind_of
-from clusim.recording.readers.profiler import read
+from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.model import ABSENT, Event, Recording
+from clusim.formats.recordings.profiler import read
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 

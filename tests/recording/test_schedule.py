@@ -9,10 +9,10 @@ import pytest
 import clusim
 from clusim import fabric
 from clusim.errors import InputError
-from clusim.recording import Event, Group, Recording
-from clusim.recording.emitter import NcclEmitter
-from clusim.recording.schedule import Translation, to_schedule
+from clusim.formats.recordings import Event, Group, Recording
 from clusim.result import Result
+from clusim.workload.recorded.emitter import NcclEmitter
+from clusim.workload.recorded.schedule import Translation, to_schedule
 
 US = 1_000_000
 MACHINE = fabric.load("dgx-h100")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.recording import Recording
-from clusim.recording.readers.detect import kind_of
-from clusim.recording.readers.simai import read
+from clusim.formats.recordings import Recording
+from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.simai import read
 from clusim_cli.main import run
 from recording.layertables import layer, rank_events, table, total, whole
 

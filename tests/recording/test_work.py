@@ -12,13 +12,13 @@ import pytest
 
 import clusim
 from clusim.errors import InputError
-from clusim.recording.model import Recording
-from clusim.recording.readers import objects as module
-from clusim.recording.readers.detect import reader
-from clusim.recording.readers.layers import recording
-from clusim.recording.readers.objects import objects
-from clusim.recording.readers.source import Part
-from clusim.recording.schedule import NcclEmitter, to_schedule
+from clusim.formats.recordings import objects as module
+from clusim.formats.recordings.detect import reader
+from clusim.formats.recordings.layers import recording
+from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.objects import objects
+from clusim.formats.recordings.source import Part
+from clusim.workload.recorded.schedule import NcclEmitter, to_schedule
 from support.work import calls_of
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -114,7 +114,7 @@ def test_layers_stand_for_so_many_events(kind: str, monkeypatch: pytest.MonkeyPa
     path = str(TRACES / LAYERS[kind])
     options = {"num_ranks": 8} if kind == "astra" else {}
     found = len(reader(kind)(path, **options).events)
-    limit = "clusim.recording.readers.layers.MOST_LAYER_EVENTS"
+    limit = "clusim.formats.recordings.layers.MOST_LAYER_EVENTS"
     monkeypatch.setattr(limit, found)
     assert len(reader(kind)(path, **options).events) == found
     monkeypatch.setattr(limit, found - 1)
@@ -158,7 +158,7 @@ def test_the_ranks_of_a_group_are_looked_at_once_and_not_by_every_rank(
     ) -> Recording:
         return recording(kind, step, ranks, lambda *of: Ranks(group_of(*of)), assumed)
 
-    monkeypatch.setattr("clusim.recording.readers.astra.recording", spy)
+    monkeypatch.setattr("clusim.formats.recordings.astra.recording", spy)
     Ranks.looked = 0
     found = reader("astra")(str(TRACES / LAYERS["astra"]), num_ranks=512)
     calls = sum(event.kind == "collective" for event in found.events)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import ClusimError
-from clusim.logs import read_logs
-from clusim.logs.calls import CallTable, LoggedCall, call_table
-from clusim.logs.jobranks import job_ranks
-from clusim.recording.readers.nccl_log import recording_of
+from clusim.formats.logs import read_logs
+from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
+from clusim.formats.logs.jobranks import job_ranks
+from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from replay.samples import damaged, job

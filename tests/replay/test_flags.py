@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
-from clusim.logs import read_logs
+from clusim.formats.logs import read_logs
 from clusim.replaying import Replay, replay
 from clusim.replaying.request import Request
 from clusim_cli.main import run as run_command

@@ -9,9 +9,9 @@ import pytest
 
 from clusim import fabric
 from clusim.errors import InputError
-from clusim.logs import read_logs
-from clusim.logs.calls import call_table
-from clusim.logs.jobranks import job_ranks
+from clusim.formats.logs import read_logs
+from clusim.formats.logs.calls import call_table
+from clusim.formats.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
 from clusim.nccl.communicators import Communicators
 from clusim.replaying import replay

@@ -8,8 +8,8 @@ import pytest
 
 from clusim import resources
 from clusim.errors import InputError
-from clusim.logs import read_logs
-from clusim.logs.jobranks import add_runs, job_ranks
+from clusim.formats.logs import read_logs
+from clusim.formats.logs.jobranks import add_runs, job_ranks
 from clusim.replaying.machine import _PRESETS, Guess, infer_machine
 from replay.samples import LogWriter
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
-from clusim.logs import read_logs
-from clusim.logs.calls import call_table
-from clusim.logs.jobranks import job_ranks
-from clusim.recording.readers.nccl_log import recording_of
+from clusim.formats.logs import read_logs
+from clusim.formats.logs.calls import call_table
+from clusim.formats.logs.jobranks import job_ranks
+from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import clusim
 from clusim import fabric
 from clusim.export.nccl_log import write_nccl_log
-from clusim.logs import read_logs
-from clusim.logs.calls import call_table
+from clusim.formats.logs import read_logs
+from clusim.formats.logs.calls import call_table
 from clusim.nccl import communicator, programs
 from clusim.replaying import replay
 from clusim.replaying.request import Request

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusim.errors import InputError
-from clusim.recording import Event, Group, Recording
+from clusim.formats.recordings import Event, Group, Recording
 from clusim.replaying.request import Request
 from clusim.replaying.text import replay_report
 from clusim.replaying.whole import replay_recording

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusim import resources
+from clusim import foreign, resources
 from clusim.errors import TopologyError, one_line
 from clusim.fabric.model import Fabric
 from clusim.files import note_input, noting
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["load", "loads", "read_text"]
+__all__ = ["build", "load", "loads", "read_text"]
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -88,6 +88,11 @@ def loads(
     return _build(topology, problems, where, text, base)
 
 
+def build(described: foreign.Described) -> Fabric:
+    """Return the fabric that a file of another tool describes."""
+    return loads(described.to_yaml(), described.name, default_name=described.name)
+
+
 def _describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
     from clusim.fabric.problems import Problems
     from clusim.fabric.validate import validate
@@ -128,12 +133,11 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         raise TopologyError(
             f"{where}: cannot be read: {reason}; give a readable YAML file"
         ) from None
-    from clusim.fabric.importers import detect, import_text
-
-    if detect(text) is not None:
+    others = foreign.reader()
+    if others.detect(text) is not None:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
-        return import_text(text, where).fabric()
+        return build(others.import_text(text, where))
     topology, problems = _describe(text, where, _printable(path.stem))
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})

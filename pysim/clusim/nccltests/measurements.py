@@ -210,7 +210,7 @@ def _row(values: dict[str, str], where: str) -> Row:
 
 
 def _table_rows(path: str, system: str | None) -> list[Row]:
-    from clusim.logs import read_logs
+    from clusim.formats.logs import read_logs
 
     log = read_logs([path])
     rows: list[Row] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusim.logs import Log
-from clusim.logs.communicators import Communicator as Logged
-from clusim.logs.log import Tree
-from clusim.logs.summary import channels_of
+from clusim.formats.logs import Log
+from clusim.formats.logs.communicators import Communicator as Logged
+from clusim.formats.logs.log import Tree
+from clusim.formats.logs.summary import channels_of
 from clusim.nccl import Communicator
 from clusim.nccl.communicators import Members
 from clusim.nccl.connect import Channel

@@ -7,8 +7,8 @@ from dataclasses import replace as changed
 from inspect import signature
 
 from clusim.errors import InputError
-from clusim.recording.model import Recording
-from clusim.recording.readers.detect import KINDS, LOGS, PLANS, kind_of, reader
+from clusim.formats.recordings.detect import KINDS, LOGS, PLANS, kind_of, reader
+from clusim.formats.recordings.model import Recording
 from clusim.replaying.logjob import replay_log
 from clusim.replaying.placing import load_machine, machines_of
 from clusim.replaying.report import Replay

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clusim.errors import InputError
-from clusim.logs import Log, read_logs
-from clusim.logs.anomalies import find_anomalies
-from clusim.logs.calls import (
+from clusim.formats.logs import Log, read_logs
+from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.calls import (
     OPERATIONS,
     ROOTED,
     CallTable,
@@ -23,11 +23,11 @@ from clusim.logs.calls import (
     call_table,
     operation_named,
 )
-from clusim.logs.jobranks import JobRanks, add_runs, job_ranks
+from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
+from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
 from clusim.nccl.communicators import Communicators, Members
 from clusim.nccl.launch import Launch
-from clusim.recording.readers.nccl_log import recording_of
 from clusim.replaying.channels import with_logged
 from clusim.replaying.machine import infer_machine
 from clusim.replaying.placing import Placed, place

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from clusim.errors import InputError, InternalError
+from clusim.formats.logs import Log
+from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, Gpu, gpu, gpu_by_product
-from clusim.logs import Log
-from clusim.logs.jobranks import JobRanks
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.versions import Version
 from clusim.resources import find_topology

@@ -36,7 +36,7 @@ def load_machine(topology: str | Path, nodes: int | None) -> Fabric:
     path = Path(topology)
     if path.suffix.lower() != ".xml":
         return fabrics.load(topology, nodes=nodes)
-    from clusim.fabric.importers import import_file
+    from clusim.formats.topologies import import_file
 
     text = import_file(path).to_yaml()
     with tempfile.TemporaryDirectory() as folder:

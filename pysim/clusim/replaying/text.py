@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.logs.pictures import ranges
+from clusim.formats.logs.pictures import ranges
 from clusim.replaying.report import CallResult, Replay
 from clusim.units import format_size, format_time
 

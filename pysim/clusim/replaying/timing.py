@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.errors import ClusimError, InputError
-from clusim.logs.calls import LoggedCall
+from clusim.formats.logs.calls import LoggedCall
 from clusim.nccl.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
 from clusim.nccl.communicators import Communicators, Members, Moved
 from clusim.nccl.launch import Launch, iteration_ps

@@ -10,18 +10,18 @@ from statistics import median
 
 from clusim.errors import InputError, one_line
 from clusim.fabric import Fabric
+from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
 from clusim.nccl.choice import algorithm_named, protocol_named
 from clusim.nccl.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
-from clusim.recording.emitter import NcclEmitter
-from clusim.recording.model import ABSENT, Event, Recording
-from clusim.recording.schedule import Translation, Unit, to_schedule
 from clusim.replaying.placing import Placed, load_machine, machines_of, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import Request
 from clusim.result import Result
 from clusim.run.simulate import simulate
+from clusim.workload.recorded.emitter import NcclEmitter
+from clusim.workload.recorded.schedule import Translation, Unit, to_schedule
 
 __all__ = ["replay_recording"]
 

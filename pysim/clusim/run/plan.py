@@ -12,7 +12,7 @@ from clusim.nccl import Communicator, Plan, programs
 from clusim.nccl.choice import choose
 from clusim.nccl.communicators import Communicators
 from clusim.nccl.launch import Launch, host_of, overhead_ps, period_ps
-from clusim.recording.plans import msccl, mscclpp
+from clusim.plans import msccl, mscclpp
 from clusim.result import Around
 from clusim.run.request import Request
 from clusim.schedule import Schedule

@@ -1,0 +1,50 @@
+"""Topology files of other tools, as far as loading must know of them: is it one, and what does it describe?
+
+`clusim` says at import which package reads them, so that a fabric can be loaded from any file while the packages of
+fabrics and of foreign formats know each other in one direction only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Described", "Reader", "reader", "register"]
+
+
+class Described(Protocol):
+    """What a file describes."""
+
+    @property
+    def name(self) -> str:
+        """Return what the machine is called."""
+        ...
+
+    def to_yaml(self) -> str:
+        """Return it with the keys of topology files."""
+        ...
+
+
+class Reader(Protocol):
+    """What reads the files of other tools."""
+
+    def detect(self, text: str) -> str | None:
+        """Return the kind of a file, None if it is none of another tool."""
+        ...
+
+    def import_text(self, text: str, where: str) -> Described:
+        """Return what the text of a file called `where` describes."""
+        ...
+
+
+_found: list[Callable[[], Reader]] = []
+
+
+def register(found: Callable[[], Reader]) -> None:
+    """Say what reads the files of other tools; it is called when the first file is loaded."""
+    _found[:] = [found]
+
+
+def reader() -> Reader:
+    """Return what reads the files of other tools."""
+    return _found[0]()

@@ -1,0 +1,1 @@
+"""Files of others, read into plain descriptions: `topologies`, `logs` and `recordings`. They know no engine."""

@@ -1,0 +1,26 @@
+"""Logs of NCCL and RCCL, and tables of nccl-tests, read into plain columns and understood.
+
+`read_logs` gives a `Log`: communicators and who is in them, rings, trees, transports, the sequence of collectives, and
+what was measured. It imports nothing of the simulator.
+"""
+
+from clusim.formats.logs.anomalies import Anomaly, find_anomalies
+from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.log import Log, read_logs
+from clusim.formats.logs.routes import Route
+from clusim.formats.logs.summary import summarize
+from clusim.formats.logs.tables import Device, Run
+from clusim.formats.logs.text import report
+
+__all__ = [
+    "Anomaly",
+    "Communicator",
+    "Device",
+    "Log",
+    "Route",
+    "Run",
+    "find_anomalies",
+    "read_logs",
+    "report",
+    "summarize",
+]

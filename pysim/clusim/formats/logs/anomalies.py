@@ -1,0 +1,392 @@
+"""What is odd about a job, in plain words: slow transports, missing links, damage, disagreement between ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.facts import (
+    MOST_CHOICES,
+    MOST_COMMUNICATORS,
+    MOST_HANDLES,
+    MOST_THREADS,
+    UNKNOWN_CHOICE,
+    Member,
+)
+from clusim.formats.logs.log import Log
+from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
+from clusim.formats.logs.tables import Run
+from clusim.hardware import gpu_by_product, nccl_link_GBps
+
+__all__ = ["Anomaly", "find_anomalies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something odd: a short word for programs, and a sentence for people."""
+
+    kind: str
+    text: str
+
+
+_FORBID = {
+    "NCCL_P2P_DISABLE": "forbids direct transfers between GPUs",
+    "NCCL_P2P_LEVEL": "limits direct transfers between GPUs",
+    "NCCL_SHM_DISABLE": "forbids transfers through host memory",
+    "NCCL_IB_DISABLE": "forbids InfiniBand and RoCE",
+    "NCCL_NET_GDR_LEVEL": "limits GPUDirect RDMA",
+    "NCCL_NVLS_ENABLE": "decides on NVLS",
+    "NCCL_ALGO": "forces the algorithm",
+    "NCCL_PROTO": "forces the protocol",
+    "NCCL_MAX_NCHANNELS": "limits the channels",
+    "NCCL_MIN_NCHANNELS": "raises the channels",
+    "NCCL_NTHREADS": "forces the threads of a channel",
+    "NCCL_TREE_THRESHOLD": "forces ring or tree",
+}
+
+
+def find_anomalies(log: Log) -> list[Anomaly]:
+    """Return what is odd, the same thing only once."""
+    found: dict[tuple[str, str], Anomaly] = {}
+    for anomaly in _all(log):
+        found.setdefault((anomaly.kind, anomaly.text), anomaly)
+    return list(found.values())
+
+
+def _all(log: Log) -> Iterator[Anomaly]:
+    yield from _job(log)
+    yield from _contradictions(log)
+    for communicator in log.communicators:
+        yield from _ranks(log, communicator)
+        yield from _transports(log, communicator)
+        yield from _graph(log, communicator)
+    yield from _calls(log)
+    for run in log.runs:
+        yield from _run(run)
+    yield from _damage(log)
+
+
+def _job(log: Log) -> Iterator[Anomaly]:
+    facts = log.facts
+    versions = [v for v, n in facts.versions.items() if n]
+    if len(versions) > 1:
+        yield Anomaly("versions", f"ranks use different versions: {', '.join(sorted(versions))}")
+    for name, what in _FORBID.items():
+        for value in facts.environment.get(name, {}):
+            yield Anomaly("setting", f"{name}={value} {what}")
+    for name, values in facts.environment.items():
+        if len(values) > 1 and name.startswith("NCCL_"):
+            shown = ", ".join(sorted(values)[:4])
+            yield Anomaly("settings differ", f"{name} is not the same in all processes: {shown}")
+    for kind, entry in facts.timeouts.items():
+        yield Anomaly("timeout", f"the watchdog gave up: {kind} ({entry.count} times)")
+    for kind, entry in facts.warnings.items():
+        low = kind.lower()
+        word = "warning"
+        if "timeout" in low or "timed out" in low:
+            word = "timeout"
+        elif "retr" in low:
+            word = "retry"
+        elif "async event" in low or "got completion" in low:
+            word = "network error"
+        yield Anomaly(word, f"{entry.example} ({entry.count} times, first at {entry.where})")
+    for host, nics in facts.nics.items():
+        rates = {name: what.split()[1] for name, what in nics.items() if what.endswith("Gb/s")}
+        common = Counter(rates.values()).most_common(1)
+        slow = [n for n, rate in rates.items() if float(rate) < float(common[0][0])]
+        for name in slow:
+            yield Anomaly(
+                "slow NIC", f"{host}: {name} runs at {rates[name]} Gb/s, others at {common[0][0]}"
+            )
+
+
+def _contradictions(log: Log) -> Iterator[Anomaly]:
+    """Compare what handles with one commId say of its size and of their ranks."""
+    facts = log.facts
+    sizes: dict[tuple[int, int], Member] = {}
+    told: set[tuple[int, int, int]] = set()
+    ranks: dict[tuple[int, int, int, int], Member] = {}
+    for member in facts.members:
+        if not member.comm_id or member.parent != NONE or member.n_ranks == NONE:
+            continue
+        ident = (member.run, member.comm_id)
+        first = sizes.setdefault(ident, member)
+        name = f"communicator {member.comm_id:#x}"
+        if first.n_ranks != member.n_ranks:
+            if (*ident, member.n_ranks) in told:
+                continue
+            told.add((*ident, member.n_ranks))
+            yield Anomaly(
+                "ranks contradict", f"{name} has {first.n_ranks} ranks at {facts.place(first.line)} and"
+                f" {member.n_ranks} at {facts.place(member.line)}: taken as two",
+            )  # fmt: skip
+            continue
+        if member.rank == NONE:
+            continue
+        other = ranks.setdefault((*ident, member.n_ranks, member.rank), member)
+        if other.process != member.process:
+            yield Anomaly(
+                "ranks contradict", f"two processes are rank {member.rank} of {name}: at"
+                f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is believed",
+            )  # fmt: skip
+
+
+def _name(log: Log, communicator: Communicator) -> str:
+    return "" if len(log.communicators) == 1 else f"communicator {communicator.number}: "
+
+
+def _ranks(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+    where = _name(log, communicator)
+    members = log.members(communicator)
+    for name in ("coll", "nvls", "p2p"):
+        told = [m.counts[name] for m in members if name in m.counts]
+        if len(set(told)) > 1:
+            counts = Counter(told)
+            shown = ", ".join(f"{n} on {times} ranks" for n, times in sorted(counts.items()))
+            yield Anomaly(
+                "channels", f"{where}ranks have different numbers of {name} channels: {shown}"
+            )
+    started = [m.rank for m in members if m.started and not m.complete and not m.ended]
+    if started and any(m.complete for m in members):
+        yield Anomaly("init", f"{where}ranks {started} began to initialise and never finished")
+    elif started:
+        yield Anomaly("init", f"{where}no rank finished to initialise")
+    aborted = [m.rank for m in members if m.ended == "aborted"]
+    if aborted:
+        yield Anomaly("abort", f"{where}{len(aborted)} ranks aborted the communicator")
+    gpus = {name for name in communicator.gpu_of.values() if name}
+    if len(gpus) > 1:
+        yield Anomaly("mixed GPUs", f"{where}different GPUs take part: {', '.join(sorted(gpus))}")
+    without = [m for m in members if m.nvls is False]
+    if without and any(chip is not None and chip.multicast for chip in map(gpu_by_product, gpus)):
+        yield Anomaly(
+            "NVLS",
+            f"{where}NVLS is not available on {len(without)} ranks, though the GPUs can do it",
+        )
+
+
+def _transports(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+    where = _name(log, communicator)
+    shm: set[tuple[int, int]] = set()
+    p2p: set[tuple[int, int]] = set()
+    nets: Counter[tuple[str, bool]] = Counter()
+    channels: dict[tuple[int, int], Counter[str]] = {}
+    for _channel, index, source, target, route, _ in log.connections_of(communicator):
+        if route.kind == "SHM":
+            shm.add((source, target))
+        elif route.kind == "P2P":
+            p2p.add((source, target))
+        elif route.kind == "NET":
+            nets[route.how, route.gdr] += 1
+        if index == 0:
+            channels.setdefault((source, target), Counter())[route.label] += 1
+    if shm:
+        pairs = sorted({(min(a, b), max(a, b)) for a, b in shm})
+        shown = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (", ..." if len(pairs) > 8 else "")
+        more = "they are on one host, where P2P may be possible"
+        if p2p:
+            more = f"while {len(p2p)} pairs use P2P"
+        elif any(name in log.facts.environment for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")):
+            more = "because the environment forbids P2P"
+        yield Anomaly("SHM", f"{where}ranks {shown} go through host memory (SHM), {more}")
+    for name in sorted({how for how, _ in nets}):
+        with_gdr, without = nets[name, True], nets[name, False]
+        if name.lower().startswith("socket"):
+            more = "; no InfiniBand or RoCE device was found" if _no_device(log) else ""
+            yield Anomaly(
+                "socket", f"{where}{without} connections between machines use TCP sockets{more}"
+            )
+        elif without:
+            some = f"{without} of {with_gdr + without}" if with_gdr else f"all {without}"
+            yield Anomaly(
+                "GDR", f"{where}{some} connections over NET/{name} go without GPUDirect RDMA"
+            )
+    mixed = [pair for pair, labels in channels.items() if len(labels) > 1]
+    if mixed:
+        a, b = mixed[0]
+        shown = ", ".join(f"{n} x {label}" for label, n in channels[a, b].items())
+        yield Anomaly(
+            "channels", f"{where}{len(mixed)} pairs use different transports on different channels,"
+            f" e.g. {a} -> {b}: {shown}",
+        )  # fmt: skip
+
+
+def _no_device(log: Log) -> bool:
+    return any(kind.startswith("NET/IB : No device") for kind in log.facts.unknown)
+
+
+def _graph(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+    where = _name(log, communicator)
+    members = log.members(communicator)
+    rings = log.rings(communicator)
+    total = max((m.channel_total for m in members), default=NONE)
+    if 0 < total != len(rings) and rings:
+        yield Anomaly("channels", f"{where}{len(rings)} of {total} rings are in the log")
+    for channel, ring in rings.items():
+        if len(set(ring)) != communicator.n_ranks > 0:
+            yield Anomaly(
+                "ring",
+                f"{where}ring {channel} visits {len(set(ring))} of {communicator.n_ranks} ranks",
+            )
+            break
+    numa = _numa(log, communicator)
+    crossings = []
+    for channel, ring in rings.items():
+        steps = zip(ring, ring[1:] + ring[:1], strict=True)
+        zones = [(numa[a], numa[b]) for a, b in steps if a in numa and b in numa]
+        crossings.append((sum(a != b and a[0] == b[0] for a, b in zones), channel))
+    nvlink = any(node.link == "NVL" for member in members for node in member.system)
+    if crossings and not nvlink and max(crossings)[0]:
+        n, channel = max(crossings)
+        yield Anomaly("NUMA", f"{where}ring {channel} crosses between CPU sockets {n} times")
+    for member in members:
+        yield from _links(log, communicator, member)
+
+
+def _numa(log: Log, communicator: Communicator) -> dict[int, tuple[str, str]]:
+    """Return host and CPU of each rank that the topology print names."""
+    found: dict[int, tuple[str, str]] = {}
+    for member in log.members(communicator):
+        cpu = ""
+        host = log.facts.processes[member.process].host
+        for node in member.system:
+            if node.depth == 0 and node.name.startswith("CPU/"):
+                cpu = node.name
+            elif node.name.startswith("GPU/") and cpu and node.note.isdigit():
+                found.setdefault(int(node.note), (host, cpu))
+    return found
+
+
+def _links(log: Log, communicator: Communicator, member: Member) -> Iterator[Anomaly]:
+    """Compare the NVLinks in the topology print with those the chip has, and network cards with each other."""
+    host = log.facts.processes[member.process].host
+    links: dict[str, float] = {}
+    gpu, nics = "", {}
+    for node in member.system:
+        if node.name.startswith("GPU/") and node.note:
+            gpu = node.name if node.link != "NVL" else gpu
+        if node.link == "NVL" and gpu:
+            links[gpu] = links.get(gpu, 0.0) + node.bw
+        if node.name.startswith("NET/"):
+            nics[node.name] = node.bw
+    name = communicator.gpu_of.get(member.rank, "")
+    chip = gpu_by_product(name)
+    if chip is not None and chip.soldered and chip.link.startswith("nvlink"):
+        each = nccl_link_GBps(chip.compute_capability)
+        for gpu, bw in links.items():
+            if bw < 0.97 * each * chip.links:
+                yield Anomaly(
+                    "NVLink",
+                    f"{host}: {gpu} ({name}) has {bw / each:.0f} NVLinks ({bw:g} GB/s), the chip {chip.links}",
+                )
+    if nics and min(nics.values()) < 0.9 * max(nics.values()):
+        slow = min(nics, key=lambda nic: nics[nic])
+        yield Anomaly(
+            "slow NIC",
+            f"{host}: {slow} has {nics[slow]:g} GB/s, the fastest {max(nics.values()):g}",
+        )
+
+
+def _calls(log: Log) -> Iterator[Anomaly]:
+    operations, facts = log.operations, log.facts
+    logged = np.array([c.n_logged for c in log.communicators] or [0])
+    if len(log.calls["line"]):
+        point = np.array([name in ("Send", "Recv") for name in facts.names])
+        whole = operations["communicator"] >= 0
+        collective = whole & ~point[operations["name"].astype(np.int64)]
+        expected = logged[np.maximum(operations["communicator"], 0)]
+        missing = int(np.count_nonzero(collective & (operations["ranks"] < expected)))
+        if missing:
+            yield Anomaly(
+                "calls missing",
+                f"{missing} collectives are not in the log of all ranks that logged",
+            )
+        unknown = int(np.count_nonzero(log.calls["type"] >= len(TYPE_BYTES)))
+        if unknown:
+            yield Anomaly("datatype", f"{unknown} calls have a datatype this reader does not know")
+    differ = np.flatnonzero(operations["agree"] == 0)
+    if len(differ):
+        at = facts.place(int(operations["line"][differ[0]]))
+        yield Anomaly(
+            "calls differ",
+            f"ranks call {len(differ)} collectives with different arguments, first at {at}",
+        )
+    ranks = np.array([c.n_ranks for c in log.communicators] + [NONE], np.int64)
+    left_out = alike(operations, ranks)[2]
+    if left_out:
+        yield Anomaly(
+            "calls differ", f"calls are of more than {MOST_ALIKE} sizes and choices; {left_out} rare ones are not shown"
+        )  # fmt: skip
+    if facts.cut_calls:
+        yield Anomaly("calls cut", f"{facts.cut_calls} lines of calls are cut and not counted")
+
+
+def _run(run: Run) -> Iterator[Anomaly]:
+    name = run.collective() or "nccl-tests"
+    if run.wrong > 0:
+        yield Anomaly("wrong results", f"{name}: {run.wrong} wrong values")
+    for text in run.failures[:3]:
+        yield Anomaly("failure", f"{name}: {text}")
+    if run.broken:
+        yield Anomaly("rows", f"{name}: {run.broken} rows of the table are not whole and left out")
+    if run.reduced:
+        yield Anomaly("memory", f"{name}: {run.reduced}")
+    sizes, busbw = np.array(run.sizes), run.column("busbw") if run.values else np.zeros(0)
+    large = np.flatnonzero(sizes >= 1 << 20) if len(sizes) else np.zeros(0, np.int64)
+    if len(large) >= 3:
+        best, last = float(np.nanmax(busbw[large])), float(busbw[large[-1]])
+        if last < 0.6 * best:
+            yield Anomaly(
+                "bandwidth falls",
+                f"{name}: busbw falls from {best:g} to {last:g} GB/s at {int(sizes[large[-1]])} B",
+            )
+
+
+def _damage(log: Log) -> Iterator[Anomaly]:
+    facts = log.facts
+    for name, text in facts.problems:
+        yield Anomaly("file", f"{name}: {text}")
+    if facts.long_lines:
+        yield Anomaly(
+            "file", f"{facts.long_lines} lines are longer than 64 KiB; only their start is read"
+        )
+    if facts.unread:
+        yield Anomaly(
+            "file",
+            f"{facts.unread} lines that others tore are not read: there are too many of them",
+        )
+    if facts.passed_over:
+        yield Anomaly(
+            "file",
+            f"{facts.passed_over} lines are not read: too many need a look each, for so small a log",
+        )
+    if facts.lost_handle != NONE:
+        yield Anomaly(
+            "file", f"there are more than {MOST_HANDLES} handles of communicators; what is said of others is not used"
+        )  # fmt: skip
+    if facts.left_out:
+        yield Anomaly(
+            "file",
+            f"there are more than {MOST_COMMUNICATORS} communicators; {facts.left_out} handles of others are not used",
+        )
+    if UNKNOWN_CHOICE in facts.choices[MOST_CHOICES:]:
+        yield Anomaly(
+            "file", f"the tuner made more than {MOST_CHOICES} choices; what is said of others is not used"
+        )  # fmt: skip
+    if facts.lost_thread != NONE:
+        yield Anomaly(
+            "file", f"there are more than {MOST_THREADS} threads; others are taken as one"
+        )
+    if facts.spliced:
+        rest = f"; {facts.rejoined} pieces could be put together again" if facts.rejoined else ""
+        yield Anomaly("spliced", f"ranks wrote into each other's lines {facts.spliced} times{rest}")
+    for communicator in log.communicators:
+        if not communicator.hosts and len(log.communicators) > 1:
+            continue
+        for text in communicator.assumed:
+            yield Anomaly("assumed", f"{_name(log, communicator)}{text}")

@@ -1,0 +1,315 @@
+"""The calls of a log in the order they were made: few distinct ones, and which of them came when.
+
+A collective is a call of its communicator; the sends and receives of a communicator with one opCount are one call, as
+NCCL launches them together. Names are this project's: ``allreduce``, ``all_gather``, ...
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.log import Log
+from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, TYPE_BYTES
+from clusim.formats.logs.tables import Run
+
+__all__ = ["OPERATIONS", "CallTable", "LoggedCall", "call_table", "operation_named"]
+
+OPERATIONS = {
+    "allreduce": "allreduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "alltoall",
+    "gather": "gather",
+    "scatter": "scatter",
+    "sendrecv": "sendrecv",
+}
+"""Names without case and underscores -> this project's."""
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+REDUCING = ("allreduce", "reduce", "reduce_scatter")
+_TABLE_TYPES = {
+    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "int": "int32",
+    "f8e4m3": "float8e4m3", "f8e5m2": "float8e5m2", "fp8_e4m3": "float8e4m3", "fp8_e5m2": "float8e5m2",
+    "fp8": "float8e4m3",
+}  # fmt: skip
+
+MOST_BYTES = 1 << 40
+"""Size of a call up to which it is believed [bytes]."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """A call, as far as the log tells it.
+
+    Attributes
+    ----------
+    comm : int
+        Number of its communicator.
+    bytes : int
+        The largest buffer of a rank [bytes].
+    algorithm, protocol : str
+        As the tuner's line has them; empty if there is none. `channels` is 0 then.
+    messages : tuple of (source, target, bytes)
+        Of a group of sends and receives: ranks of the communicator.
+    model_us : float
+        What NCCL's own tuner expected [us]; -1 if it was not printed.
+    """
+
+    comm: int
+    operation: str
+    bytes: int
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int = NONE
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    messages: tuple[tuple[int, int, int], ...] = ()
+    model_us: float = -1.0
+
+
+@dataclass(slots=True)
+class CallTable:
+    """Distinct calls, and the sequence: `call`, `stream` and `time_ns` (-1 if unknown) of every one."""
+
+    distinct: list[LoggedCall] = field(default_factory=list)
+    call: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    time_ns: list[int] = field(default_factory=list)
+    line: list[int] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    assumed: list[str] = field(default_factory=list)
+    source: str = ""
+    _number: dict[LoggedCall, int] = field(default_factory=dict)
+
+    def add(self, call: LoggedCall, stream: int, time_ns: int, line: int) -> None:
+        """Append a call."""
+        number = self._number.setdefault(call, len(self.distinct))
+        if number == len(self.distinct):
+            self.distinct.append(call)
+        self.call.append(number)
+        self.stream.append(stream)
+        self.time_ns.append(time_ns)
+        self.line.append(line)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How often each distinct call was made."""
+        return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
+
+
+def operation_named(name: str) -> str:
+    """Return this project's name of a collective, empty if there is none."""
+    return OPERATIONS.get(name.lower().replace("_", "").replace("-", ""), "")
+
+
+def call_table(log: Log, *, most: int | None = None) -> CallTable:
+    """Return the calls of a log, at most the first `most`.
+
+    Without lines of calls, the rows of nccl-tests' tables are taken, each once.
+    """
+    table = CallTable()
+    if len(log.operations["line"]):
+        table.source = "calls" if len(log.calls["line"]) else "tuning lines"
+        _from_operations(log, table, most)
+    else:
+        _from_rows(log, table, most)
+    return table
+
+
+def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
+    names = ("communicator", "name", "op_count", "size", "type", "op", "root", "rank", "choice",
+             "stream", "time_ns", "line", "agree", "count")  # fmt: skip
+    rows = zip(*(log.operations[name].tolist() for name in names), strict=True)
+    groups: dict[tuple[int, int], int] = {}
+    messages: list[tuple[dict[tuple[int, int, int], list[int]], int, int, int, int]] = []
+    order: list[LoggedCall | int] = []
+    rest: list[tuple[int, int, int]] = []
+    for (
+        comm,
+        name,
+        op_count,
+        size,
+        kind,
+        op,
+        root,
+        rank,
+        choice,
+        stream,
+        time_ns,
+        line,
+        agree,
+        count,
+    ) in rows:
+        text = log.facts.names[name] if name >= 0 else ""
+        problem = _problem(log, comm, text, size, kind, count)
+        if problem:
+            table.skipped[problem] += 1
+            continue
+        if text in ("Send", "Recv"):
+            at = groups.get((comm, op_count))
+            if at is None:
+                if most is not None and len(order) >= most:
+                    break
+                at = groups[comm, op_count] = len(messages)
+                messages.append(({}, comm, stream, time_ns, line))
+                order.append(at)
+                rest.append((stream, time_ns, line))
+            _add_message(messages[at][0], text, rank, root, size)
+            continue
+        if most is not None and len(order) >= most:
+            break
+        call = _collective(log, comm, text, size, (kind, op, root), choice)
+        if call is None:
+            table.skipped[f"{text or 'call'} without a known size or kind"] += 1
+            continue
+        if not agree:
+            table.skipped[
+                "calls in which ranks contradict each other: the first rank is believed"
+            ] += 1
+        order.append(call)
+        rest.append((stream, time_ns, line))
+    for item, (stream, time_ns, line) in zip(order, rest, strict=True):
+        if isinstance(item, int):
+            found = _messages(log, table, messages[item][1], messages[item][0])
+            if found is not None:
+                table.add(found, stream, time_ns, line)
+        else:
+            table.add(item, stream, time_ns, line)
+
+
+def _problem(log: Log, comm: int, name: str, size: int, kind: int, count: int) -> str:
+    """Return why a row cannot be a call, empty if it can."""
+    if comm < 0 or log.communicators[comm].n_ranks < 1:
+        return f"{name or 'calls'} of a communicator of unknown size"
+    if log.communicators[comm].n_ranks == 1:
+        return f"{name} of one rank alone"
+    if kind >= len(TYPE_BYTES):
+        return f"{name} with unknown datatype {kind}"
+    if count == 0:
+        return f"{name} of 0 elements"
+    if not 0 < size <= MOST_BYTES:
+        return f"{name} with an impossible size"
+    if name and name not in ("Send", "Recv") and not operation_named(name):
+        return f"{name}, which clusim has no program for"
+    return ""
+
+
+def _collective(
+    log: Log, comm: int, name: str, size: int, given: tuple[int, int, int], choice: int
+) -> LoggedCall | None:
+    kind, op, root = given
+    communicator = log.communicators[comm]
+    operation = operation_named(name)
+    if not operation:  # only the tuner's line, and it does not name the collective
+        run = log.run_of(communicator)
+        operation = operation_named(run.collective()) if run is not None else ""
+    if not operation:
+        return None
+    chosen = log.facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)
+    channels = chosen[5] - chosen[4] + 1 if chosen[4] >= 0 else 0
+    return LoggedCall(
+        comm,
+        operation,
+        size,
+        DATATYPES[kind] if kind >= 0 else _row_type(log, comm, size),
+        REDUCTIONS[op] if operation in REDUCING and 0 <= op < len(REDUCTIONS) else "sum",
+        min(max(root, 0), communicator.n_ranks - 1) if operation in ROOTED else NONE,
+        chosen[2],
+        chosen[3],
+        max(0, channels),
+        model_us=float(chosen[6]),
+    )
+
+
+def _row_type(log: Log, comm: int, size: int) -> str:
+    """Return the type of the row of nccl-tests with this size, else float32."""
+    run = log.run_of(log.communicators[comm])
+    if run is not None and size in run.sizes:
+        return _table_type(run.types[run.sizes.index(size)])
+    return "float32"
+
+
+def _table_type(name: str) -> str:
+    return _TABLE_TYPES.get(name, name)
+
+
+def _add_message(
+    found: dict[tuple[int, int, int], list[int]], name: str, rank: int, peer: int, size: int
+) -> None:
+    """Count a Send at index 0 and a Recv at index 1 of its message."""
+    if rank < 0 or peer < 0:
+        return
+    ends = (rank, peer, size) if name == "Send" else (peer, rank, size)
+    found.setdefault(ends, [0, 0])[0 if name == "Send" else 1] += 1
+
+
+def _messages(
+    log: Log, table: CallTable, comm: int, found: dict[tuple[int, int, int], list[int]]
+) -> LoggedCall | None:
+    """Return the call of a group of sends and receives; of ranks that did not log, what symmetry says."""
+    communicator = log.communicators[comm]
+    n = communicator.n_ranks
+    inside = {key: max(counts) for key, counts in found.items() if max(key[:2]) < n}
+    if not inside:
+        table.skipped["sends and receives of unknown ranks"] += 1
+        return None
+    if communicator.n_logged < n:
+        text = "ranks that did not log are assumed to send to the same distances as those that did"
+        if text not in table.assumed:
+            table.assumed.append(text)
+        distances = {((dst - src) % n, size): times for (src, dst, size), times in inside.items()}
+        inside = {
+            (src, (src + far) % n, size): times
+            for src in range(n)
+            for (far, size), times in distances.items()
+        }
+    flat = [key for key, times in sorted(inside.items()) for _ in range(times)]
+    moved: Counter[tuple[str, int]] = Counter()
+    for src, dst, size in flat:
+        moved["sent", src] += size
+        moved["received", dst] += size
+    return LoggedCall(comm, "messages", max(moved.values()), "uint8", messages=tuple(flat))
+
+
+def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
+    """Take the rows of nccl-tests as calls."""
+    for run in log.runs:
+        operation = operation_named(run.collective())
+        comm = next((c for c in log.communicators if c.run == run.number and c.n_ranks > 1), None)
+        if not run.sizes:
+            continue
+        if not operation or comm is None:
+            table.skipped[f"rows of a table whose {_unknown(run, operation)} is unknown"] += len(
+                run.sizes
+            )
+            continue
+        table.source = "rows of nccl-tests, each taken as one call"
+        for size, kind, op, root, line in zip(
+            run.sizes, run.types, run.ops, run.roots, run.row_lines, strict=True
+        ):
+            if most is not None and len(table.call) >= most:
+                return
+            if not 0 < size <= MOST_BYTES:
+                table.skipped["rows of size 0"] += 1
+                continue
+            redop = op if operation in REDUCING and op in REDUCTIONS else "sum"
+            top = min(max(root, 0), comm.n_ranks - 1) if operation in ROOTED else NONE
+            table.add(
+                LoggedCall(comm.number, operation, size, _table_type(kind), redop, top),
+                NONE,
+                NONE,
+                line,
+            )
+
+
+def _unknown(run: Run, operation: str) -> str:
+    return "communicator" if operation else "collective"

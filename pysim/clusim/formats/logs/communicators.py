@@ -1,0 +1,453 @@
+"""Communicators out of the handles ranks spoke of: which handles are one communicator, and who is in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bounded import MOST_RANKS
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
+from clusim.formats.logs.tables import Run
+
+__all__ = ["Communicator", "find_communicators", "rings_of"]
+
+_SIGNATURE = 64
+_MACHINE_RANKS = 1 << 10
+"""GPUs of one machine at most."""
+
+_MOST_PLACES = 1 << 19
+"""Ranks in all of which a host is noted that others' lines tell."""
+
+_MOST_LOOKS = 1_000_000
+"""Comparisons of a handle with a communicator before it is compared only with the `_LAST`."""
+
+_LAST = 16
+_FEW_LOOKS = f"the log has too many communicators without ids to compare all of them: only the last {_LAST} were"
+_FEW_PLACES = "the log names too many ranks that did not log: their hosts are not noted"
+_HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
+
+
+@dataclass(slots=True)
+class Communicator:
+    """A communicator; `members` has the handle of each rank that logged, `assumed` what was concluded and not read."""
+
+    number: int
+    run: int
+    n_ranks: int
+    comm_id: int = 0
+    members: dict[int, int] = field(default_factory=dict)
+    unplaced: list[int] = field(default_factory=list)
+    parent: int = NONE
+    color: int = NONE
+    hosts: list[str] = field(default_factory=list)
+    host_of: dict[int, str] = field(default_factory=dict)
+    bus_of: dict[int, int] = field(default_factory=dict)
+    gpu_of: dict[int, str] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+
+    @property
+    def handles(self) -> list[int]:
+        """All handles, by rank where it is known."""
+        return [self.members[rank] for rank in sorted(self.members)] + self.unplaced
+
+    @property
+    def n_logged(self) -> int:
+        """Number of ranks that wrote lines about it."""
+        return len(self.members) + len(self.unplaced)
+
+
+class _Signatures:
+    """The first calls of a handle: two handles of one communicator agree in those they share."""
+
+    def __init__(self, calls: dict[str, NDArray[np.integer]]) -> None:
+        self._calls = calls
+        self._order = np.argsort(calls["member"], kind="stable")
+        self._sorted = calls["member"][self._order]
+        self._known: dict[int, dict[int, tuple[int, int, int]]] = {}
+
+    def of(self, member: int) -> dict[int, tuple[int, int, int]]:
+        if not len(self._order):
+            return {}
+        found = self._known.get(member)
+        if found is None:
+            low = int(np.searchsorted(self._sorted, member))
+            high = int(np.searchsorted(self._sorted, member, "right"))
+            rows = self._order[low : min(high, low + _SIGNATURE)]
+            calls = self._calls
+            found = {}
+            for op, name, count, kind in zip(
+                *(calls[c][rows].tolist() for c in ("op_count", "name", "count", "type")),
+                strict=True,
+            ):
+                found.setdefault(op, (name, count, kind))
+            self._known[member] = found
+        return found
+
+    def agree(self, one: int, other: int, ranked: bool) -> bool:
+        first, second = self.of(one), self.of(other)
+        shared = first.keys() & second.keys()
+        if not shared:
+            return ranked or not first or not second
+        return all(first[op] == second[op] for op in shared)
+
+
+def find_communicators(
+    facts: Facts, calls: dict[str, NDArray[np.integer]], runs: Sequence[Run]
+) -> list[Communicator]:
+    """Return the communicators, in the order their first handle was spoken of."""
+    devices = _devices(runs)
+    sizes = _sizes(facts, runs)
+    used = _used(facts, calls)
+    signatures = _Signatures(calls)
+    found: list[Communicator] = []
+    by_key: dict[tuple[object, ...], Communicator] = {}
+    open_ones: dict[tuple[int, int], _Open] = {}
+    looks = _Looks()
+    of_member: dict[int, Communicator] = {}
+    for number in sorted(range(len(facts.members)), key=lambda i: facts.members[i].line):
+        member = facts.members[number]
+        if member.pointer == 0 and number not in used and not member.orders:
+            continue
+        if number == facts.lost_handle:
+            continue
+        process = facts.processes[member.process]
+        if member.rank == NONE:
+            member.rank = devices.get((member.run, process.host, process.pid, member.device), NONE)
+        n_ranks = member.n_ranks if member.n_ranks != NONE else sizes(member)
+        key = _key(member, n_ranks, of_member, process.pid)
+        if key is not None:
+            communicator = by_key.get(key)
+            if communicator is None:
+                if len(found) >= MOST_COMMUNICATORS:
+                    facts.left_out += 1
+                    continue
+                communicator = by_key[key] = _new(found, member, n_ranks)
+        else:
+            candidates = open_ones.get((member.run, n_ranks))
+            if candidates is None:
+                candidates = open_ones[member.run, n_ranks] = _Open(facts, signatures)
+            communicator = candidates.choose(number, looks)
+            if communicator is None:
+                if len(found) >= MOST_COMMUNICATORS:
+                    facts.left_out += 1
+                    continue
+                communicator = _new(found, member, n_ranks)
+                candidates.add(communicator, number)
+                if looks.left <= 0:
+                    communicator.assumed.append(_FEW_LOOKS)
+        parent = of_member.get(member.parent)
+        if parent is not None:
+            communicator.parent, communicator.color = parent.number, member.color
+        communicator.n_ranks = max(communicator.n_ranks, n_ranks)
+        if member.rank == NONE or member.rank in communicator.members:
+            communicator.unplaced.append(number)
+        else:
+            communicator.members[member.rank] = number
+        of_member[number] = communicator
+    described = _Described(facts, runs)
+    for communicator in found:
+        _place_by_labels(facts, communicator)
+        described.add(communicator)
+    return found
+
+
+def _new(found: list[Communicator], member: Member, n_ranks: int) -> Communicator:
+    communicator = Communicator(len(found), member.run, n_ranks, member.comm_id)
+    found.append(communicator)
+    return communicator
+
+
+def _key(
+    member: Member, n_ranks: int, of_member: dict[int, Communicator], pid: int
+) -> tuple[object, ...] | None:
+    """Return what a handle shares only with handles of its own communicator, if the log says it."""
+    if member.comm_id:
+        return ("id", member.comm_id, n_ranks)
+    parent = of_member.get(member.parent)
+    if parent is not None:
+        return ("split", parent.number, member.split, member.color, n_ranks)
+    if pid < NONE:  # lines without headers, all below one heading
+        return ("bare", pid)
+    return None
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A communicator that may lack ranks: its handle of the lowest rank, and where its handles are."""
+
+    communicator: Communicator
+    lowest: int
+    lowest_rank: int = MOST_RANKS
+    places: set[tuple[int, int]] = field(default_factory=set)
+    hosts: Counter[str] = field(default_factory=Counter)
+
+    def lacks(self, rank: int) -> bool:
+        communicator = self.communicator
+        full = communicator.n_logged >= communicator.n_ranks > 0
+        return not full and rank not in communicator.members
+
+
+class _Open:
+    """Communicators of one run and size whose handles have nothing in common that the log says."""
+
+    def __init__(self, facts: Facts, signatures: _Signatures) -> None:
+        self._facts, self._signatures = facts, signatures
+        self._all: list[_Candidate] = []
+        self._lacking: dict[int, tuple[list[_Candidate], int]] = {}
+
+    def choose(self, number: int, looks: _Looks) -> Communicator | None:
+        """Return the one that lacks this rank and did the same calls, on this host if there is a choice."""
+        member = self._facts.members[number]
+        host = self._facts.processes[member.process].host
+        best: _Candidate | None = None
+        for candidate in self._of_rank(member.rank, looks):
+            if (member.process, member.device) in candidate.places:
+                continue
+            ranked = member.rank != NONE and not candidate.communicator.unplaced
+            if not self._signatures.agree(candidate.lowest, number, ranked):
+                continue
+            if best is None or candidate.hosts[host] > best.hosts[host]:
+                best = candidate
+        if best is None:
+            return None
+        self._join(best, number)
+        return best.communicator
+
+    def add(self, communicator: Communicator, number: int) -> None:
+        """Keep a communicator whose first handle this is."""
+        self._all.append(_Candidate(communicator, number))
+        self._join(self._all[-1], number)
+
+    def _of_rank(self, rank: int, looks: _Looks) -> list[_Candidate]:
+        """Return those that lack a rank, in order; only the last if too many were looked at already."""
+        if looks.left <= 0:
+            return [c for c in self._all[-_LAST:] if c.lacks(rank)]
+        kept, seen = self._lacking.get(rank, ([], 0))
+        kept = [c for c in (*kept, *self._all[seen:]) if c.lacks(rank)]
+        looks.left -= len(kept) + len(self._all) - seen
+        self._lacking[rank] = (kept, len(self._all))
+        return kept
+
+    def _join(self, candidate: _Candidate, number: int) -> None:
+        member = self._facts.members[number]
+        candidate.places.add((member.process, member.device))
+        candidate.hosts[self._facts.processes[member.process].host] += 1
+        if member.rank != NONE and member.rank < candidate.lowest_rank:
+            candidate.lowest, candidate.lowest_rank = number, member.rank
+
+
+class _Looks:
+    """How often communicators may still be compared with handles before only the last are."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_LOOKS
+
+
+def _devices(runs: Sequence[Run]) -> dict[tuple[int, str, int, int], int]:
+    return {
+        (run.number, device.host, device.pid, device.device): device.rank
+        for run in runs
+        for device in run.devices
+    }
+
+
+class _sizes:  # noqa: N801 - used as a function with a memory
+    """Number of ranks of a handle that does not say it itself."""
+
+    def __init__(self, facts: Facts, runs: Sequence[Run]) -> None:
+        self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}
+        self._facts = facts
+        self._highest: dict[tuple[bool, int], int] = {}
+        silent = np.array([member.n_ranks == NONE for member in facts.members] or [False])
+        for table in (facts.links, facts.trees, facts.connections):
+            columns = dict(table.columns())
+            ends = [
+                n for n in columns if n in ("before", "rank", "after", "up", "source", "target")
+            ]
+            rows = np.flatnonzero(silent[columns["member"].astype(np.int64)])
+            if len(rows) == 0:
+                continue
+            high = np.max([columns[name][rows].astype(np.int64) for name in ends], axis=0) + 1
+            highest = np.zeros(len(silent), np.int64)
+            np.maximum.at(highest, columns["member"][rows].astype(np.int64), high)
+            for number in np.flatnonzero(highest).tolist():
+                place = self._place(facts, facts.members[number])
+                self._highest[place] = max(self._highest.get(place, 0), int(highest[number]))
+
+    @staticmethod
+    def _place(facts: Facts, member: Member) -> tuple[bool, int]:
+        bare = facts.processes[member.process].pid < NONE
+        return (bare, member.process if bare else member.run)
+
+    def __call__(self, member: Member) -> int:
+        if member.orders:
+            return max(max(order, default=0) for order in member.orders.values()) + 1
+        place = self._place(self._facts, member)
+        printed = NONE if place[0] else self._runs.get(member.run, NONE)
+        return max(printed, self._highest.get(place, NONE))
+
+
+def _used(facts: Facts, calls: dict[str, NDArray[np.integer]]) -> set[int]:
+    """Return the handles something is known about."""
+    used = set(np.unique(calls["member"]).tolist())
+    for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
+        used |= set(np.unique(rows.columns()["member"]).tolist())
+    for number, member in enumerate(facts.members):
+        if member.counts or member.patterns or member.system or member.costs or member.timings:
+            used.add(number)
+    return used
+
+
+def _place_by_labels(facts: Facts, communicator: Communicator) -> None:
+    """Give handles without rank the rank their launcher tagged them with, if that is possible for all."""
+    labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
+    free = all(
+        0 <= label < communicator.n_ranks and label not in communicator.members for label in labels
+    )
+    if labels and len(set(labels)) == len(labels) and free:
+        for handle, label in zip(communicator.unplaced, labels, strict=True):
+            facts.members[handle].rank = label
+            communicator.members[label] = handle
+        communicator.unplaced = []
+        communicator.assumed.append("ranks are the numbers the launcher put in front of the lines")
+
+
+class _Described:
+    """Notes hosts, bus addresses and names of communicators' GPUs, and what had to be assumed.
+
+    Of ranks that logged their lines tell it. What one line, or a run's list of devices, tells of many others is noted
+    of so many in all: a small file could else fill the memory with the same names again and again.
+    """
+
+    def __init__(self, facts: Facts, runs: Sequence[Run]) -> None:
+        self._facts = facts
+        self._runs: dict[int, tuple[Run, int]] = {}
+        self._names: dict[tuple[int, str, int], str] = {}
+        for run in runs:
+            self._runs.setdefault(run.number, (run, run.n_ranks))
+            for device in run.devices:
+                self._names.setdefault((run.number, device.host, device.device), device.name)
+        self._left = _MOST_PLACES
+
+    def add(self, communicator: Communicator) -> None:
+        """Describe one."""
+        facts = self._facts
+        run, n_ranks = self._runs.get(communicator.run, (None, NONE))
+        whole = n_ranks == communicator.n_ranks
+        if run is not None and whole and self._may(len(run.devices)):
+            for device in run.devices:
+                communicator.host_of[device.rank] = device.host
+                communicator.gpu_of[device.rank] = device.name
+        for rank, handle in communicator.members.items():
+            member = facts.members[handle]
+            host = facts.processes[member.process].host
+            if host:
+                communicator.host_of[rank] = host
+            if member.bus != NONE:
+                communicator.bus_of[rank] = member.bus
+            if run is not None and not communicator.gpu_of.get(rank):
+                place = (run.number, host, member.device)
+                communicator.gpu_of[rank] = self._names.get(place, "")
+        self._from_system(communicator)
+        if self._left < 0:
+            communicator.assumed.append(_FEW_PLACES)
+        _assume(facts, communicator)
+
+    def _may(self, ranks: int) -> bool:
+        self._left -= ranks
+        return self._left >= 0
+
+    def _from_system(self, communicator: Communicator) -> None:
+        """Note the ranks that the topology print of a machine names, also if they did not log."""
+        facts = self._facts
+        for handle in communicator.handles:
+            member = facts.members[handle]
+            host = facts.processes[member.process].host
+            for node in member.system:
+                if node.name.startswith("GPU/") and node.note.isdigit() and host:
+                    rank = int(node.note)
+                    if rank < communicator.n_ranks:
+                        communicator.host_of.setdefault(rank, host)
+                        bus = node.name[4:].rpartition("-")[2]
+                        communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
+            missing = communicator.n_ranks - len(communicator.host_of)
+            if member.n_nodes == 1 and host and missing > 0:
+                # More GPUs than a machine can have are a number that somebody wrote into the log.
+                ranks = min(communicator.n_ranks, _MACHINE_RANKS)
+                if not self._may(min(ranks, missing)):
+                    break
+                for rank in range(ranks):
+                    communicator.host_of.setdefault(rank, host)
+
+
+def _assume(facts: Facts, communicator: Communicator) -> None:
+    """Note the hosts of a communicator, and what the log does not say of it."""
+    missing = communicator.n_ranks > sum(
+        0 <= r < communicator.n_ranks for r in communicator.members
+    )
+    unplaced_hosts = [facts.processes[facts.members[h].process].host for h in communicator.unplaced]
+    per_node = max((facts.members[h].local_ranks for h in communicator.handles), default=NONE)
+    if missing and not communicator.unplaced:
+        logged = sorted(communicator.members)
+        communicator.assumed.append(
+            f"only {_ranks(logged)} of {communicator.n_ranks} logged; the others are assumed to do the same"
+        )
+    elif missing:
+        communicator.assumed.append(
+            f"the log does not say which ranks {communicator.n_logged} of {communicator.n_ranks} are"
+        )
+    seen = [communicator.host_of[rank] for rank in sorted(communicator.host_of)]
+    communicator.hosts = list(dict.fromkeys([*seen, *(h for h in unplaced_hosts if h)]))
+    nodes = max((facts.members[h].n_nodes for h in communicator.handles), default=NONE)
+    if nodes > len(communicator.hosts) > 0:
+        communicator.assumed.append(
+            f"{nodes} machines take part, {len(communicator.hosts)} of them logged"
+            + (f"; {per_node} ranks on each" if per_node > 0 else "")
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Write ranks as ranges."""
+    parts: list[str] = []
+    for i, rank in enumerate(ranks):
+        if i and ranks[i - 1] == rank - 1:
+            first = parts.pop().partition("-")[0]
+            parts.append(f"{first}-{rank}")
+        else:
+            parts.append(str(rank))
+    shown = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
+    return ("rank " if len(ranks) == 1 else "ranks ") + shown
+
+
+def rings_of(
+    members: Iterable[Member], n_ranks: int, links: Iterable[tuple[int, ...]]
+) -> dict[int, list[int]]:
+    """Return the rings by channel: as rank 0 printed them, else put together from each rank's neighbours.
+
+    `links` has channel, the rank before, the rank, and the rank behind it.
+    """
+    rings: dict[int, list[int]] = {}
+    cut: set[int] = set()
+    for member in members:
+        rings |= {c: order for c, order in member.orders.items() if c not in member.cut_orders}
+        cut |= member.cut_orders
+    after: dict[int, dict[int, int]] = {}
+    for channel, before, rank, behind in links:
+        after.setdefault(channel, {})[rank] = behind
+        after[channel].setdefault(before, rank)
+    for channel, steps in after.items():
+        if channel in rings:
+            continue
+        ring, rank = [0], steps.get(0, NONE)
+        while rank not in (0, NONE) and len(ring) <= len(steps):
+            ring.append(rank)
+            rank = steps.get(rank, NONE)
+        if rank == 0 and len(ring) == n_ranks:
+            rings[channel] = ring
+    return dict(sorted(rings.items()))

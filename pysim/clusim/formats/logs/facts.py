@@ -1,0 +1,441 @@
+"""What a log says, before anything is concluded from it: processes, ranks' handles of communicators, counts."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+from clusim.formats.logs.columns import NONE, Columns, Rows
+from clusim.formats.logs.remembered import remembered
+from clusim.formats.logs.routes import Route, parse_route
+from clusim.formats.logs.torn import merge_torn_names
+
+__all__ = ["Facts", "Kind", "Member", "Pattern", "Process", "SystemNode", "Thread", "kind_of"]
+
+MAX_KINDS = 500
+"""Kinds of lines that are told apart; what comes later is counted together."""
+
+MOST_HANDLES = 1 << 17
+"""Handles of communicators that are told apart; what lines say of later ones is counted and not used."""
+
+MOST_THREADS = 1 << 17
+"""Threads of processes that are told apart."""
+
+MOST_COMMUNICATORS = 1 << 15
+"""Communicators that are told apart; handles of later ones are counted and not used."""
+
+MOST_CHOICES = 1 << 16
+"""Choices of the tuner that are told apart; later ones are taken as one of which nothing is known."""
+
+MOST_PATH_LINES = 1 << 17
+"""Lines of paths between devices that are kept."""
+
+MOST_ORDERED = 1 << 23
+"""Ranks in all rings as ranks printed them."""
+
+MOST_ORDERS = 1 << 10
+"""Orders of one result of the graph search; there is one for each channel."""
+
+_RECENT_HANDLES = 256
+"""Handles of a process among which one is looked for by its rank."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A process that wrote lines; `label` is the rank its launcher tagged its lines with."""
+
+    host: str
+    pid: int
+    label: int = NONE
+    network: str = ""
+    lines: int = 0
+    members: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Thread:
+    """A thread of a process and the device it worked for; `member` is the handle it last spoke of."""
+
+    process: int
+    tid: int
+    device: int
+    member: int = NONE
+    table: list[str] = field(default_factory=list)
+    in_system: bool = False
+    indents: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A result of the graph search; bandwidths per channel [GB/s] within and between machines."""
+
+    pattern: int
+    cross_nic: int
+    channels: int
+    bw_intra: float
+    bw_inter: float
+    type_intra: str
+    type_inter: str
+    same_channels: int
+    orders: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SystemNode:
+    """A line of the topology print: how deep, by which link at which bandwidth [GB/s], and what."""
+
+    depth: int
+    link: str
+    bw: float
+    name: str
+    note: str
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank's handle of one communicator, as its own lines tell it."""
+
+    process: int
+    thread: int
+    run: int
+    line: int
+    pointer: int = 0
+    rank: int = NONE
+    n_ranks: int = NONE
+    device: int = NONE
+    nvml: int = NONE
+    bus: int = NONE
+    comm_id: int = 0
+    function: str = ""
+    parent: int = NONE
+    split: int = NONE
+    color: int = NONE
+    key: int = NONE
+    n_nodes: int = NONE
+    local_rank: int = NONE
+    local_ranks: int = NONE
+    started: bool = False
+    complete: bool = False
+    ended: str = ""
+    channel_total: int = NONE
+    counts: dict[str, int] = field(default_factory=dict)
+    orders: dict[int, list[int]] = field(default_factory=dict)
+    cut_orders: frozenset[int] = frozenset()
+    nvls: bool | None = None
+    nvls_heads: dict[int, list[int]] = field(default_factory=dict)
+    n_heads: int = NONE
+    patterns: list[Pattern] = field(default_factory=list)
+    system: list[SystemNode] = field(default_factory=list)
+    system_bw: tuple[float, float] | None = None
+    paths: dict[str, dict[str, tuple[int, float, str]]] = field(default_factory=dict)
+    costs: dict[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)
+    thresholds: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+    network: str = ""
+    connected: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Kind:
+    """Lines of one kind that were counted and not used further."""
+
+    count: int
+    example: str
+    where: str
+
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|(?<!\w)[0-9][0-9a-fA-F.:]*")
+
+
+@remembered
+def kind_of(text: str) -> str:
+    """Return what lines like `text` have in common: its words, with # for numbers."""
+    return _NUMBERS.sub("#", text[:160]).strip()[:100]
+
+
+Choice = tuple[str, int, str, str, int, int, float]
+"""A choice of the tuner: collective, size [B], algorithm, protocol, first and last channel, time [us]."""
+
+UNKNOWN_CHOICE: Choice = ("", 0, "", "", NONE, NONE, float(NONE))
+
+
+class Facts:
+    """All that is read; lines are numbered through over all files, see `place`."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.files: list[str] = []
+        self.file_lines: list[int] = []
+        self.lines = 0
+        self.bytes = 0
+        self.nccl_lines = 0
+        self.app_lines = 0
+        self.problems: list[tuple[str, str]] = []
+        self.versions: Counter[str] = Counter()
+        self.library = ""
+        self.processes: list[Process] = []
+        self.threads: list[Thread] = []
+        self.members: list[Member] = []
+        self.routes: list[Route] = []
+        self.environment: dict[str, dict[str, set[int]]] = {}
+        self.nics: dict[str, dict[str, str]] = {}
+        self.notes: dict[str, Kind] = {}
+        self.warnings: dict[str, Kind] = {}
+        self.unknown: dict[str, Kind] = {}
+        self.timeouts: dict[str, Kind] = {}
+        self.kernels: Counter[str] = Counter()
+        self.run = 0
+        self.run_open = False
+        self._run_starts: list[int] = []
+        self.rejoined = 0
+        self.cut_calls = 0
+        self.spliced = 0
+        self.long_lines = 0
+        self.unread = self.torn_work = self.single_lines = self.passed_over = 0
+        self.lost_handle = self.lost_thread = NONE
+        self.ordered = self.path_lines = 0
+        self.left_out = 0
+        self.connections = Columns(
+            "member", "channel", "index", "source", "target", "route", "side"
+        )
+        self.links = Rows("member", "channel", "before", "rank", "after")
+        self.trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
+        self.nvls_trees = Rows("member", "channel", "up", "rank", "down0", "down1", "down2")
+        self.calls = Columns(
+            "name", "op_count", "count", "type", "op", "root", "member", "thread", "stream",
+            "in_place", "line", "time_ns",
+        )  # fmt: skip
+        self.tunings = Columns("choice", "thread", "line")
+        self.names: list[str] = []
+        self.choices: list[Choice] = []
+        self.streams: dict[tuple[int, int], int] = {}
+        self.bindings: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._process: dict[tuple[str, int], int] = {}
+        self._thread: dict[tuple[int, int, int], int] = {}
+        self._device: dict[tuple[int, int], int] = {}
+        self._of_run: dict[tuple[int, int], list[int]] = {}
+        self._route: dict[str, int] = {}
+        self._name: dict[str, int] = {}
+        self._choice: dict[Choice, int] = {}
+        self.clean_hosts: set[str] = set()
+        self.bare_threads: list[int] = []
+        self._single_calls = Rows(*self.calls.names)
+        self._single_tunings = Rows(*self.tunings.names)
+        self._single_connections = Rows(*self.connections.names)
+
+    def place(self, line: int) -> str:
+        """Return file and line of a line number."""
+        for i in range(len(self.files) - 1, -1, -1):
+            if line > self.file_lines[i]:
+                return f"{self.files[i]}:{line - self.file_lines[i]}"
+        return f"line {line}"
+
+    def process_of(self, host: str, pid: int) -> int:
+        """Return the number of a process, new if need be."""
+        found = self._process.get((host, pid))
+        if found is None:
+            found = self._process[host, pid] = len(self.processes)
+            self.processes.append(Process(host, pid))
+        return found
+
+    def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
+        """Return the number of a thread working for a device, new if need be."""
+        if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
+            return self._lost()
+        process = self.process_of(host, pid)
+        found = self._thread.get((process, tid, device))
+        if found is None:
+            found = self._thread[process, tid, device] = len(self.threads)
+            self.threads.append(Thread(process, tid, device))
+        return found
+
+    def _lost(self) -> int:
+        """Return the thread that stands for all that are too many."""
+        if self.lost_thread == NONE:
+            self.lost_thread = len(self.threads)
+            self.threads.append(Thread(self.process_of("", NONE), NONE, NONE))
+        return self.lost_thread
+
+    def knows(self, host: str, pid: int, tid: int, device: int) -> bool:
+        """Return whether this thread wrote a line before."""
+        process = self._process.get((host, pid))
+        return process is not None and (process, tid, device) in self._thread
+
+    def route_of(self, text: str) -> int:
+        """Return the number of the transport written as `text`, or NONE if it is none we know."""
+        found = self._route.get(text)
+        if found is None:
+            route = parse_route(text)
+            found = NONE
+            if route is not None:
+                found = len(self.routes)
+                self.routes.append(route)
+            if len(self._route) < 100_000:
+                self._route[text] = found
+        return found
+
+    def name_of(self, name: str) -> int:
+        """Return the number of a kind of call."""
+        found = self._name.get(name)
+        if found is None:
+            found = self._name[name] = len(self.names)
+            self.names.append(name)
+        return found
+
+    def choice_of(self, choice: Choice) -> int:
+        """Return the number of a tuner's choice; `UNKNOWN_CHOICE` stands for all that are too many."""
+        found = self._choice.get(choice)
+        if found is None and len(self.choices) >= MOST_CHOICES:
+            choice = UNKNOWN_CHOICE
+            found = self._choice.get(choice)
+        if found is None:
+            found = self._choice[choice] = len(self.choices)
+            self.choices.append(choice)
+        return found
+
+    def stream_of(self, process: int, pointer: int) -> int:
+        """Return the number of a stream."""
+        return self.streams.setdefault((process, pointer), len(self.streams))
+
+    def run_at(self, line: int) -> int:
+        """Return the run a line belongs to."""
+        return bisect_right(self._run_starts, line)
+
+    def new_member(self, thread: int, line: int, pointer: int = 0) -> int:
+        """Return a new handle that `thread` speaks of from `line` on; one for all that are too many."""
+        if len(self.members) > MOST_HANDLES:
+            self.speaks_of(thread, self.lost_handle)
+            return self.lost_handle
+        if len(self.members) == MOST_HANDLES:
+            self.lost_handle, pointer = MOST_HANDLES, 0
+        speaker = self.threads[thread]
+        number, run = len(self.members), self.run_at(line)
+        self.members.append(
+            Member(speaker.process, thread, run, line, pointer, device=speaker.device)
+        )
+        self.processes[speaker.process].members.append(number)
+        self._of_run.setdefault((speaker.process, run), []).append(number)
+        if pointer:
+            self.bindings.setdefault((speaker.process, pointer), []).append((line, number))
+            if not self._same_run(speaker.member):
+                speaker.member = number
+            if not self._same_run(self._device.get((speaker.process, speaker.device), NONE)):
+                self._device[speaker.process, speaker.device] = number
+        else:
+            self.speaks_of(thread, number)
+        return number
+
+    def _same_run(self, member: int) -> bool:
+        return member != NONE and self.members[member].run == self.run
+
+    def speaks_of(self, thread: int, member: int) -> None:
+        """Note that what `thread` says from now on is about `member`."""
+        speaker = self.threads[thread]
+        speaker.member = member
+        self._device[speaker.process, speaker.device] = member
+
+    def member_at(self, thread: int, pointer: int, line: int) -> int:
+        """Return the handle at an address, new if nothing was said about it yet."""
+        bound = self.bindings.get((self.threads[thread].process, pointer))
+        if bound:
+            return bound[-1][1]
+        # Until 2.8 a communicator is first named when it is complete: what was said before is about it.
+        said = self.threads[thread].member
+        run = self.run_at(line)
+        if said != NONE and not self.members[said].pointer and self.members[said].run == run:
+            self.members[said].pointer = pointer
+            self.bindings[self.threads[thread].process, pointer] = [(line, said)]
+            return said
+        return self.new_member(thread, line, pointer)
+
+    def member_of(self, thread: int, line: int, rank: int = NONE) -> int:
+        """Return the handle `thread` most likely speaks of; `rank` is the rank it calls its own."""
+        speaker = self.threads[thread]
+        found = speaker.member
+        if found == NONE or not self._fits(found, rank):
+            found = self._device.get((speaker.process, speaker.device), NONE)
+        if found == NONE or not self._fits(found, rank):
+            found = self._by_rank(speaker, rank)
+            found = self.new_member(thread, line) if found == NONE else found
+        if rank != NONE and self.members[found].rank == NONE:
+            self.members[found].rank = rank
+        return found
+
+    def _by_rank(self, speaker: Thread, rank: int) -> int:
+        """Return the process's handle of this rank; without a rank, that of a process with one device."""
+        device: int | None = None
+        last = NONE
+        handles = self._of_run.get((speaker.process, self.run), [])
+        for handle in reversed(handles[-_RECENT_HANDLES:]):
+            member = self.members[handle]
+            if rank != NONE:
+                if member.rank == rank:
+                    return handle
+                continue
+            last = handle if last == NONE else last
+            if device is not None and member.device != device:
+                return NONE
+            device = member.device
+        return last
+
+    def spoken_of(self, thread: int) -> int:
+        """Return the handle `thread` spoke of last, or its device's, or NONE."""
+        speaker = self.threads[thread]
+        if speaker.member != NONE:
+            return speaker.member
+        return self._device.get((speaker.process, speaker.device), NONE)
+
+    def _fits(self, member: int, rank: int) -> bool:
+        known = self.members[member]
+        return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
+
+    def count(self, table: dict[str, Kind], text: str, line: int, times: int = 1) -> str:
+        """Count a line in one of the tables by its kind; return the kind."""
+        kind = kind_of(text)
+        found = table.get(kind)
+        if found is None:
+            if len(table) >= MAX_KINDS:
+                kind = "(others)"
+                found = table.get(kind)
+            if found is None:
+                found = table[kind] = Kind(0, text.strip()[:200], self.place(line))
+        found.count += times
+        return kind
+
+    def count_as(self, table: dict[str, Kind], kind: str, example: str, line: int) -> None:
+        """Count a line as one of a kind that was found otherwise."""
+        found = table.setdefault(kind, Kind(0, example, self.place(line)))
+        found.count += 1
+
+    def add_call(self, *row: int) -> None:
+        """Add one call, its values in the order of the columns."""
+        self._single_calls.add(*row)
+
+    def add_connection(self, *row: int) -> None:
+        """Add one connection, its values in the order of the columns."""
+        self._single_connections.add(*row)
+
+    def add_tuning(self, *row: int) -> None:
+        """Add one choice of the tuner, its values in the order of the columns."""
+        self._single_tunings.add(*row)
+
+    def settle(self) -> None:
+        """Move what came one at a time to the columns; nothing more is read after this."""
+        for rows, columns in (
+            (self._single_calls, self.calls),
+            (self._single_tunings, self.tunings),
+            (self._single_connections, self.connections),
+        ):
+            if len(rows):
+                columns.add(rows.columns())
+                rows.clear()
+        merge_torn_names(self)
+
+    def next_run(self, line: int) -> None:
+        """Begin a new run: what speaks of communicators from this line on means others."""
+        if self.run_open:
+            self.run += 1
+            self._run_starts.append(line)
+        self.run_open = True

@@ -1,0 +1,221 @@
+"""Which GPU of which machine every rank of every communicator is: one numbering of the job's GPUs.
+
+A GPU is known by its bus address, else by its device index, else by the order of the ranks on its host. Machines of
+ranks that did not log are assumed to be like those that did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.log import Log
+
+__all__ = ["JobRanks", "add_runs", "job_ranks"]
+
+USUAL_GPUS = 8
+"""GPUs of a machine where nothing tells how many it has."""
+
+MOST_GPUS = 16
+"""GPUs of a machine up to which device indices are believed."""
+
+MOST_RANKS = 1 << 17
+"""Ranks of a communicator up to which it is believed."""
+
+
+@dataclass(slots=True)
+class JobRanks:
+    """The GPUs of a job.
+
+    Attributes
+    ----------
+    hosts : list of str
+        Host of every rank of the job; invented names for machines that did not log start with ``(``.
+    devices : list of int
+        Index of its GPU in the machine.
+    of : dict
+        Number of a communicator -> rank of the job of each of its ranks.
+    assumed : list of str
+        What had to be assumed, one line each.
+    """
+
+    hosts: list[str] = field(default_factory=list)
+    devices: list[int] = field(default_factory=list)
+    of: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+
+    @property
+    def machines(self) -> list[str]:
+        """Hosts, each once, in order."""
+        return list(dict.fromkeys(self.hosts))
+
+    @property
+    def most_per_machine(self) -> int:
+        """Most ranks on one machine."""
+        return max(Counter(self.hosts).values(), default=0)
+
+
+def add_runs(log: Log) -> None:
+    """Add a communicator for every run of nccl-tests whose ranks are known and about which NCCL printed nothing."""
+    have = {communicator.run for communicator in log.communicators}
+    for run in log.runs:
+        if run.number in have or run.n_ranks < 2 or not run.sizes:
+            continue
+        have.add(run.number)
+        made = Communicator(len(log.communicators), run.number, run.n_ranks)
+        for device in run.devices:
+            made.host_of[device.rank] = device.host
+            made.gpu_of[device.rank] = device.name
+            bus = _bus_id(device.bus)
+            if bus != NONE:
+                made.bus_of[device.rank] = bus
+        made.hosts = list(dict.fromkeys(device.host for device in run.devices))
+        log.communicators.append(made)
+
+
+def _bus_id(text: str) -> int:
+    """Return the bus address as logs have it: of ``1b``, or of ``0000:1b:00``."""
+    parts = text.partition(".")[0].split(":")
+    try:
+        numbers = [int(part, 16) for part in parts]
+    except ValueError:
+        return NONE
+    if len(numbers) == 1:
+        return numbers[0] << 12
+    domain, bus, device = [0, *numbers][-3:]
+    return (domain << 20) + (bus << 12) + (device << 4)
+
+
+class _Buses:
+    """Indices of GPUs in their machines, by bus address."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._seen: dict[str, set[int]] = {}
+        self._nvml: dict[str, dict[int, int]] = {}
+        for communicator in log.communicators:
+            for rank, bus in communicator.bus_of.items():
+                host = communicator.host_of.get(rank, "")
+                self._seen.setdefault(host, set()).add(bus)
+                index = self._device(communicator, rank)
+                if index != NONE:
+                    self._nvml.setdefault(host, {})[bus] = index
+
+    def _device(self, communicator: Communicator, rank: int) -> int:
+        handle = communicator.members.get(rank)
+        if handle is None:
+            return NONE
+        member = self._log.facts.members[handle]
+        return member.nvml if 0 <= member.nvml < MOST_GPUS else NONE
+
+    def index(self, communicator: Communicator, rank: int) -> int:
+        """Return the index of a rank's GPU, NONE if nothing tells it."""
+        host = communicator.host_of.get(rank, "")
+        bus = communicator.bus_of.get(rank, NONE)
+        if bus == NONE:
+            return self._device(communicator, rank)
+        buses = self._seen[host]
+        known = self._nvml.get(host, {})
+        if len(set(known.values())) == len(buses) == len(known):
+            return known[bus]
+        return sorted(buses).index(bus)
+
+
+def job_ranks(log: Log) -> JobRanks:
+    """Number the GPUs of the job of a log."""
+    found = JobRanks()
+    buses = _Buses(log)
+    places: dict[int, list[tuple[str, int]]] = {}
+    for communicator in log.communicators:
+        if not 1 <= communicator.n_ranks <= MOST_RANKS:
+            continue
+        hosts = _hosts(log, communicator, found)
+        places[communicator.number] = _places(communicator, hosts, buses)
+    order = {
+        host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
+    }
+    slots = sorted(
+        {slot for own in places.values() for slot in own}, key=lambda s: (order[s[0]], s[1])
+    )
+    number = {slot: i for i, slot in enumerate(slots)}
+    found.hosts = [host for host, _ in slots]
+    found.devices = [device for _, device in slots]
+    found.of = {c: tuple(number[slot] for slot in own) for c, own in places.items()}
+    found.assumed = list(dict.fromkeys(found.assumed))
+    return found
+
+
+def _hosts(log: Log, communicator: Communicator, found: JobRanks) -> list[str]:
+    """Return the host of every rank; machines that did not log get names."""
+    n, known = communicator.n_ranks, communicator.host_of
+    if len(known) >= n and all(rank in known for rank in range(n)):
+        return [known[rank] for rank in range(n)]
+    per = _per_machine(log, communicator)
+    named: dict[int, str] = {}
+    for rank in sorted(known):
+        named.setdefault(rank // per, known[rank])
+    if len(set(named.values())) < len(named):
+        named = {}
+    free = [host for host in communicator.hosts if host not in named.values()]
+    for block in range(-(-n // per)):
+        if block not in named:
+            named[block] = free.pop(0) if free else f"(machine {block})"
+    missing = n - len(known)
+    found.assumed.append(
+        f"{missing} of {n} ranks of a communicator did not say where they are: blocks of {per} per machine assumed"
+    )
+    return [named[rank // per] for rank in range(n)]
+
+
+def _per_machine(log: Log, communicator: Communicator) -> int:
+    """Return how many ranks of a communicator a machine has."""
+    members = log.members(communicator)
+    local = max((m.local_ranks for m in members), default=NONE)
+    if local > 0:
+        return local
+    nodes = max((m.n_nodes for m in members), default=NONE)
+    n = communicator.n_ranks
+    if nodes > 0 and n % nodes == 0:
+        return n // nodes
+    hosts = len(communicator.hosts)
+    if hosts > 1 and communicator.n_logged == n and n % hosts == 0:
+        return n // hosts
+    return min(n, USUAL_GPUS)
+
+
+def _places(communicator: Communicator, hosts: list[str], buses: _Buses) -> list[tuple[str, int]]:
+    """Return host and index of GPU of every rank; by the order of ranks where indices are unknown or clash."""
+    indices = [buses.index(communicator, rank) for rank in range(len(hosts))]
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host, []).append(rank)
+    if communicator.n_logged < len(hosts):
+        _assume_alike(indices, by_host)
+    places: list[tuple[str, int]] = [("", 0)] * len(hosts)
+    for host, ranks in by_host.items():
+        own = [indices[rank] for rank in ranks]
+        if NONE in own or len(set(own)) < len(own):
+            own = list(range(len(ranks)))
+        for rank, index in zip(ranks, own, strict=True):
+            places[rank] = (host, index)
+    return places
+
+
+def _assume_alike(indices: list[int], by_host: dict[str, list[int]]) -> None:
+    """Give ranks of machines that did not log the GPUs of one that did."""
+    pattern = next(
+        (
+            [indices[r] for r in ranks]
+            for ranks in by_host.values()
+            if all(indices[r] != NONE for r in ranks)
+        ),
+        None,
+    )
+    if pattern is None:
+        return
+    for ranks in by_host.values():
+        if len(ranks) == len(pattern) and all(indices[r] == NONE for r in ranks):
+            for rank, index in zip(ranks, pattern, strict=True):
+                indices[rank] = index

@@ -1,0 +1,195 @@
+"""Logs that are read and understood: the object everything else works with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.bounded import uncollected
+from clusim.formats.logs.columns import NONE, Groups
+from clusim.formats.logs.communicators import Communicator, find_communicators, rings_of
+from clusim.formats.logs.facts import Facts, Member
+from clusim.formats.logs.operations import Columns, find_operations
+from clusim.formats.logs.reader import Reader, require_something
+from clusim.formats.logs.routes import Route
+from clusim.formats.logs.tables import Run
+
+__all__ = ["Log", "Tree", "read_logs"]
+
+Tree = dict[int, tuple[int, tuple[int, ...]]]
+"""A tree by rank: its parent, -1 for none, and its children."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What one or more logs of a job say.
+
+    `calls` has a row for every line of a call, `operations` one for every collective of a communicator (see
+    `find_operations`), `connections`, `links` and `trees` one for each line; `runs` are the tables of nccl-tests.
+    """
+
+    facts: Facts
+    runs: list[Run]
+    communicators: list[Communicator]
+    calls: Columns
+    operations: Columns
+    connections: Columns
+    links: dict[str, NDArray[np.int64]]
+    trees: dict[str, NDArray[np.int64]]
+
+    def members(self, communicator: Communicator) -> list[Member]:
+        """Return the handles of a communicator, by rank where it is known."""
+        found = self._members.get(communicator.number)
+        if found is None:
+            found = [self.facts.members[handle] for handle in communicator.handles]
+            self._members[communicator.number] = found
+        return found
+
+    def rings(self, communicator: Communicator) -> dict[int, list[int]]:
+        """Return the rings of a communicator, as orders of ranks by channel."""
+        found = self._rings.get(communicator.number)
+        if found is None:
+            names = ("channel", "before", "rank", "after")
+            links = self._links.rows(communicator.number, names)
+            found = rings_of(self.members(communicator), communicator.n_ranks, links)
+            self._rings[communicator.number] = found
+        return found
+
+    def trees_of(self, communicator: Communicator) -> dict[int, Tree]:
+        """Return the trees of a communicator by channel, with the ranks that logged."""
+        found: dict[int, Tree] = {}
+        names = ("channel", "rank", "up", "down0", "down1", "down2")
+        for channel, rank, up, *down in self._trees.rows(communicator.number, names):
+            children = tuple(child for child in down if child != NONE)
+            found.setdefault(channel, {})[rank] = (up, children)
+        return dict(sorted(found.items()))
+
+    def connections_of(
+        self, communicator: Communicator
+    ) -> list[tuple[int, int, int, int, Route, int]]:
+        """Return the connections of a communicator: channel, index, source, target, route, number of lines.
+
+        Both ends of a network connection print a line, so `number` is 2 where both logged.
+        """
+        rows = self._connections.rows(communicator.number, (*_CONNECTION, "times"))
+        routes = self.facts.routes
+        return [(*ends, routes[route], times) for *ends, route, times in rows]  # type: ignore[misc]
+
+    @cached_property
+    def _members(self) -> dict[int, list[Member]]:
+        """The handles of communicators that were asked for."""
+        return {}
+
+    @cached_property
+    def _rings(self) -> dict[int, dict[int, list[int]]]:
+        """The rings of communicators that were asked for."""
+        return {}
+
+    @cached_property
+    def _owners(self) -> NDArray[np.int64]:
+        """The communicator of each handle, NONE for those of none."""
+        owners = np.full(max(len(self.facts.members), 1), NONE, np.int64)
+        for communicator in self.communicators:
+            owners[communicator.handles] = communicator.number
+        return owners
+
+    @cached_property
+    def _links(self) -> Groups:
+        return Groups(self._owners[self.links["member"]], self.links)
+
+    @cached_property
+    def _trees(self) -> Groups:
+        return Groups(self._owners[self.trees["member"]], self.trees)
+
+    @cached_property
+    def _connections(self) -> Groups:
+        columns: list[NDArray[np.integer]] = [
+            self._owners[self.connections["member"].astype(np.int64)],
+            *(self.connections[name] for name in _CONNECTION),
+        ]
+        order = np.lexsort(columns[::-1])
+        columns = [column[order] for column in columns]
+        new = np.zeros(len(order), np.bool_)
+        new[:1] = True
+        for column in columns:
+            new[1:] |= column[1:] != column[:-1]
+        first = np.flatnonzero(new)
+        owners, *unique = (column[first] for column in columns)
+        table: Columns = dict(zip(_CONNECTION, unique, strict=True))
+        return Groups(owners, table | {"times": np.diff(first, append=len(order))})
+
+    def run_of(self, communicator: Communicator) -> Run | None:
+        """Return the run of nccl-tests a communicator was in."""
+        return next((run for run in self.runs if run.number == communicator.run), None)
+
+    @property
+    def hosts(self) -> dict[str, list[str]]:
+        """The hosts and the names of their GPUs as far as they were printed."""
+        found: dict[str, dict[str, str]] = {}
+        for process in self.facts.processes:
+            if process.host and process.lines:
+                found.setdefault(process.host, {})
+        for run in self.runs:
+            for device in run.devices:
+                found.setdefault(device.host, {})[f"{device.device} {device.bus}"] = device.name
+        return {host: list(gpus.values()) for host, gpus in found.items()}
+
+
+_CONNECTION = ("channel", "index", "source", "target", "route")
+
+
+def read_logs(names: Iterable[str]) -> Log:
+    """Read logs of one job and understand them.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Paths (plain, gzip, bzip2 or xz), or ``-`` for standard input.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
+    """
+    reader = Reader()
+    with uncollected():
+        reader.read(names)
+    facts = reader.facts
+    require_something(facts, reader.tables)
+    facts.settle()
+    runs = [run for tables in reader.tables for run in tables.runs]
+    for run in runs:
+        if run.library.isdigit():
+            number = int(run.library)
+            name = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+            if not any(known.split("+")[0] == name for known in facts.versions):
+                facts.versions[name] += 1
+    calls = facts.calls.columns()
+    communicators = find_communicators(facts, calls, runs)
+    operations = find_operations(facts, calls, communicators)
+    _name_runs(facts, runs, communicators, operations)
+    return Log(
+        facts, runs, communicators, calls, operations,
+        dict(facts.connections.columns()), facts.links.columns(), facts.trees.columns(),
+    )  # fmt: skip
+
+
+def _name_runs(
+    facts: Facts, runs: list[Run], communicators: list[Communicator], operations: Columns
+) -> None:
+    """Name what a run measured after its calls, if they are all of one kind and nothing else tells it."""
+    run_of = np.array([c.run for c in communicators] + [NONE], np.int64)  # the last is for none
+    own = run_of[operations["communicator"].astype(np.int64)]
+    pairs = np.unique(np.stack([own, operations["name"].astype(np.int64)], 1), axis=0)
+    names: dict[int, list[int]] = {}
+    for number, name in pairs.tolist():
+        names.setdefault(number, []).append(name)
+    for run in runs:
+        found = names.get(run.number, [])
+        if len(found) == 1 and found[0] >= 0 and not run.collective():
+            run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[found[0]]).lower()

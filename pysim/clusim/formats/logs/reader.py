@@ -1,0 +1,402 @@
+"""Reads logs: regular lines many at once, all others one at a time, into `Facts` and `Tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+from clusim.formats.logs.arrivals import Connections, find_connections
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.digits import hashes
+from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.fronts import FRONT_BYTES, LABEL, OTHER, front, stamps
+from clusim.formats.logs.known import Known
+from clusim.formats.logs.lines import label_of, token
+from clusim.formats.logs.messages import parse_choice
+from clusim.formats.logs.scan import Calls, Scan, find_calls
+from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
+from clusim.formats.logs.source import STDIN, blocks
+from clusim.formats.logs.tables import Tables
+
+__all__ = ["Reader"]
+
+Positions = NDArray[np.int64]
+
+SINGLE_LINES, SINGLE_BYTES = 500_000, 128
+"""Lines that are read one at a time: so many, and one more for so many bytes of the logs [B]."""
+
+_PREFIX_BYTES = 64
+_CHOICE_BYTES = 128
+
+
+class Reader:
+    """Reads any number of logs, one after the other; `facts` and `tables` have what they say."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self.facts = Facts()
+        self.tables: list[Tables] = []
+        self._prefixes, self._stamps, self._choices = Known(), Known(), Known()
+        self._routes, self._names, self._comms, self._streams = Known(), Known(), Known(), Known()
+        self._places: list[tuple[int, int]] = []
+        self._noise: dict[int, str] = {}
+        self._times = np.zeros(0, np.int64)
+        self._settled, self._settled_at = np.zeros(0, np.int64), 0
+
+    def read(self, names: Iterable[str]) -> None:
+        """Read these logs; ``-`` is standard input."""
+        for name in names:
+            self._file(name)
+
+    def _file(self, name: str) -> None:
+        facts = self.facts
+        base = facts.lines
+        tables = Tables(name)
+        single = SingleLines(facts, tables, self._noise)
+        nulls = 0
+        started = False
+
+        def report(text: str) -> None:
+            facts.problems.append((name, text))
+
+        for block in blocks(name, report):
+            if not started:
+                facts.files.append(name)
+                facts.file_lines.append(base)
+                self.tables.append(tables)
+                started = True
+            facts.bytes += len(block)
+            nulls += block.count(b"\0") if b"\0" in block else 0
+            self._block(block, facts.lines + 1, single)
+        if not started:
+            report("is empty")
+            facts.files.append(name)
+            facts.file_lines.append(base)
+            self.tables.append(tables)
+        if nulls:
+            report(f"has {nulls} zero bytes, which no text has; what is around them may be lost")
+        single.close()
+
+    def _block(self, data: bytes, line: int, single: SingleLines) -> None:
+        """Read one block whose first line has the number `line`."""
+        facts, scan = self.facts, Scan.of(data)
+        facts.lines = line + len(scan.starts) - 1
+        facts.nccl_lines += int(np.count_nonzero(scan.has_nccl))
+        threads, regular = self._threads(scan)
+        calls, is_call = find_calls(scan)
+        if calls is not None and not regular.all():
+            calls = calls.only(regular[calls.rows])
+        is_call &= regular
+        done = is_call | self._tunings(scan, threads, regular & ~is_call, line)
+        done |= self._skip_noise(scan, regular & ~done)
+        connections, routes = self._connections(scan, data, regular & ~done)
+        # Which lines are looked at one at a time, and which row of the scan each is, NONE if it is not regular.
+        singles = scan.has_nccl.copy()
+        spliced = int(np.count_nonzero(regular)) < int(np.count_nonzero(singles))
+        singles[scan.regular[done]] = False
+        row_of = np.full(len(scan.starts), NONE, np.int64)
+        rest = np.flatnonzero(regular & ~done)
+        row_of[scan.regular[rest]] = rest
+        singles |= scan.candidates(single.waiting or spliced)
+        facts.app_lines += int(np.count_nonzero(~singles & ~scan.has_nccl))
+        joined = np.full(len(scan.regular), NONE, np.int64)
+        if connections is not None:
+            joined[connections.rows] = np.arange(len(connections.rows))
+        self._bound(singles, scan.regular[joined >= 0])
+        spoken = self._singles(
+            scan, data, line, single, threads, singles, row_of, joined, connections
+        )
+        if connections is not None:
+            facts.connections.add(
+                {
+                    "member": spoken, "channel": connections.channel, "index": connections.index,
+                    "source": connections.source, "target": connections.target, "route": routes,
+                    "side": connections.side,
+                }
+            )  # fmt: skip
+        if calls is not None and len(calls.rows):
+            self._calls(scan, data, calls, threads, line)
+
+    def _bound(self, singles: NDArray[np.bool_], cheap: Positions) -> None:
+        """Take lines off those that are read one at a time if there are too many but the cheap ones."""
+        facts = self.facts
+        dear = singles.copy()
+        dear[cheap] = False
+        rows = np.flatnonzero(dear)
+        left = max(0, SINGLE_LINES + facts.bytes // SINGLE_BYTES - facts.single_lines)
+        facts.single_lines += min(left, len(rows))
+        facts.passed_over += max(0, len(rows) - left)
+        singles[rows[left:]] = False
+
+    def _singles(
+        self, scan: Scan, data: bytes, line: int, single: SingleLines, threads: Positions,
+        singles: NDArray[np.bool_], row_of: Positions, joined: Positions, connections: Connections | None,
+    ) -> Positions:  # fmt: skip
+        """Read lines one at a time, in order; return the handles the connections among them are of."""
+        facts = self.facts
+        chosen = np.flatnonzero(singles)
+        numbers, rows = chosen.tolist(), row_of[chosen].tolist()
+        starts, ends = scan.starts[chosen].tolist(), scan.ends[chosen].tolist()
+        message, who, which = scan.message.tolist(), threads.tolist(), joined.tolist()
+        own: list[int] = []
+        if connections is not None:
+            own = np.where(connections.side == 2, connections.target, connections.source).tolist()
+        spoken = [NONE] * len(own)
+        for number, start, end, row in zip(numbers, starts, ends, rows, strict=True):
+            if row < 0:
+                single.line(data[start:end], line + number)
+            elif (connection := which[row]) >= 0:
+                spoken[connection] = facts.member_of(who[row], line + number, own[connection])
+            else:
+                text = data[message[row] : end].decode("utf-8", "replace")
+                single.message(who[row], line + number, text)
+        return np.array(spoken, np.int64)
+
+    def _connections(
+        self, scan: Scan, data: bytes, among: NDArray[np.bool_]
+    ) -> tuple[Connections | None, Positions]:
+        """Return the connections among these rows, and their routes; those with unknown routes are left out."""
+        found = find_connections(scan, among)
+        if found is None:
+            return None, np.zeros(0, np.int64)
+        start, end = found.route
+
+        def make(row: int) -> int:
+            return self.facts.route_of(data[start[row] : end[row]].decode("utf-8", "replace"))
+
+        routes = self._routes.look(found.route_hash, make)
+        good = routes >= 0
+        return found.only(good), routes[good]
+
+    def _threads(self, scan: Scan) -> tuple[Positions, NDArray[np.bool_]]:
+        """Return the thread of each row, and which rows are regular also in what stands in front."""
+        facts, n = self.facts, len(scan.regular)
+        good = np.ones(n, np.bool_)
+        threads = np.zeros(n, np.int64)
+        self._times = np.full(n, NONE, np.int64)
+        if n == 0:
+            return threads, good
+        good &= scan.token_end - scan.token <= _PREFIX_BYTES
+        labels = self._fronts(scan, good)
+        rows = np.flatnonzero(good)
+        keys = hashes(scan.buffer, scan.token[rows], scan.token_end[rows], _PREFIX_BYTES)
+        threads[rows] = self._prefixes.look(keys, lambda i: self._prefix(scan, int(rows[i])))
+        good[rows] &= threads[rows] >= 0
+        for row, label in labels.items():
+            if good[row]:
+                facts.processes[facts.threads[int(threads[row])].process].label = label
+        for thread, times in enumerate(np.bincount(threads[good]).tolist()):
+            if times:
+                process = facts.processes[facts.threads[thread].process]
+                process.lines += times
+                facts.clean_hosts.add(process.host)
+        return threads, good
+
+    def _fronts(self, scan: Scan, good: NDArray[np.bool_]) -> dict[int, int]:
+        """Look at what stands in front of headers: times are kept, rows with other text are no longer good.
+
+        Returns the ranks launchers put in front, by one row each.
+        """
+        line_start = scan.starts[scan.regular]
+        fronts = np.flatnonzero(good & (scan.token > line_start))
+        labels: dict[int, int] = {}
+        if len(fronts) == 0:
+            return labels
+        start, end = line_start[fronts], scan.token[fronts]
+        times = stamps(scan.buffer, start, end)
+        left = np.flatnonzero(times < 0)
+        keys = hashes(scan.buffer, start[left], end[left], FRONT_BYTES)
+
+        def make(i: int) -> int:
+            j = left[i]
+            stamp, label = front(bytes(scan.buffer[start[j] : end[j]]))
+            if label != NONE and stamp < 0:
+                return LABEL - label
+            return stamp
+
+        found = self._stamps.look(keys, make)
+        labelled = np.flatnonzero(found <= LABEL)
+        _, first = np.unique(found[labelled], return_index=True)
+        for i in labelled[first].tolist():
+            labels[int(fronts[left[i]])] = int(LABEL - found[i])
+        times[left] = found
+        good[fronts[times == OTHER]] = False
+        self._times[fronts] = np.maximum(times, NONE)
+        return labels
+
+    def _prefix(self, scan: Scan, row: int) -> int:
+        """Return the thread named in a header, or NONE."""
+        text = bytes(scan.buffer[scan.token[row] : scan.token_end[row]])
+        name, _, device = text[:-1].rpartition(b" [")
+        found = token(name)
+        if found is None or not device.isdigit():
+            return NONE
+        tag, host, pid, tid = found
+        label = label_of(tag)
+        if tag and label == NONE:
+            return NONE
+        thread = self.facts.thread_of(host, pid, tid, int(device))
+        if label != NONE:
+            self.facts.processes[self.facts.threads[thread].process].label = label
+        return thread
+
+    def _tunings(
+        self, scan: Scan, threads: Positions, among: NDArray[np.bool_], line: int
+    ) -> NDArray[np.bool_]:
+        """Keep the tuner's choices among these rows; return which rows they are."""
+        chosen = np.zeros(len(among), np.bool_)
+        rows = np.flatnonzero(among)
+        first = np.searchsorted(scan.spaces, scan.message[rows])
+        fits = first + 1 < len(scan.spaces)
+        rows, first = rows[fits], first[fits]
+        if len(rows) == 0:
+            return chosen
+        one, two = (scan.head_words(scan.spaces[first + i] + 1) for i in (0, 1))
+        rows = rows[(one == scan.BYTES) | (two == scan.BYTES)]
+        ends = scan.ends[scan.regular[rows]]
+        keys = hashes(scan.buffer, scan.message[rows], ends, _CHOICE_BYTES)
+
+        def make(i: int) -> int:
+            text = bytes(scan.buffer[scan.message[rows[i]] : ends[i]])
+            choice = parse_choice(text.decode("utf-8", "replace")) if len(text) <= 128 else None
+            return NONE if choice is None else self.facts.choice_of(choice)
+
+        found = self._choices.look(keys, make)
+        rows, found = rows[found >= 0], found[found >= 0]
+        chosen[rows] = True
+        if len(rows):
+            self.facts.tunings.add(
+                {"choice": found, "thread": threads[rows], "line": scan.regular[rows] + line}
+            )
+        return chosen
+
+    def _skip_noise(self, scan: Scan, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Count the rows whose first 16 bytes are known to start lines that say nothing; return them."""
+        skipped = np.zeros(len(among), np.bool_)
+        rows = np.flatnonzero(among)
+        if len(rows) == 0 or not self._noise:
+            return skipped
+        start = scan.message[rows]
+        keys = scan.head_words(start) ^ (scan.head_words(start + 8) * np.uint64(NOISE_FACTOR))
+        known = np.array(sorted(self._noise), np.uint64)
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        hit = known[at] == keys
+        for i, times in enumerate(np.bincount(at[hit]).tolist()):
+            if times:
+                self.facts.unknown[self._noise[int(known[i])]].count += times
+        skipped[rows[hit]] = True
+        return skipped
+
+    def _calls(self, scan: Scan, data: bytes, calls: Calls, threads: Positions, line: int) -> None:
+        """Keep the calls of a block."""
+        facts = self.facts
+        thread = threads[calls.rows]
+        lines = scan.regular[calls.rows] + line
+        start, end = calls.name_start, calls.name_end
+        name = self._names.look(
+            hashes(scan.buffer, start, end, 24),
+            lambda i: facts.name_of(data[start[i] : end[i]].decode("utf-8", "replace")[:24]),
+        )
+        process = np.array([t.process for t in facts.threads], np.int64)[thread]
+        member = self._resolve(process, calls, data, lines, thread)
+        if (member < 0).any():  # an address that is none
+            facts.cut_calls += int(np.count_nonzero(member < 0))
+            self._calls(scan, data, calls.only(member >= 0), threads, line)
+            return
+        for i in np.flatnonzero(calls.global_rank >= 0)[:4096].tolist():
+            known = facts.members[int(member[i])]
+            rank = int(calls.global_rank[i])
+            if known.rank == NONE and rank < known.n_ranks:
+                known.rank = rank
+        stream = self._streams.look(
+            _pairs(process, calls.stream_hash),
+            lambda i: facts.stream_of(int(process[i]), _pointer(data, calls.stream, i)),
+        )
+        facts.calls.add(
+            {
+                "name": name, "op_count": calls.op_count, "count": calls.count,
+                "type": calls.type, "op": calls.op, "root": calls.root, "member": member,
+                "thread": thread, "stream": stream, "in_place": calls.in_place.astype(np.int8),
+                "line": lines, "time_ns": self._times[calls.rows],
+            }
+        )  # fmt: skip
+
+    def _resolve(
+        self, process: Positions, calls: Calls, data: bytes, lines: Positions, thread: Positions
+    ) -> Positions:
+        """Return the handle each call is about, by process and address."""
+        facts = self.facts
+
+        def make(i: int) -> int:
+            pointer = _pointer(data, calls.comm, i)
+            if pointer == 0:
+                return NONE
+            self._places.append((int(process[i]), pointer))
+            return len(self._places) - 1
+
+        place = self._comms.look(_pairs(process, calls.comm_hash), make)
+        first = np.full(len(self._places) + 1, NONE, np.int64)
+        first[place[::-1]] = np.arange(len(place) - 1, -1, -1)
+        of_place = self._settled_places()
+        unique = np.flatnonzero((first[:-1] >= 0) & (of_place[:-1] < 0))
+        first = first[unique]
+        moved: list[tuple[int, list[tuple[int, int]]]] = []
+        for number, row in zip(unique.tolist(), first.tolist(), strict=True):
+            bound = facts.bindings.get(self._places[number])
+            if bound is None:
+                pointer = self._places[number][1]
+                found = facts.member_at(int(thread[row]), pointer, int(lines[row]))
+            else:
+                found = bound[-1][1]
+                if len(bound) > 1:
+                    moved.append((number, bound))
+            of_place[number] = found
+            if facts.members[found].n_ranks == NONE:
+                facts.members[found].n_ranks = int(calls.n_ranks[row])
+        member = of_place[place]
+        of_place[[number for number, _ in moved]] = NONE
+        self._settled, self._settled_at = of_place[:-1], len(facts.members)
+        for number, bound in moved:
+            rows = np.flatnonzero(place == number)
+            begins = np.array([begin for begin, _ in bound])
+            which = np.maximum(np.searchsorted(begins, lines[rows], "right") - 1, 0)
+            member[rows] = np.array([handle for _, handle in bound])[which]
+        return member
+
+    def _settled_places(self) -> Positions:
+        """Return the handle of each place that has only one, as long as there are no new handles; NONE for others."""
+        known = np.full(len(self._places) + 1, NONE, np.int64)  # the last is for no place
+        if self._settled_at == len(self.facts.members):
+            known[: len(self._settled)] = self._settled
+        return known
+
+
+def _pointer(data: bytes, where: tuple[Positions, Positions], row: int) -> int:
+    """Return the address written at a place, 0 for ``(nil)``."""
+    text = data[where[0][row] : where[1][row]]
+    try:
+        return int(text, 16)
+    except ValueError:
+        return 0
+
+
+def _pairs(process: Positions, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return key ^ (process.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93))
+
+
+def require_something(facts: Facts, tables: list[Tables]) -> None:
+    """Refuse files in which nothing of NCCL or nccl-tests was found."""
+    if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
+        return
+    if facts.nccl_lines or facts.warnings or facts.timeouts:
+        return
+    names = ["standard input" if name == STDIN else name for name in facts.files[:3]]
+    shown = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")
+    why = "".join(f" ({text})" for _, text in facts.problems[:1])
+    raise InputError(
+        f"{shown}: no line of NCCL, RCCL or nccl-tests in {facts.lines} lines{why}; run the job with"
+        " NCCL_DEBUG=INFO and give what it printed"
+    )

@@ -1,0 +1,290 @@
+"""A log's summary for people."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.columns import NONE
+from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.facts import Kind, Member
+from clusim.formats.logs.log import Log
+from clusim.formats.logs.pictures import matrix, ranges, ring_picture, tree_picture
+from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
+from clusim.formats.logs.tables import Run
+from clusim.units import format_size
+
+__all__ = ["report"]
+
+_WIDEST_MATRIX = 16
+_PICTURES = 8
+_KINDS = 12
+_PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS", 6: "CollNet"}
+
+
+def report(log: Log, *, everything: bool = False) -> str:
+    """Return the summary of a log as text; long lists are cut unless `everything` is asked for."""
+    most = 10**9 if everything else 1
+    parts = [_head(log)]
+    parts += _communicators(log, most)
+    parts.append(_calls(log, 24 * most))
+    for run in log.runs[: 4 * most]:
+        parts.append(_run(run))
+    if len(log.runs) > 4 * most:
+        parts.append([f"... and {len(log.runs) - 4} more runs of nccl-tests"])
+    anomalies = find_anomalies(log)
+    if anomalies:
+        limit = 20 * most
+        lines = ["What is odd", *(f"  - {a.text}" for a in anomalies[:limit])]
+        if len(anomalies) > limit:
+            lines.append(f"  ... and {len(anomalies) - limit} more")
+        parts.append(lines)
+    parts.append(_rest(log, _KINDS * most))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _cut(texts: Sequence[str], most: int = 6) -> str:
+    return ", ".join(texts[:most]) + (f", ... ({len(texts)})" if len(texts) > most else "")
+
+
+def _head(log: Log) -> list[str]:
+    facts = log.facts
+    lines = [
+        f"{_cut(facts.files, 3)}: {facts.lines} lines, {format_size(facts.bytes)},"
+        f" {facts.nccl_lines} of {facts.library or 'NCCL'}"
+    ]
+    if facts.versions:
+        lines.append(f"  version      {_cut(sorted(facts.versions))}")
+    for host, gpus in list(log.hosts.items())[:16]:
+        names = ", ".join(f"{n} x {name or 'GPU'}" for name, n in Counter(gpus).items())
+        nics = facts.nics.get(host, {})
+        more = (
+            f"; network {_cut([f'{nic} {what}' for nic, what in nics.items()], 4)}" if nics else ""
+        )
+        lines.append(f"  host         {host}{': ' + names if names else ''}{more}")
+    if len(log.hosts) > 16:
+        lines.append(f"  ... and {len(log.hosts) - 16} more hosts")
+    for name, values in sorted(facts.environment.items()):
+        lines.append(f"  setting      {name}={_cut(sorted(values), 4)}")
+    return lines
+
+
+def _communicators(log: Log, most: int) -> list[list[str]]:
+    """Return a part for each communicator; those that say the same are one."""
+    bodies: dict[tuple[str, ...], list[Communicator]] = {}
+    looked = log.communicators[: 256 * most]
+    for communicator in looked:
+        body = tuple(_communicator(log, communicator, most))
+        bodies.setdefault(body, []).append(communicator)
+    parts = []
+    for body, same in list(bodies.items())[: 6 * most]:
+        first = same[0]
+        n = first.n_ranks if first.n_ranks > 0 else "?"
+        title = f"{n} ranks, {first.n_logged} logged"
+        if len(same) > 1:
+            numbers = ranges([c.number for c in same])
+            parts.append([f"Communicators {numbers} ({len(same)}): {title} each", *body])
+            continue
+        name = f", id {first.comm_id:#x}" if first.comm_id else ""
+        if first.parent != NONE:
+            name += f", split from {first.parent}, color {first.color}"
+        parts.append([f"Communicator {first.number}: {title}{name}", *body])
+    rest = len(log.communicators) - sum(len(same) for same in list(bodies.values())[: 6 * most])
+    if rest:
+        parts.append([f"... and {rest} more communicators"])
+    return parts
+
+
+def _communicator(log: Log, communicator: Communicator, most: int) -> list[str]:
+    members = log.members(communicator)
+    lines: list[str] = []
+    by_host: dict[str, list[int]] = {}
+    for rank, host in communicator.host_of.items():
+        by_host.setdefault(host, []).append(rank)
+    for host, ranks in list(by_host.items())[: 16 * most]:
+        buses = [f"{communicator.bus_of[r]:x}" for r in sorted(ranks) if r in communicator.bus_of]
+        gpus = {communicator.gpu_of.get(rank, "") for rank in ranks} - {""}
+        more = f", {_cut(sorted(gpus))}" if gpus else ""
+        more += f", bus {' '.join(buses[:16])}" if buses else ""
+        lines.append(f"  ranks        {ranges(ranks)} on {host}{more}")
+    channels = channels_of(members)
+    if channels:
+        lines.append("  channels     " + ", ".join(f"{n} {what}" for what, n in channels.items()))
+    lines += _pictures(
+        "ring", {c: ring_picture(r, communicator.host_of) for c, r in log.rings(communicator).items()}, most
+    )  # fmt: skip
+    lines += _pictures(
+        "tree", {c: tree_picture(t, communicator.host_of) for c, t in log.trees_of(communicator).items()}, most
+    )  # fmt: skip
+    lines += _system(members)
+    lines += _search(log, communicator)
+    lines += _transports(log, communicator)
+    available = sum(m.nvls is True for m in members)
+    heads = max((m.n_heads for m in members), default=NONE)
+    if available or heads > 0:
+        more = f", {heads} heads" if heads > 0 else ""
+        lines.append(f"  NVLS         available on {available} of {len(members)} ranks{more}")
+    lines += _costs(members)
+    longest = max((m.timings.get("total", 0.0) for m in members), default=0.0)
+    if longest:
+        lines.append(f"  init         up to {longest:g} s")
+    lines += [f"  assumed      {text}" for text in communicator.assumed]
+    return lines
+
+
+def _pictures(what: str, pictures: dict[int, str], most: int) -> list[str]:
+    by_picture: dict[str, list[int]] = {}
+    for channel, picture in pictures.items():
+        by_picture.setdefault(picture, []).append(channel)
+    limit = _PICTURES * most
+    lines = []
+    for picture, channels in list(by_picture.items())[:limit]:
+        shown = picture if len(picture) <= 200 or most > 1 else picture[:196] + " ..."
+        lines.append(f"  {what:<5}{ranges(channels):>7} {shown}")
+    if len(by_picture) > limit:
+        lines.append(f"  ... and {len(by_picture) - limit} other {what}s")
+    return lines
+
+
+def _system(members: Sequence[Member]) -> list[str]:
+    """Return what the topology print of the first rank that has one shows."""
+    member = next((m for m in members if m.system), None)
+    if member is None:
+        return []
+    tops = [node for node in member.system if node.depth == 0]
+    inner = [node for node in member.system if node.depth]
+    counts = [
+        f"{len({n.name for n in nodes})} {what}{'s' * (len(nodes) != 1)}"
+        for what, nodes in (
+            ("CPU", [n for n in tops if n.name.startswith("CPU/")]),
+            ("GPU", [n for n in inner if n.name.startswith("GPU/") and n.link != "NVL"]),
+            ("NIC", [n for n in inner if n.name.startswith("NET/")]),
+        )
+    ]
+    links: dict[str, Counter[float]] = {}
+    for node in inner:
+        kind = node.name.split("/")[0]
+        links.setdefault(f"{node.link} to {kind}", Counter())[node.bw] += 1
+    shown = [
+        f"{n} x {what} {bw:g} GB/s"
+        for what, rates in links.items()
+        for bw, n in sorted(rates.items(), reverse=True)
+    ]
+    bw = (
+        f", at most {member.system_bw[0]:g} GB/s, {member.system_bw[1]:g} per GPU"
+        if member.system_bw
+        else ""
+    )
+    return [
+        f"  topology     as rank {member.rank} printed it: {', '.join(counts)}{bw}",
+        *(f"               {_cut(shown[at : at + 6])}" for at in range(0, min(len(shown), 12), 6)),
+    ]
+
+
+def _costs(members: Sequence[Member]) -> list[str]:
+    """Return what the tuner's table says is fastest for small and for large calls."""
+    costs: dict[tuple[str, str, str], tuple[float, float]] = next(
+        (m.costs for m in members if m.costs), {}
+    )
+    lines = []
+    for name in dict.fromkeys(name for name, _, _ in costs):
+        own = [(way, cost) for (what, *way), cost in costs.items() if what == name and cost[1] > 0]
+        if not own:
+            continue
+        (small, least), (large, most) = (
+            min(own, key=lambda item: item[1][0]),
+            max(own, key=lambda item: item[1][1]),
+        )
+        lines.append(
+            f"{name}: {' '.join(small)} {least[0]:g} us, {' '.join(large)} {most[1]:g} GB/s"
+        )
+    return [
+        f"  {'cost table' if at == 0 else '':<12} least latency and most bandwidth, {text}"
+        if at == 0
+        else f"{'':<15}{text}"
+        for at, text in enumerate(lines[:8])
+    ]
+
+
+def _search(log: Log, communicator: Communicator) -> list[str]:
+    return [
+        f"  search       {_PATTERNS.get(p.pattern, f'pattern {p.pattern}')}: {p.channels} channels of"
+        f" {p.bw_intra:g}/{p.bw_inter:g} GB/s, {p.type_intra}/{p.type_inter}"
+        for p in search_of(log.members(communicator))[:8]
+    ]
+
+
+def _transports(log: Log, communicator: Communicator) -> list[str]:
+    connections = log.connections_of(communicator)
+    if not connections:
+        return []
+    labels = Counter(route.label for *_, route, _ in connections)
+    lines = ["  transports   " + ", ".join(f"{n} x {label}" for label, n in labels.most_common())]
+    if 1 < communicator.n_ranks <= _WIDEST_MATRIX:
+        legend = (
+            "P P2P, i P2P through a GPU, S host memory, N network with GPUDirect, n without,"
+            " T socket, * several"
+        )
+        lines.append(f"               from row to column: {legend}")
+        lines += [f"               {line}" for line in matrix(connections, communicator.n_ranks)]
+    return lines
+
+
+def _calls(log: Log, limit: int) -> list[str]:
+    groups = groups_of_calls(log)
+    if not groups:
+        return []
+    total = len(log.operations["line"])
+    source = "" if len(log.calls["line"]) else ", from the tuner's lines of rank 0"
+    lines = [f"Calls: {total} operations in {len(log.calls['line'])} lines{source}"]
+    lines.append("  collective     ranks        size      type    op     count  algorithm")
+    for group in groups[:limit]:
+        chosen = f"{group['algorithm']} {group['protocol']}".strip()
+        if group["channels"]:
+            low, high = group["channels"]
+            chosen += f", channels {low}-{high}"
+        if group["model_us"] is not None:
+            chosen += f", model {group['model_us']:g} us"
+        ranks = group["n_ranks"] if group["n_ranks"] > 0 else "?"
+        lines.append(
+            f"  {group['collective'] or '?':<14} {ranks:>5} {format_size(group['size']):>11}"
+            f" {group['type']:>9} {group['op']:>5} {group['count']:>9}  {chosen}".rstrip()
+        )
+    if len(groups) > limit:
+        lines.append(f"  ... and {len(groups) - limit} more sizes")
+    return lines
+
+
+def _run(run: Run) -> list[str]:
+    name = run.collective() or "an unknown collective"
+    lines = [f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"]
+    if run.values:
+        lines.append("         size      time us  busbw GB/s   in place us  busbw GB/s")
+    for size, values in zip(run.sizes, run.values, strict=True):
+        place = "" if math.isnan(values[4]) else f" {values[4]:>13g} {values[6]:>11g}"
+        lines.append(f"  {format_size(size):>11} {values[0]:>12g} {values[2]:>11g}{place}")
+    if math.isfinite(run.average_busbw):
+        lines.append(f"  average busbw {run.average_busbw:g} GB/s")
+    return lines if run.values or run.failures else []
+
+
+def _rest(log: Log, limit: int) -> list[str]:
+    facts = log.facts
+    kinds = sorted(facts.unknown.items(), key=lambda item: -item[1].count)
+    total = sum(kind.count for _, kind in kinds)
+    lines = []
+    if kinds:
+        lines.append(f"Not used: {total} lines of {facts.library or 'NCCL'} of {len(kinds)} kinds")
+        lines += _kinds(kinds[:limit])
+        if len(kinds) > limit:
+            lines.append(f"  ... and {len(kinds) - limit} more kinds")
+    if facts.app_lines:
+        lines.append(f"Other programs' lines: {facts.app_lines}")
+    return lines
+
+
+def _kinds(kinds: Iterable[tuple[str, Kind]]) -> Iterator[str]:
+    for name, kind in kinds:
+        yield f"  {kind.count:>9}  {name}"

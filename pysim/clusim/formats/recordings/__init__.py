@@ -1,0 +1,5 @@
+"""Recordings of real jobs: one reader per format; `clusim.formats.recordings.detect` says which one a file needs."""
+
+from clusim.formats.recordings.model import Event, Group, Recording
+
+__all__ = ["Event", "Group", "Recording"]

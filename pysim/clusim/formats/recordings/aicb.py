@@ -1,0 +1,188 @@
+"""Reads the workloads that AICB runs on GPUs, CSV files: one communication or computation after the other.
+
+All ranks do the same, and each waits for the one before. Sizes are those of whole buffers; sizes of groups are in the
+file, and so is the number of ranks, as their product. Workloads with pipeline stages are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError
+from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, Step, Template, recording
+from clusim.formats.recordings.model import ABSENT, Recording
+from clusim.formats.recordings.source import head, lines
+
+__all__ = ["is_csv", "read_csv"]
+
+COLUMNS = "comm_type,comm_group,comm_group_size,msg_size"
+
+_OPERATIONS = {
+    "all_reduce": "allreduce",
+    "all_gather": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "barrier": "barrier",
+}
+_GROUPS = {"tp_group": "tp", "dp_group": "dp", "ep_group": "ep", "ep_dp_group": "dp_ep"}
+_SHAPE = re.compile(r"[(\[]\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*,?\s*[)\]]")
+MAX_FLOPS = 10**18
+
+
+def is_csv(name: str) -> bool:
+    """Return whether a file is such a CSV file."""
+    return COLUMNS.encode() in head(name, 1 << 16)[: 1 << 14]
+
+
+def read_csv(name: str) -> Recording:
+    """Read such a CSV file; raises `InputError` if it makes no sense or has pipeline stages."""
+    return _Reader(name).recording()
+
+
+class _Reader:
+    """The state of reading one file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.skipped: Counter[str] = Counter()
+        self.sizes: dict[str, int] = {}
+        self.step = Step(self, self.sizes, gathers_parts=False)
+        self.titles: list[str] = []
+
+    def recording(self) -> Recording:
+        """Read the file."""
+        for line, text in lines(self.name):
+            if text.startswith("["):
+                raise self._bad(
+                    line, "stages of a pipeline are not read; generate a workload for SimAI instead"
+                )
+            if not text.strip():
+                continue
+            try:
+                values = next(csv.reader([text], strict=True))
+            except csv.Error as error:
+                raise self._bad(line, f"is no line of a CSV file ({error})") from None
+            if not self.titles:
+                self.titles = values
+                if not text.startswith(COLUMNS):
+                    raise self._bad(line, f"the first line must begin with {COLUMNS}")
+                continue
+            self._row(line, dict(zip(self.titles, values, strict=False)))
+        tp, dp = self.sizes.get("tp", 1), self.sizes.get("dp", 1)
+        ep, dp_ep = self.sizes.get("ep", 1), self.sizes.get("dp_ep", 1)
+        dp = max(dp, ep * dp_ep)
+        if dp % ep or tp * dp > MOST_RANKS:
+            raise InputError(
+                f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be at"
+                f" most {MOST_RANKS}"
+            )
+        strides = {
+            "tp": (1, tp),
+            "dp": (tp, dp),
+            "ep": (tp, ep),
+            "dp_ep": (tp * ep, dp // ep),
+            "all ranks": (1, tp * dp),
+        }
+
+        def group_of(role: str, rank: int) -> Sequence[int]:
+            stride, size = strides[role]
+            first = rank // (stride * size) * (stride * size) + rank % stride
+            return range(first, first + stride * size, stride)
+
+        assumed = [
+            f"{tp * dp} ranks: tensor-parallel groups of {tp} x data-parallel groups of {dp}"
+        ]
+        return recording("simai", self.step, tp * dp, group_of, assumed)
+
+    def _bad(self, line: int, what: str) -> InputError:
+        return InputError(f"{self.name}:{line}: {what}")
+
+    def _row(self, line: int, row: dict[str, str]) -> None:
+        word = row.get("comm_type", "").removeprefix("CommType.")
+        if word == "epoch_end":
+            return
+        if word in ("isend", "irecv"):
+            raise self._bad(
+                line, "messages of a pipeline are not read; generate a workload for SimAI instead"
+            )
+        if word == "computation":
+            self._computation(line, row)
+        elif word in _OPERATIONS:
+            self._communication(line, row, _OPERATIONS[word])
+        else:
+            self.skipped[f"communications {word[:40]}"] += 1
+
+    def _number(self, line: int, row: dict[str, str], key: str, most: int) -> int:
+        text = row.get(key, "").removesuffix(".0")
+        if not text.isdecimal() or len(text) > 18 or int(text) > most:
+            raise self._bad(
+                line, f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {most}"
+            )
+        return int(text)
+
+    def _communication(self, line: int, row: dict[str, str], operation: str) -> None:
+        group = row.get("comm_group", "").removeprefix("CommGroup.")
+        role = _GROUPS.get(group, "all ranks" if operation == "barrier" else "")
+        size = self._number(line, row, "msg_size", MAX_BYTES)
+        if not role:
+            alone = group in ("pp_group", "ep_tp_group") and row.get("comm_group_size") == "1"
+            what = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
+            self.skipped[f"communications {what}"] += 1
+            return
+        if role != "all ranks":
+            ranks = self._number(line, row, "comm_group_size", MOST_RANKS)
+            if ranks < 1 or self.sizes.setdefault(role, ranks) != ranks:
+                raise self._bad(
+                    line, f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before"
+                )
+            if ranks < 2:
+                self.skipped["communications in groups of one rank"] += 1
+                return
+        self._add(
+            Template(
+                "collective",
+                role,
+                row.get("stage", "") or operation,
+                line,
+                self.step.now,
+                role=role,
+                operation=operation,
+                bytes=size,
+                sequence=self.step.calls[role],
+                root=0 if operation in ("broadcast", "reduce") else ABSENT,
+            )
+        )
+        self.step.calls[role] += 1
+
+    def _computation(self, line: int, row: dict[str, str]) -> None:
+        stage = row.get("stage", "") or "computation"
+        time = row.get("_elapsed_time", "")
+        if time not in ("", "None"):
+            duration = self._number(line, row, "_elapsed_time", MAX_NS)
+            if duration:
+                self._add(
+                    Template("compute", "compute", stage, line, self.step.now, duration_ns=duration)
+                )
+            return
+        shapes = [
+            [int(n) for n in found[1].split(",")]
+            for found in _SHAPE.finditer(row.get("msg_size", ""))
+        ]
+        flops = 2 * prod(shapes[0]) * shapes[1][-1] if len(shapes) == 2 else 0
+        if not 0 < flops <= MAX_FLOPS:
+            self.skipped["computations without a time or the shapes of two matrices"] += 1
+            return
+        self._add(Template("compute", "compute", stage, line, self.step.now, flops=flops))
+
+    def _add(self, event: Template) -> None:
+        self.step.events.append(event)
+        self.step.now = (len(self.step.events) - 1,)

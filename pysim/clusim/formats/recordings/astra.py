@@ -1,0 +1,184 @@
+"""Reads the text workloads of ASTRA-sim 1: a parallelism, the number of layers, and a line per layer.
+
+Times are cycles, of 1 ns there. The file does not say how many ranks there are, nor how the network is divided: they
+are all GPUs of the topology, and the first dimension is a machine, the others are the machines. One pass is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusim.errors import InputError
+from clusim.formats.recordings import passes
+from clusim.formats.recordings.layers import Layer, Part, Step, Table, parameter, recording
+from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.source import Paths, names_of
+
+__all__ = ["read"]
+
+POLICIES = (
+    "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",
+    "HYBRID_DLRM_ENHANCED", "HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "DISTRIBUTED_INFERENCE",
+)  # fmt: skip
+
+_MODEL, _DATA, _ALL = "model", "data", "all ranks"
+_OF = {
+    "MODEL": (_ALL, ""),
+    "DISTRIBUTED_INFERENCE": (_ALL, ""),
+    "DATA": ("", _ALL),
+    "MICRO": ("", _ALL),
+    "HYBRID_DLRM": ("", _ALL),
+    "HYBRID_DLRM_ENHANCED": ("", _ALL),
+    "HYBRID_DATA_MODEL": ("machine", "across machines"),
+    "HYBRID_MODEL_DATA": ("across machines", "machine"),
+    "HYBRID_TRANSFORMER": (_MODEL, _DATA),
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD": (_MODEL, _DATA),
+}
+"""Parallelism -> groups of forward and input gradient, and of the weight gradient; empty for none."""
+
+
+def read(
+    paths: Paths, *, num_ranks: int | None = None, machine_ranks: int | None = None
+) -> Recording:
+    """Read a text workload.
+
+    Parameters
+    ----------
+    num_ranks, machine_ranks : int or None
+        Ranks of the job, and of each machine.
+
+    Raises
+    ------
+    InputError
+        The file makes no sense, or the number of ranks is not given.
+    """
+    names = names_of(paths)
+    if len(names) != 1:
+        raise InputError(f"{names[1]}: an ASTRA-sim workload is one file; give only {names[0]}")
+    name = names[0]
+    if num_ranks is None:
+        raise InputError(
+            f"{name}: an ASTRA-sim workload does not say how many ranks there are; give --topology and --nodes: all"
+            " their GPUs take part"
+        )
+    return _Reader(name, num_ranks, machine_ranks or num_ranks).recording()
+
+
+class _Reader:
+    """The state of reading one file."""
+
+    def __init__(self, name: str, num_ranks: int, machine_ranks: int) -> None:
+        self.name, self.num_ranks, self.machine_ranks = name, num_ranks, machine_ranks
+        self.table = Table(name)
+        self.policy = self.table.words[0]
+        if self.policy not in POLICIES:
+            raise InputError(
+                f"{name}:1: parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}"
+            )
+        if self.policy == "HYBRID_CUSTOMIZED":
+            self.table = Table(name, policies=True)
+        self.assumed = [
+            f"the file does not say how many ranks there are: all {num_ranks} GPUs of the topology; a cycle is 1 ns;"
+            " one pass"
+        ]
+        self.strides = self._strides()
+
+    def _strides(self) -> dict[str, tuple[int, int]]:
+        """Return how far apart the ranks of a group are, and how many it has, by role."""
+        inside = min(self.machine_ranks, self.num_ranks)
+        model = inside
+        asked = parameter(self.table, ["model_parallel_NPU_group"], self.num_ranks)
+        if asked is not None:
+            model = asked
+        for what, size in (("machine", inside), ("model_parallel_NPU_group", model)):
+            if size < 1 or self.num_ranks % size:
+                raise InputError(
+                    f"{self.name}:1: {what} of {size} ranks: must divide the {self.num_ranks} of the topology"
+                )
+        if self.policy.startswith("HYBRID_TRANSFORMER") and asked is None:
+            self.assumed.append(
+                f"no model_parallel_NPU_group: the {inside} ranks of a machine are a group"
+            )
+        return {
+            _ALL: (1, self.num_ranks),
+            "machine": (1, inside),
+            "across machines": (inside, self.num_ranks // inside),
+            _MODEL: (1, model),
+            _DATA: (model, self.num_ranks // model),
+        }
+
+    def recording(self) -> Recording:
+        """Read the file."""
+        step = Step(
+            self.table, {role: size for role, (_, size) in self.strides.items()}, gathers_parts=True
+        )
+        self._write(step)
+        return recording("astra", step, self.num_ranks, self._group_of, self.assumed)
+
+    def _write(self, step: Step) -> None:
+        if self.policy == "MICRO":
+            if len(self.table.layers) > 1:
+                self.assumed.append(
+                    "MICRO: the communications of all lines one after the other; ASTRA-sim itself runs the first only"
+                )
+            passes.micro(step, self.table, self._role)
+        elif self.policy == "DATA":
+            passes.data_parallel(step, self.table, self._role)
+        elif self.policy == "DISTRIBUTED_INFERENCE":
+            passes.forward_only(step, self.table, self._role)
+        elif self.policy.startswith("HYBRID_DLRM"):
+            enhanced = self.policy == "HYBRID_DLRM_ENHANCED"
+            passes.dlrm(step, self.table, self._role, self._last_bottom(), enhanced=enhanced)
+        elif self.policy.startswith("HYBRID_TRANSFORMER"):
+            kept, again = self._listed("checkpoints"), self._listed("checkpoint_initiates")
+            passes.transformer(step, self.table, self._role, kept, again)
+        else:
+            passes.hybrid(step, self.table, self._role)
+
+    def _role(self, layer: Layer, what: str, part: Part) -> str:
+        policy = layer.policy if self.policy == "HYBRID_CUSTOMIZED" else self.policy
+        if policy not in _OF:
+            known = ", ".join(sorted(_OF))
+            raise InputError(
+                f"{self.name}:{layer.line}: parallelism {policy[:40]!r} of a layer; it is one of {known}"
+            )
+        if part.suffix:
+            return ""
+        if policy.startswith("HYBRID_DLRM") and layer is self.table.layers[0]:
+            return _ALL
+        model, data = _OF[policy]
+        return data if what == passes.WEIGHT else model
+
+    def _group_of(self, role: str, rank: int) -> Sequence[int]:
+        stride, size = self.strides[role]
+        first = rank // (stride * size) * (stride * size) + rank % stride
+        return range(first, first + stride * size, stride)
+
+    def _last_bottom(self) -> int:
+        found = parameter(self.table, ["DLRM_LAST_BOTTOM_LAYER"], len(self.table.layers))
+        words = self.table.words
+        if found is None and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 9:
+            found = int(words[1])
+        if found is None or found >= len(self.table.layers):
+            raise InputError(
+                f"{self.name}:1: {self.policy} needs the number of the last bottom layer,"
+                f" 0..{len(self.table.layers) - 1}, after it"
+            )
+        return found
+
+    def _listed(self, key: str) -> set[int]:
+        """Return the layers of ``key: COUNT LAYER LAYER ...``."""
+        words = self.table.words
+        if f"{key}:" not in words:
+            return set()
+        at = words.index(f"{key}:") + 1
+        found = parameter(self.table, [key], len(self.table.layers)) or 0
+        numbers = words[at + 1 : at + 1 + found]
+        most = len(self.table.layers) - 1
+        if len(numbers) < found or not all(
+            n.isdecimal() and len(n) < 9 and int(n) <= most for n in numbers
+        ):
+            raise InputError(
+                f"{self.name}:1: {key}: must be a count and as many layers of 0..{most}"
+            )
+        return {int(n) for n in numbers}

@@ -1,0 +1,311 @@
+"""Chakra execution traces of MLCommons: one graph of nodes per rank, as .et files, or as PyTorch's JSON before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from clusim.errors import InputError
+from clusim.formats.recordings.chakra_files import find_files, numbered
+from clusim.formats.recordings.chakra_graph import CALLS, Node, Rank, number_calls, play, sort_nodes
+from clusim.formats.recordings.chakra_host import host_graph
+from clusim.formats.recordings.chakra_nodes import Graph
+from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish, full_bytes
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.source import Part, Paths, names_of
+
+__all__ = ["read"]
+
+MOST_JOINED: Final = 8
+"""An event that waits for more than so many through nodes that do nothing waits for one mark instead."""
+
+_KINDS: Final[dict[str, EventKind]] = {
+    "compute": "compute",
+    "memory": "compute",
+    "host": "delay",
+    "collective": "collective",
+    "send": "send",
+    "recv": "recv",
+}
+
+
+def read(paths: Paths, num_ranks: int = 0, machine_ranks: int = 0) -> Recording:
+    """Read the traces of a job.
+
+    Parameters
+    ----------
+    paths : path or paths
+        The files of the ranks, a directory or archive of them, or what their names begin with before ``.0.et``. A
+        ``comm_group.json`` beside them says which ranks a ``pg_name`` has.
+    num_ranks : int
+        Ranks of the machine, for a trace of one rank that does not say how many there are; 0 is unknown.
+    machine_ranks : int
+        Ranks of one of its machines, for collectives over some dimensions only; 0 is unknown.
+
+    Raises
+    ------
+    InputError
+        It is no Chakra trace, is damaged, contradicts itself, or has nothing in it.
+    """
+    return _Reader(paths, num_ranks, machine_ranks).recording()
+
+
+class _Reader:
+    """The state of reading a job."""
+
+    def __init__(self, paths: Paths, num_ranks: int, machine_ranks: int) -> None:
+        names = names_of(paths)
+        self.name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        self.machine, self.machine_ranks = num_ranks, machine_ranks
+        self.skipped: Counter[str] = Counter()
+        self.found = Recording("chakra", self.name, 0)
+        self.groups = Groups()
+        self.ranks: list[Rank] = []
+        self.everyone: tuple[int, ...] = ()
+        self.callers: dict[str, tuple[int, ...]] = {}
+        self.undefined: dict[str, None] = {}
+        self.notes: Counter[str] = Counter()
+        self.files = find_files(self.name, names)
+        self.size, self.common = self.files.siblings, self.files.tables
+        self.skipped.update(self.files.skipped)
+        if self.files.table_file:
+            self.found.assumed.append(f"groups are those of {self.files.table_file}")
+
+    def recording(self) -> Recording:
+        """Return what the files say."""
+        numbers = numbered([*self.files.traces, *self.files.hosts], self.found)
+        for number, part in numbers:
+            if self.files.hosts:
+                self._host(number, part)
+            else:
+                self.ranks.append(Graph(number, part, self.skipped, self.found.assumed.append).rank)
+        self.ranks.sort(key=lambda rank: rank.number)
+        self._count_ranks()
+        for rank in self.ranks:
+            for node in rank.nodes.values():
+                if node.kind in CALLS:
+                    self._resolve(rank, node)
+        self._sorted()
+        self._messages()
+        self._events(play(self.ranks))
+        self.found.assumed += list(self.undefined)
+        self.found.assumed += [f"{count} x {what}" for what, count in self.notes.items()]
+        clone_peers(self.found, self.groups)
+        return finish(self.found, self.groups, self.skipped)
+
+    def _host(self, number: int, part: Part) -> None:
+        rank, host = host_graph(number, part, self.skipped)
+        if len(self.files.hosts) == 1 and number:
+            rank.number = 0
+        if host.own is not None:
+            rank.number = host.own
+        if any(other.number == rank.number for other in self.ranks):
+            raise InputError(
+                f"{part.name}: is of rank {rank.number}, as another file; give one for each rank"
+            )
+        self.size = max(self.size, host.size)
+        self.ranks.append(rank)
+        timed = any(node.duration_ps > 0 for node in rank.nodes.values())
+        if not timed and len(self.ranks) == 1:
+            self.found.assumed.append(
+                "host traces without times: calls follow each other at once; link them with chakra_trace_link for times"
+            )
+
+    def _count_ranks(self) -> None:
+        """Find out how many ranks the job has."""
+        known = {rank.number for rank in self.ranks}
+        tables = [
+            *self.common.values(),
+            *(t for rank in self.ranks for t in rank.communicators.values()),
+        ]
+        size = max(self.size, max(known) + 1, *(max(table) + 1 for table in tables if table), 0)
+        if known == set(range(size)) and size > 1:
+            most = size
+        else:
+            ends = [
+                n.peer
+                for rank in self.ranks
+                for n in rank.nodes.values()
+                if n.kind in ("send", "recv")
+            ]
+            most = max(size, *(peer + 1 for peer in ends), 0)
+        if most == 1 and self.machine > 1:
+            most = self.machine
+            self.found.assumed.append(
+                f"a trace of one rank that does not say of how many: one for each of the {most} GPUs"
+            )
+        if most > MOST_RANKS:
+            raise InputError(f"{self.name}: {most} ranks; at most {MOST_RANKS}")
+        self.found.num_ranks = most
+        self.everyone = tuple(range(most))
+        callers: dict[str, list[int]] = {}
+        for rank in self.ranks:
+            for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
+                callers.setdefault(comm, []).append(rank.number)
+        self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
+
+    def _resolve(self, rank: Rank, node: Node) -> None:
+        """Find the communicator of a call, and sizes and positions in it."""
+        if node.kind != "collective":
+            self._message(rank, node)
+            return
+        name, ranks = self._members(rank, node)
+        if rank.number not in ranks:
+            raise InputError(
+                f"{node.where}: rank {rank.number} calls {node.operation} on group {node.comm!r}, whose ranks are"
+                f" {_shown(ranks)}"
+            )
+        node.group = self.groups.add(name, ranks)
+        part = node.operation in ("all_gather", "gather")
+        node.bytes = full_bytes(node.operation, node.bytes, len(ranks)) if part else node.bytes
+        if node.operation in ("broadcast", "reduce", "gather", "scatter"):
+            if node.root == ABSENT:
+                self.notes[
+                    f"{node.operation} that does not say its root: the first rank of its group"
+                ] += 1
+                node.root = 0
+            else:
+                node.root = (
+                    ranks.index(node.root) if node.root in ranks else min(node.root, len(ranks) - 1)
+                )
+
+    def _message(self, rank: Rank, node: Node) -> None:
+        everyone = self.everyone
+        if node.peer == ABSENT:
+            key = "comm_dst" if node.kind == "send" else "comm_src"
+            self.skipped[f"{node.kind} nodes without {key}"] += 1
+            node.kind = "none"
+            return
+        if node.peer not in everyone or node.peer == rank.number:
+            raise InputError(
+                f"{node.where}: {node.kind} of rank {rank.number} with rank {node.peer}; the job has ranks"
+                f" 0..{everyone[-1]}"
+            )
+        node.group = self.groups.add("all ranks", everyone)
+
+    def _members(self, rank: Rank, node: Node) -> tuple[str, tuple[int, ...]]:
+        ranks = rank.communicators.get(node.comm, self.common.get(node.comm))
+        if ranks:
+            return f"group {node.comm}", ranks
+        if ranks is None and node.comm not in ("", "0"):
+            callers = self.callers[node.comm]
+            known = 1 < len(callers) < len(self.ranks)
+            who = f"the ranks that call it, {_shown(callers)}" if known else "all ranks"
+            self.undefined[
+                f"group {node.comm!r} is defined nowhere: taken for {who}; a comm_group.json beside says it"
+            ] = None
+            if known:
+                return f"group {node.comm}", callers
+        return self._dimensions(rank, node)
+
+    def _dimensions(self, rank: Rank, node: Node) -> tuple[str, tuple[int, ...]]:
+        """Return the ranks of the dimensions of the network a collective is over."""
+        everyone = self.everyone
+        if len(set(node.dims)) < 2:
+            return "all ranks", everyone
+        inner = self.machine_ranks
+        if len(node.dims) == 2 and 1 < inner < len(everyone) and len(everyone) % inner == 0:
+            first = rank.number // inner * inner
+            if node.dims[0]:
+                self.notes["collectives over dimension 0: the ranks of a machine"] += 1
+                return "dimension 0", tuple(range(first, first + inner))
+            self.notes[
+                "collectives over dimension 1: ranks of the same place in every machine"
+            ] += 1
+            return "dimension 1", everyone[rank.number - first :: inner]
+        self.notes[
+            "collectives over some dimensions of a network (involved_dim): taken to be over all ranks"
+        ] += 1
+        return "all ranks", everyone
+
+    def _messages(self) -> None:
+        """Let messages go when they are sent, as in ASTRA-sim, unless their times show that NCCL sent them."""
+        own = [n for rank in self.ranks for n in rank.nodes.values() if n.kind in ("send", "recv")]
+        if not own or self.files.hosts or any(node.duration_ps > 0 for node in own):
+            return
+        for node in own:
+            node.eager = True
+        self.notes[_EAGER] += len(own)
+
+    def _sorted(self) -> None:
+        for rank in self.ranks:
+            if sort_nodes(rank):
+                self.notes[
+                    "ranks whose dependencies by control make a circle: only those by data are kept"
+                ] += 1
+        self.notes.update(number_calls(self.ranks))
+
+    def _events(self, order: list[tuple[int, int]]) -> None:
+        """Append the events in the order in which they start; nodes that do nothing hand on what they wait for."""
+        done: dict[tuple[int, int], tuple[int, ...]] = {}
+        for place, at in order:
+            rank = self.ranks[place]
+            node = rank.nodes[at]
+            deps = tuple(dict.fromkeys(e for dep in node.deps for e in done[place, dep]))
+            if node.kind == "none":
+                if len(deps) > MOST_JOINED:
+                    self.found.events.append(
+                        Event(
+                            "compute",
+                            rank.number,
+                            f"join {at}",
+                            node.name or "join",
+                            deps,
+                            where=node.where,
+                        )
+                    )
+                    deps = (len(self.found.events) - 1,)
+                done[place, at] = deps
+                continue
+            done[place, at] = (len(self.found.events),)
+            self.found.events.append(_event(rank.number, node, deps))
+            if node.flops or node.mem_bytes:
+                kind = (
+                    "memory nodes: traffic of the GPU's own memory"
+                    if node.kind == "memory"
+                    else _ROOFLINE
+                )
+                self.notes[kind] += 1
+
+
+_EAGER: Final = (
+    "ends of messages without a recorded time: a message goes when it is sent, as in ASTRA-sim"
+)
+_ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
+
+
+def _event(rank: int, node: Node, deps: tuple[int, ...]) -> Event:
+    if node.kind == "collective" and node.chained:
+        stream = f"group {node.group}"
+    else:
+        stream = node.lane or f"{node.kind} {node.id}"
+    return Event(
+        _KINDS[node.kind],
+        rank,
+        stream,
+        node.name or node.kind,
+        deps,
+        duration_ps=node.duration_ps,
+        flops=node.flops,
+        mem_bytes=node.mem_bytes,
+        group=node.group,
+        sequence=max(0, node.sequence),
+        operation=node.operation,
+        bytes=node.bytes,
+        dtype=_dtype(node),
+        root=node.root,
+        peer=node.peer,
+        tag=node.tag,
+        eager=node.eager,
+        where=node.where,
+    )
+
+
+def _dtype(node: Node) -> str:
+    if node.kind == "compute":
+        return "bfloat16"
+    return "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"
+
+
+def _shown(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")

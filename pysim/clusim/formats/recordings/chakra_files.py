@@ -1,0 +1,180 @@
+"""Which files make up a job of Chakra traces, and the ranks they are of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError
+from clusim.formats.recordings.chakra_host import is_host
+from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.source import Part, integer, natural, parts, read_bytes
+
+__all__ = ["Files", "find_files", "numbered"]
+
+_FILE = re.compile(
+    r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
+)
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of a job: traces of the ranks, PyTorch's own, and tables of groups.
+
+    Attributes
+    ----------
+    siblings : int
+        Ranks of the job by the names of the files beside the only one that was given; 0 if several were.
+    tables : dict
+        Name of a group -> its ranks.
+    skipped : list of str
+        What was not read.
+    """
+
+    traces: list[Part] = field(default_factory=list)
+    hosts: list[Part] = field(default_factory=list)
+    siblings: int = 0
+    tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    table_file: str = ""
+    skipped: list[str] = field(default_factory=list)
+
+
+def find_files(shown: str, names: list[str]) -> Files:
+    """Return the files of a job, from files, directories, archives and what names begin with before ``.0.et``.
+
+    Raises
+    ------
+    InputError
+        There is none, or one cannot be read.
+    """
+    found = Files()
+    expanded = _expanded(names)
+    for name in expanded:
+        for part in parts(name, _wanted):
+            _sort(found, part)
+    if len(found.traces) == 1 and Path(found.traces[0].name).is_file():
+        found.siblings = _siblings(found.traces[0].name)
+    if not found.tables:
+        _beside(found, expanded[0])
+    if found.traces and found.hosts:
+        found.skipped += ["JSON of PyTorch beside .et files"] * len(found.hosts)
+        found.hosts = []
+    if not found.traces and not found.hosts:
+        raise InputError(
+            f"{shown}: has no Chakra trace in it; expected files like job.0.et, one per rank"
+        )
+    return found
+
+
+def _sort(found: Files, part: Part) -> None:
+    is_json = ".json" in part.name.rsplit("/", 1)[-1].lower()
+    if part.data.lstrip()[:1] != b"{":
+        if is_json:
+            found.skipped.append(f"{Path(part.name).name}: JSON of another kind")
+        else:
+            found.traces.append(part)
+        return
+    try:
+        data = json.loads(part.data)
+    except (ValueError, RecursionError):
+        (found.hosts if is_json else found.traces).append(part)
+        return
+    table = _table(data)
+    if is_host(data):
+        found.hosts.append(part)
+    elif table:
+        found.tables.update(table)
+        found.table_file = part.name
+    else:
+        found.skipped.append(f"{Path(part.name).name}: JSON of another kind")
+
+
+def _wanted(name: str) -> bool:
+    return bool(re.fullmatch(r".*\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", name, re.I | re.S))
+
+
+def _expanded(names: list[str]) -> list[str]:
+    """Return files and directories; a prefix is the files that begin with it."""
+    found: list[str] = []
+    for name in names:
+        path = Path(name)
+        inside = [] if "\0" in name or path.exists() else _of_job(path.parent, path.name)
+        found += inside or [name]
+    return found
+
+
+def _of_job(directory: Path, job: str) -> list[str]:
+    if not directory.is_dir():
+        return []
+    names = [p for p in directory.iterdir() if ".et" in p.name and p.is_file()]
+    return sorted((str(p) for p in names if _place(p.name)[0] == job.rstrip("._-")), key=natural)
+
+
+def _siblings(name: str) -> int:
+    """Return how many ranks the files beside a trace are of."""
+    job, number = _place(Path(name).name)
+    if number is None:
+        return 0
+    return (
+        max((_place(Path(n).name)[1] or 0 for n in _of_job(Path(name).parent, job)), default=0) + 1
+    )
+
+
+def _place(name: str) -> tuple[str, int | None]:
+    """Return the job and the rank in the name of a file."""
+    found = _FILE.fullmatch(name)
+    if found is None or len(found["rank"]) > 7:
+        return name, None
+    return found["job"], int(found["rank"])
+
+
+def numbered(files: list[Part], found: Recording) -> Iterator[tuple[int, Part]]:
+    """Return the files with their ranks, which their names say."""
+    places = [_place(re.split(r"[/\\]", part.name)[-1]) for part in files]
+    numbers = [number for _, number in places]
+    if None in numbers:
+        if len(files) > 1:
+            found.assumed.append(
+                "files do not say their ranks in their names: they are ranks in the order of names"
+            )
+        return enumerate(files)
+    if len(set(numbers)) < len(numbers):
+        jobs = sorted({job for job, _ in places}, key=natural)
+        shown = ", ".join(jobs[:8]) + (", ..." if len(jobs) > 8 else "")
+        raise InputError(
+            f"{found.name}: traces of {len(jobs)} jobs; name the files of one, or what they begin with, one of: {shown}"
+            if len(jobs) > 1
+            else f"{found.name}: two traces of one rank; give one for each"
+        )
+    return zip((number or 0 for number in numbers), files, strict=True)
+
+
+def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
+    """Return the groups of a file as ASTRA-sim takes it, names and their ranks; None if it is something else."""
+    if not isinstance(data, dict) or not data:
+        return None
+    found = {}
+    for name, ranks in data.items():
+        if not isinstance(ranks, list):
+            return None
+        numbers = [integer(rank, MOST_RANKS - 1) for rank in ranks]
+        if None in numbers or not numbers:
+            return None
+        found[str(name)] = tuple(dict.fromkeys(n for n in numbers if n is not None))
+    return found
+
+
+def _beside(found: Files, name: str) -> None:
+    """Read the table of groups in the directory of the traces, if there is just one."""
+    folder = Path(name).parent
+    if "\0" in name or not folder.is_dir():
+        return
+    pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
+    tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
+    if len(tables) == 1:
+        _sort(found, Part(str(tables[0]), read_bytes(str(tables[0]))))

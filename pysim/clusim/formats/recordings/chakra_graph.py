@@ -1,0 +1,357 @@
+"""In which order the nodes of Chakra graphs happen, and which calls of the ranks belong together.
+
+A graph has no streams: what does not wait for each other may run at once. A GPU still computes one node at a time,
+and so does a CPU thread; which one comes first is found by playing all ranks together, with computing as long as it
+is recorded and communication roughly estimated. What is found is an order that can happen, so a schedule that keeps
+it cannot get stuck. Calls of a communicator follow each other by the numbers of their nodes, as the program made them;
+messages follow nothing but what they depend on. An eager message goes when it is sent, whether or not it is received.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from clusim.errors import InputError
+from clusim.formats.recordings.model import ABSENT
+
+__all__ = ["CALLS", "Node", "Rank", "number_calls", "play", "sort_nodes"]
+
+CALLS = ("collective", "send", "recv")
+_LATENCY_PS = 10_000_000
+_PS_PER_BYTE = 10
+"""What playing takes for communication: 10 us, and 100 GB/s."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node of a graph.
+
+    Attributes
+    ----------
+    kind : str
+        ``compute`` on the GPU, ``host`` on a CPU, ``memory``, ``collective``, ``send``, ``recv``, or ``none``: nothing
+        to do.
+    deps, calls : list of int
+        Identifiers of nodes that must be done first: by data, and by control.
+    lane : str
+        Of computing, what does one node at a time.
+    group, peer, tag, root : int
+        Of a call: index of the communicator; peer and root are positions in it.
+    sequence : int
+        Which call of its communicator, or message of its pair, it is.
+    eager : bool
+        Of a message: it goes when it is sent.
+    """
+
+    id: int
+    name: str
+    kind: str
+    where: str
+    deps: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    lane: str = ""
+    duration_ps: int = ABSENT
+    flops: int = 0
+    mem_bytes: int = 0
+    operation: str = ""
+    bytes: int = 0
+    comm: str = ""
+    dims: tuple[bool, ...] = ()
+    group: int = ABSENT
+    peer: int = ABSENT
+    tag: int = 0
+    root: int = ABSENT
+    eager: bool = False
+    sequence: int = ABSENT
+    chained: bool = True
+
+
+@dataclass(slots=True)
+class Rank:
+    """The graph of a rank; `order` is its nodes by identifier as far as dependencies allow."""
+
+    number: int
+    name: str
+    nodes: dict[int, Node] = field(default_factory=dict)
+    communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+
+
+def sort_nodes(rank: Rank) -> bool:
+    """Put the nodes of a rank in order; returns whether dependencies by control had to be ignored.
+
+    Raises
+    ------
+    InputError
+        Nodes wait for each other in a circle.
+    """
+    for node in rank.nodes.values():
+        node.deps = list(dict.fromkeys(node.deps))
+        node.calls = [dep for dep in dict.fromkeys(node.calls) if dep not in node.deps]
+    rank.order = _sorted({n.id: [*n.deps, *n.calls] for n in rank.nodes.values()})
+    ignored = False
+    if len(rank.order) < len(rank.nodes):
+        ignored = True
+        rank.order = _sorted({n.id: n.deps for n in rank.nodes.values()})
+    if len(rank.order) < len(rank.nodes):
+        circle = _circle(rank, set(rank.nodes) - set(rank.order))
+        shown = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
+        raise InputError(
+            f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {shown}; a trace must have none"
+        )
+    for node in rank.nodes.values():
+        node.deps = node.deps if ignored else [*node.deps, *node.calls]
+        node.calls = []
+    return ignored
+
+
+def _sorted(waits: dict[int, list[int]]) -> list[int]:
+    """Return nodes so that each comes after what it waits for, the smallest number first."""
+    wakes: dict[int, list[int]] = defaultdict(list)
+    for node, deps in waits.items():
+        for dep in deps:
+            wakes[dep].append(node)
+    left = {node: len(deps) for node, deps in waits.items()}
+    ready = [node for node, count in left.items() if not count]
+    heapify(ready)
+    found = []
+    while ready:
+        node = heappop(ready)
+        found.append(node)
+        for other in wakes[node]:
+            left[other] -= 1
+            if not left[other]:
+                heappush(ready, other)
+    return found
+
+
+def _circle(rank: Rank, stuck: set[int]) -> list[int]:
+    """Return nodes that wait for each other, the first one again at the end."""
+    at, seen = min(stuck), dict[int, int]()
+    path: list[int] = []
+    while at not in seen:
+        seen[at] = len(path)
+        path.append(at)
+        at = next(dep for dep in rank.nodes[at].deps if dep in stuck)
+    return [*path[seen[at] :], at]
+
+
+def number_calls(ranks: list[Rank]) -> Counter[str]:
+    """Number the calls of every communicator and pair, so that what belongs together has one number.
+
+    Returns
+    -------
+    Counter
+        What had to be assumed -> how often.
+    """
+    notes: Counter[str] = Counter()
+    members: dict[int, list[list[Node]]] = defaultdict(list)
+    messages: Counter[Hashable] = Counter()
+    for rank in ranks:
+        own: dict[int, list[Node]] = defaultdict(list)
+        for at in rank.order:
+            node = rank.nodes[at]
+            if node.kind == "collective":
+                own[node.group].append(node)
+            elif node.kind in CALLS:
+                key = (rank.number, node.kind, node.peer, node.tag)
+                node.sequence = messages[key]
+                messages[key] += 1
+        for group, nodes in own.items():
+            members[group].append(nodes)
+    for lists in members.values():
+        if _by_position(lists):
+            for nodes in lists:
+                for number, node in enumerate(nodes):
+                    node.sequence = number
+        else:
+            _by_content(lists)
+            notes[
+                "communicators whose ranks make their calls in different orders: calls of one size are one"
+            ] += 1
+    return notes
+
+
+def _by_position(lists: list[list[Node]]) -> bool:
+    """Return whether the n-th call of every rank is the n-th of all."""
+    contents = [[(node.operation, node.bytes) for node in nodes] for nodes in lists]
+    if all(content == contents[0] for content in contents):
+        return True
+    if all(Counter(content) == Counter(contents[0]) for content in contents):
+        return False
+    names = [[node.operation for node in nodes] for nodes in lists]
+    return all(name == names[0] for name in names)
+
+
+def _by_content(lists: list[list[Node]]) -> None:
+    """Number calls by operation and size; they follow no order then."""
+    numbers: dict[Hashable, int] = {}
+    for nodes in lists:
+        count: Counter[Hashable] = Counter()
+        for node in nodes:
+            content = (node.operation, node.bytes)
+            node.sequence = numbers.setdefault((*content, count[content]), len(numbers))
+            count[content] += 1
+            node.chained = False
+
+
+def play(ranks: list[Rank]) -> list[tuple[int, int]]:
+    """Return rank and identifier of all nodes in the order in which they start.
+
+    Raises
+    ------
+    InputError
+        Ranks wait for each other.
+    """
+    return _Player(ranks).run()
+
+
+_At = tuple[int, int]
+
+
+class _Player:
+    """The state of playing; nodes are (place of the rank in the list, identifier)."""
+
+    def __init__(self, ranks: list[Rank]) -> None:
+        self.ranks = ranks
+        self.left: dict[_At, int] = {}
+        self.wakes: dict[_At, list[_At]] = defaultdict(list)
+        self.lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
+        self.busy: set[tuple[int, str]] = set()
+        self.touched: dict[tuple[int, str], None] = {}
+        self.expected: Counter[Hashable] = Counter()
+        self.waiting: dict[Hashable, list[_At]] = defaultdict(list)
+        self.arrives: dict[Hashable, int] = {}
+        self.heap: list[tuple[int, int, int]] = []
+        self.now = 0
+        self.done = 0
+        self.order: list[tuple[int, int]] = []
+        for place, rank in enumerate(ranks):
+            for at, deps in self._waits(rank):
+                self.left[place, at] = len(deps)
+                for dep in deps:
+                    self.wakes[place, dep].append((place, at))
+                if rank.nodes[at].kind in CALLS:
+                    self.expected[self._key(rank, rank.nodes[at])] += 1
+
+    @staticmethod
+    def _waits(rank: Rank) -> Iterator[tuple[int, list[int]]]:
+        """Yield nodes and what they wait for: the call before of a communicator, too."""
+        before: dict[int, int] = {}
+        for at in rank.order:
+            node = rank.nodes[at]
+            deps = node.deps
+            if node.kind == "collective" and node.chained:
+                previous = before.get(node.group)
+                if previous is not None and previous not in deps:
+                    deps = [*deps, previous]
+                before[node.group] = at
+            yield at, deps
+
+    @staticmethod
+    def _key(rank: Rank, node: Node) -> Hashable:
+        if node.kind == "collective":
+            return (node.group, node.sequence)
+        ends = (rank.number, node.peer) if node.kind == "send" else (node.peer, rank.number)
+        return (*ends, node.tag, node.sequence)
+
+    def run(self) -> list[tuple[int, int]]:
+        for place, at in [at for at, count in self.left.items() if not count]:
+            self._ready(place, at)
+        self._start()
+        while self.heap:
+            self.now = self.heap[0][0]
+            while self.heap and self.heap[0][0] == self.now:
+                _, place, at = heappop(self.heap)
+                self._end(place, at)
+            self._start()
+        if self.done < len(self.left):
+            self._stuck()
+        return self.order
+
+    def _ready(self, place: int, at: int) -> None:
+        stack = [(place, at)]
+        while stack:
+            place, at = stack.pop()
+            rank = self.ranks[place]
+            node = rank.nodes[at]
+            if node.kind == "none":
+                self.order.append((place, at))
+                stack += self._woken(place, at)
+            elif node.kind in CALLS:
+                self.order.append((place, at))
+                self._call(place, at, self._key(rank, node))
+            else:
+                heappush(self.lanes[place, node.lane], at)
+                self.touched[place, node.lane] = None
+
+    def _call(self, place: int, at: int, key: Hashable) -> None:
+        node = self.ranks[place].nodes[at]
+        if node.eager and self.expected[key] > 1:
+            self._message(node, place, at, key)
+            return
+        here = self.waiting[key]
+        here.append((place, at))
+        if len(here) == self.expected[key]:
+            size = max(self.ranks[p].nodes[a].bytes for p, a in here)
+            for p, a in self.waiting.pop(key):
+                heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, p, a))
+
+    def _message(self, node: Node, place: int, at: int, key: Hashable) -> None:
+        """Let a message go when it is sent; who receives it waits for it to come."""
+        if node.kind == "recv":
+            if key in self.arrives:
+                heappush(self.heap, (max(self.now, self.arrives[key]), place, at))
+            else:
+                self.waiting[key].append((place, at))
+            return
+        self.arrives[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
+        for p, a in ((place, at), *self.waiting.pop(key, ())):
+            heappush(self.heap, (self.arrives[key], p, a))
+
+    def _start(self) -> None:
+        """Let every lane that is free begin the ready node with the smallest number."""
+        touched, self.touched = self.touched, {}
+        for place, name in touched:
+            queue = self.lanes[place, name]
+            if queue and (place, name) not in self.busy:
+                at = heappop(queue)
+                self.busy.add((place, name))
+                self.order.append((place, at))
+                node = self.ranks[place].nodes[at]
+                took = (
+                    node.duration_ps
+                    if node.duration_ps > 0
+                    else (node.flops // 100 + node.mem_bytes)
+                )
+                heappush(self.heap, (self.now + took, place, at))
+
+    def _end(self, place: int, at: int) -> None:
+        node = self.ranks[place].nodes[at]
+        if node.lane:
+            self.busy.discard((place, node.lane))
+            self.touched[place, node.lane] = None
+        for other in self._woken(place, at):
+            self._ready(*other)
+
+    def _woken(self, place: int, at: int) -> list[_At]:
+        self.done += 1
+        found = []
+        for other in self.wakes.get((place, at), ()):
+            self.left[other] -= 1
+            if not self.left[other]:
+                found.append(other)
+        return found
+
+    def _stuck(self) -> None:
+        waiting = [at for nodes in self.waiting.values() for at in nodes]
+        place, at = min(waiting)
+        node = self.ranks[place].nodes[at]
+        raise InputError(
+            f"{node.where}: {node.operation or node.kind} {node.name!r} of rank {self.ranks[place].number} never gets"
+            f" done: ranks wait for each other ({len(self.left) - self.done} nodes are left); the traces contradict"
+            " each other or are of different runs"
+        )

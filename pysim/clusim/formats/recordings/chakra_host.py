@@ -1,0 +1,185 @@
+"""PyTorch's own execution traces (JSON), which Chakra's converter makes .et files of: calls, and times once linked.
+
+PyTorch's observer writes what the host called, without times; ``chakra_trace_link`` adds times and kernels. Of both the
+communication is what ``record_param_comms`` says: data, sequence, group, rank or root or peer, name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.formats.recordings.chakra_graph import Node, Rank
+from clusim.formats.recordings.common import dtype_of, operation_of
+from clusim.formats.recordings.source import Part, integer, load_json, time_ps
+
+__all__ = ["Host", "groups_of", "host_graph", "is_host"]
+
+PS_PER_US = 1_000_000
+MOST_US = 10**11
+
+
+class Host:
+    """What is known of a host trace besides its graph.
+
+    Attributes
+    ----------
+    own : int or None
+        The rank that recorded it, if a collective over all ranks says so.
+    size : int
+        Ranks of the largest group.
+    """
+
+    def __init__(self) -> None:
+        self.own: int | None = None
+        self.size = 0
+        self.groups: dict[str, tuple[int, ...]] = {}
+        self.by_id: dict[int, str] = {}
+
+
+def is_host(data: Any) -> bool:
+    """Return whether JSON is an execution trace of PyTorch."""
+    return isinstance(data, dict) and isinstance(data.get("nodes"), list) and "schema" in data
+
+
+def groups_of(text: str) -> list[dict[str, Any]]:
+    """Return what a text of ``process_group:init`` says, empty if it says nothing."""
+    first, last = text.find("[{"), text.rfind("}]")
+    if first < 0 or last < 0:
+        return []
+    for body in (text[first : last + 2], text[first : last + 2].replace('\\"', '"')):
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            continue
+        return [item for item in found if isinstance(item, dict) and "pg_name" in item]
+    return []
+
+
+def host_graph(number: int, part: Part, skipped: Counter[str]) -> tuple[Rank, Host]:
+    """Return the graph of a host trace."""
+    data = load_json(part)
+    if not is_host(data):
+        raise InputError(f"{part.name}: is no execution trace of PyTorch: no list 'nodes'")
+    rank, host = Rank(number, part.name), Host()
+    rows = [row for row in data["nodes"] if isinstance(row, dict)]
+    for row in rows:
+        if "process_group:init" in str(row.get("name")):
+            _learn(host, row)
+    for row in rows:
+        at = integer(row.get("id"))
+        if at is None:
+            skipped["nodes without an id"] += 1
+            continue
+        if at in rank.nodes:
+            raise InputError(f"{part.name}: node {at} is there twice; every id must be of one node")
+        rank.nodes[at] = _node(at, row, part.name, host, skipped)
+    rank.communicators = host.groups
+    for node in rank.nodes.values():
+        node.calls = [dep for dep in node.calls if dep in rank.nodes and dep != node.id]
+    return rank, host
+
+
+def _learn(host: Host, row: dict[str, Any]) -> None:
+    for item in groups_of(str(_values(row)[:1])):
+        name = str(item["pg_name"])
+        ranks = item.get("ranks")
+        numbers = [integer(r) for r in ranks] if isinstance(ranks, list) else []
+        host.groups[name] = tuple(n for n in numbers if n is not None)
+        size = integer(item.get("group_size")) or 0
+        host.size = max(host.size, size, *(n + 1 for n in host.groups[name]), 0)
+        backend = integer(item.get("backend_id"))
+        if backend is not None:
+            host.by_id[backend] = name
+
+
+def _values(row: dict[str, Any]) -> list[Any]:
+    inputs = row.get("inputs")
+    values = inputs.get("values") if isinstance(inputs, dict) else inputs
+    return values if isinstance(values, list) else []
+
+
+def _attributes(row: dict[str, Any]) -> dict[str, Any]:
+    found = row.get("attrs")
+    items = found if isinstance(found, list) else []
+    return {str(i["name"]): i.get("value") for i in items if isinstance(i, dict) and "name" in i}
+
+
+def _node(at: int, row: dict[str, Any], file: str, host: Host, skipped: Counter[str]) -> Node:
+    name = str(row.get("name", ""))
+    attributes = {**row, **_attributes(row)}
+    parent = integer(attributes.get("ctrl_deps", attributes.get("parent")))
+    node = Node(at, name, "none", f"{file}: node {at}", calls=[] if parent is None else [parent])
+    if name == "record_param_comms":
+        _call(node, _values(row), attributes, host, skipped)
+        return node
+    took = time_ps(attributes.get("exclusive_dur", attributes.get("dur")), PS_PER_US)
+    if not took or took > MOST_US * PS_PER_US or name.lower().startswith("nccl"):
+        return node
+    node.duration_ps = took
+    on_gpu = attributes.get("cat") is not None
+    node.kind = "compute" if on_gpu else "host"
+    node.lane = (
+        f"stream {attributes.get('stream', 0)}" if on_gpu else f"cpu {attributes.get('tid', 0)}"
+    )
+    return node
+
+
+def _call(
+    node: Node, values: list[Any], attributes: dict[str, Any], host: Host, skipped: Counter[str]
+) -> None:
+    names = [i for i, value in enumerate(values) if isinstance(value, str) and value != ""]
+    place = next((i for i in names if _kind(values[i])), -1)
+    name = attributes.get("collective_name") or (values[place] if place >= 0 else "")
+    kind = _kind(name)
+    if not kind:
+        if (name or names) and "wait" not in values:
+            skipped[f"record_param_comms of {name or values[names[0]]!s:.40}"] += 1
+        return
+    node.kind, node.name, node.operation = kind, str(name), operation_of(name)
+    node.comm = _group(values, attributes, host)
+    count = integer(attributes.get("in_msg_nelems"))
+    element = dtype_of(attributes.get("dtype"))
+    node.bytes = count * element[1] if count is not None and element else _tensor_bytes(values[:1])
+    number = integer(values[place - 1]) if place > 0 else None
+    if number is None:
+        return
+    if kind != "collective":
+        node.peer = number
+    elif node.operation in ("broadcast", "reduce", "gather", "scatter"):
+        node.root = number
+    elif not host.groups.get(node.comm):
+        host.own = number
+
+
+def _kind(name: Any) -> str:
+    if not isinstance(name, str):
+        return ""
+    if name in ("send", "recv"):
+        return name
+    return "collective" if operation_of(name) else ""
+
+
+def _group(values: list[Any], attributes: dict[str, Any], host: Host) -> str:
+    """Return the name of the group of a call: as an attribute, as (name, description), or by its backend's number."""
+    name = attributes.get("pg_name")
+    if isinstance(name, str):
+        return name
+    for value in values:
+        if isinstance(value, int) and not isinstance(value, bool) and value in host.by_id:
+            return host.by_id[value]
+        if isinstance(value, list) and len(value) == 2 and str(value[0]) in host.groups:
+            return str(value[0])
+    return ""
+
+
+def _tensor_bytes(value: Any, depth: int = 0) -> int:
+    """Return the size of all tensors [bytes]: (id, storage, offset, elements, bytes of one, device)."""
+    if not isinstance(value, list) or depth > 4:
+        return 0
+    if len(value) == 6 and isinstance(value[5], str):
+        count, size = integer(value[3], 1 << 44), integer(value[4], 64)
+        return (count or 0) * (size or 0)
+    return sum(_tensor_bytes(item, depth + 1) for item in value)

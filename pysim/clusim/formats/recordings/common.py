@@ -1,0 +1,177 @@
+"""What readers share: names of operations and types, groups, and peers that did not record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError
+from clusim.formats.recordings.model import ABSENT, Group, Recording
+from clusim.ranges import DURATION_END_PS
+
+__all__ = [
+    "DTYPES",
+    "MOST_EVENTS",
+    "MOST_RANKS",
+    "Groups",
+    "clone_peers",
+    "dtype_of",
+    "finish",
+    "full_bytes",
+    "operation_of",
+    "tile",
+]
+
+MOST_EVENTS = 2_000_000
+"""Most events that are made by copying those of recorded ranks to their peers."""
+
+_OPERATIONS = {
+    "allreduce": "allreduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "alltoall": "alltoall",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+}
+"""Spellings without separators -> operation; the longest that fits is meant."""
+
+DTYPES = {
+    "float": ("float32", 4), "float32": ("float32", 4), "fp32": ("float32", 4), "tf32": ("float32", 4),
+    "half": ("float16", 2), "float16": ("float16", 2), "fp16": ("float16", 2),
+    "bfloat16": ("bfloat16", 2), "bf16": ("bfloat16", 2),
+    "double": ("float64", 8), "float64": ("float64", 8), "fp64": ("float64", 8),
+    "char": ("int8", 1), "int8": ("int8", 1), "byte": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("uint8", 1),
+    "int": ("int32", 4), "int32": ("int32", 4), "uint32": ("uint32", 4), "short": ("uint8", 2), "int16": ("uint8", 2),
+    "long": ("int64", 8), "int64": ("int64", 8), "uint64": ("uint64", 8),
+    "f8e4m3": ("uint8", 1), "f8e5m2": ("uint8", 1), "float8e4m3": ("uint8", 1), "float8e5m2": ("uint8", 1),
+    "float8_e4m3fn": ("uint8", 1), "float8_e5m2": ("uint8", 1),
+    "complexfloat": ("float32", 8), "complexdouble": ("float64", 8),
+}  # fmt: skip
+"""Names of element types in lower case -> ours, and the size of an element [bytes]."""
+
+
+def dtype_of(name: object) -> tuple[str, int] | None:
+    """Return our name and the size [bytes] of an element type, None if it is unknown."""
+    if not isinstance(name, str):
+        return None
+    short = name.strip().lower()
+    for prefix in ("nccl", "torch.", "at::", "c10::"):
+        short = short.removeprefix(prefix)
+    return DTYPES.get(short)
+
+
+def operation_of(name: object) -> str:
+    """Return the operation a tool means by `name`, empty if it is none: ``_allgather_base``, ``ALL_GATHER``, ..."""
+    if not isinstance(name, str):
+        return ""
+    short = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
+    for spelling in sorted(_OPERATIONS, key=len, reverse=True):
+        if short.startswith(spelling):
+            return _OPERATIONS[spelling]
+    return ""
+
+
+def full_bytes(operation: str, part_bytes: int, size: int) -> int:
+    """Return the size of the largest buffer [bytes] when `part_bytes` is what NCCL counts per rank."""
+    gathers = operation in ("all_gather", "reduce_scatter", "gather", "scatter", "alltoall")
+    return part_bytes * (size if gathers else 1)
+
+
+class Groups:
+    """The communicators of a recording; the same ranks under one name are one."""
+
+    def __init__(self) -> None:
+        self.found: list[Group] = []
+        self._index: dict[tuple[str, tuple[int, ...]], int] = {}
+
+    def add(self, name: str, ranks: Sequence[int]) -> int:
+        """Return the index of a group."""
+        key = (name, tuple(ranks))
+        if key not in self._index:
+            self._index[key] = len(self.found)
+            self.found.append(Group(name, key[1]))
+        return self._index[key]
+
+
+def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
+    """Return the group of `rank` if the job is cut into groups like `ranks`, None if that is no regular grid."""
+    size = len(ranks)
+    stride = ranks[1] - ranks[0] if size > 1 else 1
+    if stride < 1 or any(ranks[i] != ranks[0] + i * stride for i in range(size)):
+        return None
+    block = stride * size
+    if ranks[0] % block >= stride:
+        return None
+    first = rank // block * block + rank % stride
+    return tuple(first + i * stride for i in range(size))
+
+
+def clone_peers(found: Recording, groups: Groups) -> None:
+    """Give ranks that did not record the events of the first that did, moved into their own groups."""
+    _check(found)
+    recorded = sorted({event.rank for event in found.events})
+    missing = sorted(set(range(found.num_ranks)) - set(recorded))
+    if not missing or not recorded:
+        return
+    source = recorded[0]
+    own = [event for event in found.events if event.rank == source]
+    used = {event.group for event in own if event.group >= 0}
+    what = f"{len(missing)} of {found.num_ranks} ranks did not record"
+    if (
+        any(event.kind in ("send", "recv") for event in own)
+        or len(own) * len(missing) > MOST_EVENTS
+    ):
+        found.assumed.append(f"{what}; they are taken to be ready whenever a recorded rank is")
+        return
+    tiles = {(g, rank): tile(groups.found[g].ranks, rank) for g in used for rank in missing}
+    if any(t is None or max(t) >= found.num_ranks for t in tiles.values()):
+        found.assumed.append(
+            f"{what}, and groups are no regular grid; they are taken to be ready whenever a recorded rank is"
+        )
+        return
+    place = {id(event): at for at, event in enumerate(found.events)}
+    for rank in missing:
+        index: dict[int, int] = {}
+        for event in own:
+            index[place[id(event)]] = len(found.events)
+            group = event.group
+            if group >= 0:
+                ranks = tiles[group, rank]
+                assert ranks is not None
+                group = groups.add(groups.found[group].name, ranks)
+            deps = tuple(index[d] for d in event.deps)
+            found.events.append(replace(event, rank=rank, group=group, deps=deps))
+    found.assumed.append(f"{what}; they are taken to do what rank {source} does (symmetric peers)")
+
+
+def finish(found: Recording, groups: Groups, skipped: Counter[str]) -> Recording:
+    """Complete a recording; raises `InputError` if nothing in it can be simulated."""
+    found.groups = groups.found
+    found.skipped = dict(skipped)
+    if not found.events:
+        seen = "; ".join(f"{count} x {what}" for what, count in skipped.items())
+        raise InputError(
+            f"{found.name}: nothing in it can be simulated{': ' + seen if seen else ''}"
+        )
+    _check(found)
+    return found
+
+
+def _check(found: Recording) -> None:
+    """Raise `InputError` for numbers that no job has."""
+    if found.num_ranks > MOST_RANKS:
+        raise InputError(f"{found.name}: {found.num_ranks} ranks; at most {MOST_RANKS}")
+    starts = [event.start_ps for event in found.events if event.start_ps != ABSENT]
+    if starts and max(starts) - min(starts) >= DURATION_END_PS:
+        raise InputError(f"{found.name}: events more than {DURATION_END_PS // 10**12} s apart")
+    for event in found.events:
+        for what in ("duration_ps", "flops", "mem_bytes", "bytes"):
+            if not ABSENT <= getattr(event, what) < DURATION_END_PS:
+                raise InputError(
+                    f"{event.where or found.name}: {what} of {getattr(event, what)}; must be below 2^61"
+                )

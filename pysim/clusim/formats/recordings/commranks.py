@@ -1,0 +1,186 @@
+"""Which ranks of a job the ranks of its communicators are, if only processes are known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError, one_line
+from clusim.formats.recordings.source import natural
+
+__all__ = ["Comm", "Owner", "World", "world_of"]
+
+Owner = tuple[str, int]
+"""Host and process."""
+
+MOST_MEMBERS = 1 << 24
+"""Most ranks of all communicators together."""
+
+_Gpu = tuple[str, int, int]
+"""Host, process, and which of its GPUs."""
+
+
+@dataclass(slots=True)
+class Comm:
+    """A communicator: its size, its machines (0 is unknown), and which processes its ranks are, as far as seen."""
+
+    name: str
+    n_ranks: int
+    nodes: int = 0
+    owners: dict[int, Owner] = field(default_factory=dict)
+    where: dict[int, str] = field(default_factory=dict)
+
+    def see(self, rank: int, owner: Owner, where: str) -> None:
+        """Note whose a rank is; raises `InputError` if another process claimed it."""
+        known = self.owners.setdefault(rank, owner)
+        if known != owner:
+            raise InputError(
+                f"{where}: rank {rank} of communicator {self.name} is process {_shown(owner)}, and process"
+                f" {_shown(known)} in {self.where[rank]}; give the files of one job only"
+            )
+        self.where.setdefault(rank, where)
+
+
+@dataclass(slots=True)
+class World:
+    """The ranks of a job.
+
+    Attributes
+    ----------
+    ranks : dict
+        Communicator -> its ranks, as ranks of the job.
+    hosts : list of str
+        Per rank, its machine; empty if that is not known of all.
+    """
+
+    num_ranks: int
+    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+
+def world_of(comms: dict[str, Comm]) -> World:
+    """Number the GPUs of a job as its largest communicator does.
+
+    Raises
+    ------
+    InputError
+        There are more ranks than any job has.
+    """
+    if sum(comm.n_ranks for comm in comms.values()) > MOST_MEMBERS:
+        raise InputError(f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together")
+    gpus, notes = _gpus(comms)
+    largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
+    number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
+    others = sorted(
+        {gpu for own in gpus.values() for gpu in own.values()} - set(number), key=_order
+    )
+    for gpu in others:
+        number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
+    found = World(largest.n_ranks + len(others), assumed=notes)
+    if others:
+        notes.append("no communicator has all ranks; those of the largest one are numbered first")
+    for comm in comms.values():
+        found.ranks[comm.name] = _members(found, comm, gpus[comm.name], number)
+        if found.num_ranks > MOST_RANKS:
+            raise InputError(
+                f"communicator {comm.name}: the job would have {found.num_ranks} ranks; at most {MOST_RANKS}"
+            )
+    found.hosts = _hosts(found, largest, number)
+    return found
+
+
+def _shown(owner: Owner) -> str:
+    return one_line(f"{owner[0]}:{owner[1]}" if owner[0] else str(owner[1]))[:80]
+
+
+def _order(gpu: _Gpu) -> tuple[object, ...]:
+    return natural(gpu[0]), gpu[1], gpu[2]
+
+
+def _gpus(comms: dict[str, Comm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
+    """Return the GPU of every rank that was seen; the ranks a process has are its GPUs in order."""
+    gpus: dict[str, dict[int, _Gpu]] = {}
+    widths: dict[Owner, set[int]] = {}
+    for comm in comms.values():
+        count: Counter[Owner] = Counter()
+        own = gpus[comm.name] = {}
+        for rank in sorted(comm.owners):
+            owner = comm.owners[rank]
+            own[rank] = (*owner, count[owner])
+            count[owner] += 1
+        for owner, width in count.items():
+            widths.setdefault(owner, set()).add(width)
+    mixed = any(len(width) > 1 for width in widths.values())
+    note = "processes with several GPUs: which are in a smaller communicator is not recorded; the first are taken"
+    return gpus, [note] if mixed else []
+
+
+def _members(
+    world: World, comm: Comm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
+) -> tuple[int, ...]:
+    """Return the ranks of the job in a communicator; those that were not seen are concluded or new."""
+    known = {rank: number[gpu] for rank, gpu in gpus.items()}
+    if len(known) == comm.n_ranks:
+        return tuple(known[rank] for rank in range(comm.n_ranks))
+    if all(rank == own for rank, own in known.items()) and comm.n_ranks <= world.num_ranks:
+        return tuple(range(comm.n_ranks))
+    regular = _regular(known, comm.n_ranks, world.num_ranks)
+    if regular is not None:
+        return regular
+    text = "communicators with ranks that did not record, in no regular pattern: those are taken for further GPUs"
+    if text not in world.assumed:
+        world.assumed.append(text)
+    members = []
+    for rank in range(comm.n_ranks):
+        if rank not in known:
+            known[rank] = world.num_ranks
+            world.num_ranks += 1
+        members.append(known[rank])
+    return tuple(members)
+
+
+def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
+    """Return ranks in equal steps, in which what is known fits; None if there are none."""
+    position, own = next(iter(known.items()))
+    for other, there in known.items():
+        if other != position:
+            steps = [(there - own) // (other - position)]
+            break
+    else:
+        steps = [1, world // size]
+    for step in steps:
+        first = own - position * step
+        fits = all(first + rank * step == at for rank, at in known.items())
+        block = step * size
+        if (
+            step > 0
+            and first >= 0
+            and fits
+            and first % block < step
+            and first // block * block + block <= world
+        ):
+            return tuple(first + rank * step for rank in range(size))
+    return None
+
+
+def _hosts(world: World, largest: Comm, number: dict[_Gpu, int]) -> list[str]:
+    """Return the machine of every rank; none if they are not all known and do not follow from their number."""
+    known = {rank: gpu[0] for gpu, rank in number.items()}
+    if not all(known.values()):
+        return []
+    names, nodes = set(known.values()), largest.nodes
+    if len(known) == world.num_ranks and (
+        not nodes or len(names) == nodes or world.num_ranks > largest.n_ranks
+    ):
+        return [known[rank] for rank in range(world.num_ranks)]
+    if not nodes or world.num_ranks % nodes or world.num_ranks != largest.n_ranks:
+        return []
+    size = world.num_ranks // nodes
+    blocks = {(rank // size, host) for rank, host in known.items()}
+    if len(blocks) > len({block for block, _ in blocks}) or len(blocks) > len(names):
+        world.assumed.append(
+            f"{len(names)} host names, and {nodes} machines in the headers: ranks are taken to fill machines in order"
+        )
+    return [f"machine {rank // size}" for rank in range(world.num_ranks)]

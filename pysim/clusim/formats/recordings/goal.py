@@ -1,0 +1,385 @@
+"""Reads GOAL, the schedules of LogGOPSim and ATLAHS: computation and messages of every rank, and what waits for what.
+
+A rank's operations are ``calc T`` [ns], ``send Nb to R`` and ``recv Nb from R``, with ``tag``, ``cpu`` and ``nic``;
+``a requires b`` lets `a` wait for the end of `b`, ``a irequires b`` for its start. Independent operations run side by
+side, but a cpu does one calc at a time. A send of at most `EAGER_BYTES` is done for its own rank as soon as it starts,
+as there; on the wire it goes as NCCL sends, when its receiver is ready. `goal_order` finds which receive gets which
+message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from clusim.errors import InputError
+from clusim.formats.recordings.common import MOST_EVENTS
+from clusim.formats.recordings.goal_order import ANY, Op, Order, Step, play
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
+from clusim.formats.recordings.source import Paths, head, lines, names_of
+
+__all__ = ["EAGER_BYTES", "read"]
+
+EAGER_BYTES = 65_535
+"""Largest message whose sender does not wait for its receiver [bytes]: LogGOPSim's default of ``S``."""
+
+MAX_RANKS = 1 << 17
+MAX_NS = 10**15
+MAX_BYTES = 2**40
+PS_PER_NS = 1000
+
+_RANKS = re.compile(r"num_ranks\s+([0-9]{1,9})")
+_RANK = re.compile(r"rank\s+([0-9]{1,9})")
+_NEEDS = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
+_CALC = re.compile(r"(?:(\w+)\s*:\s*)?calc\s+([0-9]{1,18})((?:\s+\w+\s+-?[0-9]{1,9})*)")
+_MESSAGE = re.compile(
+    r"(?:(\w+)\s*:\s*)?(send|recv)\s+([0-9]{1,15})b\s+(to|from)\s+(-?[0-9]{1,9})((?:\s+\w+\s+-?[0-9]{1,18})*)"
+)
+_COMMENT = re.compile(r"/\*.*?\*/")
+
+
+class _Rank:
+    """The operations of one rank while they are read."""
+
+    def __init__(self, number: int, where: str) -> None:
+        self.number, self.where = number, where
+        self.steps: list[Step] = []
+        self.labels: dict[str, int] = {}
+        self.edges: list[tuple[int, str, str, str]] = []
+
+    def add(self, step: Step) -> None:
+        """Append an operation."""
+        if step.label:
+            if step.label in self.labels:
+                raise InputError(
+                    f"{self.where}:{step.line}: label {step.label[:40]} is there twice in rank {self.number}"
+                )
+            self.labels[step.label] = len(self.steps)
+        self.steps.append(step)
+
+    def close(self) -> None:
+        """Resolve the labels, which may come after their use."""
+        for line, later, how, earlier in self.edges:
+            for label in (later, earlier):
+                if label not in self.labels:
+                    raise InputError(
+                        f"{self.where}:{line}: rank {self.number} has no operation {label[:40]}"
+                    )
+            step = self.steps[self.labels[later]]
+            (step.starts if how == "irequires" else step.needs).append(self.labels[earlier])
+        self.edges.clear()
+
+
+def read(paths: Paths) -> Recording:
+    """Read a GOAL text file; raises `InputError` that names the line if it makes no sense."""
+    names = names_of(paths)
+    if len(names) != 1:
+        raise InputError(f"{names[1]}: a GOAL schedule is one file; give only {names[0]}")
+    if b"\0" in head(names[0], 4096):
+        raise InputError(
+            f"{names[0]}: is a binary GOAL schedule, as txt2bin writes it, or no GOAL at all; give the text it was made"
+            " from"
+        )
+    return _Reader(names[0]).recording()
+
+
+class _Reader:
+    """The state of reading one file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.num_ranks = self.count = 0
+        self.ranks: dict[int, _Rank] = {}
+        self.skipped: Counter[str] = Counter()
+
+    def recording(self) -> Recording:
+        """Read the file."""
+        rank: _Rank | None = None
+        line = 0
+        for line, text in _statements(self.name):
+            if text == "{":
+                continue
+            if text == "}":
+                if rank is None:
+                    raise self._bad(line, "'}' without a rank")
+                rank.close()
+                rank = None
+            elif rank is None:
+                rank = self._outside(line, text)
+            else:
+                self._operation(rank, line, text)
+        if rank is not None:
+            raise self._bad(line, f"rank {rank.number} has no closing '}}'; is the file complete?")
+        if not self.num_ranks:
+            raise self._bad(line, "no num_ranks; a GOAL schedule begins with `num_ranks N`")
+        return self._finish()
+
+    def _bad(self, line: int, what: str) -> InputError:
+        return InputError(f"{self.name}:{line}: {what}")
+
+    def _outside(self, line: int, text: str) -> _Rank | None:
+        """Read a statement between ranks; returns the rank that begins."""
+        count = _RANKS.fullmatch(text)
+        if count is not None:
+            if self.num_ranks or not 1 <= int(count[1]) <= MAX_RANKS:
+                raise self._bad(line, f"{text[:60]}: must be there once, with 1..{MAX_RANKS}")
+            self.num_ranks = int(count[1])
+            return None
+        begin = _RANK.fullmatch(text)
+        if begin is None:
+            raise self._bad(line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`")
+        number = int(begin[1])
+        if number >= self.num_ranks or number in self.ranks:
+            what = "is there twice" if number in self.ranks else f"num_ranks is {self.num_ranks}"
+            raise self._bad(line, f"rank {number}: {what}")
+        self.ranks[number] = _Rank(number, self.name)
+        return self.ranks[number]
+
+    def _operation(self, rank: _Rank, line: int, text: str) -> None:
+        self.count += 1
+        if self.count > MOST_EVENTS:
+            raise self._bad(
+                line, f"more than {MOST_EVENTS} operations and requires; use a shorter schedule"
+            )
+        needs = _NEEDS.fullmatch(text)
+        if needs is not None:
+            rank.edges.append((line, needs[1], needs[2], needs[3]))
+            return
+        calc = _CALC.fullmatch(text)
+        if calc is not None:
+            if int(calc[2]) > MAX_NS:
+                raise self._bad(line, f"calc {calc[2]}: at most {MAX_NS} ns")
+            step = Step("compute", line, calc[1] or "", int(calc[2]))
+            self._attributes(step, calc[3])
+            rank.add(step)
+            return
+        message = _MESSAGE.fullmatch(text)
+        if message is None:
+            raise self._bad(
+                line,
+                f"{text[:60]!r}: expected calc T, send Nb to R, recv Nb from R or A requires B",
+            )
+        rank.add(self._message(rank, line, message))
+
+    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> Step:
+        kind, word, peer = found[2], found[4], int(found[5])
+        if word != ("to" if kind == "send" else "from"):
+            raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
+        anyone = kind == "recv" and peer == ANY
+        if not anyone and not 0 <= peer < self.num_ranks:
+            raise self._bad(
+                line, f"{kind} {word} {peer}: must be a rank of 0..{self.num_ranks - 1}"
+            )
+        if int(found[3]) > MAX_BYTES:
+            raise self._bad(line, f"{kind} {found[3]}b: at most 1 TiB")
+        event: EventKind = "send" if kind == "send" else "recv"
+        step = Step(event, line, found[1] or "", int(found[3]), peer)
+        self._attributes(step, found[6])
+        if step.tag < (ANY if kind == "recv" else 0):
+            raise self._bad(
+                line, f"tag {step.tag}: must be at least 0; -1 is any, for receives only"
+            )
+        return step
+
+    def _attributes(self, step: Step, text: str) -> None:
+        words = text.split()
+        for name, value in zip(words[::2], words[1::2], strict=True):
+            if name == "tag":
+                step.tag = int(value)
+            elif name == "cpu":
+                step.cpu = int(value)
+            else:
+                self.skipped[f"attribute {name[:40]}"] += 1
+
+    def _finish(self) -> Recording:
+        found = Recording("goal", self.name, self.num_ranks)
+        found.groups.append(Group("world", tuple(range(self.num_ranks))))
+        steps = {number: self.ranks[number].steps for number in sorted(self.ranks)}
+        if not any(steps.values()):
+            raise InputError(f"{self.name}: no rank does anything; nothing can be simulated")
+        order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
+        if order.stuck is not None:
+            order, eager = play(steps, MAX_BYTES), MAX_BYTES
+            self._refuse(order, steps)
+            found.assumed.append(
+                f"with sends above {EAGER_BYTES} bytes that wait for their receivers the ranks wait for each other"
+                " forever; no send waits"
+            )
+        found.skipped = dict(self.skipped)
+        _Events(self.name, found, steps, order, eager).write()
+        return found
+
+    def _refuse(self, order: Order, steps: dict[int, list[Step]]) -> None:
+        if order.stuck is None:
+            return
+        rank, at = order.stuck
+        step = steps[rank][at]
+        what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
+        raise self._bad(
+            step.line,
+            f"{what} of rank {rank} never gets done: operations wait for each other in a circle; remove a requires, or"
+            " change the order of sends and receives",
+        )
+
+
+class _Events:
+    """Writes the operations as events, in the order in which they start."""
+
+    def __init__(
+        self, name: str, found: Recording, steps: dict[int, list[Step]], order: Order, eager: int
+    ) -> None:
+        self.name, self.found, self.steps, self.order = name, found, steps, order
+        self.eager_bytes = eager
+        self.event_of: dict[Op, int] = {}
+        self.waits: dict[Op, tuple[int, ...]] = {}
+        self.last: dict[tuple[int, int], int] = {}
+        self.first_cpu: dict[int, int] = {}
+        self.turns = 0
+
+    def write(self) -> None:
+        """Append all events."""
+        number = self._numbers()
+        alone = inside = 0
+        for op in self.order.started:
+            step = self.steps[op.rank][op.at]
+            self.waits[op] = self._waits(op, step)
+            if step.kind == "compute":
+                self._calc(op, step)
+            elif op in number:
+                self._message(op, step, *number[op])
+            else:
+                inside += self._inside(op)
+                alone += not self._inside(op)
+                self.event_of[op] = ABSENT
+        if self.turns:
+            self.found.assumed.append(
+                f"calcs that share a cpu without a requires between them take turns as they get ready: {self.turns}"
+            )
+        ends = Counter(number.values())
+        lonely = sum(count < 2 for count in ends.values())
+        if lonely:
+            self.found.assumed.append(
+                f"{lonely} messages have only one end; the other one is taken to be ready"
+            )
+        if inside:
+            self.found.assumed.append(
+                f"sends and receives of a rank with itself take no time: {inside}"
+            )
+        if alone:
+            self.found.skipped["receives from any rank for which there is no send"] = alone
+
+    def _numbers(self) -> dict[Op, tuple[int, int, int, int]]:
+        """Return source, target, tag and number among these of every message whose ends are known."""
+        count: Counter[tuple[int, int, int]] = Counter()
+        found: dict[Op, tuple[int, int, int, int]] = {}
+        sent = {send: recv for recv, send in self.order.match.items()}
+        for op in self.order.started:
+            step = self.steps[op.rank][op.at]
+            if self._inside(op):
+                continue
+            if step.kind == "send":
+                key = (op.rank, step.peer, step.tag)
+            elif step.kind == "recv" and op not in self.order.match and step.peer != ANY:
+                key = (step.peer, op.rank, max(0, step.tag))
+            else:
+                continue
+            found[op] = (*key, count[key])
+            count[key] += 1
+            if op in sent:
+                found[sent[op]] = found[op]
+        return found
+
+    def _inside(self, op: Op) -> bool:
+        """Return whether an operation is a message of a rank to itself."""
+        step = self.steps[op.rank][op.at]
+        send = self.order.match.get(op)
+        return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
+
+    def _waits(self, op: Op, step: Step) -> tuple[int, ...]:
+        """Return the events whose end an operation waits for.
+
+        Who waits for a start waits for what that one waits for; so does who waits for a send that does not block.
+        """
+        found: list[int] = []
+        for at in step.needs:
+            other = Op(op.rank, at)
+            before = self.steps[op.rank][at]
+            free = before.kind == "send" and before.size <= self.eager_bytes
+            if self.event_of[other] == ABSENT and other in self.order.match:
+                found += self.waits[self.order.match[other]]
+            gone = free or self.event_of[other] == ABSENT
+            found += self.waits[other] if gone else (self.event_of[other],)
+        for at in step.starts:
+            found += self.waits[Op(op.rank, at)]
+        return tuple(dict.fromkeys(found))
+
+    def _calc(self, op: Op, step: Step) -> None:
+        cpu = (op.rank, step.cpu)
+        before = self.last.get(cpu)
+        if before is not None and before not in self.waits[op]:
+            self.turns += not self._follows(self.waits[op], before)
+            self.waits[op] = (*self.waits[op], before)
+        self.last[cpu] = self.event_of[op] = len(self.found.events)
+        self.found.events.append(
+            Event(
+                # Kernels of one GPU share it; the calcs of other cpus must run beside those of the first.
+                "compute" if self.first_cpu.setdefault(op.rank, step.cpu) == step.cpu else "delay",
+                op.rank,
+                f"cpu {step.cpu}",
+                step.label or "calc",
+                deps=self.waits[op],
+                duration_ps=step.size * PS_PER_NS,
+                where=f"{self.name}:{step.line}",
+            )
+        )
+
+    def _follows(self, waits: tuple[int, ...], before: int) -> bool:
+        """Return whether what waits for `waits` waits for `before`, too, as far as a few steps back show."""
+        seen = list(waits)
+        for at in seen:
+            if at == before or len(seen) > 100:
+                return True
+            seen += [d for d in self.found.events[at].deps if d >= before and d not in seen]
+        return False
+
+    def _message(self, op: Op, step: Step, *key: int) -> None:
+        source, target, tag, sequence = key
+        self.event_of[op] = len(self.found.events)
+        self.found.events.append(
+            Event(
+                step.kind,
+                op.rank,
+                f"{step.kind} {op.at}",
+                step.label or step.kind,
+                deps=self.waits[op],
+                group=0,
+                sequence=sequence,
+                bytes=step.size,
+                dtype="uint8",
+                peer=target if step.kind == "send" else source,
+                tag=tag,
+                where=f"{self.name}:{step.line}",
+            )
+        )
+
+
+def _statements(name: str) -> Iterator[tuple[int, str]]:
+    """Yield line numbers and statements; braces are statements; comments are left out."""
+    commented = False
+    for line, raw in lines(name):
+        text = raw
+        if commented:
+            end = text.find("*/")
+            if end < 0:
+                continue
+            text, commented = text[end + 2 :], False
+        text = _COMMENT.sub(" ", text)
+        start = text.find("/*")
+        if start >= 0:
+            text, commented = text[:start], True
+        text = text.split("//", 1)[0].split("#", 1)[0]
+        for part in re.split(r"([{};])", text):
+            statement = part.strip()
+            if statement and statement != ";":
+                yield line, statement

@@ -1,0 +1,245 @@
+"""In which order the operations of a GOAL schedule happen, and which receive gets which message.
+
+Plays the schedule with messages that take no time: a cpu does one calc after the other, in the order in which they
+become ready; a receive takes the first message that fits, of any rank or tag if it says so. What is found is an order
+that can happen, so a schedule that keeps it cannot get stuck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from clusim.formats.recordings.model import ABSENT, EventKind
+
+__all__ = ["Op", "Order", "Step", "play"]
+
+ANY = -1
+"""Peer or tag of a receive that takes a message of any."""
+
+
+class Op(NamedTuple):
+    """An operation: its rank, and its place in the rank's list."""
+
+    rank: int
+    at: int
+
+
+@dataclass(slots=True)
+class Step:
+    """An operation of a rank; `needs` and `starts` are the operations whose end and start it waits for.
+
+    Attributes
+    ----------
+    size : int
+        Of a calc its time [ns], of a message its size [bytes].
+    """
+
+    kind: EventKind
+    line: int
+    label: str
+    size: int = 0
+    peer: int = ABSENT
+    tag: int = 0
+    cpu: int = 0
+    needs: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Order:
+    """What playing a schedule found.
+
+    Attributes
+    ----------
+    started : list of Op
+        All operations that could start, in their order.
+    match : dict
+        Receive -> its send.
+    stuck : Op or None
+        An operation that never got done, as the ranks wait for each other; None if all did.
+    """
+
+    started: list[Op] = field(default_factory=list)
+    match: dict[Op, Op] = field(default_factory=dict)
+    stuck: Op | None = None
+
+
+def play(ranks: Mapping[int, list[Step]], eager_bytes: int) -> Order:
+    """Play the operations of all ranks; messages above `eager_bytes` hold their sender until they are received."""
+    return _Player(ranks, eager_bytes).run()
+
+
+_Key = tuple[int, int]
+
+
+class _Box:
+    """What waits at a rank under (peer, tag), in the order in which it came."""
+
+    def __init__(self) -> None:
+        self._queues: dict[_Key, deque[tuple[int, Op]]] = {}
+
+    def put(self, key: _Key, number: int, op: Op) -> None:
+        self._queues.setdefault(key, deque()).append((number, op))
+
+    def take(self, key: _Key) -> Op | None:
+        """Take out the first that fits; what waits or what is asked for may be of any peer or tag."""
+        peer, tag = key
+        if ANY in key:
+            keys = [k for k in self._queues if peer in (ANY, k[0]) and tag in (ANY, k[1])]
+        else:
+            keys = [k for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)) if k in self._queues]
+        if not keys:
+            return None
+        first = min(keys, key=lambda k: self._queues[k][0][0])
+        queue = self._queues[first]
+        _, op = queue.popleft()
+        if not queue:
+            del self._queues[first]
+        return op
+
+
+class _Player:
+    """The state of playing a schedule; times are in ns."""
+
+    def __init__(self, ranks: Mapping[int, list[Step]], eager_bytes: int) -> None:
+        self.ranks, self.eager_bytes = ranks, eager_bytes
+        self.found = Order()
+        self.heap: list[tuple[int, int, Op, bool]] = []
+        self.count = 0
+        self.now = 0
+        self.waits: dict[Op, int] = {}
+        self.after_end: dict[Op, list[Op]] = {}
+        self.after_start: dict[Op, list[Op]] = {}
+        self.cpus: dict[tuple[int, int], deque[Op]] = {}
+        self.sent: dict[int, _Box] = {}
+        self.posted: dict[int, _Box] = {}
+        self.blocked: dict[Op, None] = {}
+        self.coming: dict[tuple[int, EventKind], Counter[_Key]] = {}
+        self.done: set[Op] = set()
+
+    def run(self) -> Order:
+        """Play everything."""
+        for rank, steps in self.ranks.items():
+            for at, step in enumerate(steps):
+                self._add(Op(rank, at), step)
+        for op in [op for op, count in self.waits.items() if not count]:
+            self._push(0, op)
+        while self.heap or self._release():
+            while self.heap:
+                self.now, _, op, ends = heappop(self.heap)
+                if ends:
+                    self._calculated(op)
+                else:
+                    self._start(op)
+        left = [op for op in self.waits if op not in self.done]
+        if left:
+            self.found.stuck = min([op for op in left if not self.waits[op]] or left)
+        return self.found
+
+    def _add(self, op: Op, step: Step) -> None:
+        self.waits[op] = len(step.needs) + len(step.starts)
+        for other in step.needs:
+            self.after_end.setdefault(Op(op.rank, other), []).append(op)
+        for other in step.starts:
+            self.after_start.setdefault(Op(op.rank, other), []).append(op)
+        if step.kind != "compute":
+            rank, key = _address(op, step)
+            self.coming.setdefault((rank, step.kind), Counter())[key] += 1
+
+    def _step(self, op: Op) -> Step:
+        return self.ranks[op.rank][op.at]
+
+    def _push(self, time: int, op: Op, *, ends: bool = False) -> None:
+        self.count += 1
+        heappush(self.heap, (time, self.count, op, ends))
+
+    def _wake(self, ops: list[Op]) -> None:
+        for op in ops:
+            self.waits[op] -= 1
+            if not self.waits[op]:
+                self._push(self.now, op)
+
+    def _end(self, op: Op) -> None:
+        self.done.add(op)
+        self._wake(self.after_end.get(op, []))
+
+    def _start(self, op: Op) -> None:
+        step = self._step(op)
+        if step.kind == "compute":
+            queue = self.cpus.setdefault((op.rank, step.cpu), deque())
+            queue.append(op)
+            if len(queue) == 1:
+                self._calculate(op)
+            return
+        self._begin(op)
+        rank, key = _address(op, step)
+        self.coming[rank, step.kind][key] -= 1
+        if step.kind == "send":
+            if step.size <= self.eager_bytes:
+                self._end(op)
+            mine, theirs = self.sent.setdefault(rank, _Box()), self.posted.setdefault(rank, _Box())
+        else:
+            mine, theirs = self.posted.setdefault(rank, _Box()), self.sent.setdefault(rank, _Box())
+        other = theirs.take(key)
+        if other is not None:
+            self._meet(*((op, other) if step.kind == "send" else (other, op)))
+            return
+        self.count += 1
+        mine.put(key, self.count, op)
+        if op not in self.done:
+            self.blocked[op] = None
+
+    def _begin(self, op: Op) -> None:
+        self.found.started.append(op)
+        self._wake(self.after_start.get(op, []))
+
+    def _calculate(self, op: Op) -> None:
+        self._begin(op)
+        self._push(self.now + self._step(op).size, op, ends=True)
+
+    def _calculated(self, op: Op) -> None:
+        queue = self.cpus[op.rank, self._step(op).cpu]
+        queue.popleft()
+        if queue:
+            self._calculate(queue[0])
+        self._end(op)
+
+    def _meet(self, send: Op, recv: Op) -> None:
+        self.found.match[recv] = send
+        for op in (send, recv):
+            self.blocked.pop(op, None)
+            if op not in self.done:
+                self._end(op)
+
+    def _release(self) -> bool:
+        """Let the messages go on whose other end never comes; returns whether there were any."""
+        found = []
+        for op in self.blocked:
+            step = self._step(op)
+            rank, key = _address(op, step)
+            kind: EventKind = "recv" if step.kind == "send" else "send"
+            if not _comes(key, self.coming.get((rank, kind), Counter())):
+                found.append(op)
+        for op in found:
+            del self.blocked[op]
+            self._end(op)
+        return bool(found)
+
+
+def _address(op: Op, step: Step) -> tuple[int, _Key]:
+    """Return the rank at which a message is received, and from whom with which tag."""
+    if step.kind == "send":
+        return step.peer, (op.rank, step.tag)
+    return op.rank, (step.peer, step.tag)
+
+
+def _comes(key: _Key, coming: Counter[_Key]) -> bool:
+    """Return whether an other end for a message may still start."""
+    peer, tag = key
+    if ANY not in key:
+        return any(coming[k] > 0 for k in (key, (peer, ANY), (ANY, tag), (ANY, ANY)))
+    return any(n > 0 and peer in (ANY, k[0]) and tag in (ANY, k[1]) for k, n in coming.items())

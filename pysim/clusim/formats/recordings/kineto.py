@@ -1,0 +1,292 @@
+"""Traces of the PyTorch profiler (Kineto): kernels and collectives of every rank on their streams.
+
+One file is one rank. What runs on a GPU is kept, with its pauses; what the host does is only used to find out which
+kernel waits for which, and what a collective is. A recorded length has in it what ran beside the kernel; so it takes
+just as long again, whatever runs beside it now. `kineto_trace` reads a file, `kineto_calls` knows the collectives,
+`kineto_order` what waits for what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Literal
+
+from clusim.errors import InputError
+from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
+from clusim.formats.recordings.kineto_calls import Call, Resolver, number_calls
+from clusim.formats.recordings.kineto_order import lanes, waits
+from clusim.formats.recordings.kineto_trace import Trace, read_trace
+from clusim.formats.recordings.model import Event, Recording
+from clusim.formats.recordings.source import Paths, parts
+
+__all__ = ["KIND", "read"]
+
+KIND = "kineto"
+
+_MOST_PS = 1 << 60
+"""Longest recording: 13 days [ps]."""
+
+_CLOCKS_PS = 100_000_000
+"""Collectives of NCCL end on all ranks within microseconds: clocks that are further apart are set right [ps]."""
+
+_TOGETHER = ("allreduce", "all_gather", "reduce_scatter", "alltoall", "barrier")
+_UNEVEN = 1
+"""Tag of the messages of uneven all-to-alls."""
+
+Calls = dict[int, list[Call]]
+Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
+
+
+def read(paths: Paths) -> Recording:
+    """Read the traces of one job, one file per rank (plain, compressed, a directory or an archive).
+
+    Raises
+    ------
+    InputError
+        A file is no such trace, or two claim the same rank.
+    """
+    skipped: Counter[str] = Counter()
+    traces: list[Trace] = []
+    for part in parts(paths, lambda name: ".json" in name):
+        traces.append(read_trace(part, len(traces), skipped))
+    traces.sort(key=lambda trace: trace.rank)
+    _apart(traces)
+    found = Recording(KIND, traces[0].name, _num_ranks(traces))
+    found.nccl_version = next((trace.version for trace in traces if trace.version), "")
+    for trace in traces:
+        found.assumed += [note for note in trace.notes if note not in found.assumed]
+    groups = Groups()
+    calls = _calls(found, traces, groups, skipped)
+    _one_clock(found, traces, calls)
+    _from_zero(traces)
+    spread = _uneven(found, traces, calls, groups)
+    guessed = sum(
+        _Writer(found, groups, trace, own, spread).write()
+        for trace, own in zip(traces, calls, strict=True)
+    )
+    _say(found, traces, calls, guessed)
+    if len(traces) == found.num_ranks and all(trace.host for trace in traces):
+        found.hosts = [trace.host for trace in traces]
+    clone_peers(found, groups)
+    return finish(found, groups, skipped)
+
+
+def _apart(traces: Sequence[Trace]) -> None:
+    """Refuse two files of one rank."""
+    owner: dict[int, str] = {}
+    for trace in traces:
+        other = owner.setdefault(trace.rank, trace.name)
+        if other != trace.name:
+            raise InputError(
+                f"{trace.name}: is rank {trace.rank}, as is {other}; give one file for each rank"
+            )
+
+
+def _num_ranks(traces: Sequence[Trace]) -> int:
+    world = max(max(trace.world, trace.rank + 1) for trace in traces)
+    listed = [max(ranks) for trace in traces for ranks in trace.groups.values()]
+    world = max([world, *(rank + 1 for rank in listed)])
+    if world > MOST_RANKS:
+        raise InputError(f"{traces[0].name}: {world} ranks; at most {MOST_RANKS}")
+    return world
+
+
+def _calls(
+    found: Recording, traces: Sequence[Trace], groups: Groups, skipped: Counter[str]
+) -> list[Calls]:
+    """Return per trace its calls by span, numbered."""
+
+    def assume(text: str) -> None:
+        if text not in found.assumed:
+            found.assumed.append(text)
+
+    calls = [Resolver(t, groups, found.num_ranks, skipped, assume).calls() for t in traces]
+    found.num_ranks = max([found.num_ranks, *(max(group.ranks) + 1 for group in groups.found)])
+    flat = [
+        (trace.rank, call)
+        for trace, own in zip(traces, calls, strict=True)
+        for at in sorted(own)
+        for call in own[at]
+    ]
+    for note in number_calls(flat):
+        assume(note)
+    return calls
+
+
+def _one_clock(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls]) -> None:
+    """Set clocks right by the ends of collectives, where they are clearly apart."""
+    ends: dict[tuple[int, int], dict[int, int]] = {}
+    for which, own in enumerate(calls):
+        for at, several in own.items():
+            for call in several:
+                if call.operation in _TOGETHER:
+                    end = traces[which].spans[at].end
+                    ends.setdefault((call.group, call.number), {})[which] = end
+    keys: dict[int, list[tuple[int, int]]] = {}
+    for key, per in ends.items():
+        for which in per if len(per) > 1 else ():
+            keys.setdefault(which, []).append(key)
+    shift: dict[int, int] = {}
+    waiting = list(range(len(traces)))
+    while waiting:
+        ready = [which for which in waiting if _offset(which, ends, keys, shift) is not None]
+        which = ready[0] if ready else waiting[0]
+        offset = _offset(which, ends, keys, shift) or 0
+        shift[which] = offset if abs(offset) > _CLOCKS_PS else 0
+        waiting.remove(which)
+    moved = [which for which, offset in shift.items() if offset]
+    for which in moved:
+        for span in traces[which].spans:
+            span.start -= shift[which]
+    if moved:
+        most = max(abs(shift[which]) for which in moved)
+        found.assumed.append(
+            f"clocks of {len(moved)} ranks were up to {most / 1e9:.3f} ms off, by the ends of their collectives;"
+            " set right"
+        )
+
+
+def _offset(
+    which: int,
+    ends: dict[tuple[int, int], dict[int, int]],
+    keys: dict[int, list[tuple[int, int]]],
+    shift: dict[int, int],
+) -> int | None:
+    """Return by how much the clock of a trace is ahead of those that are set [ps], None if nothing tells."""
+    off: list[int] = []
+    for key in keys.get(which, [])[:256]:
+        other = next((o for o in ends[key] if o in shift), None)
+        if other is not None:
+            off.append(ends[key][which] - (ends[key][other] - shift[other]))
+    return round(median(off)) if off else None
+
+
+def _from_zero(traces: Sequence[Trace]) -> None:
+    """Let times begin at 0; those of the files are since 1970 or since a base of each file."""
+    first = min(span.start for trace in traces for span in trace.spans)
+    for trace in traces:
+        for span in trace.spans:
+            span.start -= first
+            if span.end > _MOST_PS:
+                raise InputError(
+                    f"{trace.name}: kernels are {span.end / 3.6e15:.0f} hours apart; do the files belong together?"
+                )
+
+
+def _uneven(
+    found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], groups: Groups
+) -> Spread:
+    """Return what every rank sends in all-to-alls with uneven splits [bytes], where every rank was recorded."""
+    sent: Spread = {}
+    for trace, own in zip(traces, calls, strict=True):
+        for call in (call for several in own.values() for call in several):
+            if call.operation == "alltoall":
+                size = len(groups.found[call.group].ranks)
+                even = (call.bytes // size,) * size
+                sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
+    uneven = {
+        (call.group, call.number)
+        for own in calls
+        for several in own.values()
+        for call in several
+        if call.splits
+    }
+    whole = {key for key in uneven if len(sent[key]) == len(groups.found[key[0]].ranks)}
+    if len(whole) < len(uneven):
+        found.assumed.append(
+            "uneven all-to-alls of groups that did not all record are taken as even ones of the largest buffer"
+        )
+    return {key: sent[key] for key in whole}
+
+
+class _Writer:
+    """Turns the spans of one rank into events."""
+
+    def __init__(
+        self, found: Recording, groups: Groups, trace: Trace, calls: Calls, spread: Spread
+    ) -> None:
+        self.found, self.groups, self.trace = found, groups, trace
+        self.calls, self.spread = calls, spread
+        self.numbers: list[tuple[int, ...]] = []
+
+    def write(self) -> int:
+        """Append the events of the rank; returns how many waits had to be concluded from times."""
+        spans = self.trace.spans
+        names, same, crowded = lanes(spans)
+        others, guessed = waits(self.trace, [at for at, span in enumerate(spans) if span.nccl])
+        if crowded:
+            self.found.assumed.append(
+                f"{self.trace.name}: {crowded} kernels overlap with many on their stream; put behind one another"
+            )
+        for at, span in enumerate(spans):
+            before = sorted(same[at] | others[at])
+            event = Event(
+                "compute", self.trace.rank, names[at], span.name[:80],
+                tuple(number for other in before for number in self.numbers[other]),
+                span.start, span.length, where=f"{self.trace.name}: event {span.at}", sms=1,
+            )  # fmt: skip
+            first = len(self.found.events)
+            self.found.events += self._events(at, event)
+            self.numbers.append(tuple(range(first, len(self.found.events))))
+        return guessed
+
+    def _events(self, at: int, event: Event) -> list[Event]:
+        """Return what a span does: `event`, or the collective or messages it was."""
+        calls = self.calls.get(at, [])
+        if not calls:
+            return [event]
+        first = calls[0]
+        if first.operation in ("send", "recv"):
+            return [self._message(event, call, at) for call in calls]
+        if (first.group, first.number) in self.spread:
+            return self._parts(event, first, at)
+        return [
+            replace(
+                event, kind="collective", group=first.group, sequence=first.number, operation=first.operation,
+                bytes=first.bytes, dtype=first.dtype, root=first.root,
+            )
+        ]  # fmt: skip
+
+    def _message(self, event: Event, call: Call, at: int) -> Event:
+        kind: Literal["send", "recv"] = "send" if call.operation == "send" else "recv"
+        return replace(
+            event, kind=kind, group=call.group, sequence=call.number, bytes=call.bytes, dtype=call.dtype,
+            peer=call.peer, bunch=at,
+        )  # fmt: skip
+
+    def _parts(self, event: Event, call: Call, at: int) -> list[Event]:
+        """Return the messages of an uneven all-to-all; what a rank keeps is no message."""
+        ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
+        own = ranks.index(event.rank)
+        found: list[Event] = []
+        for peer, rank in enumerate(ranks):
+            sizes: tuple[tuple[Literal["send", "recv"], int], ...] = (
+                ("send", sent[event.rank][peer]),
+                ("recv", sent[rank][own]),
+            )
+            found += [
+                replace(
+                    event, kind=kind, group=call.group, sequence=call.number, bytes=size, dtype=call.dtype,
+                    peer=peer, tag=_UNEVEN, bunch=at,
+                )
+                for kind, size in sizes
+                if size > 0 and peer != own
+            ]  # fmt: skip
+        return found or [replace(event, duration_ps=0)]
+
+
+def _say(found: Recording, traces: Sequence[Trace], calls: Sequence[Calls], guessed: int) -> None:
+    """Say what was assumed of waits and of recorded times."""
+    if guessed:
+        found.assumed.append(
+            f"the trace does not say which kernels wait for collectives: {guessed} that began as one ended are taken to"
+            " (record with enable_cuda_sync_events to know)"
+        )
+    communicates = any(own for own in calls)
+    if communicates and len(traces) < found.num_ranks:
+        found.assumed.append(
+            "measured times of collectives include waiting for ranks that did not record"
+        )

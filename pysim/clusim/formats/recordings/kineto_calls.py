@@ -1,0 +1,300 @@
+"""Collectives and messages of a trace of the PyTorch profiler: operation, size and process group of NCCL's kernels.
+
+The name of a kernel says little: NCCL compiles one kernel per operation and calls it ``RING_LL`` whatever algorithm and
+protocol it runs (``best_kernel`` in its src/device/generate.py), so that neither is taken from it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.formats.recordings.common import Groups, dtype_of, full_bytes, operation_of
+from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
+from clusim.formats.recordings.model import ABSENT
+from clusim.formats.recordings.source import integer
+
+__all__ = ["Call", "Resolver", "number_calls"]
+
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_MOST_BYTES = 1 << 44
+_UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"
+
+
+@dataclass(slots=True)
+class Call:
+    """What a kernel of NCCL did.
+
+    Attributes
+    ----------
+    operation : str
+        As of `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
+    number : int
+        ``Seq`` of PyTorch if it is there, `ABSENT` if not; `number_calls` makes of it which call of its group this is.
+    splits : tuple of int
+        Bytes an all-to-all sends to every position of its group, if they differ.
+    """
+
+    operation: str
+    group: int
+    bytes: int
+    dtype: str
+    root: int = ABSENT
+    peer: int = ABSENT
+    number: int = ABSENT
+    splits: tuple[int, ...] = ()
+
+
+class Resolver:
+    """Finds the calls behind the kernels of one trace.
+
+    Parameters
+    ----------
+    groups : Groups
+        Takes the process groups.
+    num_ranks : int
+        Ranks of the job, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        groups: Groups,
+        num_ranks: int,
+        skipped: Counter[str],
+        assume: Callable[[str], None],
+    ) -> None:
+        self.trace, self.groups, self.num_ranks = trace, groups, num_ranks
+        self.skipped, self.assume = skipped, assume
+        self.by_id = {call.external: call for call in trace.calls if call.external}
+        self.threads: dict[str, list[HostCall]] = {}
+        for call in sorted(trace.calls, key=lambda call: (call.start, -call.length)):
+            self.threads.setdefault(call.thread, []).append(call)
+        self.starts = {thread: [c.start for c in own] for thread, own in self.threads.items()}
+
+    def calls(self) -> dict[int, list[Call]]:
+        """Return per span of NCCL its calls; several if messages were sent in a batch, none if they are not known."""
+        spans = self.trace.spans
+        nccl = [at for at, span in enumerate(spans) if span.nccl]
+        known: dict[int, list[dict[str, Any]]] = {}
+        used: set[int] = set()
+        for at in nccl:
+            args = self._args(spans[at], used)
+            known[at] = [args] if args is not None else []
+        self._batches([at for at in nccl if not known[at]], known, used)
+        found: dict[int, list[Call]] = {}
+        for at in nccl:
+            calls = [self._call(args) for args in known[at]]
+            found[at] = [call for call in calls if call is not None]
+            if not calls:
+                self.skipped[_UNKNOWN] += 1
+        return found
+
+    def _args(self, span: Span, used: set[int]) -> dict[str, Any] | None:
+        """Return what is known of a kernel: by itself, by its operation on the host, or by when it was launched."""
+        number = external(span.args)
+        used.add(number)
+        if _named(span.args):
+            return span.args
+        call = self.by_id.get(number)
+        if call is not None and _named(call.args):
+            return call.args
+        call = self._around(span)
+        if call is not None and _named(call.args):
+            used.add(call.external)
+            return call.args
+        return None
+
+    def _around(self, span: Span) -> HostCall | None:
+        """Return the innermost call on the host during which a kernel was launched."""
+        thread, time = self.trace.launches.get(span.launch, ("", ABSENT))
+        own = self.threads.get(thread, [])
+        first = bisect_right(self.starts.get(thread, []), time)
+        for at in range(first - 1, max(-1, first - 9), -1):
+            if own[at].start + own[at].length >= time:
+                return own[at]
+        return None
+
+    def _batches(
+        self, kernels: Sequence[int], known: dict[int, list[dict[str, Any]]], used: set[int]
+    ) -> None:
+        """Give messages that were noted but not launched by themselves to the next kernel that was."""
+        waiting = [
+            call
+            for call in sorted(self.trace.calls, key=lambda call: call.start)
+            if call.external not in used and _message(call.args)
+        ]
+        spans, first = self.trace.spans, 0
+        launched = [
+            (self.trace.launches.get(spans[at].launch, ("", ABSENT))[1], at) for at in kernels
+        ]
+        for time, at in sorted(launched):
+            if time == ABSENT or "sendrecv" not in spans[at].name.lower():
+                continue
+            last = first
+            while last < len(waiting) and waiting[last].start <= time:
+                last += 1
+            known[at] = [call.args for call in waiting[first:last]]
+            first = last
+
+    def _call(self, args: dict[str, Any]) -> Call | None:
+        """Return a call, None (counted) if too little is known of it."""
+        name = _message(args) or operation_of(str(args.get("Collective name")).lstrip("_"))
+        kind, ranks = dtype_of(args.get("dtype")), self._ranks(args)
+        if not name or kind is None or not ranks:
+            self.skipped[_UNKNOWN] += 1
+            return None
+        num_bytes = _bytes(name, args, kind[1], len(ranks))
+        if num_bytes is None:
+            self.skipped[
+                "collectives without a size: kept as kernels of their recorded length"
+            ] += 1
+            return None
+        seq = integer(args.get("Seq"), 1 << 48)
+        found = Call(name, ABSENT, num_bytes, kind[0], number=ABSENT if seq is None else seq)
+        if name in ("send", "recv"):
+            peer = self._peer(name, args, ranks)
+            if peer is None:
+                self.skipped[
+                    "messages without a peer: kept as kernels of their recorded length"
+                ] += 1
+                return None
+            found.peer = peer
+        elif name in _ROOTED:
+            root = integer(args.get("Root", args.get("Rank")), len(ranks) - 1)
+            if root is None:
+                self.assume("roots are not recorded; taken as position 0 of the group")
+            found.root = root or 0
+        elif name == "alltoall":
+            found.splits = self._splits(args, len(ranks), kind[1])
+        found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
+        return found
+
+    def _ranks(self, args: dict[str, Any]) -> tuple[int, ...]:
+        """Return the ranks of a process group, none if they are not known."""
+        size = integer(args.get("Group size"), 1 << 20)
+        for ranks in self._candidates(args, size):
+            fits = size is None or len(ranks) == size
+            if ranks and fits and len(set(ranks)) == len(ranks) and self.trace.rank in ranks:
+                return ranks
+        return ()
+
+    def _candidates(self, args: dict[str, Any], size: int | None) -> Iterator[tuple[int, ...]]:
+        ranks, whole = ranks_in(args.get("Process Group Ranks"))
+        if whole:
+            yield ranks
+        name = args.get("Process Group Name")
+        if name is not None:
+            yield self.trace.groups.get(str(name), ())
+        if not whole and size and len(ranks) > 1:
+            step = ranks[1] - ranks[0]
+            regular = tuple(ranks[0] + i * step for i in range(size))
+            if step > 0 and regular[: len(ranks)] == ranks:
+                self.assume(
+                    "lists of ranks are cut in the trace; continued in the steps they begin with"
+                )
+                yield regular
+        if size and size == self.num_ranks:
+            yield tuple(range(size))
+        first, stride = (
+            integer(args.get("Global rank start")),
+            integer(args.get("Global rank stride")),
+        )
+        if size and first is not None and stride:
+            yield tuple(first + stride * i for i in range(size))
+        if size is None and args.get("shapes") and len(self.trace.groups) < 2:
+            self.assume(
+                "process groups are not recorded; every collective is taken to be of all ranks"
+            )
+            yield tuple(range(self.num_ranks))
+
+    def _peer(self, name: str, args: dict[str, Any], ranks: tuple[int, ...]) -> int | None:
+        """Return the position of the other end of a message."""
+        other = integer(args.get("Dst Rank" if name == "send" else "Src Rank"))
+        at = integer(args.get("Rank"), len(ranks) - 1)
+        if other is not None:
+            at = ranks.index(other) if other in ranks else None
+        return None if at is None or ranks[at] == self.trace.rank else at
+
+    def _splits(self, args: dict[str, Any], size: int, item: int) -> tuple[int, ...]:
+        """Return what an all-to-all sends to every position [bytes], none if that is even or not known."""
+        parts, whole = ranks_in(args.get("In split size"))
+        if not parts and not ranks_in(args.get("Out split size"))[0]:
+            return ()
+        total, count = sum(parts), integer(args.get("In msg nelems")) or 0
+        if not whole or len(parts) != size or not total or not count:
+            self.assume("splits of some all-to-alls are cut or missing; taken as even")
+            return ()
+        if len(set(parts)) == 1:
+            return ()
+        return tuple(part * count // total * item for part in parts)
+
+
+def _named(args: dict[str, Any]) -> bool:
+    return bool(_message(args) or operation_of(str(args.get("Collective name", "")).lstrip("_")))
+
+
+def _message(args: dict[str, Any]) -> str:
+    name = str(args.get("Collective name", "")).lower()
+    return "send" if name.startswith("send") else "recv" if name.startswith("recv") else ""
+
+
+def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
+    """Return the size of a message, or of the largest buffer of a rank of a collective [bytes]."""
+    own, given = integer(args.get("In msg nelems")), integer(args.get("Out msg nelems"))
+    if operation == "barrier":
+        return 4
+    if own is None and given is None:
+        return None
+    if operation in ("send", "recv"):
+        most = (own if operation == "send" else given) or own or given or 0
+    elif operation in ("all_gather", "gather"):
+        # Only the root of a gather has an output.
+        most = max(given or 0, full_bytes(operation, own or 0, ranks))
+    elif operation in ("reduce_scatter", "scatter"):
+        most = max(own or 0, full_bytes(operation, given or 0, ranks))
+    else:
+        most = max(own or 0, given or 0)
+    return most * size if 0 < most * size < _MOST_BYTES else None
+
+
+def number_calls(calls: Sequence[tuple[int, Call]]) -> list[str]:
+    """Number the calls of all ranks, given as (rank, call) in the order of each, so that those that match are equal.
+
+    ``Seq`` of PyTorch tells which do, also if recordings of ranks began at different calls; without it they are
+    counted. Messages are counted for each pair of ranks.
+
+    Returns
+    -------
+    notes : list of str
+        What had to be assumed.
+    """
+    of_group: dict[int, list[tuple[int, Call]]] = {}
+    pairs: Counter[tuple[int, int, str, int]] = Counter()
+    for rank, call in calls:
+        if call.operation in ("send", "recv"):
+            pair = (rank, call.group, call.operation, call.peer)
+            call.number, pairs[pair] = pairs[pair], pairs[pair] + 1
+        else:
+            of_group.setdefault(call.group, []).append((rank, call))
+    notes: list[str] = []
+    for own in of_group.values():
+        told = all(call.number != ABSENT for _, call in own)
+        seen: Counter[tuple[int, int]] = Counter()
+        keys: list[tuple[int, int]] = []
+        for rank, call in own:
+            which = call.number if told else 0
+            keys.append((which, seen[rank, which]))
+            seen[rank, which] += 1
+        dense = {key: at for at, key in enumerate(sorted(set(keys)))}
+        for (_, call), key in zip(own, keys, strict=True):
+            call.number = dense[key]
+        counts = Counter(rank for rank, _ in own)
+        if not told and len(set(counts.values())) > 1:
+            notes.append(
+                "ranks recorded different numbers of calls of a group, without PyTorch's Seq; matched from the first"
+            )
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,332 @@
+"""One file of the PyTorch profiler: what ran on the GPU, and what the host did about it.
+
+Fields have changed over the releases: categories were capitalized and the times whole microseconds; in older ones
+NCCL's kernels do not say which collective they are, and what the host noted (``record_param_comms``, or shapes of
+``nccl:all_reduce`` and its like) has to be found by the number of the call that launched them, or by its time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.formats.recordings.source import Part, integer, load_json, time_ps
+
+__all__ = ["HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
+
+_US = 1_000_000
+_MOST_RANK = 1 << 20
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+_ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
+_NCCL = re.compile(r"^(?:void )?(?:nccl|rccl|msccl)\w*", re.IGNORECASE)
+_RANK = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
+_OTHERS = re.compile(
+    r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_|nvshmem|deep_ep", re.IGNORECASE
+)
+_TYPES = {"c10::bfloat16": "bfloat16", "c10::half": "half", "long int": "long", "signed char": "char",
+          "unsigned char": "byte"}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Span:
+    """Something on a GPU: its times [ps], stream, launch (correlation) number and what the profiler said of it."""
+
+    start: int
+    length: int
+    stream: str
+    launch: int
+    name: str
+    args: dict[str, Any]
+    at: int
+    """Its position in the file."""
+    nccl: bool = False
+    kernel: bool = True
+
+    @property
+    def end(self) -> int:
+        """When it ended [ps]."""
+        return self.start + self.length
+
+
+@dataclass(slots=True)
+class HostCall:
+    """A call of a collective or message as the host noted it; times in ps."""
+
+    start: int
+    length: int
+    thread: str
+    external: int
+    args: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Trace:
+    """One file: one rank.
+
+    Attributes
+    ----------
+    told : list
+        Recorded waits: stream that waits, launch from which on, stream waited for, launch up to which.
+    syncs : set
+        The host waited: from which launch on, for which stream (empty: all), up to which launch.
+    host_waits : list
+        Launch number and external id of calls of ``cudaStreamWaitEvent``, whose streams are not known.
+    launches : dict
+        Launch number -> thread and time [ps] of the call that launched.
+    """
+
+    name: str
+    rank: int = 0
+    world: int = 1
+    spans: list[Span] = field(default_factory=list)
+    told: list[tuple[str, int, str, int]] = field(default_factory=list)
+    syncs: set[tuple[int, str, int]] = field(default_factory=set)
+    host_waits: list[tuple[int, int]] = field(default_factory=list)
+    calls: list[HostCall] = field(default_factory=list)
+    launches: dict[int, tuple[str, int]] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    version: str = ""
+    host: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def read_trace(part: Part, order: int, skipped: Counter[str]) -> Trace:
+    """Read the file of one rank, which is file number `order` of the job.
+
+    Raises
+    ------
+    InputError
+        It is no such trace, or nothing of a GPU is in it.
+    """
+    found = Trace(part.name)
+    data = load_json(part, lambda text: found.notes.append(f"{part.name}: {text}"))
+    top = data if isinstance(data, dict) else {}
+    events = top.get("traceEvents") if top else data
+    if not isinstance(events, list):
+        raise InputError(
+            f"{part.name}: has no list traceEvents; is it a trace of the PyTorch profiler?"
+        )
+    _job(found, top, order)
+    base = (integer(top.get("baseTimeNanoseconds")) or 0) * 1000
+    for at, event in enumerate(events):
+        if isinstance(event, dict):
+            _sort_in(found, event, at, base, skipped)
+        else:
+            skipped["entries that are no events"] += 1
+    found.spans.sort(key=lambda span: (span.start, span.launch, span.at))
+    if not found.spans:
+        raise InputError(
+            f"{part.name}: has no kernels; record with ProfilerActivity.CUDA to see the GPU"
+        )
+    _name_streams(found)
+    return found
+
+
+def _job(found: Trace, top: dict[str, Any], order: int) -> None:
+    """Read what the file says of its rank and of the job."""
+    info = top.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank = integer(info.get("rank"), _MOST_RANK)
+    if rank is None:
+        match = _RANK.search(found.name.rsplit("/", 1)[-1])
+        rank = int(match[1]) if match else order
+        where = "by its name" if match else "by its place among the files"
+        found.notes.append(f"{found.name}: does not say its rank; taken as rank {rank} {where}")
+    found.rank, found.world = rank, integer(info.get("world_size"), _MOST_RANK) or 1
+    version, host = info.get("nccl_version"), top.get("host_name")
+    found.version = version if isinstance(version, str) else ""
+    found.host = host if isinstance(host, str) else ""
+    config = info.get("pg_config")
+    for entry in config if isinstance(config, list) else []:
+        if not isinstance(entry, dict) or entry.get("pg_name") is None:
+            continue
+        ranks, whole = ranks_in(entry.get("ranks"))
+        if not ranks and integer(entry.get("pg_size")) == found.world:
+            ranks = tuple(range(found.world))  # PyTorch leaves the list out for everybody
+        if ranks and whole:
+            found.groups[str(entry["pg_name"])] = ranks
+
+
+def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
+    """Return the numbers of a list, also of one in a string, and whether that is all of them (``[0, 1, ...]``)."""
+    whole = True
+    if isinstance(value, str):
+        text = value.strip().strip("[]")
+        items: list[Any] = [item.strip() for item in text.split(",")] if text.strip() else []
+        if "..." in items:
+            items, whole = items[: items.index("...")], False
+    elif isinstance(value, list):
+        items = value
+    else:
+        return (), True
+    ranks = [integer(item, 1 << 50) for item in items]
+    known = tuple(rank for rank in ranks if rank is not None)
+    return (known, whole) if len(known) == len(ranks) else ((), True)
+
+
+def _sort_in(
+    found: Trace, event: dict[str, Any], at: int, base_ps: int, skipped: Counter[str]
+) -> None:
+    """Keep what matters of one event; its times count from `base_ps`."""
+    category = event.get("cat")
+    if event.get("ph") != "X" or not isinstance(category, str):
+        return
+    category, name = category.lower(), str(event.get("name", ""))
+    raw = event.get("args")
+    args: dict[str, Any] = raw if isinstance(raw, dict) else {}
+    if category in _ON_GPU:
+        _gpu(found, event, args, (category, name, at, base_ps), skipped)
+    elif category in _ON_HOST:
+        _runtime(found, event, args, name, base_ps)
+    elif category == "cuda_sync":
+        _sync(found, args, name)
+    elif name == "record_param_comms" or (name.startswith("nccl:") and category[:4] != "gpu_"):
+        _host_call(found, event, args, name, base_ps)
+
+
+def _gpu(
+    found: Trace,
+    event: dict[str, Any],
+    args: dict[str, Any],
+    what: tuple[str, str, int, int],
+    skipped: Counter[str],
+) -> None:
+    category, name, at, base_ps = what
+    start, length = _time(event.get("ts")), _time(event.get("dur"))
+    if start is None or length is None:
+        skipped["kernels without times"] += 1
+        return
+    kernel = category == "kernel"
+    if kernel and _OTHERS.search(name):
+        skipped["kernels that communicate without NCCL: kept with their recorded length"] += 1
+    found.spans.append(
+        Span(
+            base_ps + start, length, _stream(args, event.get("tid", 0)), _launch(args), name, args, at,
+            kernel and _NCCL.match(name) is not None, kernel,
+        )
+    )  # fmt: skip
+
+
+def _runtime(
+    found: Trace, event: dict[str, Any], args: dict[str, Any], name: str, base_ps: int
+) -> None:
+    """Note a call of the runtime: which thread launched what, and who waited."""
+    launch, start = _launch(args), _time(event.get("ts"))
+    if not launch or start is None:
+        return
+    short = name.removeprefix("cuda").removeprefix("hip")
+    if short == "StreamWaitEvent":
+        found.host_waits.append((launch, external(args)))
+    elif short == "DeviceSynchronize":
+        found.syncs.add((launch, "", launch))
+    elif "Launch" in short or "Memcpy" in short or "Memset" in short:
+        found.launches[launch] = (str(event.get("tid")), base_ps + start)
+
+
+def _sync(found: Trace, args: dict[str, Any], name: str) -> None:
+    """Note a wait as the GPU's own tracing shows it."""
+    launch = _launch(args)
+    until = integer(args.get("wait_on_cuda_event_record_corr_id"))
+    if not launch:
+        return
+    if name == "Stream Wait Event" and until:
+        found.told.append(
+            (_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until),
+        )
+    elif name == "Stream Sync":
+        found.syncs.add((launch, _stream(args, 0), launch))
+    elif name == "Event Sync" and until and "wait_on_stream" in args:
+        found.syncs.add((launch, _stream(args, 0, "wait_on_stream"), until))
+    elif name == "Context Sync":
+        found.syncs.add((launch, "", launch))
+
+
+def _host_call(
+    found: Trace, event: dict[str, Any], args: dict[str, Any], name: str, base_ps: int
+) -> None:
+    start, length = _time(event.get("ts")), _time(event.get("dur"))
+    if start is None or length is None:
+        return
+    if name != "record_param_comms":
+        shapes = _of_shapes(name, args)
+        if shapes is None:
+            return
+        args = shapes | {"External id": external(args)}
+    found.calls.append(
+        HostCall(base_ps + start, length, str(event.get("tid")), external(args), args)
+    )
+
+
+def _of_shapes(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a call by the shapes of its inputs, as releases before ``record_param_comms`` noted them."""
+    dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
+    count = _elements(dims)
+    kind = (
+        next((t for t in types if isinstance(t, str) and t), "") if isinstance(types, list) else ""
+    )
+    if not count or not kind:
+        return None
+    return {
+        "Collective name": name.removeprefix("nccl:"),
+        "In msg nelems": count,
+        "dtype": _TYPES.get(kind.lower(), kind),
+        "shapes": True,
+    }
+
+
+def _elements(dims: Any, depth: int = 0) -> int:
+    """Return the number of elements of all tensors of nested lists of dimensions."""
+    if not isinstance(dims, list) or depth > 4:
+        return 0
+    numbers = [integer(item, 1 << 40) for item in dims]
+    if dims and all(item is not None for item in numbers):
+        product = 1
+        for item in numbers:
+            product = min(product * (item or 0), 1 << 50)
+        return product
+    return sum(_elements(item, depth + 1) for item in dims)
+
+
+def external(args: dict[str, Any]) -> int:
+    """Return the number of the host's operation something belongs to, 0 if unknown."""
+    return integer(args.get("External id", args.get("external id"))) or 0
+
+
+def _launch(args: dict[str, Any]) -> int:
+    return integer(args.get("correlation")) or 0
+
+
+def _stream(args: dict[str, Any], thread: Any, key: str = "stream") -> str:
+    """Return a stream as ``DEVICE/STREAM``: devices number theirs each for itself."""
+    return f"{integer(args.get('device')) or 0}/{args.get(key, thread)}"[:80]
+
+
+def _time(value: Any) -> int | None:
+    """Return a time in microseconds, also one in quotes, as ps."""
+    if isinstance(value, str) and len(value) < 40:
+        try:
+            value = Decimal(value)
+        except InvalidOperation:
+            return None
+    return time_ps(value, _US)
+
+
+def _name_streams(found: Trace) -> None:
+    """Leave the device out of streams if there is only one."""
+    devices = {span.stream.partition("/")[0] for span in found.spans}
+    if len(devices) > 1:
+        found.notes.append(
+            f"{found.name}: kernels on {len(devices)} devices; all are taken to be on the GPU of rank {found.rank}"
+        )
+        return
+    for span in found.spans:
+        span.stream = span.stream.partition("/")[2]
+    found.told = [
+        (a.partition("/")[2], since, b.partition("/")[2], until)
+        for a, since, b, until in found.told
+    ]
+    found.syncs = {(since, s.partition("/")[2], until) for since, s, until in found.syncs}

@@ -1,0 +1,353 @@
+"""Tables of layers, as ASTRA-sim and SimAI write them, as what one rank does in a training step.
+
+A layer has computing and communication in three parts: forward, input gradient and weight gradient. `Table` reads the
+file, `Step` collects what a rank does, and `recording` gives it to all ranks: they all do the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import isfinite
+from typing import Protocol
+
+from clusim.bounded import uncollected
+from clusim.errors import InputError
+from clusim.formats.recordings.common import MOST_RANKS, Groups, finish
+from clusim.formats.recordings.model import ABSENT, Event, Recording
+from clusim.formats.recordings.source import lines
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_NS",
+    "Layer",
+    "Part",
+    "Step",
+    "Table",
+    "Template",
+    "parameter",
+    "recording",
+]
+
+MAX_NS = 10**15
+MAX_BYTES = 2**44
+MOST_LAYER_EVENTS = 1_000_000
+"""Events of all ranks that a list of layers may stand for: a line of it can be one of each of many thousand ranks."""
+
+MAX_LAYERS = 1_000_000
+PS_PER_NS = 1000
+COLUMNS = 12
+"""Columns of a layer: its name, a number that is not used, three of each part, and the update."""
+
+_OPERATIONS = {
+    "ALLREDUCE": "allreduce",
+    "ALLGATHER": "all_gather",
+    "REDUCESCATTER": "reduce_scatter",
+    "ALLTOALL": "alltoall",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Computing [ns], then communication: an operation (empty for none), the group as written, and a size [bytes]."""
+
+    compute_ns: int
+    operation: str = ""
+    suffix: str = ""
+    size: int = 0
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A line of the table; `update_ns` follows each of its communications, `policy` is its own parallelism."""
+
+    name: str
+    line: int
+    forward: Part
+    input_grad: Part
+    weight_grad: Part
+    update_ns: int
+    policy: str = ""
+
+
+class Table:
+    """A file of layers.
+
+    Attributes
+    ----------
+    words : list of str
+        The first line: the parallelism, and its parameters.
+    layers : list of Layer
+    """
+
+    def __init__(self, name: str, *, policies: bool = False) -> None:
+        self.name = name
+        self.skipped: Counter[str] = Counter()
+        rows = _rows(name)
+        _, self.words = next(rows, (0, []))
+        line, second = next(rows, (0, []))
+        if len(second) != 1 or not second[0].isdecimal() or not 1 <= len(second[0]) <= 9:
+            raise InputError(
+                f"{name}:{line or 2}: {' '.join(second)[:40]!r}: the second line must be the number of layers"
+            )
+        declared = int(second[0])
+        if not 1 <= declared <= MAX_LAYERS:
+            raise InputError(f"{name}:{line}: {declared} layers; must be 1..{MAX_LAYERS}")
+        self.layers: list[Layer] = []
+        for line, words in rows:
+            if len(self.layers) == declared:
+                self.skipped[f"lines after the {declared} layers that the second line says"] += 1
+                continue
+            self.layers.append(self._layer(line, words, policies=policies))
+        if len(self.layers) < declared:
+            raise InputError(
+                f"{name}: the second line says {declared} layers and {len(self.layers)} follow; is the file cut?"
+            )
+
+    def _layer(self, line: int, words: list[str], *, policies: bool) -> Layer:
+        if len(words) not in (COLUMNS, COLUMNS + 1):
+            raise InputError(
+                f"{self.name}:{line}: {len(words)} columns; a layer has {COLUMNS}: name, -1, three times computing,"
+                " communication and size (forward, input gradient, weight gradient), update"
+            )
+        parts = [self._part(line, words[at : at + 3]) for at in (2, 5, 8)]
+        update = self._number(line, "update", words[11], MAX_NS)
+        policy = words[12] if len(words) > COLUMNS else ""
+        if policies and not policy:
+            raise InputError(
+                f"{self.name}:{line}: no parallelism in column {COLUMNS + 1}; HYBRID_CUSTOMIZED has one per layer"
+            )
+        return Layer(words[0], line, parts[0], parts[1], parts[2], update, policy)
+
+    def _part(self, line: int, words: list[str]) -> Part:
+        compute = self._number(line, "computing", words[0], MAX_NS)
+        size = self._number(line, "size", words[2], MAX_BYTES)
+        word = words[1].upper()
+        operation, _, suffix = word.partition("_")
+        if operation not in _OPERATIONS:
+            if word != "NONE":
+                self.skipped[f"communications {word[:40]}"] += 1
+            return Part(compute)
+        if size < 1:
+            self.skipped["communications of 0 bytes"] += 1
+            return Part(compute)
+        return Part(compute, _OPERATIONS[operation], suffix, size, word)
+
+    def _number(self, line: int, what: str, text: str, most: int) -> int:
+        try:
+            value = float(text) if len(text) < 40 else float("nan")
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value) or not 0 <= value <= most:
+            raise InputError(
+                f"{self.name}:{line}: {what} {text[:40]!r}: must be a number from 0 to {most}"
+            )
+        return int(text) if text.isdecimal() else round(value)
+
+
+def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield line numbers and words of the lines that are not empty."""
+    for line, text in lines(name):
+        words = text.split()
+        if words:
+            yield line, words
+
+
+def parameter(table: Table, keys: Sequence[str], most: int) -> int | None:
+    """Return a parameter ``key: N`` of the first line, None if it is not there."""
+    for at, word in enumerate(table.words):
+        key, colon, value = word.partition(":")
+        if key not in keys:
+            continue
+        rest = table.words[at + 1 :]
+        value = value or (rest[1] if not colon and rest[:1] == [":"] else (rest or [""])[0])
+        text = value.removesuffix(".0")
+        if not text.isdecimal() or len(text) > 15 or int(text) > most:
+            raise InputError(f"{table.name}:1: {key}: {value[:40]!r}: must be 0..{most}")
+        return int(text)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An event of every rank; `deps` are indices of templates, `role` says which group of the rank takes part."""
+
+    kind: str
+    stream: str
+    name: str
+    line: int
+    deps: tuple[int, ...]
+    duration_ns: int = 0
+    role: str = ""
+    operation: str = ""
+    bytes: int = 0
+    sequence: int = 0
+    root: int = ABSENT
+    flops: int = 0
+
+
+class Source(Protocol):
+    """A file, and what was not understood in it."""
+
+    name: str
+    skipped: Counter[str]
+
+
+@dataclass
+class Step:
+    """What one rank does, in its order.
+
+    Attributes
+    ----------
+    sizes : mapping
+        Role -> ranks in each of its groups; other roles are skipped.
+    gathers_parts : bool
+        Whether the size of an all-gather is what one rank gives, and not what it gets.
+    """
+
+    table: Source
+    sizes: Mapping[str, int]
+    gathers_parts: bool
+    events: list[Template] = field(default_factory=list)
+    now: tuple[int, ...] = ()
+    calls: Counter[str] = field(default_factory=Counter)
+    updates: Iterator[int] = field(default_factory=count)
+
+    def compute(self, layer: Layer, part: Part, what: str) -> None:
+        """Compute, after all that was waited for."""
+        if part.compute_ns > 0:
+            name = f"{layer.name} {what}"
+            self.now = (
+                self._add("compute", "compute", name, layer, self.now, duration_ns=part.compute_ns),
+            )
+
+    def communicate(self, layer: Layer, part: Part, what: str, role: str) -> int | None:
+        """Start a communication of the groups `role`; returns what ends with it, None if there is none."""
+        if not part.operation:
+            return None
+        ranks = self.sizes.get(role, 0)
+        if ranks < 2:
+            reason = "in groups of one rank" if ranks else f"without a group: {part.word}"
+            self.table.skipped[f"communications {reason}"] += 1
+            return None
+        parts = self.gathers_parts and part.operation == "all_gather"
+        call = self._add(
+            "collective",
+            role,
+            f"{layer.name} {what}",
+            layer,
+            self.now,
+            role=role,
+            operation=part.operation,
+            bytes=part.size * (ranks if parts else 1),
+            sequence=self.calls[role],
+        )
+        self.calls[role] += 1
+        if not layer.update_ns:
+            return call
+        stream = f"update {next(self.updates)}"
+        return self._add(
+            "delay", stream, f"{layer.name} update", layer, (call,), duration_ns=layer.update_ns
+        )
+
+    def wait(self, end: int | None) -> None:
+        """Let everything that comes wait for the end of a communication."""
+        if end is None:
+            return
+        passed = set(self.events[end].deps)
+        passed.update(*(self.events[d].deps for d in self.events[end].deps))
+        self.now = (*(n for n in self.now if n not in passed), end)
+
+    def _add(
+        self,
+        kind: str,
+        stream: str,
+        name: str,
+        layer: Layer,
+        deps: tuple[int, ...],
+        *,
+        duration_ns: int = 0,
+        role: str = "",
+        operation: str = "",
+        bytes: int = 0,
+        sequence: int = 0,
+    ) -> int:
+        self.events.append(
+            Template(kind, stream, name, layer.line, deps, duration_ns, role, operation, bytes, sequence)
+        )  # fmt: skip
+        return len(self.events) - 1
+
+
+def recording(
+    kind: str,
+    step: Step,
+    num_ranks: int,
+    group_of: Callable[[str, int], Sequence[int]],
+    assumed: list[str],
+) -> Recording:
+    """Return the recording in which all ranks do what `step` says; `group_of` takes a role and a rank."""
+    name = step.table.name
+    if num_ranks > MOST_RANKS:
+        raise InputError(f"{name}: {num_ranks} ranks; at most {MOST_RANKS}")
+    total = num_ranks * len(step.events)
+    if total > MOST_LAYER_EVENTS:
+        raise InputError(
+            f"{name}: {num_ranks} ranks with {len(step.events)} steps each are {total} events;"
+            f" at most {MOST_LAYER_EVENTS}: use fewer layers or micro-batches, or fewer ranks"
+        )
+    groups = Groups()
+    found = Recording(kind, name, num_ranks, assumed=assumed)
+    with uncollected():
+        _repeat(found, step, group_of, groups)
+    return finish(found, groups, step.table.skipped)
+
+
+def _repeat(
+    found: Recording, step: Step, group_of: Callable[[str, int], Sequence[int]], groups: Groups
+) -> None:
+    """Let every rank do a step."""
+    numbers: dict[tuple[str, int], int] = {}
+    for rank in range(found.num_ranks):
+        first = len(found.events)
+        for event in step.events:
+            group = -1
+            if event.kind == "collective":
+                ranks = group_of(event.role, rank)
+                key = (event.role, ranks[0])
+                if key not in numbers:
+                    numbers[key] = groups.add(event.role, ranks)
+                group = numbers[key]
+            found.events.append(_event(event, rank, first, group, found.name))
+
+
+def _event(event: Template, rank: int, first: int, group: int, name: str) -> Event:
+    deps = tuple(first + d for d in event.deps)
+    where = f"{name}:{event.line}"
+    if event.kind == "collective":
+        return Event(
+            "collective",
+            rank,
+            event.stream,
+            event.name,
+            deps,
+            group=group,
+            sequence=event.sequence,
+            operation=event.operation,
+            bytes=event.bytes,
+            root=event.root,
+            where=where,
+        )
+    return Event(
+        "compute" if event.kind == "compute" else "delay",
+        rank,
+        event.stream,
+        event.name,
+        deps,
+        duration_ps=ABSENT if event.flops else event.duration_ns * PS_PER_NS,
+        flops=event.flops,
+        dtype="bfloat16" if event.flops else "float32",
+        where=where,
+    )

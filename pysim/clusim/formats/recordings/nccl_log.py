@@ -1,0 +1,95 @@
+"""Logs of NCCL as recordings: one event for every call of every rank, in the order of the log.
+
+Every rank of a communicator is taken to make the calls that were found; times are those of the lines, if they have any,
+and say when a call was made and not how long it took.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from clusim.formats.logs import Log, read_logs
+from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
+from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
+from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
+
+__all__ = ["read", "recording_of"]
+
+
+def read(paths: str | os.PathLike[str] | Iterable[str], *, most: int | None = None) -> Recording:
+    """Read logs of one job, at most the first `most` calls.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or there is nothing of NCCL in any.
+    """
+    names = (
+        [os.fspath(paths)]
+        if isinstance(paths, (str, os.PathLike))
+        else [os.fspath(p) for p in paths]
+    )
+    log = read_logs(names)
+    add_runs(log)
+    return recording_of(log, call_table(log, most=most), job_ranks(log))
+
+
+def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
+    """Return the calls of a log as a recording."""
+    number = {comm: at for at, comm in enumerate(ranks.of)}
+    version = next(iter(log.facts.versions), "").split("+")[0]
+    found = Recording(
+        "nccl-log",
+        log.facts.files[0] if log.facts.files else "log",
+        len(ranks.hosts),
+        [Group(f"communicator {comm}", own) for comm, own in ranks.of.items()],
+        assumed=[*ranks.assumed, *table.assumed],
+        skipped=dict(table.skipped),
+        nccl_version=version,
+    )
+    rows = zip(table.call, table.stream, table.time_ns, table.line, strict=True)
+    for sequence, (which, stream, time_ns, line) in enumerate(rows):
+        call = table.distinct[which]
+        group = number[call.comm]
+        start = time_ns * 1000 if time_ns >= 0 else ABSENT
+        name = str(stream) if stream >= 0 else f"comm{call.comm}"
+        where = log.facts.place(line)
+        if call.messages:
+            found.events += _messages(
+                call, found.groups[group].ranks, group, sequence, (name, start, where)
+            )
+            continue
+        for rank in found.groups[group].ranks:
+            found.events.append(
+                Event(
+                    "collective", rank, name,
+                    start_ps=start, group=group, sequence=sequence, operation=call.operation,
+                    bytes=call.bytes, dtype=call.dtype, redop=call.redop, root=call.root,
+                    algorithm=call.algorithm.lower(), protocol=call.protocol.lower(),
+                    channels=call.channels, where=where,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _messages(
+    call: LoggedCall,
+    ranks: tuple[int, ...],
+    group: int,
+    sequence: int,
+    rest: tuple[str, int, str],
+) -> list[Event]:
+    """Return both ends of the messages of a launch."""
+    stream, start, where = rest
+    found = []
+    for tag, (src, dst, size) in enumerate(call.messages):
+        for kind, own, peer in (("send", src, dst), ("recv", dst, src)):
+            found.append(
+                Event(
+                    "send" if kind == "send" else "recv", ranks[own], stream,
+                    start_ps=start, group=group, sequence=sequence, bytes=size, dtype="uint8",
+                    peer=peer, tag=tag, bunch=sequence, where=where,
+                )
+            )  # fmt: skip
+    return found

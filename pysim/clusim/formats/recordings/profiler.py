@@ -1,0 +1,388 @@
+"""Traces of NCCL's example profiler plugin: what each rank of each communicator called, with its kernels' times.
+
+A file is a list of begins and ends of events of a communicator's rank. What belongs to a call stands between its begin
+and its end, and calls of one launch between those of their group. Some releases write values without their quotes; they
+are mended. Hosts are not recorded, but proxies are, which only talk to other machines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusim.formats.recordings.common import (
+    MOST_RANKS,
+    Groups,
+    clone_peers,
+    dtype_of,
+    finish,
+    full_bytes,
+    operation_of,
+)
+from clusim.formats.recordings.commranks import Comm, World, world_of
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.objects import objects
+from clusim.formats.recordings.source import Part, Paths, integer, parts, time_ps
+
+__all__ = ["KIND", "MOST_CALLS", "read"]
+
+KIND = "profiler"
+US = 1_000_000
+MOST_CALLS = 2_000_000
+"""Calls that are read; more are counted."""
+
+MOST_COUNT = 1 << 44
+_BARE = re.compile(
+    r"(:\s*)(?!true\b|false\b|null\b)(0x[0-9a-fA-F]+|\(nil\)|[A-Za-z_]\w*)(?=\s*[,}\]])"
+)
+_QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‟": '"'})
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_GROUPS = ("GROUP_API", "GROUP")
+_CALLS = ("COLL", "P2P")
+_APIS = ("COLL_API", "P2P_API")
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of one rank: times [ps] of the plugin's clock, and [ns] of the GPU's."""
+
+    comm: str
+    rank: int
+    name: str
+    ident: Any
+    args: dict[str, Any]
+    root: Any
+    bunch: int
+    begin: int
+    end: int
+    where: str
+    clock: tuple[int, int] | None = None
+    channels: set[int] = field(default_factory=set)
+    peers: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _File:
+    """Where reading a file is: the group, the call of the program and the call it is in."""
+
+    name: str
+    bunch: int = ABSENT
+    root: Any = None
+    open: _Call | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """What was read so far; `highest` is the largest rank that was seen of each communicator."""
+
+    calls: list[_Call] = field(default_factory=list)
+    owners: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    comms: dict[str, Comm] = field(default_factory=dict)
+    highest: dict[str, int] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    groups: int = 0
+    mended: int = 0
+
+    def skip(self, what: str, where: str) -> None:
+        """Count what is left out, and remember the first."""
+        self.skipped[what] += 1
+        self.first.setdefault(what, where)
+
+
+def read(paths: Paths) -> Recording:
+    """Read the traces of one job, one file per communicator and rank (plain, compressed, a directory or an archive).
+
+    Raises
+    ------
+    InputError
+        Nothing in the files is a call, or they contradict each other.
+    """
+    job = _Job()
+    name = ""
+    for part in parts(paths, lambda base: ".json" in base.lower() or base.lower().endswith(".txt")):
+        name = name or part.name
+        _read(job, part)
+    found = Recording(KIND, name, 0)
+    groups = Groups()
+    if job.calls:
+        for ident, comm in job.comms.items():
+            comm.n_ranks = job.highest[ident] + 1
+        world = world_of(job.comms)
+        found.num_ranks = world.num_ranks
+        found.assumed += world.assumed
+        found.hosts = _hosts(found, job, world)
+        _write(found, groups, job, world)
+        clone_peers(found, groups)
+    skipped = Counter({f"{what} (first: {job.first[what]})": n for what, n in job.skipped.items()})
+    return finish(found, groups, skipped)
+
+
+def _mend(text: str) -> str:
+    """Put quotes around what is written without them."""
+    return _BARE.sub(r'\1"\2"', text.translate(_QUOTES))
+
+
+def _read(job: _Job, part: Part) -> None:
+    file = _File(part.name)
+
+    def damage(line: int) -> None:
+        job.skip("lines that are no JSON, even with quotes added", f"{part.name}:{line}")
+
+    def mend(text: str) -> str:
+        job.mended += 1
+        return _mend(text)
+
+    for line, event in objects(part, damage, mend):
+        if event:
+            _event(job, file, event, f"{part.name}:{line}")
+    if file.open is not None:
+        job.skip("calls without an end: kept without a time", file.open.where)
+        _close(job, file, ABSENT)
+
+
+def _event(job: _Job, file: _File, event: dict[str, Any], where: str) -> None:
+    """Follow one event."""
+    kind, phase = event.get("cat"), event.get("ph")
+    if not isinstance(kind, str) or phase not in ("b", "e"):
+        job.skip("objects that are no events", where)
+        return
+    raw = event.get("args")
+    args: dict[str, Any] = raw if isinstance(raw, dict) else {}
+    begins = phase == "b"
+    if kind in _GROUPS:
+        job.groups += begins
+        # A GROUP inside a GROUP_API is the same launch.
+        if kind == "GROUP_API" or file.bunch == ABSENT or not begins:
+            file.bunch = job.groups if begins else ABSENT
+    elif kind in _APIS:
+        file.root = args.get("root") if begins else None
+    elif kind in _CALLS:
+        ident = event.get("name"), event.get("id")
+        if file.open is not None and (begins or ident != (file.open.name, file.open.ident)):
+            job.skip("calls without an end: kept without a time", file.open.where)
+            _close(job, file, ABSENT)
+        if begins:
+            _open(job, file, event, args, where)
+        elif file.open is not None:
+            _close(job, file, time_ps(event.get("ts"), US) or ABSENT)
+    elif file.open is not None:
+        _inside(file.open, kind, str(event.get("name")), args)
+
+
+def _open(job: _Job, file: _File, event: dict[str, Any], args: dict[str, Any], where: str) -> None:
+    """Begin a call."""
+    if len(job.calls) >= MOST_CALLS:
+        job.skip(f"calls after the first {MOST_CALLS}", where)
+        return
+    ident, rank = args.get("CommHash"), integer(args.get("Rank"), MOST_RANKS - 1)
+    if not isinstance(ident, (int, str)) or rank is None:
+        job.skip("calls without communicator and rank", where)
+        return
+    begin = time_ps(event.get("ts"), US)
+    comm = str(ident)[:64]
+    file.open = _Call(
+        comm, rank, str(event.get("name"))[:40], event.get("id"), args, file.root, file.bunch,
+        begin if begin else ABSENT, ABSENT, where,
+    )  # fmt: skip
+    known = job.comms.setdefault(comm, Comm(comm, 0))
+    process = integer(event.get("pid"), 1 << 40)
+    known.see(rank, ("", process if process is not None else ABSENT - rank), where)
+    peer = integer(args.get("Peer"), MOST_RANKS - 1)
+    job.highest[comm] = max(job.highest.get(comm, 0), rank, peer or 0)
+
+
+def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
+    """Note what a call's kernel or proxy did."""
+    if kind == "GPU" and name == "KernelCh":
+        channel = integer(args.get("Channel"), 255)
+        if channel is not None:
+            call.channels.add(channel)
+        start, stop = integer(args.get("StartGpuClk")), integer(args.get("StopGpuClk"))
+        if start and stop and start < stop:
+            old = call.clock or (start, stop)
+            call.clock = (min(old[0], start), max(old[1], stop))
+    elif kind == "PROXY":
+        peer = integer(args.get("Peer"), MOST_RANKS - 1)
+        if peer is not None:
+            call.peers.add(peer)
+
+
+def _close(job: _Job, file: _File, end: int) -> None:
+    """End the call that is open."""
+    call, file.open = file.open, None
+    if call is None:
+        return
+    call.end = end
+    # The peer of a proxy is a rank of the communicator, so it has at least so many.
+    job.highest[call.comm] = max(job.highest[call.comm], *call.peers, 0)
+    job.calls.append(call)
+
+
+def _write(found: Recording, groups: Groups, job: _Job, world: World) -> None:
+    """Append the events, in the order of each file."""
+    index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
+    clocks = [call.clock[0] for call in job.calls if call.clock]
+    on_gpu = len(clocks) == len(job.calls)
+    origin = min(clocks) if on_gpu else 0
+    first = _first_times(job)
+    count: Counter[tuple[Any, ...]] = Counter()
+    numbers: dict[tuple[Any, ...], int] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for call in job.calls:
+        event = _event_of(job, call, world.ranks[call.comm], count, numbers)
+        if event is None:
+            continue
+        if event.kind == "collective":
+            once = (call.comm, call.rank, event.sequence)
+            if once in seen:
+                job.skip("calls that are there twice", call.where)
+                continue
+            seen.add(once)
+        start, took = _times(call, origin if on_gpu else ABSENT, first)
+        found.events.append(
+            Event(
+                event.kind, event.rank, event.stream, start_ps=start, duration_ps=took, group=index[call.comm],
+                sequence=event.sequence, operation=event.operation, bytes=event.bytes, dtype=event.dtype,
+                root=event.root, peer=event.peer, bunch=event.bunch, algorithm=_word(call.args.get("Algorithm")),
+                protocol=_word(call.args.get("Protocol")), channels=_channels(call), where=call.where,
+            )
+        )  # fmt: skip
+    _assume(found, job, on_gpu)
+
+
+def _first_times(job: _Job) -> dict[tuple[str, int], int]:
+    """Return the first time of every rank: the clock of the plugin begins with its process."""
+    first: dict[tuple[str, int], int] = {}
+    for call in job.calls:
+        if call.begin >= 0:
+            key = (call.comm, call.rank)
+            first[key] = min(first.get(key, call.begin), call.begin)
+    return first
+
+
+def _times(call: _Call, origin: int, first: dict[tuple[str, int], int]) -> tuple[int, int]:
+    """Return start and duration of a call [ps], from the GPU's clock if there is one."""
+    took = ABSENT
+    if call.clock is not None:
+        took = (call.clock[1] - call.clock[0]) * 1000
+        if origin >= 0:
+            return (call.clock[0] - origin) * 1000, took
+    if call.begin < 0:
+        return ABSENT, took
+    if took < 0 and call.end > call.begin:
+        took = call.end - call.begin
+    return call.begin - first[call.comm, call.rank], took
+
+
+def _hosts(found: Recording, job: _Job, world: World) -> list[str]:
+    """Return the machine of every rank: ranks whose proxies talk to each other are not on the same one."""
+    edges = set()
+    for call in job.calls:
+        own = world.ranks[call.comm]
+        edges |= {(own[call.rank], own[peer]) for peer in call.peers - {call.rank}}
+    count = found.num_ranks
+    size = next(
+        (
+            size
+            for size in range(count, 1, -1)
+            if count % size == 0 and all(a // size != b // size for a, b in edges)
+        ),
+        1,
+    )
+    if size == count:
+        found.assumed.append("hosts are not recorded: ranks fill machines in order")
+        return []
+    found.assumed.append(
+        f"hosts are not recorded: {count // size} machines with {size} rank{'s' * (size > 1)} each are taken, between"
+        " which the proxies that are recorded make sense"
+    )
+    return [f"machine {rank // size}" for rank in range(count)]
+
+
+def _event_of(
+    job: _Job,
+    call: _Call,
+    own: tuple[int, ...],
+    count: Counter[tuple[Any, ...]],
+    numbers: dict[tuple[Any, ...], int],
+) -> Event | None:
+    """Return a call as an event without times, None if something it needs is missing."""
+    args, lower = call.args, call.name.lower()
+    kind, elements = dtype_of(args.get("Datatype")), integer(args.get("Count"), MOST_COUNT)
+    if kind is None:
+        job.skip(
+            f"calls of data type {str(args.get('Datatype'))[:40]!r}, which clusim does not know",
+            call.where,
+        )
+        return None
+    if not elements or elements * kind[1] > MOST_COUNT:
+        job.skip("calls without a count", call.where)
+        return None
+    size, rank = elements * kind[1], own[call.rank]
+    if lower in ("send", "recv"):
+        peer = integer(args.get("Peer"), len(own) - 1)
+        if peer is None:
+            job.skip("sends and receives without a peer", call.where)
+            return None
+        pair = (call.comm, call.rank, peer, lower)
+        sequence, count[pair] = count[pair], count[pair] + 1
+        what: EventKind = "send" if lower == "send" else "recv"
+        alone = call.bunch == ABSENT
+        stream = f"{call.comm} {what} {peer}" if alone else call.comm
+        return Event(
+            what,
+            rank,
+            stream,
+            sequence=sequence,
+            bytes=size,
+            dtype=kind[0],
+            peer=peer,
+            bunch=call.bunch,
+        )
+    operation = operation_of(call.name)
+    if not operation:
+        job.skip(f"calls of {call.name!r}, which clusim does not know", call.where)
+        return None
+    place = (call.comm, call.rank, operation)
+    given = integer(args.get("SeqNum"))
+    key = (call.comm, operation, count[place] if given is None else given)
+    count[place] += 1
+    root = integer(call.root, len(own) - 1) if operation in _ROOTED else None
+    return Event(
+        "collective", rank, call.comm, sequence=numbers.setdefault(key, len(numbers)), operation=operation,
+        bytes=full_bytes(operation, size, len(own)), dtype=kind[0],
+        root=(root or 0) if operation in _ROOTED else ABSENT,
+    )  # fmt: skip
+
+
+def _word(value: Any) -> str:
+    return value.lower() if isinstance(value, str) and len(value) < 40 else ""
+
+
+def _channels(call: _Call) -> int:
+    """Return the channels of a call; sends and receives have their own."""
+    given = integer(call.args.get("nChannels", call.args.get("nMaxChannels")), 64)
+    return given or len(call.channels)
+
+
+def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
+    """Say what the files do not."""
+    found.assumed.append(
+        "sizes of communicators are not recorded: as many ranks as are seen, also as peers"
+    )
+    if {event.operation for event in found.events} & {"allreduce", "reduce", "reduce_scatter"}:
+        found.assumed.append("what is reduced is summed: the operation is not recorded")
+    if on_gpu:
+        found.assumed.append("times are those of the GPUs' clocks, which are taken to agree")
+    elif any(event.duration_ps > 0 for event in found.events):
+        found.assumed.append(
+            "times are the host's where the GPU's are missing, with launching and waiting; clocks of processes"
+            " begin with their first call"
+        )
+    if job.mended:
+        found.assumed.append(f"{job.mended} events were no JSON and were read with quotes added")
+    if len(job.comms) > 1:
+        found.assumed.append("communicators run side by side where nothing tells their order")

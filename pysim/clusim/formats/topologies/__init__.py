@@ -1,0 +1,124 @@
+"""Topologies of other tools: NCCL and RCCL XML, `nvidia-smi topo -m`, graphs, ASTRA-sim and SimAI files.
+
+Every importer fills a description with the keys of topology files. What the file does not say is taken from the
+hardware presets and listed, line by line, as an `Assumption`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from clusim.errors import TopologyError
+from clusim.formats.topologies.common import Assumption, Draft, Imported, fail, printable
+
+__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_text"]
+
+KINDS = {
+    "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
+    "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
+    "smi": "nvidia-smi topo -m, or its p2p matrices",
+    "rocm-smi": "rocm-smi --showtopo",
+    "graphml": "GraphML",
+    "node-link": "networkx node-link JSON",
+    "astra-sim": "ASTRA-sim network YAML or JSON",
+    "simai": "SimAI or ns-3 topology text",
+}
+"""Kinds of files, by the name that `--kind` takes."""
+
+
+def import_file(
+    path: str | os.PathLike[str],
+    *,
+    kind: str | None = None,
+    chip: str | None = None,
+    group: str | None = None,
+) -> Imported:
+    """Read a file of another tool.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    kind : str, optional
+        What it is, one of `KINDS`; found out from its content otherwise.
+    chip : str, optional
+        What its GPUs are, if the file does not say, e.g. ``h100-sxm5``.
+    group : str, optional
+        Which machine, by number or name, of a file that holds several.
+    """
+    from clusim.fabric.loading import read_text
+
+    name = os.fspath(path)
+    if not name or "\0" in name:
+        raise TopologyError(f"{printable(name)!r}: not the name of a file")
+    try:
+        text = read_text(Path(name), printable(name, 200))
+    except OSError as error:
+        reason = (error.strerror or "error").lower()
+        raise TopologyError(f"{printable(name, 200)}: cannot be read: {reason}") from None
+    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+
+
+def detect(text: str) -> str | None:
+    """Return the kind of a file by its content, None if it is none of `KINDS`."""
+    from clusim.formats.topologies.detection import detect_kind
+
+    return detect_kind(text)
+
+
+def import_text(
+    text: str,
+    where: str,
+    *,
+    kind: str | None = None,
+    chip: str | None = None,
+    group: str | None = None,
+) -> Imported:
+    """Read the text of a file called `where`; see `import_file`."""
+    if kind is not None and kind not in KINDS:
+        raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
+    found = kind or detect(text)
+    if found is None:
+        what = "empty" if not text.strip() else "not a topology that can be imported"
+        raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
+    draft = Draft(where, _name(where))
+    draft.source("import", f"{KINDS[found]}: {Path(where).name}")
+    _read(found, text, draft, chip, group)
+    result = draft.finish(found, KINDS[found])
+    if not result.counts["gpus"] and not result.counts["hosts"]:
+        raise fail(where, 0, "names no GPU and no host; is it the topology of a machine?")
+    return result
+
+
+def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
+    if group is not None and kind != "nccl-xml":
+        raise fail(draft.where, 0, "has no groups; leave out the choice of one")
+    if kind in ("nccl-xml", "nccl-graph"):
+        from clusim.formats.topologies.nccl_files import read_nccl
+
+        read_nccl(kind, text, draft, chip, group)
+    elif kind in ("smi", "rocm-smi"):
+        from clusim.formats.topologies.smi_topo import read_smi
+
+        read_smi(kind, text, draft, chip)
+    elif kind in ("graphml", "node-link"):
+        from clusim.formats.topologies.graphs import read_graph
+
+        read_graph(kind, text, draft, chip)
+    elif kind == "astra-sim":
+        from clusim.formats.topologies.astra import read_astra
+
+        read_astra(text, draft, chip)
+    else:
+        from clusim.formats.topologies.simai import read_simai
+
+        read_simai(text, draft, chip)
+
+
+def _name(where: str) -> str:
+    stem = re.sub(
+        r"\.(xml|txt|json|ya?ml|graphml|topo|log)$", "", Path(where).name, flags=re.IGNORECASE
+    )
+    return printable(stem, 100) or "imported"

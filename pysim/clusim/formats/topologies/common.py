@@ -1,0 +1,256 @@
+"""What all importers share: the description they fill, and the list of what they had to assume.
+
+A `Draft` collects nodes and links in the keys of topology files. Whatever the imported file does not say is noted with
+`Draft.assume`: where, what was taken, and why. `Draft.finish` returns the `Imported` result, which can be written as a
+topology file with the assumptions at its top, or turned into a fabric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusim.errors import TopologyError, one_line
+from clusim.hardware import SWITCHES
+
+if TYPE_CHECKING:
+    from clusim.fabric.model import Fabric
+
+__all__ = [
+    "MAX_NODES",
+    "Assumption",
+    "Draft",
+    "Imported",
+    "fail",
+    "natural",
+    "number",
+    "printable",
+    "whole",
+]
+
+MAX_NODES = 65_536
+MAX_LINKS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Something the file does not say.
+
+    Attributes
+    ----------
+    where : str
+        The nodes, links or lines it is about.
+    what : str
+        What was taken.
+    why : str
+        The reason, with the source of the figure where there is one.
+    """
+
+    where: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        """Write it on one line."""
+        return f"{self.where}: {self.what} ({self.why})"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A description read from a file of another tool.
+
+    Attributes
+    ----------
+    kind : str
+        What the file is: one of `clusim.formats.topologies.KINDS`.
+    title : str
+        The same in words.
+    data : dict
+        The description, with the keys of topology files.
+    assumptions : tuple of Assumption
+        What the file does not say.
+    counts : dict
+        What the description holds: number of ``gpus``, ``nics``, ``nvlinks`` ...
+    """
+
+    kind: str
+    title: str
+    data: dict[str, Any]
+    assumptions: tuple[Assumption, ...]
+    counts: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """Return what the machine is called."""
+        return str(self.data.get("name") or "imported")
+
+    def to_yaml(self) -> str:
+        """Return a topology file, the assumptions as comments at its top."""
+        from clusim.formats.topologies.text import to_text
+
+        return to_text(self)
+
+    def fabric(self) -> Fabric:
+        """Return the fabric the description stands for."""
+        from clusim.fabric.loading import build
+
+        return build(self)
+
+
+def fail(where: str, line: int, message: str) -> TopologyError:
+    """Return the error that something is wrong in a line of a file; line 0 is the file as a whole."""
+    place = f"{where}:{line}" if line else where
+    return TopologyError(f"{place}: {message}")
+
+
+def printable(text: object, most: int = 60) -> str:
+    """Return foreign text in a form that fits into a message: one short line."""
+    shown = one_line(str(text))
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts ``mlx5_2`` before ``mlx5_10``."""
+    parts = _DIGITS.split(text)
+    return tuple((int(part[:18]), "") if i % 2 else (-1, part) for i, part in enumerate(parts))
+
+
+def whole(text: str | None) -> int | None:
+    """Return the whole number (decimal, or hexadecimal with ``0x``) that `text` is, or None."""
+    text = (text or "").strip()
+    if re.fullmatch(r"-?[0-9]{1,9}", text):
+        return int(text)
+    if re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", text):
+        return int(text, 16)
+    return None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number from a number or its text, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and len(value) > 40:
+        return None
+    try:
+        result = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return result if abs(result) < 1e18 else None
+
+
+@dataclass(slots=True)
+class Draft:
+    """A description being made.
+
+    Attributes
+    ----------
+    where : str
+        Name of the file, for errors.
+    settings : dict
+        Top-level keys other than nodes and links.
+    notes : dict
+        What was assumed and why -> what it is about.
+    """
+
+    where: str
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    links: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def node(self, name: str, kind: str, **keys: Any) -> str:
+        """Add a node; returns its name."""
+        if name in self.nodes:
+            raise fail(self.where, 0, f"two nodes are called {printable(name)!r}; names are unique")
+        if len(self.nodes) >= MAX_NODES:
+            raise fail(self.where, 0, f"more than {MAX_NODES} nodes; that is the limit")
+        self.nodes[name] = {"kind": kind, **keys}
+        return name
+
+    def link(self, a: str, b: str, **keys: Any) -> None:
+        """Join two nodes."""
+        if len(self.links) >= MAX_LINKS:
+            raise fail(self.where, 0, f"more than {MAX_LINKS} links; that is the limit")
+        keys = {key: value for key, value in keys.items() if value is not None}
+        if keys.get("count") == 1:
+            del keys["count"]
+        self.links.append({"from": a, "to": b, **keys})
+
+    def define(self, section: str, name: str, keys: Mapping[str, Any]) -> str:
+        """Define a type in the description; returns its name."""
+        self.settings.setdefault(section, {}).setdefault(name, dict(keys))
+        return name
+
+    def source(self, what: str, text: str) -> None:
+        """Note where something comes from, or what the file calls it."""
+        self.settings.setdefault("sources", {})[what] = printable(text, 400)
+
+    def assume(self, where: str | Iterable[str], what: str, why: str) -> None:
+        """Note what was taken that the file does not say; equal notes about several nodes are joined."""
+        names = [where] if isinstance(where, str) else list(where)
+        self.notes.setdefault((what, why), []).extend(names)
+
+    def finish(self, kind: str, title: str) -> Imported:
+        """Return the result."""
+        assumptions = tuple(
+            Assumption(_joined(names), what, why) for (what, why), names in self.notes.items()
+        )
+        data = {"name": self.name, **self.settings, "nodes": self.nodes, "links": self.links}
+        return Imported(kind, title, data, assumptions, _counts(data))
+
+
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})")
+
+
+def _joined(names: list[str]) -> str:
+    """Write names compactly, all of them: ``gpu0..7, nic2``; numbered ones in order, others as the file has them."""
+    found = list(dict.fromkeys(names))
+    matches = [_NUMBERED.fullmatch(name) for name in found]
+    if not all(matches):
+        return ", ".join(found)
+    parts: list[str] = []
+    first, last = ("", -1), -1
+    for name in sorted(found, key=natural):
+        match = _NUMBERED.fullmatch(name)
+        key = (match[1], int(match[2])) if match else (name, 0)
+        if parts and key == (first[0], last + 1):
+            last += 1
+            parts[-1] = f"{first[0]}{first[1]}..{last}"
+        else:
+            first, last = key, key[1]
+            parts.append(name)
+    return ", ".join(parts)
+
+
+_TIERS = {"root": "cpus", "nvswitch": "nvswitches", "pcie": "pcie_switches"}
+
+
+def _counts(data: Mapping[str, Any]) -> dict[str, int]:
+    """Count what people ask about: GPUs, adapters, switches, links by what they are."""
+    counts = dict.fromkeys(("gpus", "hosts", "nics", "cpus", "pcie_switches", "nvswitches"), 0)
+    for name, keys in data["nodes"].items():
+        which = f"{keys['kind']}s"
+        if keys["kind"] == "switch":
+            switch = str(keys.get("switch"))
+            tier = "nvswitch" if switch.startswith("nvswitch") else keys.get("tier")
+            if tier is None and "tier" in SWITCHES.get(switch, {}):
+                tier = SWITCHES[switch]["tier"].value
+            which = "cards" if name.startswith("card") else _TIERS.get(str(tier), "switches")
+        if which != "memorys":
+            counts[which] = counts.get(which, 0) + 1
+    for link in data["links"]:
+        word = re.match(r"[a-z]+", str(link.get("type") or link.get("class", "")))
+        name = word[0] if word else "other"
+        if name == "nvlink" and str(link.get("type")).startswith("nvlink-c2c"):
+            name = "c2c"
+        if name == "xgmi" and not str(link.get("type")).startswith("xgmi-"):
+            name = "numa"
+        name = "numa" if name in ("qpi", "upi", "power", "grace") else name
+        counts[f"{name}_links"] = counts.get(f"{name}_links", 0) + int(link.get("count", 1))
+    return counts

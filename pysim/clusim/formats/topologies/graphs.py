@@ -1,0 +1,345 @@
+"""GraphML and node-link JSON, as networkx and others write them: attributes of many names -> kinds, rates, latencies.
+
+A graph that `clusim.to_networkx` made keeps everything. In any other, words in attributes or names say what a node is;
+bandwidths and delays without a unit are taken as Gb/s and ns, and everything that was guessed is listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from clusim.errors import UnitError
+from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
+from clusim.formats.topologies.common import Draft, fail, number, printable
+from clusim.formats.topologies.graph_text import Attributes, Graph, read_graphml, read_node_link
+from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
+from clusim.hardware import LINKS, gpu, gpu_by_product, gpu_by_words
+from clusim.units import parse_rate, parse_time
+
+__all__ = ["read_graph"]
+
+MAX_GRAPH_NODES = 65_536
+
+
+def read_graph(kind: str, text: str, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` from the text of a graph."""
+    graph = read_graphml(text, draft) if kind == "graphml" else read_node_link(text, draft)
+    if not graph.nodes:
+        raise fail(draft.where, 0, "a graph without nodes")
+    if _is_ours(graph):
+        _native(graph, draft)
+    else:
+        _Reader(graph, draft, chip).run()
+
+
+def _keys(model: type[Any], *without: str) -> set[str]:
+    return {info.alias or name for name, info in model.model_fields.items()} - set(without)
+
+
+def _is_ours(graph: Graph) -> bool:
+    typed = isinstance(graph.settings.get("formats"), dict)
+    return typed and all("kind" in keys for keys in graph.nodes.values())
+
+
+def _native(graph: Graph, draft: Draft) -> None:
+    """Take over a graph that `clusim.to_networkx` made."""
+    settings = {k: v for k, v in graph.settings.items() if k in _keys(Topology, "nodes", "links")}
+    sources = settings.pop("sources", {})
+    draft.name = str(settings.pop("name", None) or draft.name)
+    draft.settings.update(settings)
+    for key, text in sources.items() if isinstance(sources, dict) else ():
+        draft.source(printable(key, 100), str(text))
+    node_keys, link_keys = _keys(NodeSpec, "kind"), _keys(LinkSpec, "from", "to", "pair")
+    for name, keys in graph.nodes.items():
+        own = {k: v for k, v in keys.items() if k in node_keys}
+        draft.node(name, str(keys["kind"]), **own)
+    for a, b, keys in sorted(graph.edges, key=lambda edge: number(edge[2].get("order")) or 0):
+        ends = keys.get("ends")
+        if isinstance(ends, list) and sorted(map(str, ends)) == sorted((a, b)):
+            a, b = map(str, ends)
+        draft.link(a, b, **{k: v for k, v in keys.items() if k in link_keys})
+
+
+_KINDS = (
+    ("memory", r"mem|dram"),
+    ("nvswitch", r"nv_?switch"),
+    ("gpu", r"gpu|npu|xpu|tpu|accelerator|rank|gcd"),
+    (
+        "switch",
+        r"switch|sw|router|tor|leaf|spine|core|agg\w*|edge|hub|bridge|pcie\w*|root\w*|cpu|socket|numa|nic|hca",
+    ),
+    ("host", r"host|server|node|machine|compute|endpoint|client|h|n"),
+)
+_KIND_KEYS = (
+    "kind",
+    "type",
+    "role",
+    "node_type",
+    "category",
+    "device",
+    "device_type",
+    "layer",
+    "tier",
+)
+_RATE = re.compile(
+    r"(?:link_?)?(?:rate|bandwidth|bw|capacity|speed|data_?rate)(?:_?in)?[_ ]?([kmgt]?b(?:it|yte)?(?:s|ps|_?s|/s)?)?",
+    re.IGNORECASE,
+)
+_LATENCY = re.compile(
+    r"(?:link_?|propagation_?)?(?:latency|delay|lat)[_ ]?(ps|ns|us|ms|s)?", re.IGNORECASE
+)
+_LINK_WORDS = ("type", "kind", "link_type", "medium", "technology")
+_COUNTS = ("count", "multiplicity", "num_links", "n_links", "parallel", "lanes_count")
+
+
+class _Reader:
+    """A graph with attributes of any names."""
+
+    def __init__(self, graph: Graph, draft: Draft, chip: str | None) -> None:
+        self.graph = graph
+        self.draft = draft
+        self.chip = chip
+        self.degree = Counter(end for a, b, _ in graph.edges for end in (a, b))
+        self.names: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
+
+    def run(self) -> None:
+        if len(self.graph.nodes) > MAX_GRAPH_NODES:
+            raise fail(self.draft.where, 0, f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
+        self.draft.settings["description"] = "imported from a graph"
+        self._name_nodes()
+        for label, attributes in self.graph.nodes.items():
+            self.kinds[label] = self._kind(label, attributes)
+        ends = [label for label, kind in self.kinds.items() if kind in ("gpu", "host")]
+        if not ends:
+            for label in self.kinds:
+                self.kinds[label] = "host"
+            ends = list(self.kinds)
+            self.draft.assume("all nodes", "hosts", "nothing says which of them are endpoints")
+        relay = len(ends) == len(self.kinds) and 2 * len(self.graph.edges) < len(ends) * (
+            len(ends) - 1
+        )
+        if relay:
+            self.draft.assume(
+                "all endpoints", "they forward packets of others", "the graph has no switches"
+            )
+        for label, attributes in self.graph.nodes.items():
+            self._node(label, attributes, relay)
+        for a, b, attributes in self._joined_edges():
+            self._edge(a, b, attributes)
+
+    def _name_nodes(self) -> None:
+        used: set[str] = set()
+        for label in self.graph.nodes:
+            name = re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", label).replace("..", "_")[:60] or "node"
+            base, copy = name, 1
+            while name in used:
+                name, copy = f"{base}_{copy}", copy + 1
+            used.add(name)
+            self.names[label] = name
+
+    def _kind(self, label: str, attributes: Attributes) -> str:
+        words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
+        for word in words:
+            found = _kind_of(word)
+            if found:
+                return found
+        found = _kind_of(label)
+        if found:
+            self.draft.assume(
+                self.names[label], f"a {found}", "its name says so, no attribute does"
+            )
+            return found
+        found = "host" if self.degree[label] <= 1 else "switch"
+        self.draft.assume(
+            self.names[label],
+            f"a {found}",
+            "nothing says what it is; nodes with one link are hosts, others switches",
+        )
+        return found
+
+    def _node(self, label: str, attributes: Attributes, relay: bool) -> None:
+        kind, name = self.kinds[label], self.names[label]
+        keys: Attributes = {"relay": True, "latency": "100ns"} if relay else {}
+        if kind == "gpu":
+            chip = self._chip(attributes, name)
+            self.draft.node(name, "gpu", chip=known_chip(self.draft, chip, name), **keys)
+        elif kind in ("host", "memory"):
+            # Host memory alone would be no endpoint of a job.
+            self.draft.node(name, "host", **keys)
+        else:
+            latency = self._latency(attributes, name)
+            tier = _tier(label, attributes)
+            switch = "nvswitch3" if kind == "nvswitch" else "generic"
+            if latency is None and kind != "nvswitch":
+                latency = "300ns"
+                self.draft.assume(name, "forwards after 300ns", "the graph gives no latency of it")
+            keys = {"switch": switch} if kind == "nvswitch" else {"switch": switch, "tier": tier}
+            self.draft.node(name, "switch", **keys, **({"latency": latency} if latency else {}))
+
+    def _chip(self, attributes: Attributes, name: str) -> str:
+        for key in ("chip", "model", "gpu", "gpu_type", "gpu_model", "product"):
+            found = gpu_by_product(str(attributes[key])) if key in attributes else None
+            if found is not None:
+                return found.name
+        if self.chip:
+            return named_chip(self.draft, self.chip)
+        hint = gpu_by_words(self.draft.name)
+        why = "the file's name says so" if hint else "the graph names no chip; --chip does"
+        chip = hint[0].name if hint else unnamed_chip()
+        self.draft.assume(name, f"chip {chip}", why)
+        return chip
+
+    def _joined_edges(self) -> list[tuple[str, str, Attributes]]:
+        """Return duplex links: of a directed graph, the two directions are one."""
+        edges = [(a, b, keys) for a, b, keys in self.graph.edges if a != b]
+        if len(edges) < len(self.graph.edges):
+            self.draft.assume("links of a node to itself", "left out", "they lead nowhere")
+        if not self.graph.directed:
+            return edges
+        waiting: dict[tuple[str, str], list[Attributes]] = {}
+        joined: list[tuple[str, str, Attributes]] = []
+        for a, b, keys in edges:
+            back = waiting.get((b, a))
+            if back:
+                other = back.pop()
+                if self._rate(other) != self._rate(keys):
+                    slow = min((other, keys), key=lambda k: _speed(self._rate(k)[0]))
+                    joined = [e if e[2] is not other else (*e[:2], slow) for e in joined]
+                    self.draft.assume(
+                        f"{self.names[b]}-{self.names[a]}",
+                        "the slower of its two directions for both",
+                        "links are duplex and alike in both directions",
+                    )
+                continue
+            waiting.setdefault((a, b), []).append(keys)
+            joined.append((a, b, keys))
+        single = [pair for pair, left in waiting.items() if left]
+        if single:
+            self.draft.assume(
+                [f"{self.names[a]}-{self.names[b]}" for a, b in single],
+                "a link in both directions",
+                "the directed graph has one direction only",
+            )
+        return joined
+
+    def _edge(self, a: str, b: str, attributes: Attributes) -> None:
+        one, two = self.names[a], self.names[b]
+        rate, unit = self._rate(attributes)
+        latency = self._latency(attributes, f"{one}-{two}")
+        kind = self._link_type(a, b, attributes)
+        keys: Attributes = {"type": kind}
+        if unit:
+            self.draft.assume("bandwidths", "Gb/s", f"attribute {unit!r} has no unit")
+        if rate is not None:
+            keys["rate"] = rate
+        else:
+            self.draft.assume(f"{one}-{two}", f"the rate of {kind}", "the graph gives no bandwidth")
+        if latency is not None:
+            keys["latency"] = latency
+        else:
+            self.draft.assume(
+                f"{one}-{two}", f"the latency of {kind}", "the graph gives no latency"
+            )
+        count = next((number(attributes[key]) for key in _COUNTS if key in attributes), None)
+        if count is not None:
+            if not (count == int(count) and 1 <= count <= 65_536):
+                raise fail(self.draft.where, 0, f"{one}-{two}: {count:g} links; must be 1 to 65536")
+            keys["count"] = int(count)
+        self.draft.link(one, two, **keys)
+
+    def _link_type(self, a: str, b: str, attributes: Attributes) -> str:
+        given = [str(attributes[key]).lower() for key in _LINK_WORDS if key in attributes]
+        word = " ".join(given)
+        for name in word.split():
+            if name in LINKS:
+                return name
+        gpus = {self.kinds[end] for end in (a, b)}
+        if "nvlink" in word or gpus == {"gpu", "nvswitch"} or gpus == {"gpu"}:
+            chip = next(
+                (
+                    str(self.draft.nodes[self.names[e]]["chip"])
+                    for e in (a, b)
+                    if self.kinds[e] == "gpu"
+                ),
+                unnamed_chip(),
+            )
+            return gpu(chip).link or "nvlink4"
+        if "pci" in word:
+            return "pcie-gen4-x16"
+        return "ib-ndr" if re.search(r"\bib\b|infiniband", word) else "ethernet400"
+
+    def _rate(self, attributes: Attributes) -> tuple[str | None, str]:
+        """Return the rate as a quantity, and the attribute's name if its unit was guessed."""
+        for key, value in attributes.items():
+            match = _RATE.fullmatch(key)
+            if match is None or value is None or value == "":
+                continue
+            unit, guessed = _rate_unit(match[1] or ""), ""
+            plain = number(value)
+            if plain is not None:
+                guessed = "" if unit else key
+                text = f"{plain:.12g} {unit or 'Gb/s'}" if plain < 1e15 else str(value)
+            else:
+                text = str(value)
+            try:
+                if parse_rate(text).num == 0:
+                    raise UnitError(f"{printable(text)!r}: zero bandwidth")
+            except UnitError as error:
+                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
+            return text, guessed
+        return None, ""
+
+    def _latency(self, attributes: Attributes, name: str) -> str | None:
+        for key, value in attributes.items():
+            match = _LATENCY.fullmatch(key)
+            if match is None or value is None or value == "":
+                continue
+            plain = number(value)
+            unit = (match[1] or "ns").lower()
+            text = str(value) if plain is None else f"{plain:.12g}{unit}"
+            if plain is not None and not match[1]:
+                self.draft.assume("latencies", "ns", f"attribute {printable(key)!r} has no unit")
+            try:
+                if parse_time(text) < 1:
+                    self.draft.assume(name, "latency 1ps", "the graph says 0, which no wire has")
+                    return "1ps"
+            except UnitError as error:
+                raise fail(self.draft.where, 0, f"attribute {printable(key)!r}: {error}") from None
+            return text
+        return None
+
+
+def _kind_of(text: str) -> str:
+    word = re.sub(r"[0-9].*$", "", text.lower()).strip(" _-./:") or text.lower()
+    for part in (word, re.split(r"[ _./:-]", word)[-1], re.split(r"[ _./:-]", word)[0]):
+        for kind, pattern in _KINDS:
+            if re.fullmatch(pattern, part):
+                return kind
+    return ""
+
+
+def _tier(label: str, attributes: Attributes) -> str:
+    words = [str(attributes.get(key, "")) for key in ("tier", "layer", "role", "kind", "type")]
+    for word in (*words, label):
+        match = re.search(r"leaf|spine|core|tor|agg|edge|pcie|root|cpu", word.lower())
+        if match:
+            return {"tor": "leaf", "agg": "spine", "edge": "leaf", "cpu": "root"}.get(
+                match[0], match[0]
+            )
+    return "switch"
+
+
+def _rate_unit(suffix: str) -> str:
+    """Return the unit that the end of an attribute's name gives: ``bandwidth_gbps``, ``bw_GBps``."""
+    match = re.match(r"([kmgtKMGT]?)(b(?:it|yte)?|B)", suffix)
+    if match is None:
+        return ""
+    large = match[1].lower().replace("k", "k").replace("m", "M").replace("g", "G").replace("t", "T")
+    return f"{large}{'B' if match[2] in ('B', 'byte') else 'b'}/s"
+
+
+def _speed(rate: str | None) -> float:
+    return parse_rate(rate).bytes_per_s if rate else float("inf")

@@ -1,0 +1,174 @@
+"""What NCCL and `nvidia-smi` know of a machine: CPUs, the PCIe tree below each, GPUs, their links, network adapters.
+
+The parsers build a `Machine` from a file; `clusim.formats.topologies.wiring` makes nodes and links of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = [
+    "HIDDEN",
+    "BusId",
+    "Cpu",
+    "Device",
+    "Gpu",
+    "Machine",
+    "Net",
+    "Peer",
+    "bus_id",
+]
+
+BusId = tuple[int, ...] | str
+"""Domain, bus, device and function; the text itself if it is no PCI address."""
+
+HIDDEN = "hidden switch"
+"""Bus id of an NVSwitch that a virtual machine does not see."""
+
+_BUS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]{1,2}))?")
+
+
+def bus_id(text: str) -> BusId:
+    """Return a PCI address in a form that compares equal however it is written."""
+    word = text.strip().lower()
+    if re.match(r"f{6,8}:f{2,4}", word):
+        return HIDDEN
+    match = _BUS.fullmatch(word)
+    if match is None:
+        return word
+    return tuple(int(part or "0", 16) for part in match.groups())
+
+
+@dataclass(slots=True)
+class Peer:
+    """Links from a GPU to something: `count` of them to `target`, a device of PCI class `tclass`."""
+
+    target: BusId
+    count: int
+    tclass: int | None = None
+    xgmi: bool = False
+    line: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Gpu:
+    """What the file says of a GPU beyond its PCI device.
+
+    Attributes
+    ----------
+    stated : bool
+        The file comes from a run, or names the links itself: links it does not name do not exist.
+    c2c_MBps : int
+        Rate of a coherent link to the CPU [MB/s]; 0 is none.
+    """
+
+    dev: int | None = None
+    rank: int | None = None
+    sm: int | None = None
+    gcn: str = ""
+    gdr: bool | None = None
+    peers: list[Peer] = field(default_factory=list)
+    c2c_MBps: int = 0
+    stated: bool = True
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Net:
+    """A network interface: a port of an adapter, or a virtual one.
+
+    Attributes
+    ----------
+    speed_mbps : int or None
+        Rate [Mb/s].
+    collective : bool
+        It takes part in reductions in the network.
+    """
+
+    name: str = ""
+    dev: int | None = None
+    speed_mbps: int | None = None
+    gdr: bool | None = None
+    guid: str = ""
+    collective: bool = False
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Device:
+    """A PCI device: a bridge with devices below it, a GPU, or an adapter."""
+
+    bus: BusId = ""
+    text: str = ""
+    cls: int | None = None
+    vendor: int | None = None
+    device: int | None = None
+    subvendor: int | None = None
+    subdevice: int | None = None
+    speed: str | None = None
+    width: int | None = None
+    gpu: Gpu | None = None
+    nets: list[Net] = field(default_factory=list)
+    children: list[Device] = field(default_factory=list)
+    ignored: str = ""
+    line: int = 0
+
+    def is_class(self, *bases: int) -> bool:
+        """Return whether the base class of the device is one of `bases`."""
+        return self.cls is not None and self.cls >> 16 in bases
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether other devices are reached through it."""
+        return bool(self.children) or (self.cls is not None and self.cls >> 8 == 0x0604)
+
+    def walk(self) -> Iterator[Device]:
+        """Yield the device and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(slots=True)
+class Cpu:
+    """A NUMA node, the devices below it, and interfaces without a device of their own."""
+
+    numa: int | None = None
+    arch: str = ""
+    vendor: str = ""
+    family: int | None = None
+    model: int | None = None
+    host: str = ""
+    devices: list[Device] = field(default_factory=list)
+    nets: list[Net] = field(default_factory=list)
+    line: int = 0
+
+    def walk(self) -> Iterator[Device]:
+        """Yield all devices."""
+        for device in self.devices:
+            yield from device.walk()
+
+
+@dataclass(slots=True)
+class Machine:
+    """Everything a file says.
+
+    Attributes
+    ----------
+    hint : str
+        Words that may name the machine: the file's name, its comments.
+    guess : tuple of str, or None
+        What its GPUs probably are, and why.
+    """
+
+    cpus: list[Cpu] = field(default_factory=list)
+    hint: str = ""
+    guess: tuple[str, str] | None = None
+
+    def walk(self) -> Iterator[Device]:
+        """Yield all devices."""
+        for cpu in self.cpus:
+            yield from cpu.walk()

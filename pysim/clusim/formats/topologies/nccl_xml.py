@@ -1,0 +1,269 @@
+"""NCCL's and RCCL's topology XML: dumps of a run, hand-written files of vendors, and files of mapping groups."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from clusim.formats.topologies.common import Draft, fail, natural, printable
+from clusim.formats.topologies.machine import (
+    Cpu,
+    Device,
+    Gpu,
+    Machine,
+    Net,
+    Peer,
+    bus_id,
+)
+from clusim.formats.xmltext import Element
+
+__all__ = ["group_names", "read_system"]
+
+MAX_COUNT = 1024
+MAX_HEAD = 20_000
+"""Characters of a file in which comments are looked at for what machine it is."""
+
+_GROUP_TITLE = "a file of mapping groups, a machine each"
+
+
+def read_system(root: Element, draft: Draft, text: str, group: str | None) -> Machine:
+    """Return the machine of a ``<system>`` element; of its groups, the one called or numbered `group`."""
+    comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
+    machine = Machine(hint=f"{Path(draft.where).name} {comments}")
+    top = root
+    groups = root.all("group")
+    if groups:
+        top = _pick(groups, draft, group)
+        machine.hint = f"{top.get('name')} {machine.hint}"
+    elif group is not None:
+        raise fail(draft.where, root.line, "has no groups; leave out the choice of one")
+    for element in top.all("cpu"):
+        machine.cpus.append(_cpu(element, draft))
+    loose = [_device(element, draft) for element in top.all("pci")]
+    if loose:
+        draft.assume(
+            "devices outside of any <cpu>", "they belong to a CPU of their own", "it is not named"
+        )
+        machine.cpus.append(Cpu(devices=loose, line=top.line))
+    if groups:
+        _apply_group(top, machine, draft)
+    if not machine.cpus:
+        raise fail(
+            draft.where, root.line, "no <cpu> and no <pci> in <system>; is it a topology of NCCL?"
+        )
+    return machine
+
+
+def _cpu(element: Element, draft: Draft) -> Cpu:
+    cpu = Cpu(
+        numa=element.whole("numaid"),
+        arch=element.get("arch"),
+        vendor=element.get("vendor"),
+        family=element.whole("familyid"),
+        model=element.whole("modelid"),
+        host=element.get("host_hash"),
+        line=element.line,
+    )
+    for child in element.children:
+        if child.tag == "pci":
+            cpu.devices.append(_device(child, draft))
+        elif child.tag == "nic":
+            cpu.nets += _nets(child)
+        elif child.tag == "gpu":
+            # No PCI device around it: some hand-written files leave it out.
+            device = Device(text=f"gpu {child.get('dev')}", line=child.line, gpu=_gpu(child))
+            cpu.devices.append(device)
+    return cpu
+
+
+def _device(element: Element, draft: Draft) -> Device:
+    text = element.get("busid")
+    device = Device(
+        bus=bus_id(text) if text else "",
+        text=printable(text, 20),
+        cls=element.bits("class"),
+        vendor=element.bits("vendor"),
+        device=element.bits("device"),
+        subvendor=element.bits("subsystem_vendor"),
+        subdevice=element.bits("subsystem_device"),
+        speed=element.attributes.get("link_speed"),
+        width=element.whole("link_width"),
+        line=element.line,
+    )
+    for child in element.children:
+        if child.tag == "pci":
+            device.children.append(_device(child, draft))
+        elif child.tag == "gpu":
+            _add_gpu(device, child)
+        elif child.tag == "nic":
+            _add_nics(device, child)
+        elif child.tag == "slot":
+            device.children.append(Device(text=f"slot {child.get('id')}", line=child.line))
+    return device
+
+
+def _add_gpu(device: Device, element: Element) -> None:
+    gpu = _gpu(element)
+    if device.cls is None and not device.text:
+        # A mapping group: several GPUs and adapters below one nameless switch.
+        speed, width = element.attributes.get("link_speed"), element.whole("link_width")
+        child = Device(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
+        child.speed, child.width = speed, width
+        device.children.append(child)
+    elif device.gpu is None:
+        device.gpu = gpu
+    else:
+        device.children.append(Device(text=device.text, cls=device.cls, gpu=gpu, line=element.line))
+
+
+def _add_nics(device: Device, element: Element) -> None:
+    nets = _nets(element)
+    if not nets and element.get("id"):
+        name = printable(element.get("id"), 40)
+        nets = [Net(name, speed_mbps=element.whole("speed"), line=element.line)]
+        child = Device(text=name, nets=nets, line=element.line)
+        child.speed, child.width = (
+            element.attributes.get("link_speed"),
+            element.whole("link_width"),
+        )
+        device.children.append(child)
+    elif device.cls is None and not device.text:
+        device.children.append(Device(text="nic", nets=nets, line=element.line))
+    else:
+        device.nets += nets
+
+
+def _flag(element: Element, name: str) -> bool | None:
+    value = element.whole(name)
+    return None if value is None else bool(value)
+
+
+def _gpu(element: Element) -> Gpu:
+    gpu = Gpu(
+        dev=element.whole("dev"),
+        rank=element.whole("rank"),
+        sm=element.whole("sm"),
+        gcn=element.get("gcn"),
+        gdr=_flag(element, "gdr"),
+        line=element.line,
+    )
+    for child in element.all("nvlink", "xgmi"):
+        count = child.whole("count")
+        count = 1 if count is None else count
+        if not 0 <= count <= MAX_COUNT:
+            raise fail(
+                child.where,
+                child.line,
+                f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links",
+            )
+        if count:
+            target = child.get("target")
+            peer = Peer(
+                bus_id(target), count, child.bits("tclass"), child.tag == "xgmi", child.line
+            )
+            peer.text = printable(target, 20)
+            gpu.peers.append(peer)
+    for child in element.all("c2c"):
+        gpu.c2c_MBps += (child.whole("bw") or 0) * (child.whole("count") or 1)
+    gpu.stated = gpu.sm is not None or bool(gpu.gcn) or bool(gpu.peers)
+    return gpu
+
+
+def _nets(element: Element) -> list[Net]:
+    found: list[Net] = []
+    for child in element.all("net"):
+        net = Net(
+            name=printable(child.get("name"), 40),
+            dev=child.whole("dev"),
+            speed_mbps=child.whole("speed"),
+            gdr=_flag(child, "gdr"),
+            guid=child.get("guid"),
+            collective=bool(child.whole("coll")),
+            line=child.line,
+        )
+        same = next((other for other in found if other.name == net.name and net.name), None)
+        if same is not None and same.collective != net.collective:
+            same.collective = True  # listed once more for reductions in the network
+        else:
+            found.append(net)
+    return found
+
+
+def group_names(root: Element) -> list[str]:
+    """Return the names of the mapping groups of a file."""
+    return [element.get("name") for element in root.all("group")]
+
+
+def _pick(groups: list[Element], draft: Draft, wanted: str | None) -> Element:
+    names = [element.get("name") for element in groups]
+    shown = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))
+    if wanted is None:
+        draft.assume(
+            f"{len(groups)} groups",
+            f"group 0 was taken: {printable(names[0], 120)}",
+            f"{_GROUP_TITLE}; --group 0 to {len(groups) - 1} or a name chooses",
+        )
+        return groups[0]
+    if wanted.isdecimal() and int(wanted[:6]) < len(groups):
+        return groups[int(wanted[:6])]
+    for element in groups:
+        if wanted in element.get("name").split("|"):
+            return element
+    raise fail(draft.where, 0, f"no group {printable(wanted)!r}; there are {shown}")
+
+
+_GROUP_NAME = re.compile(
+    r"(?P<gpu>[a-z][0-9a-z]+)_(?P<gpus>[0-9]{1,3})_(?P<arch>x86_64|[a-z0-9]+)_"
+    r"(?:(?P<vendor>[A-Za-z]+)_)?(?P<prefix>[a-z][a-z0-9]*)_(?P<nics>[0-9]{1,3})_"
+    r"(?P<net>[A-Za-z]+)_(?P<rates>[0-9-]+)_.*"
+)
+
+
+def _apply_group(element: Element, machine: Machine, draft: Draft) -> None:
+    """Read what the name of a group says: GPU and CPU models, and the rate of every adapter."""
+    for cpu in machine.cpus:
+        for device in list(cpu.walk()):
+            _fill_slots(device, draft)
+    match = _GROUP_NAME.fullmatch(element.get("name").partition("|")[0])
+    if match is None:
+        return
+    rates = [int(rate[:9]) for rate in match["rates"].split("-") if rate]
+    placed: set[int] = set()
+    for cpu in machine.cpus:
+        cpu.arch, cpu.vendor = match["arch"], match["vendor"] or ""
+        for device in cpu.walk():
+            if device.gpu is not None:
+                device.gpu.gcn = match["gpu"]
+            for net in device.nets:
+                index = net.name.rpartition("_")[2]
+                if index.isdecimal() and int(index[:6]) < len(rates):
+                    placed.add(int(index[:6]))
+                    if net.speed_mbps is None:
+                        net.speed_mbps = rates[int(index[:6])] * 1000
+                device.cls = 0x020700 if match["net"].lower() == "infiniband" else 0x020000
+    named = [net.name for device in machine.walk() for net in device.nets]
+    if any(not name for name in named):
+        return
+    missing = [f"{match['prefix']}_{i}" for i in range(len(rates)) if i not in placed]
+    if missing:
+        draft.assume(
+            sorted(missing, key=natural),
+            "left out",
+            "the group's name counts it, but the group does not say where it is",
+        )
+
+
+def _fill_slots(device: Device, draft: Draft) -> None:
+    """Slots are GPUs and adapters, without saying which: the first half of each switch are GPUs."""
+    slots = [child for child in device.children if child.text.startswith("slot ")]
+    for number, slot in enumerate(slots):
+        if number < (len(slots) + 1) // 2:
+            slot.gpu = Gpu(stated=False, line=slot.line)
+        else:
+            slot.nets = [Net(line=slot.line)]
+    if slots:
+        draft.assume(
+            [slot.text for slot in slots],
+            "of the slots of a switch, the first half are GPUs and the others adapters",
+            "the file gives slot numbers only",
+        )

@@ -1,0 +1,244 @@
+"""Links between GPUs: to each other, to NVSwitches that the file shows or hides, to CPUs; and what it leaves unsaid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from clusim.formats.topologies.common import Draft, natural
+from clusim.formats.topologies.machine import HIDDEN, BusId, Gpu, Peer
+from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
+from clusim.hardware import Gpu as Chip
+
+__all__ = ["connect_gpus"]
+
+Named = tuple[str, Gpu, Chip]
+
+_TRUNKS = 8
+"""Links between the two boards of a DGX-2, per pair of NVSwitches."""
+
+
+def connect_gpus(
+    draft: Draft, gpus: list[Named], by_bus: Mapping[BusId, str], cpu_of: Mapping[str, str]
+) -> None:
+    """Add the links that `gpus` name; `by_bus` finds a GPU by its PCI address."""
+    work = _Links(draft, gpus, by_bus, cpu_of)
+    if not any(gpu.stated for _, gpu, _ in gpus):
+        work.usual()
+        return
+    for name, gpu, chip in gpus:
+        for peer in gpu.peers:
+            work.add(name, peer, chip)
+        if gpu.c2c_MBps:
+            draft.link(name, cpu_of[name], **c2c_link(gpu.c2c_MBps))
+    work.join_pairs()
+    work.join_selves()
+    work.join_switches()
+    work.join_hidden()
+
+
+class _Links:
+    def __init__(
+        self,
+        draft: Draft,
+        gpus: list[Named],
+        by_bus: Mapping[BusId, str],
+        cpu_of: Mapping[str, str],
+    ) -> None:
+        self.draft = draft
+        self.gpus = gpus
+        self.chip = {name: chip for name, _, chip in gpus}
+        self.by_bus = by_bus
+        self.cpu_of = cpu_of
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.xgmi: set[frozenset[str]] = set()
+        self.selves: Counter[str] = Counter()
+        self.switches: dict[BusId, Counter[str]] = {}
+        self.texts: dict[BusId, str] = {}
+        self.hidden: Counter[str] = Counter()
+
+    def add(self, name: str, peer: Peer, chip: Chip) -> None:
+        """Sort one entry of a GPU by what it leads to."""
+        other = self.by_bus.get(peer.target)
+        base = (peer.tclass or 0) >> 8
+        if peer.target == HIDDEN:
+            self.hidden[name] += peer.count
+        elif other == name:
+            self.selves[name] += peer.count
+        elif other is not None:
+            self.pairs[name, other] += peer.count
+            if peer.xgmi:
+                self.xgmi.add(frozenset((name, other)))
+        elif peer.tclass == 0x068001:
+            keys = nvlink_keys(chip)
+            self.draft.link(name, self.cpu_of[name], count=peer.count, **keys)
+        elif base == 0x0680 or (peer.tclass is None and not peer.xgmi):
+            self.switches.setdefault(peer.target, Counter())[name] += peer.count
+            self.texts[peer.target] = peer.text
+        else:
+            self.draft.assume(
+                name,
+                f"{peer.count} links to {peer.text} left out",
+                "the file has no device of that address: a GPU that was not used",
+            )
+
+    def join_pairs(self) -> None:
+        """Add the links between two GPUs; both name them, and they may differ."""
+        for a, b in sorted(self.pairs, key=lambda pair: (natural(pair[0]), natural(pair[1]))):
+            back = self.pairs[b, a]
+            if back and natural(b) < natural(a):
+                continue
+            count = max(self.pairs[a, b], back)
+            if back != self.pairs[a, b]:
+                self.draft.assume(
+                    f"{a}-{b}",
+                    f"{count} links",
+                    f"asymmetric: {a} names {self.pairs[a, b]}, {b} names {back}; the larger was taken",
+                )
+            xgmi = frozenset((a, b)) in self.xgmi
+            self.draft.link(a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi))
+
+    def join_selves(self) -> None:
+        """Add the links of GPUs that name themselves as the other end, as virtual machines do with bridged pairs."""
+        waiting: list[str] = []
+        for name, _, _ in self.gpus:
+            if not self.selves[name]:
+                continue
+            partner = next((o for o in waiting if self.selves[o] == self.selves[name]), None)
+            if partner is None:
+                waiting.append(name)
+                continue
+            waiting.remove(partner)
+            count = self.selves[name]
+            self.draft.link(partner, name, count=count, **direct_keys(self.chip[name]))
+            self.draft.assume(
+                [f"{partner}-{name}"],
+                f"{count} links join the two",
+                "both name themselves as the other end, which cannot be; neighbours are bridged",
+            )
+        for name in waiting:
+            self.draft.assume(
+                name,
+                f"{self.selves[name]} links left out",
+                "it names itself as the other end, and no GPU is left to pair it with",
+            )
+
+    def join_switches(self) -> None:
+        """Add the NVSwitches that the file names."""
+        order = sorted(self.switches, key=lambda bus: natural(self.texts[bus]))
+        members: dict[str, frozenset[str]] = {}
+        for index, bus in enumerate(order):
+            name = f"nvswitch{index}"
+            counts = self.switches[bus]
+            chip = self.chip[next(iter(counts))]
+            self._switch(name, chip)
+            self.draft.source(name, self.texts[bus])
+            members[name] = frozenset(counts)
+            for gpu in sorted(counts, key=natural):
+                self.draft.link(gpu, name, count=counts[gpu], **nvlink_keys(self.chip[gpu]))
+        self._trunks(members)
+
+    def join_hidden(self) -> None:
+        """Add the NVSwitches that a virtual machine does not see."""
+        if not self.hidden:
+            return
+        names = [name for name, _, _ in self.gpus if self.hidden[name]]
+        chip = self.chip[names[0]]
+        first = sum(name.startswith("nvswitch") for name in self.draft.nodes)
+        boards = _boards(chip, names)
+        members: dict[str, frozenset[str]] = {}
+        for board in boards:
+            planes = chip.planes or (1,)
+            switches = [f"nvswitch{first + i}" for i in range(len(planes))]
+            first += len(planes)
+            for switch in switches:
+                self._switch(switch, chip)
+                members[switch] = frozenset(board)
+            for name in board:
+                counts = _split(self.hidden[name], planes)
+                for switch, count in zip(switches, counts, strict=True):
+                    if count:
+                        self.draft.link(name, switch, count=count, **nvlink_keys(chip))
+            shown = "/".join(map(str, _split(self.hidden[board[0]], planes)))
+            self.draft.assume(
+                board,
+                f"its {self.hidden[board[0]]} links lead to {len(planes)} NVSwitches, {shown}",
+                "the file does not show the switches; as in the usual machine of this chip",
+            )
+        self._trunks(members)
+
+    def usual(self) -> None:
+        """Add the links of the usual machine of the chip: the file is silent about links."""
+        names = [name for name, _, _ in self.gpus]
+        chips = {id(chip) for _, _, chip in self.gpus}
+        chip = self.gpus[0][2]
+        why = "the file names no GPU links at all; as in the usual machine of this chip"
+        if len(names) < 2 or len(chips) > 1:
+            return
+        if chip.planes:
+            boards = _boards(chip, names)
+            members = {}
+            for number, board in enumerate(boards):
+                for plane, count in enumerate(chip.planes):
+                    switch = f"nvswitch{number * len(chip.planes) + plane}"
+                    self._switch(switch, chip)
+                    members[switch] = frozenset(board)
+                    for name in board:
+                        self.draft.link(name, switch, count=count, **nvlink_keys(chip))
+            shown = "/".join(map(str, chip.planes))
+            self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {shown}", why)
+            self._trunks(members)
+            return
+        if chip.cube_mesh and len(names) == 8:
+            pairs = Counter(
+                (names[int(pair[0])], names[int(pair[1])]) for pair in chip.cube_mesh.split()
+            )
+            for (a, b), count in pairs.items():
+                self.draft.link(a, b, count=count, **direct_keys(chip))
+            self.draft.assume(names, "links of a hybrid cube mesh (DGX-1)", why)
+        elif chip.link.startswith("xgmi") and len(names) - 1 == chip.links:
+            for i, a in enumerate(names):
+                for b in names[i + 1 :]:
+                    self.draft.link(a, b, **direct_keys(chip, xgmi=True))
+            self.draft.assume(names, "an xGMI link between every two", why)
+        elif chip.link:
+            self.draft.assume(names, "no links between GPUs", "the file names none")
+
+    def _switch(self, name: str, chip: Chip) -> None:
+        kind = chip.switch or {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}.get(
+            chip.link[-1:], "nvswitch3"
+        )
+        self.draft.node(name, "switch", switch=kind)
+
+    def _trunks(self, members: Mapping[str, frozenset[str]]) -> None:
+        """Join two boards of NVSwitches that share no GPU, which the file cannot show."""
+        groups = list(dict.fromkeys(members.values()))
+        if len(groups) != 2 or groups[0] & groups[1]:
+            return
+        one, two = ([s for s, m in members.items() if m == group] for group in groups)
+        if len(one) != len(two):
+            return
+        keys = nvlink_keys(self.chip[min(groups[0], key=natural)])
+        for a, b in zip(one, two, strict=True):
+            self.draft.link(a, b, count=_TRUNKS, **keys)
+        self.draft.assume(
+            [*one, *two],
+            f"{_TRUNKS} links join each pair of the two boards",
+            "the GPUs of a DGX-2 reach the other board so; the file cannot show it",
+        )
+
+
+def _boards(chip: Chip, names: list[str]) -> list[list[str]]:
+    """Return the GPUs of each board: a DGX-2 has two of eight GPUs."""
+    if chip.switch == "nvswitch1" and len(names) > 8:
+        return [names[:8], names[8:]]
+    return [names]
+
+
+def _split(count: int, planes: tuple[int, ...]) -> list[int]:
+    """Share `count` links among planes in the proportion of the usual machine."""
+    total = sum(planes)
+    if count % total == 0:
+        return [plane * count // total for plane in planes]
+    base, more = divmod(count, len(planes))
+    return [base + (index < more) for index in range(len(planes))]

@@ -1,0 +1,206 @@
+"""Names of the hardware presets that importers refer to, and definitions for what has no preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.errors import InternalError
+from clusim.fabric.problems import did_you_mean
+from clusim.formats.topologies.common import Draft, fail, printable
+from clusim.formats.topologies.devices import nic_model
+from clusim.formats.topologies.machine import Device, Net
+from clusim.hardware import (
+    ADAPTERS,
+    GPUS,
+    LINKS,
+    PCIE_SWITCH_IDS,
+    USUAL_SWITCHES,
+    Cpu,
+    Gpu,
+    gpu,
+    gpu_by_product,
+    stand_in,
+)
+from clusim.hardware.networks import USUAL_LINKS
+
+__all__ = [
+    "Adapter",
+    "adapter_of",
+    "c2c_link",
+    "direct_keys",
+    "gpu_pcie",
+    "known_chip",
+    "named_chip",
+    "network_of",
+    "nic_keys",
+    "numa_link",
+    "nvlink_keys",
+    "pcie_switch",
+    "pcie_type",
+    "unnamed_chip",
+]
+
+
+def known_chip(draft: Draft, name: str, where: str) -> str:
+    """Return the chip's name; with GPUs of another architecture all use the protocols of the first."""
+    architecture = gpu(name).architecture.name
+    for keys in draft.nodes.values():
+        is_gpu = keys["kind"] == "gpu"
+        first = gpu(keys["chip"]).architecture.name if is_gpu else architecture
+        if first != architecture and "architecture" not in draft.settings:
+            draft.settings["architecture"] = first
+            draft.assume(where, f"the protocols of {first}", f"{name} is {architecture}")
+    return name
+
+
+def named_chip(draft: Draft, text: str) -> str:
+    """Return the chip that a user names."""
+    found = gpu_by_product(text)
+    if found is None:
+        raise fail(draft.where, 0, f"no chip {printable(text)!r}{did_you_mean(text, GPUS)}")
+    return found.name
+
+
+def unnamed_chip() -> str:
+    """Return the chip of GPUs that nothing is known of."""
+    found = stand_in("anything")
+    if found is None:
+        raise InternalError("no GPU stands for anything")
+    return found.name
+
+
+def pcie_type(gen: int, lanes: int) -> str:
+    """Return the link type of a PCIe connection."""
+    return f"pcie-gen{gen}-x{lanes}"
+
+
+def gpu_pcie(link: str) -> str:
+    """Return the type of the same connection when a GPU is at its end."""
+    return f"{link}-gpu" if f"{link}-gpu" in LINKS else link
+
+
+def pcie_switch(vendor: int | None, device: int | None) -> tuple[str, str]:
+    """Return the type of a PCIe switch, and why it was taken (empty if the file names it)."""
+    name = PCIE_SWITCH_IDS.get((vendor or 0, device or 0), "")
+    if name:
+        return name, ""
+    if vendor in (None, 0xFFFF) or device is None:
+        return "pcie-switch", "the file does not name the switch"
+    return "pcie-switch", f"no figures of the switch 0x{vendor:04x}:0x{device:04x}"
+
+
+def numa_link(processor: Cpu) -> dict[str, Any]:
+    """Return the keys of a link between two CPUs."""
+    return {"type": processor.numa}
+
+
+def c2c_link(rate_MBps: int) -> dict[str, Any]:
+    """Return the keys of a coherent link between a GPU and its CPU."""
+    return {"type": "nvlink-c2c", "rate": f"{min(rate_MBps, 10**7)} MB/s"}
+
+
+def nvlink_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
+    """Return the keys of a link between GPUs, or between a GPU and an NVSwitch."""
+    if chip.link and chip.link.startswith("xgmi") == xgmi:
+        return {"type": chip.link}
+    if xgmi:
+        alike = (c for c in GPUS.values() if (c.pcie >= 5) == (chip.pcie >= 5))
+        return {"type": next(c.link for c in alike if c.link.startswith("xgmi"))}
+    return {"type": chip.architecture.nvlink}
+
+
+def direct_keys(chip: Gpu, *, xgmi: bool = False) -> dict[str, Any]:
+    """Return the keys of a link from GPU to GPU, without a switch between."""
+    return {**nvlink_keys(chip, xgmi=xgmi), "latency": DIRECT_LATENCY}
+
+
+DIRECT_LATENCY = "275ns"
+"""Egress of 150 to 200 ns and twice a SerDes of 50 ns; links to switches are half a way each."""
+
+_USUAL_Gbps = {3: 100, 4: 200, 5: 400, 6: 800}
+"""Rate of the adapters that machines of a PCIe generation usually have [Gb/s]."""
+
+SLOW_Gbps = 10
+"""Ethernet up to here is for management: TCP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What an interface is.
+
+    Attributes
+    ----------
+    name : str
+        Its preset.
+    kind : str
+        Network it is for: ``ib``, ``roce``, ``efa``, ``slingshot``, ``tcp``.
+    gbps : float
+        Rate [Gb/s].
+    why : str
+        Why it was taken; empty if the file says.
+    """
+
+    name: str
+    kind: str
+    gbps: float
+    why: str
+
+
+def adapter_of(net: Net, device: Device | None, generation: int) -> Adapter:
+    """Return what an interface is; `generation` is the PCIe generation of the GPUs, for files that say nothing."""
+    family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
+    given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
+    infiniband = device is not None and (device.cls or 0) >> 8 == 0x0207 and not ethernet
+    rate = given or float(_USUAL_Gbps.get(generation, 200))
+    kind = {"efa": "efa", "cassini": "slingshot"}.get(family, "ib" if infiniband else "roce")
+    why = ""
+    if device is None or (kind == "roce" and not family and given and rate <= SLOW_Gbps):
+        kind = "tcp"
+        why = "an interface of the kernel" if device is None else f"{rate:g} Gb/s: for management"
+    table = _adapters(kind, family)
+    if kind in ("ib", "roce"):
+        shown = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
+        if not given:
+            why = f"the file gives neither adapter nor rate; usual with PCIe Gen{generation}"
+        elif not family:
+            why = f"{shown}; the file does not name the adapter"
+        elif min(abs(speed - rate) for speed in table) > 1:
+            why = f"the nearest we have to {shown}"
+    return Adapter(_nearest(table, rate), kind, rate, why)
+
+
+def _adapters(kind: str, family: str) -> dict[int, str]:
+    """Return the adapters for a network by rate [Gb/s]: those of a family, or the usual ones."""
+    own = [nic for nic in ADAPTERS.values() if nic.kind == kind]
+    told = family if kind in ("ib", "roce") else ""
+    same = {nic.gbps: nic.name for nic in own if told and nic.family == told}
+    return same or {nic.gbps: nic.name for nic in own if nic.usual}
+
+
+def _nearest(table: Mapping[int, str], gbps: float) -> str:
+    return table[min(table, key=lambda rate: (abs(rate - gbps), rate))]
+
+
+def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
+    """Return the keys of an adapter's node."""
+    if gpudirect is False and adapter.kind != "tcp":
+        own = draft.define(
+            "nics", f"{adapter.name}-no-gdr", {"base": adapter.name, "gpudirect": False}
+        )
+        return {"nic": own}
+    return {"nic": adapter.name}
+
+
+def network_of(adapters: Mapping[str, Adapter]) -> tuple[dict[str, Any], list[str]] | None:
+    """Return what the fastest adapters of a machine are usually joined by, and which ones take part."""
+    if not adapters:
+        return None
+    kind, rate = max(
+        ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
+    )
+    link = _nearest(USUAL_LINKS[kind], rate)
+    members = [name for name, a in adapters.items() if (a.kind, a.gbps) == (kind, rate)]
+    switch = USUAL_SWITCHES.get(link) or USUAL_SWITCHES[kind]
+    return {"kind": "rail", "link": link, "switch": switch}, members

@@ -1,0 +1,303 @@
+"""Topology files of SimAI's and HPCC's ns-3: a line of counts, the ids of switches, and a line per link.
+
+SimAI: ``nodes gpus_per_server nvswitches switches links gpu_type``, where GPUs come first, then NVSwitches, then
+network switches; a link of a GPU to a network switch has its adapter inside, which gets a node of its own here.
+HPCC and ASTRA-sim's ns-3: ``nodes switches links``, hosts and switches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.errors import UnitError
+from clusim.formats.topologies.common import MAX_NODES, Draft, fail, number, printable
+from clusim.formats.topologies.devices import processor
+from clusim.formats.topologies.machine import Device, Net
+from clusim.formats.topologies.presets import (
+    adapter_of,
+    gpu_pcie,
+    known_chip,
+    named_chip,
+    pcie_type,
+    unnamed_chip,
+)
+from clusim.hardware import gpu, gpu_by_product
+from clusim.units import parse_rate, parse_time
+
+__all__ = ["read_simai"]
+
+NETWORK = -1
+_ETHERNET = Device(cls=0x020000)
+HOST, _ = processor("", "", None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    a: int
+    b: int
+    rate: str
+    latency: str
+    error: float
+    line: int
+
+
+@dataclass(slots=True)
+class _File:
+    nodes: int
+    per_server: int
+    nvswitches: list[int]
+    switches: list[int]
+    rows: list[_Row]
+    chip: str
+    hosts: bool
+
+
+def read_simai(text: str, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` from the text."""
+    file = _parse(text, draft)
+    names, zones = _name_nodes(file, draft, chip)
+    if file.hosts:
+        draft.settings["description"] = "imported from an ns-3 topology file"
+        for row in file.rows:
+            draft.link(names[row.a], names[row.b], **_keys(row, "ethernet400"))
+        draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "the file does not say")
+        return
+    draft.settings["description"] = "imported from a SimAI topology file"
+    _Servers(file, draft, names, zones).run()
+
+
+def _parse(text: str, draft: Draft) -> _File:
+    lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise fail(draft.where, 0, "empty; the first line has the counts of nodes and links")
+    number_, head = lines[0]
+    hosts = len(head) == 3
+    counts = [int(word) for word in head[:5] if word.isdecimal() and len(word) < 8]
+    if len(counts) != (3 if hosts else 5) or len(head) not in (3, 5, 6):
+        raise fail(
+            draft.where,
+            number_,
+            "must be: nodes gpus_per_server nvswitches switches links gpu_type, or nodes switches links",
+        )
+    if hosts:
+        nodes, switches, links = counts
+        per_server, nvswitches = 0, 0
+    else:
+        nodes, per_server, nvswitches, switches, links = counts
+    if not 1 <= nodes <= MAX_NODES:
+        raise fail(draft.where, number_, f"{nodes} nodes; must be 1 to {MAX_NODES}")
+    ids: list[int] = []
+    rest = lines[1:]
+    while rest and len(ids) < nvswitches + switches:
+        number_, words = rest.pop(0)
+        ids += [_id(word, nodes, draft, number_) for word in words]
+    if len(ids) != nvswitches + switches or len(set(ids)) != len(ids):
+        raise fail(
+            draft.where, number_, f"must list {nvswitches + switches} switches; lists {len(ids)}"
+        )
+    rows = [_row(words, nodes, draft, i) for i, words in rest]
+    if len(rows) != links:
+        draft.assume("links", f"{len(rows)}, as many as are listed", f"the first line says {links}")
+    kind = head[5] if len(head) == 6 else ""
+    return _File(nodes, per_server, ids[:nvswitches], ids[nvswitches:], rows, kind, hosts)
+
+
+def _id(word: str, nodes: int, draft: Draft, line: int) -> int:
+    if not word.isdecimal() or len(word) > 7 or int(word) >= nodes:
+        raise fail(draft.where, line, f"{printable(word)!r} is no node; they are 0 to {nodes - 1}")
+    return int(word)
+
+
+def _row(words: list[str], nodes: int, draft: Draft, line: int) -> _Row:
+    if len(words) < 4:
+        raise fail(draft.where, line, "a link must have: source, destination, rate, latency, error")
+    a, b = (_id(word, nodes, draft, line) for word in words[:2])
+    if a == b:
+        raise fail(draft.where, line, f"links {a} to itself")
+    error = number(words[4]) if len(words) > 4 else 0.0
+    if error is None or not 0 <= error < 1:
+        raise fail(draft.where, line, f"error rate {printable(words[4])!r}: must be 0 to 1")
+    try:
+        if parse_rate(words[2]).num == 0:
+            raise UnitError(f"{printable(words[2])!r}: zero bandwidth")
+        latency = words[3] if parse_time(words[3]) >= 1 else "1ps"
+    except UnitError as problem:
+        raise fail(draft.where, line, str(problem)) from None
+    return _Row(a, b, words[2], latency, error, line)
+
+
+def _keys(row: _Row, kind: str) -> dict[str, Any]:
+    keys: dict[str, Any] = {"type": kind, "rate": row.rate, "latency": row.latency}
+    if row.error:
+        keys["error_rate"] = row.error
+    return keys
+
+
+def _name_nodes(file: _File, draft: Draft, chip: str | None) -> tuple[list[str], list[int]]:
+    """Add GPUs (or hosts) and switches; return the name and the machine of every id."""
+    names, zones = [""] * file.nodes, [NETWORK] * file.nodes
+    nvswitches, switches = set(file.nvswitches), set(file.switches)
+    ends = [i for i in range(file.nodes) if i not in nvswitches and i not in switches]
+    if file.hosts:
+        for number_, i in enumerate(ends):
+            names[i] = draft.node(f"host{number_}", "host")
+        for number_, i in enumerate(file.switches):
+            names[i] = draft.node(f"switch{number_}", "switch", switch="ethernet")
+        return names, zones
+    found = gpu_by_product(file.chip)
+    name = named_chip(draft, chip) if chip else found.name if found else ""
+    if not name:
+        name = unnamed_chip()
+        draft.assume(
+            "all GPUs", f"chip {name}", f"the file says {printable(file.chip) or 'nothing'}"
+        )
+    preset = known_chip(draft, name, "all GPUs")
+    per = file.per_server or len(ends)
+    many = len(ends) > per
+    for number_, i in enumerate(ends):
+        zones[i] = number_ // per
+        prefix = f"n{zones[i]}/" if many else ""
+        keys = {"zone": zones[i]} if zones[i] else {}
+        names[i] = draft.node(f"{prefix}gpu{number_ % per}", "gpu", chip=preset, **keys)
+    return names, zones
+
+
+class _Servers:
+    """SimAI's machines: NVSwitches inside, an adapter for every link of a GPU into the network."""
+
+    def __init__(self, file: _File, draft: Draft, names: list[str], zones: list[int]) -> None:
+        self.file = file
+        self.draft = draft
+        self.names = names
+        self.zones = zones
+        self.nvlink = set(file.nvswitches)
+        self.network = set(file.switches)
+        self.slots: dict[int, str] = {}
+        first = str(next(iter(draft.nodes.values()))["chip"])
+        self.chip = gpu(first)
+
+    def run(self) -> None:
+        self._place_nvswitches()
+        self._tier_switches()
+        self._add_hosts()
+        adapters: dict[str, int] = {}
+        for row in self.file.rows:
+            ends = {row.a, row.b}
+            gpus = [i for i in (row.a, row.b) if i not in self.nvlink and i not in self.network]
+            if ends & self.nvlink and gpus:
+                kind = self.chip.link or "nvlink4"
+                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
+            elif ends & self.network and gpus:
+                self._add_adapter(row, gpus[0], adapters)
+            elif len(gpus) == 2:
+                self.draft.link(
+                    self.names[row.a], self.names[row.b], **_keys(row, self.chip.link or "nvlink4")
+                )
+            else:
+                self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, self._net(row)))
+
+    def _place_nvswitches(self) -> None:
+        homes: dict[int, int] = {}
+        for row in self.file.rows:
+            for i, other in ((row.a, row.b), (row.b, row.a)):
+                if i in self.nvlink and other not in self.nvlink and other not in self.network:
+                    homes.setdefault(i, self.zones[other])
+        many = max(self.zones, default=0) > 0
+        counts: dict[int, int] = {}
+        for i in self.file.nvswitches:
+            zone = homes.get(i, 0)
+            number_ = counts.get(zone, 0)
+            counts[zone] = number_ + 1
+            name = f"n{zone}/nvswitch{number_}" if many else f"nvswitch{number_}"
+            keys: dict[str, Any] = {"zone": zone} if zone else {}
+            switch = self.chip.switch or "nvswitch3"
+            self.names[i] = self.draft.node(name, "switch", switch=switch, **keys)
+            self.zones[i] = zone
+        if self.file.nvswitches:
+            self.draft.assume(
+                "NVSwitches",
+                "one fat link per GPU, of the rate in the file",
+                "SimAI joins the links of a GPU into one",
+            )
+
+    def _tier_switches(self) -> None:
+        """Name switches by their distance from the GPUs: leaf, spine, core."""
+        level: dict[int, int] = {}
+        border = {
+            i for i in range(self.file.nodes) if i not in self.network and i not in self.nvlink
+        }
+        near: dict[int, set[int]] = {}
+        for row in self.file.rows:
+            near.setdefault(row.a, set()).add(row.b)
+            near.setdefault(row.b, set()).add(row.a)
+        for depth in range(1, 8):
+            border = {o for i in border for o in near.get(i, ()) if o in self.network} - set(level)
+            level.update(dict.fromkeys(border, depth))
+        tiers = {1: "leaf", 2: "spine", 3: "core"}
+        counts: dict[str, int] = {}
+        for i in self.file.switches:
+            tier = tiers.get(level.get(i, 3), "core")
+            number_ = counts.get(tier, 0)
+            counts[tier] = number_ + 1
+            keys: dict[str, Any] = {"switch": "ethernet", "tier": tier, "zone": NETWORK}
+            self.names[i] = self.draft.node(f"{tier}{number_}", "switch", **keys)
+        if self.file.switches:
+            self.draft.assume(
+                "network switches",
+                "type ethernet",
+                "the file gives no latency or radix of switches",
+            )
+
+    def _net(self, row: _Row) -> str:
+        gbps = parse_rate(row.rate).bytes_per_s * 8e-9
+        return f"roce-{min((25, 40, 50, 100, 200, 400, 800), key=lambda r: abs(r - gbps))}"
+
+    def _add_adapter(self, row: _Row, gpu: int, counts: dict[str, int]) -> None:
+        """Put an adapter between a GPU and the network switch it is linked to."""
+        other = row.b if gpu == row.a else row.a
+        gbps = parse_rate(row.rate).bytes_per_s * 8e-9
+        adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)
+        owner = self.names[gpu]
+        zone = self.zones[gpu]
+        prefix = owner.rpartition("/")[0]
+        key = prefix or "machine"
+        number_ = counts.get(key, 0)
+        counts[key] = number_ + 1
+        name = f"{prefix}/nic{number_}" if prefix else f"nic{number_}"
+        keys: dict[str, Any] = {"zone": zone} if zone else {}
+        self.draft.node(name, "nic", nic=adapter.name, **keys)
+        self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
+        self.draft.link(name, self.names[other], **_keys(row, self._net(row)))
+        self.draft.assume(
+            "adapters",
+            f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",
+            "SimAI's links of GPUs to network switches have the adapter inside",
+        )
+
+    def _add_hosts(self) -> None:
+        """Add what the file leaves out of a machine: a CPU with memory, and a PCIe switch for each GPU."""
+        if not self.network:
+            return
+        hosts: set[int] = set()
+        gpus = [i for i in range(self.file.nodes) if i not in self.nvlink | self.network]
+        for i in gpus:
+            zone = self.zones[i]
+            prefix, _, name = self.names[i].rpartition("gpu")
+            keys: dict[str, Any] = {"zone": zone} if zone else {}
+            cpu = f"{prefix}cpu0"
+            if zone not in hosts:
+                hosts.add(zone)
+                self.draft.node(cpu, "switch", switch=HOST.name, **keys)
+                memory = self.draft.node(f"{prefix}mem0", "memory", chip=HOST.memory, **keys)
+                self.draft.link(cpu, memory, type=f"dram-{HOST.memory}")
+            switch = self.draft.node(f"{prefix}pcie{name}", "switch", switch="pcie-switch", **keys)
+            self.slots[i] = switch
+            slot = pcie_type(self.chip.pcie, 16)
+            self.draft.link(self.names[i], switch, type=gpu_pcie(slot))
+            self.draft.link(switch, cpu, type=slot)
+        self.draft.assume(
+            "CPUs and PCIe",
+            f"a CPU for each machine, a PCIe Gen{self.chip.pcie} switch for each GPU and its adapters",
+            "SimAI's files have neither",
+        )

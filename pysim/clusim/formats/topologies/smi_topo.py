@@ -1,0 +1,376 @@
+"""`nvidia-smi topo -m` (and ``-p2p``), `rocm-smi --showtopo`: a PCIe tree that fits the distances.
+
+The matrices give the kind of path between any two devices: PIX at most one switch, PXB several switches, PHB the host
+bridge of a CPU, NODE host bridges of one NUMA node, SYS across NUMA nodes, NV# that many NVLinks. Devices that are PIX
+share a switch, groups that are PXB share a switch above theirs, and everything of a NUMA node shares a CPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from clusim.formats.topologies.common import Draft, fail, natural, printable
+from clusim.formats.topologies.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
+from clusim.formats.topologies.wiring import wire_machine
+from clusim.hardware import standing
+
+__all__ = ["Matrix", "parse_matrix", "read_smi"]
+
+LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
+"""Cells of ``topo -p2p``: works, and reasons why not."""
+
+MAX_DEVICES = 512
+USUAL_PCIE = 4
+"""Generation of PCIe of GPUs without NVLinks that a table does not name."""
+
+MOST_LINKS = 18
+"""Links of the GPUs with most of them: more than these between all pairs means NVSwitches."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_TAG = re.compile(r"^(\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s)")
+_AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
+_NVLINK = re.compile(r"NV([0-9]{1,3})")
+
+
+@dataclass(slots=True)
+class Matrix:
+    """The table: names of devices, the word for every pair, NUMA nodes, names of adapters."""
+
+    names: list[str] = field(default_factory=list)
+    words: dict[tuple[str, str], str] = field(default_factory=dict)
+    numa: dict[str, int] = field(default_factory=dict)
+    legend: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the GPUs."""
+        return [name for name in self.names if _is_gpu(name)]
+
+    def word(self, a: str, b: str) -> str:
+        """Return the path between two devices, empty if the file does not say."""
+        return self.words.get((a, b)) or self.words.get((b, a), "")
+
+    def level(self, a: str, b: str) -> int:
+        """Return how far two devices are apart over PCIe, 0 if the file does not say."""
+        return LEVELS.get(self.word(a, b), 0)
+
+    def nvlinks(self, a: str, b: str) -> int:
+        """Return how many NVLinks join two GPUs."""
+        match = _NVLINK.fullmatch(self.word(a, b))
+        return int(match[1]) if match else 0
+
+
+def _is_gpu(name: str) -> bool:
+    return re.fullmatch(r"GPU[0-9]{1,4}", name) is not None
+
+
+def parse_matrix(text: str, where: str) -> Matrix:
+    """Return the first table of a text."""
+    matrix = Matrix()
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _TAG.sub("", _ANSI.sub("", raw)).rstrip()
+        legend = re.fullmatch(r"\s*(NIC[0-9]+)\s*:\s*(\S.*)", line)
+        if legend:
+            matrix.legend[legend[1]] = printable(legend[2].strip(), 40)
+        words = line.split()
+        if not words:
+            continue
+        if not matrix.names:
+            if words[0] == "GPU0" and "X" not in words:
+                matrix.names = _header(line, where, number)
+        elif words[0] in matrix.names and not _is_header(words, matrix):
+            _row(matrix, words, where, number)
+        elif _is_header(words, matrix) and matrix.words:
+            break
+    if not matrix.names or not matrix.words:
+        raise fail(where, 0, "no table with GPU0 in its first line; give the output of topo -m")
+    return matrix
+
+
+def _is_header(words: list[str], matrix: Matrix) -> bool:
+    return words[: len(matrix.gpus)] == matrix.gpus and len(words) > 1 and words[1] != "X"
+
+
+def _header(line: str, where: str, number: int) -> list[str]:
+    names = _AFFINITY.sub("", line).split()
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise fail(where, number, f"{printable(name)!r} in the first line is no device")
+    if len(set(names)) != len(names):
+        raise fail(where, number, "two columns have the same name")
+    if len(names) > MAX_DEVICES:
+        raise fail(where, number, f"more than {MAX_DEVICES} devices; that is the limit")
+    return names
+
+
+def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
+    name, cells = words[0], words[1 : 1 + len(matrix.names)]
+    if len(cells) < len(matrix.names):
+        raise fail(
+            where,
+            number,
+            f"row {name} has {len(cells)} of {len(matrix.names)} cells; is it cut off?",
+        )
+    for other, cell in zip(matrix.names, cells, strict=True):
+        if cell == "X" or other == name:
+            continue
+        word = cell.upper()
+        if word not in LEVELS and word not in P2P and not _NVLINK.fullmatch(word):
+            raise fail(
+                where,
+                number,
+                f"row {name}: unknown path {printable(cell, 20)!r} to {other}; there are"
+                f" {', '.join(LEVELS)}, NV# and {', '.join(P2P)}",
+            )
+        matrix.words[name, other] = word
+    rest = words[1 + len(matrix.names) :]
+    numa = re.match(r"([0-9]{1,5})(?![0-9])", rest[1]) if len(rest) >= 2 else None
+    if _is_gpu(name) and numa is not None:
+        matrix.numa[name] = int(numa[1])
+
+
+def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` from the text."""
+    if kind == "rocm-smi":
+        from clusim.formats.topologies.rocm_smi import parse_rocm
+
+        matrix, peers = parse_rocm(text, draft.where)
+        draft.settings["description"] = "imported from rocm-smi --showtopo"
+    else:
+        matrix = parse_matrix(text, draft.where)
+        peers = None
+        draft.settings["description"] = "imported from nvidia-smi topo -m"
+    machine = Machine(hint=Path(draft.where).name)
+    devices = {name: _device(matrix, name, index) for index, name in enumerate(matrix.names)}
+    if peers is not None:
+        _add_xgmi(machine, devices, peers)
+    elif any(word in P2P for word in matrix.words.values()):
+        _from_p2p(matrix, draft)
+    else:
+        _symmetric(matrix, draft)
+        _add_nvlinks(machine, matrix, devices, draft)
+    _add_tree(machine, matrix, devices, draft)
+    wire_machine(machine, draft, chip)
+
+
+def _device(matrix: Matrix, name: str, index: int) -> Device:
+    if _is_gpu(name):
+        number = int(name[3:])
+        return Device(bus=f"{name}", text=name, gpu=Gpu(dev=number, rank=None))
+    shown = matrix.legend.get(name, name)
+    net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
+    return Device(text=shown, cls=_nic_class(shown), nets=[net])
+
+
+def _nic_class(name: str) -> int:
+    return 0x020000 if re.match(r"(eth|en|roce|bond|rdmap|mlx5_bond)", name) else 0x020700
+
+
+def _symmetric(matrix: Matrix, draft: Draft) -> None:
+    """Where the two halves of the table differ, take the shorter path."""
+    for a, b in combinations(matrix.names, 2):
+        one, two = matrix.words.get((a, b)), matrix.words.get((b, a))
+        if one is None or two is None or one == two:
+            continue
+        key = {word: (not word.startswith("NV"), LEVELS.get(word, 0), word) for word in (one, two)}
+        best = min((one, two), key=lambda word: key[word])
+        matrix.words[a, b] = matrix.words[b, a] = best
+        draft.assume(
+            f"{a}-{b}".lower(),
+            best,
+            f"asymmetric: the table says {one} one way and {two} the other",
+        )
+
+
+def _add_nvlinks(
+    machine: Machine, matrix: Matrix, devices: dict[str, Device], draft: Draft
+) -> None:
+    gpus = matrix.gpus
+    counts = {(a, b): n for a, b in combinations(gpus, 2) if (n := matrix.nvlinks(a, b))}
+    totals = {g: sum(n for pair, n in counts.items() if g in pair) for g in gpus}
+    most = max(totals.values(), default=0)
+    per_pair = max(counts.values(), default=0)
+    switched = most > MOST_LINKS or (per_pair >= MOST_LINKS and len(gpus) == 2)
+    machine.guess = _guess(switched, per_pair if switched else most, len(gpus))
+    if switched:
+        for name in gpus:
+            own = max((n for pair, n in counts.items() if name in pair), default=0)
+            gpu = devices[name].gpu
+            if own and gpu is not None:
+                gpu.peers.append(Peer(HIDDEN, own, 0x068000))
+        return
+    if counts and len(gpus) == 2 and per_pair == 12:
+        draft.assume(
+            "gpu0-gpu1",
+            "12 links between the two",
+            "a pair of bridged cards; two GPUs of a machine with NVSwitches look the same",
+        )
+    for (a, b), count in counts.items():
+        for one, other in ((a, b), (b, a)):
+            gpu = devices[one].gpu
+            if gpu is not None:
+                gpu.peers.append(Peer(devices[other].bus, count, 0x030200))
+
+
+def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
+    if switched:
+        found = standing("switch")
+        chip = found.get(links, found[max(found)])
+        return chip.name, f"{links} NVLinks from every GPU to NVSwitches"
+    if links == 0:
+        card = standing("card")[USUAL_PCIE]
+        return card.name, "no NVLinks; the table does not name the GPU, --chip does"
+    table = standing("pair" if gpus == 2 else "mesh")
+    chip = table[min((n for n in table if n >= links), default=max(table))]
+    return chip.name, f"{links} NVLinks per GPU; the table does not name the GPU, --chip does"
+
+
+def _add_xgmi(
+    machine: Machine, devices: dict[str, Device], peers: dict[tuple[str, str], int]
+) -> None:
+    totals: dict[str, int] = {}
+    for (a, b), count in peers.items():
+        gpu = devices[a].gpu
+        if gpu is not None:
+            gpu.peers.append(Peer(devices[b].bus, count, 0x038000, xgmi=True))
+        totals[a] = totals.get(a, 0) + count
+    most = max(totals.values(), default=0)
+    table = standing("xgmi")
+    least = max(most, 4 if len(devices) > 8 else min(table))
+    name = table[max(n for n in table if n <= least)].name
+    machine.guess = (name, f"{most} xGMI links per GPU; the tables do not name it, --chip does")
+
+
+def _from_p2p(matrix: Matrix, draft: Draft) -> None:
+    """Turn a table of what works into distances: pairs that work share switches, others are at the CPU."""
+    for pair, word in matrix.words.items():
+        matrix.words[pair] = "PXB" if word == "OK" else "PHB"
+    draft.assume(
+        "the whole machine",
+        "GPUs that can reach each other share PCIe switches, the others only a CPU; no NVLinks",
+        "a table of topo -p2p says which pairs work, not how they are joined; import topo -m instead",
+    )
+
+
+class _Groups:
+    """Union-find over names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.parent = {name: name for name in names}
+
+    def find(self, name: str) -> str:
+        while self.parent[name] != name:
+            self.parent[name] = self.parent[self.parent[name]]
+            name = self.parent[name]
+        return name
+
+    def join(self, a: str, b: str) -> None:
+        self.parent[self.find(b)] = self.find(a)
+
+    def groups(self, names: Iterable[str]) -> list[list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self.find(name), []).append(name)
+        return list(found.values())
+
+
+def _grouped(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Groups:
+    groups = _Groups(names)
+    for a, b in combinations(names, 2):
+        if 0 < matrix.level(a, b) <= level:
+            groups.join(a, b)
+    word = next(key for key, value in LEVELS.items() if value == level)
+    for members in groups.groups(names):
+        odd = [f"{a}-{b}" for a, b in combinations(members, 2) if matrix.level(a, b) > level]
+        if odd:
+            draft.assume(
+                [pair.lower() for pair in odd],
+                f"as near as {word}",
+                f"the table contradicts itself: both are {word} or nearer to a third device",
+            )
+    return groups
+
+
+def _add_tree(machine: Machine, matrix: Matrix, devices: dict[str, Device], draft: Draft) -> None:
+    names = matrix.names
+    pix = _grouped(matrix, names, 1, draft)
+    pxb = _grouped(matrix, names, 2, draft)
+    roots = _Groups(names)
+    for a, b in combinations(names, 2):
+        if 0 < matrix.level(a, b) <= 4:
+            roots.join(a, b)
+    first: dict[int, str] = {}
+    for name, numa in matrix.numa.items():
+        other = first.setdefault(numa, name)
+        if roots.find(other) != roots.find(name) and matrix.level(other, name) == 5:
+            draft.assume(
+                f"{other}-{name}".lower(),
+                f"both at the CPU of NUMA node {numa}",
+                "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
+            )
+        roots.join(other, name)
+    if not any(matrix.level(a, b) for a, b in combinations(names, 2)) and not matrix.numa:
+        # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most machines.
+        half = -(-len(names) // 2)
+        for part in (names[:half], names[half:]) if len(names) > 2 else (names,):
+            for name in part[1:]:
+                roots.join(part[0], name)
+        draft.assume("CPUs", "half of the GPUs at each of two", "the table does not say")
+    for members in sorted(
+        roots.groups(names), key=lambda group: min(names.index(n) for n in group)
+    ):
+        own = [matrix.numa[name] for name in members if name in matrix.numa]
+        cpu = Cpu(numa=own[0] if own else None)
+        machine.cpus.append(cpu)
+        _fill_cpu(cpu, members, pix, pxb, devices)
+    numas = [cpu.numa for cpu in machine.cpus]
+    if len(set(numas)) != len(numas) or None in numas:
+        for position, cpu in enumerate(machine.cpus):
+            cpu.numa = position
+    unknown = [
+        name.lower()
+        for name in matrix.gpus
+        if not any(matrix.level(name, o) for o in names if o != name)
+    ]
+    if unknown:
+        draft.assume(
+            unknown,
+            "a slot of its own at its CPU",
+            "the table shows NVLinks only, not where the GPU is in the PCIe tree",
+        )
+
+
+def _fill_cpu(
+    cpu: Cpu, members: list[str], pix: _Groups, pxb: _Groups, devices: dict[str, Device]
+) -> None:
+    for outer in pxb.groups(members):
+        inner = pix.groups(outer)
+        if len(inner) == 1:
+            _place(cpu.devices, inner[0], devices)
+            continue
+        top = Device(text="switch", cls=0x060400)
+        cpu.devices.append(top)
+        single = False
+        for group in inner:
+            if len(group) == 1 and not single:
+                single = True
+                top.children.append(devices[group[0]])
+            else:
+                _place(top.children, group, devices, always=True)
+
+
+def _place(
+    parent: list[Device], group: list[str], devices: dict[str, Device], *, always: bool = False
+) -> None:
+    if len(group) == 1 and not always:
+        parent.append(devices[group[0]])
+        return
+    switch = Device(text="switch", cls=0x060400)
+    switch.children = [devices[name] for name in sorted(group, key=natural)]
+    parent.append(switch)

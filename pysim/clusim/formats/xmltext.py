@@ -1,0 +1,135 @@
+"""XML text as a small tree with line numbers, parsed with defusedxml; depth and size are bounded while it is read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from xml.sax import (
+    SAXException,
+    SAXParseException,
+)  # the exceptions only; the parser is defusedxml's
+from xml.sax.handler import ContentHandler
+from xml.sax.xmlreader import AttributesImpl, Locator
+
+from clusim.errors import TopologyError
+from clusim.formats.topologies.common import fail, printable, whole
+
+__all__ = ["Element", "parse_xml"]
+
+MAX_DEPTH = 64
+MAX_ELEMENTS = 500_000
+MAX_TEXT = 64 * 2**20
+
+
+@dataclass(slots=True)
+class Element:
+    """An element: its tag, attributes, children, text, and the line it starts in."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    where: str
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def get(self, name: str) -> str:
+        """Return an attribute, empty if there is none."""
+        return self.attributes.get(name, "").strip()
+
+    def whole(self, name: str) -> int | None:
+        """Return an attribute that must be a whole number; None if it is not given."""
+        text = self.get(name)
+        if not text:
+            return None
+        value = whole(text)
+        if value is None:
+            raise fail(
+                self.where,
+                self.line,
+                f"{name}={printable(text)!r} of <{printable(self.tag)}>: must be a whole number",
+            )
+        return value
+
+    def bits(self, name: str) -> int | None:
+        """Return an attribute that is a hexadecimal number such as ``0x060400``; None if it is empty or no number."""
+        text = self.get(name)
+        if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]{1,16}", text):
+            return None
+        return int(text, 16)
+
+    def all(self, *tags: str) -> list[Element]:
+        """Return the children of these tags."""
+        return [child for child in self.children if child.tag in tags]
+
+
+class _Builder(ContentHandler):
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.root: Element | None = None
+        self.stack: list[Element] = []
+        self.count = 0
+        self.locator: Locator | None = None
+
+    def setDocumentLocator(self, locator: Locator) -> None:
+        self.locator = locator
+
+    def startElement(self, name: str, attrs: AttributesImpl) -> None:
+        line = self.locator.getLineNumber() if self.locator is not None else 0
+        self.count += 1
+        if self.count > MAX_ELEMENTS:
+            raise fail(
+                self.where, line or 0, f"more than {MAX_ELEMENTS} elements; is it a topology?"
+            )
+        if len(self.stack) >= MAX_DEPTH:
+            raise fail(
+                self.where, line or 0, f"nested deeper than {MAX_DEPTH} levels; is it a topology?"
+            )
+        element = Element(name, dict(attrs.items()), line or 0, self.where)
+        if self.stack:
+            self.stack[-1].children.append(element)
+        else:
+            self.root = element
+        self.stack.append(element)
+
+    def characters(self, content: str) -> None:
+        if self.stack and len(self.stack[-1].text) < 10_000:
+            self.stack[-1].text += content
+
+    def endElement(self, name: str) -> None:
+        self.stack.pop()
+
+
+_DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
+
+
+def parse_xml(text: str, where: str) -> Element:
+    """Return the root element of an XML text; `where` is its name in errors."""
+    try:
+        from defusedxml import DefusedXmlException
+        from defusedxml.sax import parseString
+    except ImportError:
+        raise TopologyError(
+            f"{where}: reading XML needs defusedxml: pip install defusedxml"
+        ) from None
+    if len(text) > MAX_TEXT:
+        raise fail(where, 0, f"larger than {MAX_TEXT >> 20} MiB; is it a topology?")
+    # It is text already, whatever encoding it declares; the line numbers stay.
+    head = _DECLARATION.match(text)
+    if head is not None:
+        text = "\n" * head[0].count("\n") + text[head.end() :]
+    builder = _Builder(where)
+    try:
+        parseString(text.encode("utf-8", "replace"), builder, forbid_dtd=True)
+    except SAXParseException as error:
+        line = error.getLineNumber() or 0
+        raise fail(where, line, f"not valid XML: {printable(error.getMessage())}") from None
+    except DefusedXmlException:
+        raise fail(
+            where, 0, "declares a document type or entities; a topology has none: remove them"
+        ) from None
+    except (SAXException, ValueError, LookupError) as error:
+        raise fail(where, 0, f"not valid XML: {printable(error)}") from None
+    if builder.root is None:
+        raise fail(where, 0, "no XML element; is it a topology?")
+    return builder.root

@@ -1,0 +1,411 @@
+"""MSCCL's XML files as schedules: run, checked with data, and timed.
+
+**Hardware**: the interpreter of MSCCL and RCCL runs a thread block per ``tb``: a CTA with at most one connection to
+send on and one to receive from. The data are cut into ``nchunksperloop`` equal chunks; a loop covers the next piece, as
+large as the protocol's chunk, of every chunk. A step may wait until another thread block of its GPU has done a step of
+the same loop. As many of its ``cnt`` chunks as fit into the protocol's chunk are one operation: they lie behind each
+other, and take the slots of one chunk (half of a connection's with Simple, where a chunk is 4 of 8 steps). Reductions
+into the same chunk that follow each other are one, too. **Model**: the same; waits are flags inside the GPU, one per
+pair of thread blocks and wait. Where thread blocks that talk to each other do operations of different numbers of
+chunks, the larger ones are written as several of the largest common size, their connections have as many more slots (64
+at most), and they share a fixed cost, as do fused reductions. Sizes that the chunks do not divide are rounded up (MSCCL
+leaves such calls to NCCL's own algorithms). **Not modelled**: the time of the barriers around waits; the slots that
+slices without data take (an operation smaller than two least slices leaves some of its slots free). **Parameters**:
+those of the plan and of its protocol.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusim.errors import DeadlockError, InputError
+from clusim.fabric.model import Fabric
+from clusim.plans.layout import BLOCKWISE, Layout, Wanted, start
+from clusim.plans.msccl_xml import Block, MscclPlan, Step, read_plan
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
+from clusim.schedule.shapes import MAX_SLOTS
+
+__all__ = ["MscclPlan", "build", "load", "read_plan"]
+
+Place = tuple[Buffer, int]
+"""A buffer and a chunk of it."""
+
+Key = tuple[int, int]
+"""A GPU and one of its thread blocks."""
+
+MAX_COUNT = 71
+"""Most chunks that the interpreter moves at once (one less than MSCCL_MAX_COUNT; RCCL's ``msccl_setup.cc``)."""
+
+
+def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
+    """Read an MSCCL XML file and return its schedule; `options` as of `build`."""
+    return build(read_plan(path), fabric, bytes, **options)
+
+
+def build(
+    plan: MscclPlan,
+    fabric: Fabric | None,
+    bytes: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    dtype: str = "float32",
+    redop: str = "sum",
+    root: int | None = None,
+    protocol: str = "",
+) -> Schedule:
+    """Return the schedule of a plan; arguments as in `clusim.plans.layout.Wanted`.
+
+    Raises
+    ------
+    DeadlockError
+        A step waits for ever, however large the buffers are.
+    """
+    program = _Program(plan).run()
+    layout = Layout(
+        plan.where,
+        "msccl",
+        plan.operation,
+        len(plan.gpus),
+        plan.chunks,
+        max(plan.chunks, *(gpu.scratch for gpu in plan.gpus)),
+        plan.channels,
+        program.in_place,
+        plan.root,
+    )
+    wanted = Wanted(bytes, ranks, dtype, redop, root, protocol or plan.protocol)
+    written, chunk_bytes = start(layout, fabric, wanted)
+    _Emitter(plan, written, program, layout.room, chunk_bytes).emit()
+    return written.schedule()
+
+
+@dataclass(slots=True)
+class _Written:
+    """A thread block as primitives; connections 0 and 1 are those to receive and send, flags follow.
+
+    `counts` are the chunks of each operation that the interpreter does at once if they are small enough.
+    """
+
+    prims: list[Prim] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    flags: list[tuple[Key, Key]] = field(default_factory=list)
+    reduced: tuple[Place | None, int] | None = None
+
+    def flag(self, pair: tuple[Key, Key]) -> int:
+        """Return the slot of a flag between two thread blocks."""
+        if pair not in self.flags:
+            self.flags.append(pair)
+        return 2 + self.flags.index(pair)
+
+
+class _Program:
+    """Goes through all steps in an order that hardware may take, and writes primitives.
+
+    It finds steps that wait for ever, and chunks outside of their buffers.
+    """
+
+    def __init__(self, plan: MscclPlan) -> None:
+        self.plan = plan
+        self.in_place = plan.in_place and (
+            plan.operation != "messages" or not any(gpu.outputs for gpu in plan.gpus)
+        )
+        self.blocks: dict[Key, Block] = {
+            (gpu, number): block
+            for gpu, own in enumerate(plan.gpus)
+            for number, block in enumerate(own.blocks)
+        }
+        self.at = dict.fromkeys(self.blocks, 0)
+        self.out = {key: _Written() for key in self.blocks}
+        self.sent: dict[tuple[int, int, int], int] = {}
+        self.waits, self.signals = self._flags()
+
+    def _flags(self) -> tuple[set[tuple[Key, int]], dict[tuple[Key, int], list[Key]]]:
+        """Return the steps that wait, and who waits for a step; waits that an earlier one covers are left out."""
+        waits: set[tuple[Key, int]] = set()
+        signals: dict[tuple[Key, int], list[Key]] = {}
+        for key, block in self.blocks.items():
+            reached: dict[int, int] = {}
+            for number, step in enumerate(block.steps):
+                if step.after is None or step.after[0] == key[1]:
+                    self._check_own(step, key, number)
+                    continue
+                other, at = step.after
+                if at > reached.get(other, -1):
+                    reached[other] = at
+                    waits.add((key, number))
+                    signals.setdefault(((key[0], other), at), []).append(key)
+        return waits, signals
+
+    def _check_own(self, step: Step, key: Key, number: int) -> None:
+        if step.after is not None and step.after[1] >= number:
+            raise self._bad(step, key, f"waits for step {step.after[1]} of its own thread block")
+
+    def _bad(self, step: Step, key: Key, what: str) -> InputError:
+        return InputError(
+            f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {what}"
+        )
+
+    def run(self) -> _Program:
+        """Go through all steps."""
+        queue = deque(self.blocks)
+        asleep: dict[object, list[Key]] = {}
+        while queue:
+            key = queue.popleft()
+            blocked = self._advance(key, queue, asleep)
+            if blocked is not None:
+                asleep.setdefault(blocked, []).append(key)
+        for key, block in self.blocks.items():
+            if self.at[key] < len(block.steps):
+                raise self._stuck(key, block)
+        for (src, dst, channel), left in self.sent.items():
+            if left:
+                raise InputError(
+                    f"{self.plan.where}: gpu {src} sends {left} chunks on channel {channel} that gpu {dst} never"
+                    " receives"
+                )
+        return self
+
+    def _stuck(self, key: Key, block: Block) -> DeadlockError:
+        step = block.steps[self.at[key]]
+        waits = f"a chunk from gpu {block.recv} on channel {block.channel}"
+        if (key, self.at[key]) in self.waits and step.after is not None:
+            other, at = step.after
+            if self.at[key[0], other] <= at:
+                waits = f"step {at} of thread block {other}"
+        return DeadlockError(
+            f"{self.plan.where}:{step.line}: the plan deadlocks: gpu {key[0]} thread block {key[1]} step"
+            f" {self.at[key]} waits for ever for {waits}"
+        )
+
+    def _advance(
+        self, key: Key, queue: deque[Key], asleep: dict[object, list[Key]]
+    ) -> object | None:
+        """Do the steps of a thread block until one must wait; returns what for."""
+        gpu, block = key[0], self.blocks[key]
+        while self.at[key] < len(block.steps):
+            number = self.at[key]
+            step = block.steps[number]
+            if (key, number) in self.waits and step.after is not None:
+                other = (gpu, step.after[0])
+                if self.at[other] <= step.after[1]:
+                    return ("step", other)
+            source = (block.recv, gpu, block.channel)
+            if step.op.receives:
+                if self.sent.get(source, 0) < step.count:
+                    return ("data", source)
+                self.sent[source] -= step.count
+            self._write(key, number, step)
+            self.at[key] += 1
+            woken: list[object] = [("step", key)]
+            if step.op.sends:
+                target = (gpu, block.send, block.channel)
+                self.sent[target] = self.sent.get(target, 0) + step.count
+                woken.append(("data", target))
+            for event in woken:
+                queue.extend(asleep.pop(event, ()))
+        return None
+
+    def _place(self, key: Key, step: Step, end: tuple[str, int]) -> Place:
+        """Return where the first chunk of an operand is."""
+        buffer, first = end
+        gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
+        shift, most = 0, chunks
+        own = chunks // size
+        if buffer == "s":
+            most = self.plan.gpus[gpu].scratch
+        elif (buffer, self.plan.operation) in _SMALL:
+            shift, most = gpu * own, own
+        if first < 0 or first + step.count > most:
+            raise self._bad(
+                step,
+                key,
+                f"chunks {first}..{first + step.count - 1} of buffer {buffer}, which has {most}",
+            )
+        if buffer == "s":
+            return "scratch", first
+        return "input" if buffer == "i" and not self.in_place else "output", first + shift
+
+    def _write(self, key: Key, number: int, step: Step) -> None:
+        out = self.out[key]
+        if (key, number) in self.waits and step.after is not None:
+            slot = out.flag(((key[0], step.after[0]), key))
+            out.prims.append(Prim("waitSignal", recv=slot, sync=True))
+        if step.op.prim:
+            self._work(key, step, out)
+        for waiting in self.signals.get((key, number), ()):
+            out.prims.append(Prim("signal", send=out.flag((key, waiting)), sync=True))
+
+    def _work(self, key: Key, step: Step, out: _Written) -> None:
+        """Write the primitive of a step."""
+        op = step.op
+        src = self._place(key, step, step.src) if op.reads else None
+        dst = self._place(key, step, step.dst) if op.writes else None
+        if dst is not None and dst[0] == "input":
+            raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
+        fields: dict[str, Any] = {"step": 1 if step.count > 1 else 0, "repeat": step.count}
+        if src is not None:
+            fields |= {"src": src[0], "base": src[1]}
+        if dst is not None:
+            fields["dst"] = dst[0]
+            if src is None:
+                fields["base"] = dst[1]
+            elif dst[1] != src[1]:
+                fields |= {"dst_base": dst[1], "dst_step": fields["step"]}
+        recv = 0 if op.receives else ABSENT
+        out.prims.append(Prim(op.prim, recv=recv, send=1 if op.sends else ABSENT, **fields))
+        if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
+            return
+        out.reduced = (dst, step.count) if op.prim == "reduce" else None
+        out.counts.append(step.count)
+
+
+_SMALL = (
+    *(("i", "all_gather"), ("i", "gather")),
+    *(("o", "reduce_scatter"), ("o", "scatter")),
+)
+"""Buffers that hold one block, and whose."""
+assert {operation for _, operation in _SMALL} < set(BLOCKWISE)
+
+
+class _Grain(NamedTuple):
+    """How thread blocks that talk to each other move chunks: `chunks` at once, at most `pieces` per operation."""
+
+    chunks: int
+    pieces: int
+
+
+class _Emitter:
+    """Writes the instances of a program; `chunk_bytes` is the size of a chunk of the plan [bytes]."""
+
+    def __init__(
+        self, plan: MscclPlan, written: Plan, program: _Program, room: int, chunk_bytes: int
+    ) -> None:
+        self.plan, self.written, self.program, self.room = plan, written, program, room
+        self.chunk_bytes = chunk_bytes
+        self.at_once = max(1, min(written.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
+        self.data: dict[tuple[int, int, int], int] = {}
+        self.flags: dict[tuple[Key, Key], int] = {}
+        self.senders = {
+            (key[0], block.send, block.channel): key
+            for key, block in program.blocks.items()
+            if any(step.op.sends for step in block.steps)
+        }
+        self.grains = self._grains()
+
+    def emit(self) -> None:
+        """Write an instance per thread block."""
+        for key, own in self.program.out.items():
+            if own.prims:
+                self._instance(key, own)
+
+    def _grains(self) -> dict[Key, _Grain]:
+        """Return how each thread block moves chunks; both ends of a connection must cut alike."""
+        found: dict[Key, _Grain] = {}
+        for keys in _talking(self.program.blocks, self.senders):
+            prims = [prim for key in keys for prim in self.program.out[key].prims if not prim.sync]
+            sizes = {size for prim in prims for size in self._operations(prim.repeat)}
+            chunks = math.gcd(*sizes) or 1
+            grain = _Grain(chunks, max(sizes, default=1) // chunks)
+            found |= dict.fromkeys(keys, grain)
+        return found
+
+    def _operations(self, count: int) -> list[int]:
+        """Return the sizes of the operations that `count` chunks are moved in [chunks].
+
+        They are as many as MSCCL's, and equal if the chunks can be divided by their number (MSCCL's last is smaller).
+        """
+        number = -(-count // self.at_once)
+        if count % number == 0:
+            return [count // number]
+        return [self.at_once, count % self.at_once]
+
+    def _instance(self, key: Key, own: _Written) -> None:
+        grain = self.grains[key].chunks
+        length = grain * self.chunk_bytes
+        prims, bound = self._bound(key, own)
+        prims = [_in_pieces(prim, grain) for prim in prims]
+        self.written.program(
+            key[0],
+            Part(self.program.blocks[key].channel, 0, length),
+            prims,
+            bound,
+            nchunks=self.room,
+            mode="blocked",
+            name=f"msccl/{self.plan.name}"[:80],
+            stride=self.chunk_bytes,
+            limit=self.room * self.chunk_bytes,
+            fixed_div=self._shared(own, prims, length),
+        )
+
+    def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
+        """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
+        shape = self.written.shape
+        slices = max(1, min(shape.slices, -(-length // shape.slice_min)))
+        paid = sum(-(-count // self.at_once) for count in own.counts) * slices
+        done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
+        return max(1, round(done / max(1, paid)))
+
+    def _bound(self, key: Key, own: _Written) -> tuple[list[Prim], list[int]]:
+        """Return the primitives of a thread block and its connections; unused slots are left out."""
+        block, gpu = self.program.blocks[key], key[0]
+        used = sorted({slot for p in own.prims for slot in (p.recv, p.send) if slot != ABSENT})
+        renamed = {slot: at for at, slot in enumerate(used)} | {ABSENT: ABSENT}
+        bound = []
+        for slot in used:
+            if slot >= 2:
+                bound.append(self._flag(own.flags[slot - 2]))
+            else:
+                ends = (block.recv, gpu) if slot == 0 else (gpu, block.send)
+                bound.append(self._connection((*ends, block.channel)))
+        return [_moved(prim, renamed) for prim in own.prims], bound
+
+    def _connection(self, key: tuple[int, int, int]) -> int:
+        if key not in self.data:
+            slots = self.written.shape.slots * self.grains[self.senders[key]].pieces
+            self.data[key] = self.written.connect(*key, slots=min(slots, MAX_SLOTS))
+        return self.data[key]
+
+    def _flag(self, pair: tuple[Key, Key]) -> int:
+        if pair not in self.flags:
+            gpu, channel = pair[0][0], self.program.blocks[pair[0]].channel
+            self.flags[pair] = self.written.connect(gpu, gpu, channel, kind="flag", slots=MAX_SLOTS)
+        return self.flags[pair]
+
+
+def _moved(prim: Prim, renamed: dict[int, int]) -> Prim:
+    return replace(prim, recv=renamed[prim.recv], send=renamed[prim.send])
+
+
+def _in_pieces(prim: Prim, grain: int) -> Prim:
+    """Return a primitive that moves `grain` chunks at once."""
+    if prim.sync or grain == 1:
+        return prim
+    repeat = prim.repeat // grain
+    step = grain if repeat > 1 else 0
+    moved = replace(prim, step=step, repeat=repeat)
+    return moved if prim.dst_base is None else replace(moved, dst_step=step)
+
+
+def _talking(
+    blocks: Mapping[Key, Block], senders: Mapping[tuple[int, int, int], Key]
+) -> list[list[Key]]:
+    """Return the sets of thread blocks that are joined by connections."""
+    first: dict[Key, Key] = {key: key for key in blocks}
+
+    def root(key: Key) -> Key:
+        while first[key] != key:
+            first[key] = key = first[first[key]]
+        return key
+
+    for key, block in blocks.items():
+        if any(step.op.receives for step in block.steps):
+            first[root(key)] = root(senders[block.recv, key[0], block.channel])
+    found: dict[Key, list[Key]] = {}
+    for key in blocks:
+        found.setdefault(root(key), []).append(key)
+    return list(found.values())

@@ -1,0 +1,277 @@
+"""Reads MSCCL's XML files: thread blocks of every GPU, their steps, and what the steps wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from clusim.errors import InputError, TopologyError
+from clusim.files import note_input
+from clusim.formats.xmltext import Element, parse_xml
+from clusim.plans.layout import BLOCKWISE, OPERATIONS
+
+__all__ = ["OPS", "Block", "Gpu", "MscclPlan", "Op", "Step", "read_plan"]
+
+MAX_BYTES = 64 * 2**20
+MAX_CHUNKS = 65_536
+MAX_GPUS = 4096
+MAX_CHANNELS = 64
+
+
+class Op(NamedTuple):
+    """What a step does: the primitive of the schedule, and which ends it has."""
+
+    prim: str
+    receives: bool = False
+    sends: bool = False
+    reads: bool = False
+    writes: bool = False
+
+
+OPS: Mapping[str, Op] = {
+    "s": Op("send", sends=True, reads=True),
+    "r": Op("recv", receives=True, writes=True),
+    "rcs": Op("recvCopySend", receives=True, sends=True, writes=True),
+    "rrc": Op("recvReduceCopy", receives=True, reads=True, writes=True),
+    "rrs": Op("recvReduceSend", receives=True, sends=True, reads=True),
+    "rrcs": Op("recvReduceCopySend", receives=True, sends=True, reads=True, writes=True),
+    "cpy": Op("copy", reads=True, writes=True),
+    "re": Op("reduce", reads=True, writes=True),
+    "nop": Op(""),
+}
+"""Steps by their type."""
+
+_PROTOCOLS = {"simple": "simple", "ll": "ll", "ll128": "ll128"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a thread block.
+
+    Attributes
+    ----------
+    src, dst : tuple of str and int
+        Buffer (``i``, ``o`` or ``s``) and its first chunk.
+    count : int
+        Chunks.
+    after : tuple of int or None
+        Thread block and step of the same GPU that must be done first.
+    """
+
+    op: Op
+    src: tuple[str, int]
+    dst: tuple[str, int]
+    count: int
+    after: tuple[int, int] | None
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A thread block: the GPUs it sends to and receives from (-1: none), its channel and steps."""
+
+    send: int
+    recv: int
+    channel: int
+    steps: tuple[Step, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Thread blocks of a GPU, and the chunks of its buffers."""
+
+    inputs: int
+    outputs: int
+    scratch: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MscclPlan:
+    """An algorithm; `chunks` is how many chunks the largest buffer is cut into."""
+
+    where: str
+    name: str
+    operation: str
+    protocol: str
+    chunks: int
+    in_place: bool
+    root: int
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def channels(self) -> int:
+        """Number of channels in use."""
+        return 1 + max((block.channel for gpu in self.gpus for block in gpu.blocks), default=0)
+
+
+def read_plan(path: str | Path) -> MscclPlan:
+    """Read an MSCCL XML file; raises `InputError` that names the line if it makes no sense."""
+    where = str(path)
+    note_input(path)
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{where}: cannot be read: {reason}") from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB; is it an MSCCL plan?")
+    try:
+        root = parse_xml(raw.decode("utf-8", "replace"), where)
+    except TopologyError as error:
+        raise InputError(str(error).replace("topology", "plan")) from None
+    if root.tag != "algo":
+        raise InputError(
+            f"{where}:{root.line}: <{root.tag[:40]!s}>: no MSCCL plan; its root element is <algo>"
+        )
+    return _plan(root, where)
+
+
+def _bad(element: Element, what: str) -> InputError:
+    return InputError(f"{element.where}:{element.line}: {what}")
+
+
+def _number(element: Element, name: str, low: int, high: int, default: int | None = None) -> int:
+    text = element.get(name)
+    if not text and default is not None:
+        return default
+    try:
+        value = int(text) if len(text) < 16 and text.isascii() else None
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        raise _bad(
+            element,
+            f"{name}={text[:40]!r} of <{element.tag}>: must be a whole number {low}..{high}",
+        )
+    return value
+
+
+def _plan(root: Element, where: str) -> MscclPlan:
+    ranks = _number(root, "ngpus", 2, MAX_GPUS)
+    chunks = _number(root, "nchunksperloop", 1, MAX_CHUNKS)
+    coll = root.get("coll").lower().replace("_", "")
+    operation = OPERATIONS.get(coll)
+    if operation is None:
+        raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(OPERATIONS)}")
+    protocol = _PROTOCOLS.get(root.get("proto").lower() or "simple")
+    if protocol is None:
+        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; Simple, LL or LL128")
+    if operation in BLOCKWISE and chunks % ranks:
+        raise _bad(
+            root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
+        )
+    gpus: dict[int, Gpu] = {}
+    for element in root.all("gpu"):
+        number = _number(element, "id", 0, ranks - 1)
+        if number in gpus:
+            raise _bad(element, f"gpu {number} is there twice")
+        gpus[number] = _gpu(element, number, ranks)
+    missing = next((number for number in range(ranks) if number not in gpus), None)
+    if missing is not None:
+        raise _bad(root, f"gpu {missing} is missing; ngpus is {ranks}: is the file complete?")
+    plan = MscclPlan(
+        where,
+        root.get("name") or Path(where).stem,
+        operation,
+        protocol,
+        chunks,
+        bool(_number(root, "inplace", 0, 1, 0)),
+        _number(root, "root", 0, ranks - 1, 0),
+        tuple(gpus[number] for number in range(ranks)),
+    )
+    _check_ends(plan)
+    return plan
+
+
+def _gpu(element: Element, number: int, ranks: int) -> Gpu:
+    most = [_number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"]
+    blocks: dict[int, Block] = {}
+    for child in element.all("tb"):
+        own = _number(child, "id", 0, 1023)
+        if own in blocks:
+            raise _bad(child, f"thread block {own} of gpu {number} is there twice")
+        send, recv = (_number(child, name, -1, ranks - 1, -1) for name in ("send", "recv"))
+        if number in (send, recv):
+            raise _bad(child, f"gpu {number} talks to itself; use cpy")
+        channel = _number(child, "chan", 0, MAX_CHANNELS - 1, 0)
+        steps = tuple(_step(item, at) for at, item in enumerate(child.all("step")))
+        blocks[own] = Block(send, recv, channel, steps, child.line)
+        _check_peers(element, blocks[own], number)
+    if sorted(blocks) != list(range(len(blocks))):
+        raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
+    gpu = Gpu(most[0], most[1], most[2], tuple(blocks[own] for own in range(len(blocks))))
+    _check_deps(element, gpu)
+    return gpu
+
+
+def _step(element: Element, at: int) -> Step:
+    kind = element.get("type")
+    op = OPS.get(kind)
+    if op is None:
+        raise _bad(element, f"step type {kind[:40]!r}: unknown; one of {', '.join(OPS)}")
+    if _number(element, "s", 0, 2**31, at) != at:
+        raise _bad(element, f"step s={element.get('s')[:20]}: must be {at}, the steps are in order")
+    ends = []
+    for name in ("src", "dst"):
+        buffer = element.get(f"{name}buf")
+        if op.prim and buffer not in ("i", "o", "s"):
+            raise _bad(element, f"{name}buf={buffer[:40]!r}: must be i, o or s")
+        ends.append((buffer, _number(element, f"{name}off", -1, MAX_CHUNKS, -1)))
+    depid = _number(element, "depid", -1, 1023, -1)
+    deps = _number(element, "deps", -1, 2**31, -1)
+    after = (depid, deps) if depid >= 0 and deps >= 0 else None
+    low = 1 if op.prim else 0
+    count = _number(element, "cnt", low, MAX_CHUNKS, low)
+    return Step(op, ends[0], ends[1], count, after, element.line)
+
+
+def _check_peers(element: Element, block: Block, number: int) -> None:
+    for step in block.steps:
+        for needed, peer, name in (
+            (step.op.sends, block.send, "send"),
+            (step.op.receives, block.recv, "recv"),
+        ):
+            if needed and peer < 0:
+                raise InputError(
+                    f"{element.where}:{step.line}: a step of gpu {number} needs a peer; its thread block has"
+                    f" {name}=-1"
+                )
+
+
+def _check_deps(element: Element, gpu: Gpu) -> None:
+    for block in gpu.blocks:
+        for step in block.steps:
+            if step.after is None:
+                continue
+            other, at = step.after
+            if other >= len(gpu.blocks) or at >= len(gpu.blocks[other].steps):
+                raise InputError(
+                    f"{element.where}:{step.line}: waits for step {at} of thread block {other}, which does not exist"
+                )
+
+
+def _check_ends(plan: MscclPlan) -> None:
+    """Check that each connection (GPUs and channel) has one thread block at either end."""
+    seen: dict[tuple[str, int, int, int], tuple[int, int]] = {}
+    for number, gpu in enumerate(plan.gpus):
+        for own, block in enumerate(gpu.blocks):
+            keys = []
+            if any(step.op.sends for step in block.steps):
+                keys.append(("sends to", number, block.send, block.channel))
+            if any(step.op.receives for step in block.steps):
+                keys.append(("receives from", number, block.recv, block.channel))
+            for key in keys:
+                if key in seen:
+                    other, line = seen[key]
+                    raise InputError(
+                        f"{plan.where}:{block.line}: thread block {own} of gpu {number} {key[0]} gpu"
+                        f" {key[2]} on channel {block.channel}, as thread block {other} of line {line} does;"
+                        " both would use the same slots from the first one on, so what arrives is undefined;"
+                        " give one another channel"
+                    )
+                seen[key] = own, block.line

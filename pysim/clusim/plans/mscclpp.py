@@ -1,0 +1,250 @@
+"""MSCCL++'s execution plans as schedules: run, checked with data, and timed.
+
+**Hardware**: the executor of MSCCL++ runs one CTA per thread block of the plan. Operations are one-sided: a thread
+block stores into buffers of other GPUs (``put``, packets of data and flag), loads from them (``get``, ``rre``), or
+lets NVLink switches reduce and multicast (``glres``, ``gstore``); channels carry signals, and thread blocks of a GPU
+meet at barriers and semaphores. **Model**: the same, as programs. Stores come over a connection of their own whose
+receiver only notes that they are there; packets are LL lines that the reader polls; loads are pulled. An operation
+has one fixed cost of its protocol (packets: one per round of all threads), signals and waits have only their latency.
+A group of thread blocks shares out an operation's chunks; an iteration of a pipeline works on equal pieces of them.
+Sizes that the chunks do not divide are rounded up (MSCCL++ refuses them). **Not modelled**: loads and stores of one
+operation at the same time; scratch buffers that are too small and used again (``reuse_resources``); the thread of a
+port channel inside a machine. **Parameters**: the fabric's protocols ``simple`` and ``ll``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import gcd, lcm
+from pathlib import Path
+from typing import Any
+
+from clusim.errors import InputError, one_line
+from clusim.fabric.model import Fabric
+from clusim.plans.layout import Layout, Wanted, chunk_elements, start
+from clusim.plans.mscclpp_json import MscclppPlan, Op, read_plan
+from clusim.plans.mscclpp_parts import Block, Item, Link, Stores
+from clusim.plans.mscclpp_run import HELPER, Run
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.dtypes import element, redop_name
+from clusim.schedule.ir import ABSENT, Prim, Schedule
+from clusim.schedule.shapes import MAX_SLOTS
+
+__all__ = ["MscclppPlan", "build", "load", "read_plan"]
+
+PASS_BYTES = 4096
+"""What 512 threads store at once as packets, 8 bytes of data each [bytes]."""
+
+MAX_TURNS = 4096
+"""Most iterations of a pipeline."""
+
+MAX_GRAINS = 8192
+"""Most pieces a chunk may be cut into."""
+
+FREE = 2**30
+"""Over how many slices the fixed cost is spread of a program that moves no data, or is no CTA."""
+
+
+def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
+    """Read an MSCCL++ plan and return its schedule; `options` as of `build`."""
+    return build(read_plan(path), fabric, bytes, **options)
+
+
+def build(
+    plan: MscclppPlan,
+    fabric: Fabric | None,
+    bytes: int,
+    *,
+    ranks: Sequence[int] | None = None,
+    dtype: str = "float32",
+    redop: str = "sum",
+    root: int | None = None,
+    protocol: str = "",
+) -> Schedule:
+    """Return the schedule of a plan; arguments as in `clusim.plans.layout.Wanted`.
+
+    Raises
+    ------
+    DeadlockError
+        An operation waits for ever.
+    """
+    _check(plan, bytes, redop, protocol)
+    room = max(plan.chunks, *(gpu.chunks["s"] for gpu in plan.gpus))
+    channels = min(64, max(1, *(len(gpu.blocks) for gpu in plan.gpus)))
+    layout = Layout(
+        plan.where,
+        "mscclpp",
+        plan.operation,
+        len(plan.gpus),
+        plan.chunks,
+        room,
+        channels,
+        plan.in_place,
+    )
+    size = element(dtype).size_bytes
+    chunk = chunk_elements(layout, max(0, bytes) // size) * size
+    turns, grain = _grain(plan, chunk)
+    layout = replace(layout, grain=grain)
+    wanted = Wanted(bytes, ranks, dtype, redop, root, plan.protocol)
+    written, chunk = start(layout, fabric, wanted)
+    _check_units(plan, fabric, written)
+    slices = 1
+    if plan.protocol == "ll":
+        slices = max(1, min(MAX_SLOTS, -(-chunk // (grain * PASS_BYTES))))
+    run = Run(plan, grain, MAX_SLOTS // slices, turns).run()
+    emitter = _Emitter(plan, written, chunk // grain, room * grain, slices)
+    for block in run.blocks.values():
+        emitter.program(block)
+    return written.schedule()
+
+
+def _check(plan: MscclppPlan, bytes: int, redop: str, protocol: str) -> None:
+    if protocol and protocol != plan.protocol:
+        raise InputError(
+            f"{plan.where}: --protocol {protocol}: the operations of the plan are for {plan.protocol}; leave it out"
+        )
+    if plan.redops - {redop_name(redop)}:
+        named = ", ".join(sorted(plan.redops))
+        raise InputError(f"{plan.where}: --redop {redop}: the plan reduces with {one_line(named)}")
+    if not plan.least_bytes <= bytes <= plan.most_bytes:
+        raise InputError(
+            f"{plan.where}: size {bytes} bytes: the plan is for {plan.least_bytes} to {plan.most_bytes} bytes"
+        )
+
+
+def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: Plan) -> None:
+    """Refuse a plan that needs switches that reduce on a fabric without."""
+    from clusim.collectives.nvls import check_units
+
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for op in _ops(block.ops):
+                if op.name in ("glres", "gstore") and fabric is not None:
+                    ranks = tuple(written.call.ranks[gpu] for gpu in op.targets[0].group)
+                    check_units(fabric, ranks, f"{plan.where}:{op.line}: {op.name}")
+                    return
+
+
+def _ops(ops: Sequence[Op]) -> list[Op]:
+    return [one for op in ops for one in (op, *op.inner)]
+
+
+def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], int], int]:
+    """Return the iterations of each kind of pipeline, and the pieces a chunk is cut into."""
+    turns: dict[tuple[int, int], int] = {}
+    grain = 1
+    for gpu in plan.gpus:
+        for block in gpu.blocks:
+            for op in _ops(block.ops):
+                grain = lcm(grain, op.parts)
+                if op.name == "pipeline":
+                    count = max(1, -(-op.unit_chunks * chunk_bytes // op.unit_bytes))
+                    if count > MAX_TURNS:
+                        raise InputError(
+                            f"{plan.where}:{op.line}: a pipeline of {count} iterations; at most {MAX_TURNS} can be"
+                            " simulated: use a smaller --size"
+                        )
+                    turns[op.unit_bytes, op.unit_chunks] = count
+    for (_, chunks), count in turns.items():
+        need = count // gcd(count, chunks)
+        grain = lcm(grain, need)
+    if grain > MAX_GRAINS:
+        raise InputError(
+            f"{plan.where}: groups of thread blocks and pipelines would cut chunks into {grain} pieces; at most"
+            f" {MAX_GRAINS} can be simulated: use a smaller --size"
+        )
+    return turns, grain
+
+
+class _Emitter:
+    """Writes the programs; a chunk of the schedule is a grain of `grain_bytes` bytes."""
+
+    def __init__(
+        self, plan: MscclppPlan, written: Plan, grain_bytes: int, grains: int, slices: int
+    ) -> None:
+        self.plan, self.written = plan, written
+        self.grain_bytes, self.grains, self.slices = grain_bytes, grains, slices
+        self.known: dict[Link, int] = {}
+
+    def program(self, block: Block) -> None:
+        """Write the program of a thread block or helper, unless it does nothing."""
+        bound: dict[Link, int] = {}
+        prims = [prim for item in block.flat() for prim in self._prims(item, bound)]
+        if not prims:
+            return
+        gpu, number = block.key
+        helper = number >= HELPER
+        channel = 0 if helper else number
+        done = sum(1 if prim.sync else prim.repeat * self.slices for prim in prims)
+        paid = block.paid + block.packets * self.slices
+        self.written.program(
+            gpu,
+            Part(channel, 0, self.grain_bytes, self.grain_bytes),
+            prims,
+            [self._connection(link, channel) for link in bound],
+            nchunks=self.grains,
+            mode="blocked",
+            name=f"mscclpp/{self.plan.name}"[:80],
+            stride=self.grain_bytes,
+            limit=self.grains * self.grain_bytes,
+            slices=self.slices,
+            slots_per_slice=1,
+            slice_min=16,
+            protocol="ll" if block.packets else "simple",
+            fixed_div=max(1, round(done / paid)) if paid else FREE,
+            sm=0 if helper else 1,
+        )
+
+    def _prims(self, item: Item, bound: dict[Link, int]) -> list[Prim]:
+        """Return the primitives of an item: one per connection that what it stores goes over."""
+        if isinstance(item.send, Stores):
+            prims = []
+            for first, count, link in _parts(item.send, item.first, item.count):
+                prims.append(self._prim(item, first - item.first, count, link, bound))
+            return prims
+        return [self._prim(item, 0, item.count, item.send, bound)]
+
+    def _prim(
+        self, item: Item, first: int, count: int, send: Link | None, bound: dict[Link, int]
+    ) -> Prim:
+        fields: dict[str, Any] = {}
+        for name, link in (("recv", item.recv), ("send", send)):
+            fields[name] = ABSENT if link is None else bound.setdefault(link, len(bound))
+        if count == 0:
+            return Prim(item.op, sync=True, **fields)
+        step = 1 if count > 1 else 0
+        fields |= {"repeat": count, "step": step}
+        base = None
+        if item.src is not None:
+            base = item.src[1] + first
+            fields |= {"src": item.src[0], "base": base}
+        if item.dst is not None:
+            target = item.dst[1] + first
+            fields["dst"] = item.dst[0]
+            if base is None:
+                fields["base"] = target
+            elif target != base:
+                fields |= {"dst_base": target, "dst_step": step}
+        return Prim(item.op, **fields)
+
+    def _connection(self, link: Link, channel: int) -> int:
+        if link not in self.known:
+            fields: dict[str, Any] = {"kind": link.kind, "slots": MAX_SLOTS}
+            if link.kind == "multimem":
+                fields["members"] = tuple(self.written.call.ranks[gpu] for gpu in link.group)
+            else:
+                fields |= {"protocol": link.protocol, "moved": link.moved}
+            number = self.written.connect(link.src, link.dst, channel, **fields)
+            self.known[link] = number
+        return self.known[link]
+
+
+def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, Link]]:
+    """Return the runs of stores that are in a range of them."""
+    found = []
+    for low, size, link in sorted(stores.runs, key=lambda run: run[0]):
+        begin, end = max(low, first), min(low + size, first + count)
+        if begin < end:
+            found.append((begin, end - begin, link))
+    return found

@@ -1,0 +1,428 @@
+"""Reads MSCCL++'s JSON plans: operations of every thread block, with buffers and channels looked up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from clusim.errors import InputError
+from clusim.plans.jsonlines import Node, read_json
+from clusim.plans.layout import BLOCKWISE, OPERATIONS
+
+__all__ = ["OPS", "Gpu", "Kind", "MscclppPlan", "Op", "Ref", "ThreadBlock", "read_plan"]
+
+MAX_CHUNKS = 65_536
+MAX_GPUS = 1024
+MAX_BLOCKS = 256
+MAX_BYTES = 2**64 - 1
+
+
+class Kind(NamedTuple):
+    """What an operation does.
+
+    Attributes
+    ----------
+    shape : str
+        ``sync``, ``put`` (each source to each target), ``get``, ``copy``, ``combine`` (all sources into the first
+        target), ``forward`` (packets to remote targets) or ``switch``.
+    sources, targets : str
+        Where operands are, the last letter for all that follow: ``l`` here, ``r`` elsewhere, ``p`` packets here, ``P``
+        packets elsewhere, ``m`` in a multicast group.
+    """
+
+    shape: str
+    sources: str = ""
+    targets: str = ""
+
+
+_SYNC = Kind("sync")
+
+OPS: Mapping[str, Kind] = {
+    "nop": _SYNC,
+    "barrier": _SYNC,
+    "signal": _SYNC,
+    "wait": _SYNC,
+    "rlxsignal": _SYNC,
+    "rlxwait": _SYNC,
+    "flush": _SYNC,
+    "sem_acquire": _SYNC,
+    "sem_release": _SYNC,
+    "pipeline": Kind("pipeline"),
+    "put": Kind("put", "l", "r"),
+    "pws": Kind("put", "l", "r"),
+    "pwsf": Kind("put", "l", "r"),
+    "ppkt": Kind("put", "l", "P"),
+    "get": Kind("get", "r", "l"),
+    "copy": Kind("copy", "l", "l"),
+    "cpkt": Kind("copy", "l", "p"),
+    "upkt": Kind("copy", "p", "l"),
+    "re": Kind("combine", "l", "l"),
+    "res": Kind("combine", "l", "lr"),
+    "rre": Kind("combine", "lr", "l"),
+    "rres": Kind("combine", "lr", "lr"),
+    "repkt": Kind("combine", "lp", "l"),
+    "respkt": Kind("combine", "lp", "lP"),
+    "recpkt": Kind("combine", "lp", "lp"),
+    "recspkt": Kind("combine", "lp", "lpP"),
+    "rppkt": Kind("forward", "p", "P"),
+    "glres": Kind("switch", "m", "m"),
+    "gstore": Kind("switch", "l", "m"),
+}
+"""Operations by their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Chunks of a buffer: `gpu` has it, or all of `group` do; `buffer` is ``i``, ``o`` or ``s``."""
+
+    kind: str
+    gpu: int
+    buffer: str
+    index: int
+    size: int
+    group: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    Attributes
+    ----------
+    channels : tuple
+        Type, peer, and number among the channels of that type to that peer.
+    part, parts : int
+        Which part of the chunks its thread block does, of how many.
+    barrier : tuple of int
+        Number, and how many thread blocks meet.
+    semaphores : tuple of int
+        Numbers of semaphores of the GPU.
+    unit_bytes, unit_chunks : int
+        Of a pipeline: bytes of an iteration, and chunks it works on altogether.
+    """
+
+    name: str
+    line: int
+    sources: tuple[Ref, ...] = ()
+    targets: tuple[Ref, ...] = ()
+    channels: tuple[tuple[str, int, int], ...] = ()
+    part: int = 0
+    parts: int = 1
+    barrier: tuple[int, int] = (0, 0)
+    semaphores: tuple[int, ...] = ()
+    unit_bytes: int = 0
+    unit_chunks: int = 0
+    inner: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadBlock:
+    """Operations of a thread block, in order."""
+
+    ops: tuple[Op, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """Chunks of a GPU's buffers, first values of its semaphores, and its thread blocks."""
+
+    chunks: Mapping[str, int]
+    semaphores: tuple[int, ...]
+    blocks: tuple[ThreadBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MscclppPlan:
+    """A plan; `chunks` is how many chunks the largest buffer of its collective has."""
+
+    where: str
+    name: str
+    operation: str
+    protocol: str
+    in_place: bool
+    chunks: int
+    least_bytes: int
+    most_bytes: int
+    redops: frozenset[str]
+    gpus: tuple[Gpu, ...]
+
+
+def read_plan(path: str | Path) -> MscclppPlan:
+    """Read an MSCCL++ plan; raises `InputError` that names the line if it makes no sense."""
+    root = read_json(path)
+    if "colltype" in root or ("gpus" in root and "collective" not in root):
+        raise root.bad(
+            'a plan in the format before MSCCL++ 0.7, which has no "collective"; make it anew with a later release'
+        )
+    if "gpus" not in root or "collective" not in root:
+        raise root.bad('no plan of MSCCL++, which has "collective" and "gpus"')
+    name = root.text("collective").lower().replace("_", "")
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        raise root.bad(f"collective={name[:40]!r}: unknown; one of {', '.join(OPERATIONS)}")
+    protocol = root.text("protocol", "Simple").lower()
+    if protocol not in ("simple", "ll"):
+        raise root.bad(f"protocol={protocol[:40]!r}: unknown; Simple or LL")
+    nodes = root.nodes("gpus")
+    if not 2 <= len(nodes) <= MAX_GPUS:
+        raise root.bad(f"gpus: {len(nodes)}; must be 2..{MAX_GPUS}")
+    numbers = [node.number("id", 0, MAX_GPUS) for node in nodes]
+    if numbers != list(range(len(nodes))):
+        raise root.bad(f"gpus: must have the ids 0..{len(nodes) - 1} in order")
+    gpus = [_Gpu(node, number, len(nodes)) for number, node in enumerate(nodes)]
+    tables = [gpu.buffers for gpu in gpus]
+    plan = MscclppPlan(
+        str(path),
+        root.text("name", Path(path).stem),
+        operation,
+        protocol,
+        root.flag("inplace", True),
+        _chunks(root, operation, gpus),
+        root.number("min_message_size", 0, MAX_BYTES, 0),
+        root.number("max_message_size", 0, MAX_BYTES, MAX_BYTES),
+        frozenset(redop for gpu in gpus for redop in gpu.redops()),
+        tuple(gpu.read(tables) for gpu in gpus),
+    )
+    _check_barriers(plan)
+    return plan
+
+
+def _chunks(root: Node, operation: str, gpus: list[_Gpu]) -> int:
+    """Return the chunks of the largest buffer of the collective; every GPU must have as many."""
+    inputs = {gpu.buffers["i"] for gpu in gpus}
+    outputs = {gpu.buffers["o"] for gpu in gpus}
+    chunks = max(*inputs, *outputs)
+    rooted = operation in ("broadcast", "reduce", "gather", "scatter", "messages")
+    if not chunks or (not rooted and (len(inputs) > 1 or len(outputs) > 1)):
+        raise root.bad("gpus: must all have the same input_chunks and output_chunks, not both 0")
+    if operation in BLOCKWISE and chunks % len(gpus):
+        raise root.bad(
+            f"{chunks} chunks: {operation} of {len(gpus)} GPUs needs a multiple of {len(gpus)}"
+        )
+    return chunks
+
+
+class _Gpu:
+    """Looks up what the operations of a GPU refer to."""
+
+    def __init__(self, node: Node, number: int, gpus: int) -> None:
+        self.node, self.number = node, number
+        self.buffers = {
+            letter: node.number(f"{name}_chunks", 0, MAX_CHUNKS, 0)
+            for letter, name in (("i", "input"), ("o", "output"), ("s", "scratch"))
+        }
+        self.last = gpus - 1
+        self.channels: dict[str, list[tuple[str, int, int]]] = {"memory": [], "port": []}
+        self.groups: list[tuple[str, tuple[int, ...]]] = []
+        seen: Counter[tuple[str, int]] = Counter()
+        for item in node.nodes("channels"):
+            self._channel(item, seen)
+        self.remote = [
+            (item.number("rank", 0, self.last), _buffer(item, "type"), item)
+            for item in node.nodes("remote_buffers")
+        ]
+        for peer, _, item in self.remote:
+            if peer == number:
+                raise item.bad(f"rank={peer}: a remote buffer of gpu {peer} itself")
+        self.semaphores = tuple(
+            item.number("init_value", 0, 2**31) for item in node.nodes("semaphores")
+        )
+
+    def _channel(self, item: Node, seen: Counter[tuple[str, int]]) -> None:
+        kind = item.text("channel_type")
+        if kind == "switch":
+            buffer = _buffer(item, "buffer_type" if "buffer_type" in item else "buff")
+            for group in item.nodes("rank_groups"):
+                ranks = tuple(group.numbers("ranks", 0, self.last))
+                if len(set(ranks)) != len(ranks) or self.number not in ranks:
+                    raise group.bad(
+                        f"ranks={list(ranks)}: must be different, gpu {self.number} among them"
+                    )
+                self.groups.append((buffer, ranks))
+            return
+        if kind not in self.channels:
+            raise item.bad(f"channel_type={kind[:40]!r}: unknown; memory, port or switch")
+        for peer in item.numbers("connected_to", 0, self.last):
+            if peer == self.number:
+                raise item.bad(f"connected_to: gpu {peer} is itself")
+            self.channels[kind].append((kind, peer, seen[kind, peer]))
+            seen[kind, peer] += 1
+
+    def redops(self) -> set[str]:
+        """Return the reductions that operations name."""
+        found = set()
+        for block in self.node.nodes("threadblocks"):
+            ops = block.nodes("ops")
+            for op in [*ops, *(inner for outer in ops for inner in outer.nodes("ops"))]:
+                if "reduce_op" in op:
+                    found.add(op.text("reduce_op").lower())
+        return found
+
+    def read(self, tables: list[dict[str, int]]) -> Gpu:
+        """Return the GPU; `tables` are the chunks of the buffers of all GPUs."""
+        self.tables = tables
+        nodes = self.node.nodes("threadblocks")
+        if len(nodes) > MAX_BLOCKS:
+            raise self.node.bad(f"{len(nodes)} thread blocks; at most {MAX_BLOCKS}")
+        numbers = [node.number("id", 0, MAX_BLOCKS, at) for at, node in enumerate(nodes)]
+        if numbers != list(range(len(nodes))):
+            raise self.node.bad(f"threadblocks: must have the ids 0..{len(nodes) - 1} in order")
+        blocks = tuple(_Block(self, node).read() for node in nodes)
+        return Gpu(self.buffers, self.semaphores, blocks)
+
+
+class _Block:
+    """Looks up what the operations of a thread block refer to: indices into its own lists of channels and buffers."""
+
+    def __init__(self, gpu: _Gpu, node: Node) -> None:
+        self.gpu, self.node = gpu, node
+        self.channels: dict[str, list[int]] = {"memory": [], "port": [], "switch": []}
+        for item in node.nodes("channels"):
+            kind = item.text("channel_type")
+            most = len(gpu.groups if kind == "switch" else gpu.channels.get(kind, ())) - 1
+            if kind not in self.channels:
+                raise item.bad(f"channel_type={kind[:40]!r}: unknown; memory, port or switch")
+            self.channels[kind] += item.numbers("channel_ids", 0, most)
+        self.remote: dict[str, list[int]] = {"memory": [], "port": []}
+        for item in node.nodes("remote_buffer_refs"):
+            kind = item.text("access_channel_type")
+            if kind not in self.remote:
+                raise item.bad(f"access_channel_type={kind[:40]!r}: unknown; memory or port")
+            self.remote[kind] += item.numbers("remote_buffer_ids", 0, len(gpu.remote) - 1)
+
+    def read(self) -> ThreadBlock:
+        """Return the thread block."""
+        return ThreadBlock(
+            tuple(self._op(node, False) for node in self.node.nodes("ops")), self.node.line
+        )
+
+    def _op(self, node: Node, inside: bool) -> Op:
+        name = node.text("name")
+        kind = OPS.get(name)
+        if kind is None:
+            raise node.bad(f"operation {name[:40]!r}: unknown; one of {', '.join(OPS)}")
+        if name == "pipeline":
+            return self._pipeline(node, inside)
+        where = node.text("channel_type", "memory")
+        part, parts = 0, 1
+        group = node.get("tbg_info")
+        if isinstance(group, Node):
+            parts = group.number("tbg_size", 1, MAX_BLOCKS)
+            part = group.number("tb_id", 0, parts - 1)
+        sources = self._refs(node, "src_buff", kind.sources, where)
+        targets = self._refs(node, "dst_buff", kind.targets, where)
+        _check_sizes(node, name, kind, sources, targets)
+        return Op(
+            name,
+            node.line,
+            sources,
+            targets,
+            self._ends(node, name, where),
+            part,
+            parts,
+            self._barrier(node) if name == "barrier" else (0, 0),
+            tuple(node.numbers("semaphore_ids", 0, len(self.gpu.semaphores) - 1)),
+        )
+
+    def _pipeline(self, node: Node, inside: bool) -> Op:
+        context = node.get("iter_context")
+        if inside or not isinstance(context, Node):
+            raise node.bad("a pipeline needs an iter_context, and cannot be in another one")
+        unit = context.number("unit_size", 16, MAX_BYTES)
+        chunks = context.number("num_chunks", 1, MAX_CHUNKS)
+        inner = tuple(self._op(item, True) for item in node.nodes("ops"))
+        return Op("pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner)
+
+    def _barrier(self, node: Node) -> tuple[int, int]:
+        return node.number("barrier_id", 0, 1023), node.number("num_threadblocks", 1, MAX_BLOCKS)
+
+    def _ends(self, node: Node, name: str, where: str) -> tuple[tuple[str, int, int], ...]:
+        if name not in ("signal", "wait", "rlxsignal", "rlxwait", "pws", "pwsf"):
+            return ()
+        if where not in self.gpu.channels:
+            raise node.bad(f"channel_type={where[:40]!r}: {name} needs memory or port")
+        own = self.channels[where]
+        numbers = node.numbers("channel_ids", 0, len(own) - 1)
+        if not numbers:
+            raise node.bad(f"{name}: needs channel_ids")
+        return tuple(self.gpu.channels[where][own[number]] for number in numbers)
+
+    def _refs(self, node: Node, name: str, letters: str, where: str) -> tuple[Ref, ...]:
+        found = []
+        for at, item in enumerate(node.nodes(name)):
+            if not letters:
+                raise node.bad(f"{name}: {node.text('name')} has none")
+            found.append(self._ref(item, letters[min(at, len(letters) - 1)], where))
+        if len(found) < len(letters):
+            raise node.bad(f"{name}: {node.text('name')} needs at least {len(letters)}")
+        return tuple(found)
+
+    def _ref(self, item: Node, letter: str, where: str) -> Ref:
+        index = item.number("index", 0, MAX_CHUNKS)
+        size = item.number("size", 1, MAX_CHUNKS)
+        gpu = self.gpu.number
+        ranks: tuple[int, ...] = ()
+        if letter in "lp":
+            buffer = _buffer(item, "type")
+        elif letter == "m":
+            own = self.channels["switch"]
+            number = item.number("switch_channel_id", 0, len(own) - 1)
+            buffer, ranks = self.gpu.groups[own[number]]
+        else:
+            refs = self.remote.get(where, [])
+            number = item.number("buffer_id", 0, len(refs) - 1)
+            gpu, buffer, _ = self.gpu.remote[refs[number]]
+        if letter in "pP" and buffer != "s":
+            raise item.bad(f"packets are in scratch buffers, not in {buffer!r}")
+        most = self.gpu.tables[gpu][buffer]
+        if buffer in "io" and not most:
+            most = self.gpu.tables[gpu]["o" if buffer == "i" else "i"]
+        if index + size > most:
+            raise item.bad(
+                f"chunks {index}..{index + size - 1} of buffer {buffer!r} of gpu {gpu}, which has {most}"
+            )
+        return Ref(letter, gpu, buffer, index, size, ranks)
+
+
+def _buffer(item: Node, name: str) -> str:
+    buffer = item.text(name)
+    if buffer not in ("i", "o", "s"):
+        raise item.bad(f"{name}={buffer[:40]!r}: must be i, o or s")
+    return buffer
+
+
+def _check_sizes(
+    node: Node, name: str, kind: Kind, sources: tuple[Ref, ...], targets: tuple[Ref, ...]
+) -> None:
+    if kind.shape in ("put", "get") and len(sources) not in (1, len(targets)):
+        raise node.bad(f"{name}: {len(sources)} src_buff for {len(targets)} dst_buff")
+    sizes = {ref.size for ref in (*sources, *targets)}
+    if kind.shape != "put" and kind.shape != "get" and len(sizes) > 1:
+        raise node.bad(f"{name}: operands of {sorted(sizes)} chunks; must have the same size")
+    for at, target in enumerate(targets):
+        if kind.shape in ("put", "get") and target.size != sources[min(at, len(sources) - 1)].size:
+            raise node.bad(f"{name}: source and target {at} differ in size")
+
+
+def _check_barriers(plan: MscclppPlan) -> None:
+    for number, gpu in enumerate(plan.gpus):
+        users: dict[int, set[int]] = {}
+        for own, block in enumerate(gpu.blocks):
+            for op in _all_ops(block):
+                if op.name == "barrier":
+                    users.setdefault(op.barrier[0], set()).add(own)
+        for block in gpu.blocks:
+            for op in _all_ops(block):
+                if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:
+                    raise InputError(
+                        f"{plan.where}:{op.line}: barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"
+                        f" blocks, and {len(users[op.barrier[0]])} come to it"
+                    )
+
+
+def _all_ops(block: ThreadBlock) -> list[Op]:
+    return [one for op in block.ops for one in (op, *op.inner)]

@@ -1,0 +1,150 @@
+"""What an MSCCL++ plan becomes before it is a schedule: thread blocks as items that are tied to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Union
+
+from clusim.plans.mscclpp_json import Op
+from clusim.schedule.ir import Buffer
+
+__all__ = ["Block", "Item", "Key", "Link", "Packet", "Place", "Stores", "Task", "common", "moved"]
+
+Key = tuple[int, int]
+"""A GPU and a thread block of it; programs that only bring data to or from others have numbers from `HELPER` on."""
+
+Place = tuple[Buffer, int]
+"""A buffer and a grain of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A connection: between GPUs, or a flag between thread blocks of one; `group` are the members of a multicast."""
+
+    src: int
+    dst: int
+    kind: str = "data"
+    protocol: str = "simple"
+    moved: str = ""
+    group: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Stores:
+    """Grains that a thread block stores at another GPU, and the links on which parts of them come to who reads them.
+
+    Attributes
+    ----------
+    at : int
+        Operation of the writer, counted from 1.
+    runs : list
+        First grain (counted in these), number of grains, link.
+    """
+
+    writer: Key
+    at: int
+    gpu: int
+    place: Place
+    count: int
+    runs: list[tuple[int, int, Link]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Packet:
+    """A grain of packets in a scratch buffer: stored by another GPU, or here by operation `at` of `block`."""
+
+    stores: Stores | None
+    first: int = 0
+    block: Key = (0, 0)
+    at: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A primitive: `count` grains from `src` to `dst`; `recv` is a link, `send` one or stores from grain `first` on."""
+
+    op: str
+    count: int = 0
+    src: Place | None = None
+    dst: Place | None = None
+    recv: Link | None = None
+    send: Link | Stores | None = None
+    first: int = 0
+
+
+Items = list[Union[Item, "Items"]]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """An operation to be done: in a pipeline, iteration `turn`, which works on `grains` of its chunks."""
+
+    op: Op
+    turn: int = 0
+    grains: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A thread block under way, or a helper.
+
+    Attributes
+    ----------
+    known : dict
+        Of every thread block, the last operation that is known to be done.
+    spots : list
+        Per operation, a list in `items` behind it, for flags that are needed later.
+    paid, packets : int
+        Operations on data, each of which has one fixed cost, and grains in packets, which have one each.
+    """
+
+    key: Key
+    tasks: list[Task]
+    at: int = 0
+    items: Items = field(default_factory=list)
+    spots: list[Items] = field(default_factory=list)
+    known: dict[Key, int] = field(default_factory=dict)
+    paid: int = 0
+    packets: int = 0
+
+    def close(self) -> None:
+        """End an operation."""
+        spot: Items = []
+        self.items.append(spot)
+        self.spots.append(spot)
+        self.at += 1
+        self.known[self.key] = self.at
+
+    def flat(self) -> Iterator[Item]:
+        """Return all items in order."""
+        yield from _flat(self.items)
+
+
+def _flat(items: Items) -> Iterator[Item]:
+    for item in items:
+        if isinstance(item, Item):
+            yield item
+        else:
+            yield from _flat(item)
+
+
+def moved(place: Place, grains: int) -> Place:
+    """Return the place some grains further on."""
+    return place[0], place[1] + grains
+
+
+def common(
+    count: int, cuts: list[list[tuple[int, int, Link | None]]]
+) -> Iterable[tuple[int, int, list[Link | None]]]:
+    """Return ranges in which each operand comes from one place: first grain, number, and the operands' links."""
+    if not cuts:
+        yield 0, count, []
+        return
+    bounds = sorted({first for runs in cuts for first, _, _ in runs} | {count})
+    for low, high in pairwise(bounds):
+        links = [
+            next(link for first, size, link in runs if first <= low < first + size) for runs in cuts
+        ]
+        yield low, high - low, links

@@ -1,0 +1,490 @@
+"""Goes through an MSCCL++ plan in an order that hardware may take, and writes what each thread block does.
+
+Stores to another GPU go over a connection whose receiving end is the thread block that reads them (packets) or that is
+first told of them (`signal` and `wait`, followed through barriers and semaphores); it only notes their arrival. Whoever
+else needs to know that they are there gets a flag. Loads from another GPU are pulled by the reader; a helper without
+SM at their GPU says when the data are ready, which is when all that the reader has been told of is done.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from clusim.errors import DeadlockError, InputError
+from clusim.plans.mscclpp_json import OPS, MscclppPlan, Op, Ref
+from clusim.plans.mscclpp_order import Knowledge, Snapshot
+from clusim.plans.mscclpp_parts import (
+    Block,
+    Item,
+    Key,
+    Link,
+    Packet,
+    Place,
+    Stores,
+    Task,
+    common,
+    moved,
+)
+
+__all__ = ["HELPER", "Run"]
+
+HELPER = 100_000
+"""First number of programs that are no thread blocks."""
+
+_COLLECTOR = 200_000
+
+_SMALL = (
+    *(("i", "all_gather"), ("i", "gather")),
+    *(("o", "reduce_scatter"), ("o", "scatter")),
+)
+
+
+class Run(Knowledge):
+    """A plan being gone through; `grain` grains make a chunk, and a link takes at most `batch` of them."""
+
+    def __init__(
+        self, plan: MscclppPlan, grain: int, batch: int, turns: dict[tuple[int, int], int]
+    ) -> None:
+        super().__init__(batch)
+        self.plan, self.grain, self.turns = plan, grain, turns
+        for gpu, own in enumerate(plan.gpus):
+            for number, block in enumerate(own.blocks):
+                self.blocks[gpu, number] = Block((gpu, number), self._tasks(block.ops))
+        self.packets: dict[tuple[int, int], deque[Packet]] = {}
+        self.signals: dict[tuple[str, int, int, int], deque[Snapshot]] = {}
+        self.tokens: dict[tuple[int, int], deque[Snapshot | None]] = {
+            (gpu, number): deque([None] * min(first, 65_536))
+            for gpu, own in enumerate(plan.gpus)
+            for number, first in enumerate(own.semaphores)
+        }
+        self.barriers: dict[tuple[int, int], list[Key]] = {}
+        self.passed: set[Key] = set()
+        self.groups: dict[tuple[Key, tuple[int, ...]], Link] = {}
+        self.often = self._read_often()
+
+    # What operations work on
+
+    def _tasks(self, ops: Iterable[Op]) -> list[Task]:
+        tasks = []
+        for op in ops:
+            if op.name != "pipeline":
+                tasks.append(Task(op))
+                continue
+            turns = self.turns[op.unit_bytes, op.unit_chunks]
+            grains = op.unit_chunks * self.grain // turns
+            tasks += [Task(one, turn, grains) for turn in range(turns) for one in op.inner]
+        return tasks
+
+    def _span(self, task: Task, ref: Ref) -> tuple[int, int]:
+        """Return the first grain of an operand in its buffer, and how many it has."""
+        total = ref.size * self.grain
+        low, high = (total * part // task.op.parts for part in (task.op.part, task.op.part + 1))
+        if task.grains:
+            low, high = (
+                low + task.turn * task.grains,
+                min(low + (task.turn + 1) * task.grains, high),
+            )
+        return ref.index * self.grain + low, max(0, high - low)
+
+    def _place(self, ref: Ref, grain: int) -> Place:
+        """Return the buffer of a grain, and where in the buffers of the call it is."""
+        if ref.buffer == "s":
+            return "scratch", grain
+        plan = self.plan
+        count = plan.gpus[ref.gpu].chunks[ref.buffer]
+        if (ref.buffer, plan.operation) in _SMALL and 0 < count < plan.chunks:
+            grain += ref.gpu * (plan.chunks // len(plan.gpus)) * self.grain
+        return "output" if plan.in_place or ref.buffer == "o" else "input", grain
+
+    def _target(self, task: Task, ref: Ref) -> tuple[Place, int]:
+        first, count = self._span(task, ref)
+        place = self._place(ref, first)
+        if place[0] == "input":
+            raise self.bad(task.op, "writes to an input; only a plan with inplace=true may")
+        return place, count
+
+    def bad(self, op: Op, what: str) -> InputError:
+        """Return an error that names the line of an operation."""
+        return InputError(f"{self.plan.where}:{op.line}: {op.name}: {what}")
+
+    def _read_often(self) -> set[tuple[int, int]]:
+        """Return the grains of scratch buffers whose packets are read more often than they are written."""
+        balance: Counter[tuple[int, int]] = Counter()
+        for key, block in self.blocks.items():
+            for task in block.tasks:
+                for refs, change in ((task.op.sources, -1), (task.op.targets, 1)):
+                    for ref in refs:
+                        if ref.kind in "pP":
+                            low, count = self._span(task, ref)
+                            gpu = ref.gpu if ref.kind == "P" else key[0]
+                            for grain in range(low, low + count):
+                                balance[gpu, grain] += change
+        return {where for where, left in balance.items() if left < 0}
+
+    # Going through
+
+    def run(self) -> Run:
+        """Go through all operations; raises `DeadlockError` that names the first that waits for ever."""
+        going = True
+        while going:
+            going = False
+            for block in list(self.blocks.values()):
+                while block.at < len(block.tasks) and self._ready(block):
+                    self._do(block, block.tasks[block.at])
+                    block.close()
+                    going = True
+        for key, block in self.blocks.items():
+            if block.at < len(block.tasks):
+                op = block.tasks[block.at].op
+                raise DeadlockError(
+                    f"{self.plan.where}:{op.line}: the plan deadlocks: gpu {key[0]} thread block {key[1]} waits"
+                    f" for ever in {op.name} for {self._missing(block, op)}"
+                )
+        self._collect()
+        return self
+
+    def _missing(self, block: Block, op: Op) -> str:
+        if op.name in ("wait", "rlxwait"):
+            for kind, peer, number in op.channels:
+                if not self.signals.get((kind, peer, block.key[0], number)):
+                    return f"a signal from gpu {peer} ({kind} channel {number} between the two)"
+        if op.name == "sem_acquire":
+            return f"semaphore {op.semaphores[0]}"
+        if op.name == "barrier":
+            return f"thread blocks at barrier {op.barrier[0]}"
+        return "packets that nobody stores"
+
+    def _ready(self, block: Block) -> bool:
+        """Return whether the next operation of a thread block can go on."""
+        task, gpu = block.tasks[block.at], block.key[0]
+        op = task.op
+        if op.name in ("wait", "rlxwait"):
+            asked = Counter((kind, peer, gpu, number) for kind, peer, number in op.channels)
+            return all(len(self.signals.get(key, ())) >= count for key, count in asked.items())
+        if op.name == "sem_acquire":
+            asked_of = Counter((gpu, number) for number in op.semaphores)
+            return all(len(self.tokens[key]) >= count for key, count in asked_of.items())
+        if op.name == "barrier":
+            return self._meet(block, op)
+        for ref in op.sources:
+            if ref.kind == "p":
+                low, count = self._span(task, ref)
+                if any(not self.packets.get((gpu, low + at)) for at in range(count)):
+                    return False
+        return True
+
+    def _meet(self, block: Block, op: Op) -> bool:
+        """Come to a barrier; the last one ties all together, and each may then pass once."""
+        if block.key in self.passed:
+            self.passed.remove(block.key)
+            return True
+        there = self.barriers.setdefault((block.key[0], op.barrier[0]), [])
+        if block.key not in there:
+            there.append(block.key)
+        if len(there) < op.barrier[1]:
+            return False
+        members = [self.blocks[key] for key in there]
+        self._tie(members, op)
+        there.clear()
+        self.passed.update(member.key for member in members if member is not block)
+        return True
+
+    def _tie(self, members: list[Block], op: Op) -> None:
+        """Let every thread block at a barrier tell all others, and then wait for all others."""
+        shots = [self.shot(member) for member in members]
+        waits: list[list[Item]] = []
+        for taker in members:
+            others = [member for member in members if member is not taker]
+            about = ("barrier", op.barrier[0])
+            links = [self.link(giver.key, taker.key, about) for giver in others]
+            for giver, link in zip(others, links, strict=True):
+                giver.items.append(Item("signal", send=link))
+            waits.append([Item("waitSignal", recv=link) for link in links])
+        for taker, items in zip(members, waits, strict=True):
+            taker.items += items
+        for taker in members:
+            for shot in shots:
+                if shot[0] != taker.key:
+                    self.learn(taker, shot[2])
+
+    # Operations
+
+    def _do(self, block: Block, task: Task) -> None:
+        op = task.op
+        shape = OPS[op.name].shape
+        if shape == "sync":
+            self._sync(block, op)
+            return
+        if any(ref.kind in "pP" for ref in (*op.sources, *op.targets)):
+            block.packets += self._span(task, op.sources[0])[1]
+        else:
+            block.paid += 1
+        if shape == "put":
+            self._put(block, task)
+        elif shape == "get":
+            self._get(block, task)
+        elif shape == "switch":
+            self._switch(block, task)
+        elif shape == "forward":
+            self._forward(block, task)
+        else:
+            self._combine(block, task)
+
+    def _sync(self, block: Block, op: Op) -> None:
+        gpu = block.key[0]
+        if op.name in ("signal", "rlxsignal"):
+            self._signal(block, op)
+        elif op.name in ("wait", "rlxwait"):
+            for kind, peer, number in op.channels:
+                key = (kind, peer, gpu, number)
+                self._take(block, self.signals[key].popleft(), key)
+        elif op.name == "sem_release":
+            for number in op.semaphores:
+                self.tokens[gpu, number].append(self.shot(block))
+        elif op.name == "sem_acquire":
+            for number in op.semaphores:
+                token = self.tokens[gpu, number].popleft()
+                if token is not None:
+                    self._take(block, token, ("semaphore", number))
+
+    def _signal(self, block: Block, op: Op) -> None:
+        for kind, peer, number in op.channels:
+            key = (kind, block.key[0], peer, number)
+            self.signals.setdefault(key, deque()).append(self.shot(block))
+
+    def _take(self, block: Block, shot: Snapshot, about: object) -> None:
+        giver, at, told = shot
+        if giver != block.key:
+            self.flag(giver, at, block, about)
+        self.learn(block, told)
+
+    def _store(self, block: Block, task: Task, ref: Ref) -> Stores:
+        """Return new stores to a remote operand."""
+        place, count = self._target(task, ref)
+        stores = Stores(block.key, block.at + 1, ref.gpu, place, count)
+        if ref.kind == "P":
+            for at in range(count):
+                packet = Packet(stores, at)
+                self.packets.setdefault((ref.gpu, place[1] + at), deque()).append(packet)
+        else:
+            queue = self.pending.setdefault(ref.gpu, {}).setdefault(block.key, deque())
+            queue.append(stores)
+        return stores
+
+    def _put(self, block: Block, task: Task) -> None:
+        for at, ref in enumerate(task.op.targets):
+            source = task.op.sources[min(at, len(task.op.sources) - 1)]
+            first, count = self._span(task, source)
+            if count:
+                stores = self._store(block, task, ref)
+                src = self._place(source, first)
+                block.items.append(Item("send", count, src=src, send=stores))
+        if task.op.channels:
+            self._signal(block, task.op)
+
+    def _pulled(self, block: Block, task: Task, ref: Ref) -> list[tuple[int, int, Link]]:
+        """Let a helper at another GPU make data ready; returns the links to pull them over."""
+        first, count = self._span(task, ref)
+        place = self._place(ref, first)
+        key = (ref.gpu, HELPER + 1000 * block.key[0] + block.key[1])
+        helper = self.blocks.setdefault(key, Block(key, []))
+        for giver, at in list(block.known.items()):
+            if giver[0] == ref.gpu and giver[1] < HELPER and at > helper.known.get(giver, 0):
+                self.flag(giver, at, helper)
+        self.learn(helper, block.known)
+        runs = []
+        for low in range(0, count, self.batch):
+            link = Link(ref.gpu, block.key[0], "data", "simple", "pull")
+            size = min(self.batch, count - low)
+            helper.items.append(Item("send", size, src=moved(place, low), send=link))
+            runs.append((low, size, link))
+        helper.close()
+        return runs
+
+    def _get(self, block: Block, task: Task) -> None:
+        for at, ref in enumerate(task.op.targets):
+            source = task.op.sources[min(at, len(task.op.sources) - 1)]
+            place, _ = self._target(task, ref)
+            for first, count, link in self._pulled(block, task, source):
+                block.items.append(Item("recv", count, dst=moved(place, first), recv=link))
+
+    def _switch(self, block: Block, task: Task) -> None:
+        source, target = task.op.sources[0], task.op.targets[0]
+        place, count = self._target(task, target)
+        link = self.groups.setdefault(
+            (block.key, target.group),
+            Link(block.key[0], block.key[0], "multimem", group=target.group),
+        )
+        if count:
+            src = self._place(source, self._span(task, source)[0])
+            op = "reduceLoadStore" if source.kind == "m" else "multicastStore"
+            block.items.append(Item(op, count, src=src, dst=place, send=link))
+
+    def _arrived(self, block: Block, task: Task, ref: Ref) -> list[tuple[int, int, Link | None]]:
+        """Return the packets of an operand, cut where they come from: first grain, number, link if stored elsewhere."""
+        gpu = block.key[0]
+        low, count = self._span(task, ref)
+        runs: list[tuple[int, int, Link | None]] = []
+        at = 0
+        while at < count:
+            packet = self.packets[gpu, low + at][0]
+            size = self._alike(gpu, low + at, count - at, packet)
+            if packet.stores is None:
+                self._see(block, packet)
+                runs.append((at, size, None))
+            else:
+                part = [
+                    (at + first - packet.first, number, link)
+                    for first, number, link in self.cut(packet.stores, packet.first, size, "ll")
+                ]
+                often = (gpu, low + at) in self.often
+                runs += self._keep(block, low, part) if often else part
+            if (gpu, low + at) not in self.often:
+                for grain in range(low + at, low + at + size):
+                    self.packets[gpu, grain].popleft()
+            at += size
+        return runs
+
+    def _see(self, block: Block, packet: Packet) -> None:
+        """Wait for packets that another thread block of the GPU has written, unless that is known."""
+        if packet.block != block.key and block.known.get(packet.block, 0) < packet.at:
+            self.flag(packet.block, packet.at, block)
+
+    def _keep(
+        self, block: Block, low: int, part: list[tuple[int, int, Link]]
+    ) -> list[tuple[int, int, Link | None]]:
+        """Put packets that others read, too, into the scratch buffer; they are local ones from now on."""
+        for first, count, link in part:
+            place: Place = ("scratch", low + first)
+            block.items.append(Item("recv", count, dst=place, recv=link))
+            for grain in range(low + first, low + first + count):
+                kept = Packet(None, 0, block.key, block.at + 1)
+                self.packets[block.key[0], grain][0] = kept
+        return [(first, count, None) for first, count, _ in part]
+
+    def _alike(self, gpu: int, low: int, most: int, packet: Packet) -> int:
+        """Return how many grains from `low` on come from the same operation, one after the other."""
+        count = 1
+        often = (gpu, low) in self.often
+        while count < most:
+            other = self.packets[gpu, low + count][0]
+            same = other.stores is packet.stores and (other.block, other.at) == (
+                packet.block,
+                packet.at,
+            )
+            step = packet.stores is None or other.first == packet.first + count
+            if not same or not step or ((gpu, low + count) in self.often) != often:
+                break
+            count += 1
+        return count
+
+    def _forward(self, block: Block, task: Task) -> None:
+        """Read packets and store them at other GPUs."""
+        source = task.op.sources[0]
+        low, _ = self._span(task, source)
+        stores = [self._store(block, task, ref) for ref in task.op.targets]
+        for first, count, link in self._arrived(block, task, source):
+            place: Place = ("scratch", low + first)
+            left = list(stores)
+            if link is not None:
+                out = left.pop(0)
+                block.items.append(Item("recvCopySend", count, None, place, link, out, first))
+            for out in left:
+                block.items.append(Item("send", count, place, send=out, first=first))
+
+    def _combine(self, block: Block, task: Task) -> None:
+        """Bring all sources together in the first target and hand the result on."""
+        op = task.op
+        place, count = self._target(task, op.targets[0])
+        if not count:
+            return
+        local: list[Place] = []
+        cuts: list[list[tuple[int, int, Link | None]]] = []
+        packets: list[int] = []
+        for ref in op.sources:
+            if ref.kind == "l":
+                local.append(self._place(ref, self._span(task, ref)[0]))
+                continue
+            packets.append(self._span(task, ref)[0])
+            pulled = ref.kind == "r"
+            cuts.append(
+                list(self._pulled(block, task, ref)) if pulled else self._arrived(block, task, ref)
+            )
+        copies = [ref for ref in op.targets[1:] if ref.kind == "p"]
+        stores = [self._store(block, task, ref) for ref in op.targets[1:] if ref.kind in "rP"]
+        for first, size, wires in common(count, cuts):
+            here = [moved(one, first) for one in local]
+            here += [
+                ("scratch", base + first)
+                for base, wire in zip(packets, wires, strict=True)
+                if wire is None
+            ]
+            links = [wire for wire in wires if wire is not None]
+            self._join(block, (first, size), moved(place, first), here, links, stores)
+        first_target = op.targets[0]
+        if first_target.kind == "p":
+            self._write_packets(block, place[1], count)
+        for ref in copies:
+            low, _ = self._span(task, ref)
+            block.items.append(Item("copy", count, place, ("scratch", low)))
+            self._write_packets(block, low, count)
+
+    def _write_packets(self, block: Block, low: int, count: int) -> None:
+        for grain in range(low, low + count):
+            packet = Packet(None, 0, block.key, block.at + 1)
+            self.packets.setdefault((block.key[0], grain), deque()).append(packet)
+
+    def _join(
+        self,
+        block: Block,
+        span: tuple[int, int],
+        place: Place,
+        here: list[Place],
+        links: list[Link],
+        stores: list[Stores],
+    ) -> None:
+        """Write the primitives that reduce local and arriving operands into a place, and store the result."""
+        first, size = span
+        todo, outs = list(here), list(stores)
+        steps: list[Item] = []
+        if place in todo:
+            todo.remove(place)
+        elif todo and links:
+            steps.append(Item("recvReduceCopy", size, todo.pop(0), place, links.pop(0)))
+        elif todo:
+            steps.append(Item("copy", size, todo.pop(0), place))
+        elif links:
+            steps.append(Item("recv", size, None, place, links.pop(0)))
+        steps += [Item("reduce", size, one, place) for one in todo]
+        steps += [Item("recvReduceCopy", size, place, place, link) for link in links]
+        if outs and steps and steps[-1].op in _SENDING:
+            steps[-1].op = _SENDING[steps[-1].op]
+            steps[-1].send, steps[-1].first = outs.pop(0), first
+        block.items += steps
+        for out in outs:
+            block.items.append(Item("send", size, place, send=out, first=first))
+
+    def _collect(self) -> None:
+        """Let a helper take what nobody was told of or read, so that it is stored at some time."""
+        left = [
+            stores for own in self.pending.values() for queue in own.values() for stores in queue
+        ]
+        todo = [(stores, first, 1, "simple") for stores in left for first in range(stores.count)]
+        for queue in self.packets.values():
+            todo += [(one.stores, one.first, 1, "ll") for one in queue if one.stores is not None]
+        for stores, first, count, protocol in todo:
+            key = (stores.gpu, _COLLECTOR)
+            helper = self.blocks.setdefault(key, Block(key, []))
+            for low, size, link in self.cut(stores, first, count, protocol):
+                helper.items.append(
+                    Item("waitSignal", size, dst=moved(stores.place, low), recv=link)
+                )
+
+
+_SENDING = {
+    "recvReduceCopy": "recvReduceCopySend",
+    "recv": "recvCopySend",
+    "copy": "copySend",
+}
+"""Primitives and those that send what they store, too."""

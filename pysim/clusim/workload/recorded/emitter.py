@@ -1,0 +1,82 @@
+"""Writes the collectives and messages of a recording as NCCL would run them on a fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusim.fabric.model import Fabric
+from clusim.formats.recordings.model import Event
+from clusim.nccl.choice import Wanted, algorithm_named, protocol_named
+from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.constants import Protocol
+from clusim.schedule.builder import ProgramBuilder
+
+__all__ = ["NcclEmitter"]
+
+
+class NcclEmitter:
+    """Writes events of ranks of a job, which have places on a fabric.
+
+    Parameters
+    ----------
+    place : sequence of int
+        Per rank of the job, its rank on the fabric.
+    nccl : Communicators or None
+        Of the fabric; None is those of the newest release.
+    recorded : bool
+        Use the recorded algorithms and protocols, where the machine can.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        place: Sequence[int],
+        nccl: Communicators | None = None,
+        *,
+        recorded: bool = False,
+    ) -> None:
+        self.fabric, self.place = fabric, tuple(place)
+        self.nccl = nccl or Communicators(fabric)
+        self._recorded = recorded
+
+    def collective(
+        self,
+        builder: ProgramBuilder,
+        group: Sequence[int],
+        event: Event,
+        stream: str,
+        after: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Append a collective; `after` and the tasks returned are per rank of the group."""
+        moved = Moved.recorded(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        return self.nccl.collective(
+            *(builder, self._places(group), moved),
+            wanted=_wanted(event) if self._recorded else None,
+            stream=stream,
+            after=after,
+        )
+
+    def messages(
+        self,
+        builder: ProgramBuilder,
+        group: Sequence[int],
+        messages: Sequence[tuple[int, int, int]],
+        stream: str,
+        after: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Append a launch of messages between ranks of the group, as `collective` does."""
+        return self.nccl.messages(
+            builder, self._places(group), messages, stream=stream, after=after
+        )
+
+    def _places(self, group: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.place[rank] for rank in group)
+
+
+def _wanted(event: Event) -> Wanted | None:
+    """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
+    algorithm = algorithm_named(event.algorithm)
+    if algorithm is None:
+        return None
+    protocol = protocol_named(event.protocol) or Protocol.SIMPLE
+    return Wanted(algorithm, protocol, event.channels, why="recorded")
