@@ -1,7 +1,7 @@
 """What a job did, as its own tools recorded it: events of ranks on streams, whoever wrote them down.
 
-Readers make a `Recording` of a file; `clusim.workload.recorded` makes a schedule of it for some fabric. Nothing here knows
-a fabric: sizes, dependencies and recorded times only.
+Readers make a `Recording` of a file, `clusim.workload.recorded` a schedule of that for some fabric. Nothing here knows a
+fabric: sizes, dependencies and recorded times only.
 """
 
 from __future__ import annotations
