@@ -1,6 +1,6 @@
 """What a job did, as its own tools recorded it: events of ranks on streams, whoever wrote them down.
 
-Readers make a `Recording` of a file, `clusim.workload.recorded` a schedule of that for some fabric. Nothing here knows a
+Readers make a `Recording` of a file, `clusim.workload.recorded` a schedule of that for a fabric. Nothing here knows a
 fabric: sizes, dependencies and recorded times only.
 """
 
