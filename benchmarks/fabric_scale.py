@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from clusim.fabric.arrays import arrays_of
+
 CASES = ("superpod-h100:nodes=16", "superpod-h100:nodes=128", "superpod-h100:nodes=2048")
 
 
@@ -21,7 +23,7 @@ def measure(name: str) -> dict[str, object]:
     from clusim import fabric
 
     machine = fabric.load(name)
-    arrays = machine.lower()
+    arrays = arrays_of(machine)
     took_s = time.perf_counter() - start
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     arrays_bytes = sum(

@@ -15,7 +15,7 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.files import write_text
 from clusim.hardware import CHIPS, compute
-from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators, Moved
 from clusim.training import train
 from clusim.training.contention import contention
 from clusim.workload import Workload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,44 +13,80 @@ TESTS = ROOT / "tests"
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
 
-# Bottom first, by the first name below `clusim`. A module imports only from rows above its own, and from its
-# own package; modules of one row do not know each other.
-FRONT = [
-    {"errors", "version", "words"},
-    {"abi"},
-    {"ranges", "opcodes"},
-    {"units", "resources", "files", "bounded", "foreign"},
-    {"hardware"},
-    {"outcome", "image"},
-    {"fabric"},
-    {"formats"},
-    {"schedule"},
-    {"collectives"},
-    {"nccl"},
-    {"workload"},
-    {"plans"},
-    {"lowering"},
-    {"engine", "reference"},
-]
-BACK = [
-    {"errors", "version", "words"},
-    {"abi"},
-    {"ranges", "opcodes"},
-    {"units", "files"},
-    {"outcome"},
-    {"bins"},
-    {"result"},
-    {"trace"},
-    {"analysis"},
-    {"report", "export"},
-]
-JOIN = [
-    {"run"},
-    {"training", "nccltests"},
-    {"replaying"},
-    {"api"},
-    {"__init__", "__main__", "_engine"},
-]
+# What each unit may import of the package, bottom first: a unit names only units that stand above its own row. A unit
+# is a module of `clusim`, or the modules of a package or sub-package. The front of a package that has sub-packages
+# (`__init__`) gathers them, so that it is a unit of its own; who may import a package may import its front.
+MAY_IMPORT = {
+    # what everybody needs
+    "errors": "",
+    "version": "",
+    "words": "",
+    "resources": "",
+    "foreign": "",
+    "bins": "",
+    "bounded": "errors",
+    "files": "errors",
+    "units": "errors",
+    # what clusim.h says, and what the engines read and write
+    "abi": "errors",
+    "ranges": "abi",
+    "opcodes": "abi errors",
+    "outcome": "abi errors",
+    "image": "abi errors opcodes",
+    "engine": "errors image outcome",
+    "reference": "abi errors image opcodes outcome ranges",
+    # results, and questions asked of them: they know nothing of fabrics and schedules
+    "result": "abi bins errors words",
+    "trace": "abi bins errors files opcodes outcome ranges result",
+    "analysis": "abi bins errors opcodes outcome result trace units",
+    "export": "abi analysis errors files result trace units",
+    "report": "analysis bins errors files result trace units words",
+    # machines
+    "hardware": "errors units",
+    "hardware.architectures": "hardware",
+    "hardware.gpus": "hardware hardware.architectures",
+    "hardware.processors": "hardware",
+    "hardware.adapters": "hardware",
+    "hardware.switchgear": "hardware",
+    "hardware.catalogs": "errors hardware hardware.architectures hardware.gpus hardware.processors hardware.adapters"
+    " hardware.switchgear",
+    "hardware.__init__": "hardware hardware.catalogs",
+    "fabric": "abi errors files foreign hardware image resources units",
+    "fabric.drawing": "errors fabric files units",
+    "fabric.__init__": "fabric",
+    # files of others
+    "formats": "errors",
+    "formats.__init__": "",
+    "formats.topologies": "errors fabric formats hardware units",
+    "formats.logs": "bounded errors files hardware units",
+    "formats.recordings": "bounded errors files formats.logs ranges",
+    # what ranks do
+    "schedule": "errors fabric opcodes",
+    "collectives": "errors fabric schedule",
+    "plans": "collectives errors fabric files formats schedule",
+    "nccl": "errors fabric hardware units words",
+    "nccl.programs": "collectives errors fabric nccl schedule",
+    "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units",
+    "nccl.__init__": "nccl",
+    "workload": "errors fabric files hardware resources units",
+    "workload.models": "bounded errors fabric files workload",
+    "workload.parallel": "collectives errors fabric nccl.calls schedule workload workload.models",
+    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls schedule",
+    "workload.__init__": "workload workload.models workload.parallel",
+    "lowering": "abi errors fabric image opcodes schedule units",
+    # runs, and studies of many of them
+    "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
+    " outcome plans ranges reference result schedule trace units version",
+    "training": "analysis collectives errors fabric lowering nccl nccl.calls report result run schedule units workload"
+    " workload.models workload.parallel",
+    "nccltests": "bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
+    " report resources result run schedule units words",
+    "replaying": "errors fabric files formats.logs formats.recordings formats.topologies hardware nccl nccl.calls"
+    " resources result run schedule units workload.recorded",
+    "api": "errors fabric files nccltests replaying run training workload",
+    "__init__": "api collectives errors fabric foreign result run schedule version",
+    "__main__": "",
+}
 
 # Third-party and private modules that only these places may import.
 GATEKEEPERS = {
@@ -58,12 +94,7 @@ GATEKEEPERS = {
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),
-    "matplotlib": (
-        "clusim/report/plots.py",
-        "clusim/report/accuracy.py",
-        "clusim/fabric/draw.py",
-        "clusim/fabric/drawing/",
-    ),
+    "matplotlib": ("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
@@ -83,13 +114,21 @@ LAZY_HOMES = (
 )
 
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *CLI.rglob("*.py")])
-NAMES = [path.relative_to(ROOT).as_posix() for path in SOURCES]
 
 
-def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
-    """Yield the modules a file imports; those only type checkers see do not count."""
+MODULES = {
+    ".".join(("clusim", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in SOURCES
+    if PACKAGE in path.parents
+}
+
+
+def imports(tree: ast.AST, *, top_only: bool = False, typing_too: bool = False) -> Iterator[str]:
+    """Yield the modules a file imports; those only type checkers see count where asked for."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not typing_too:
             continue
         if top_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -98,71 +137,81 @@ def imports(tree: ast.AST, *, top_only: bool = False) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
             module = node.module or ""
-            yield from (
-                (f"clusim.{alias.name}" for alias in node.names)
-                if module == "clusim"
-                else (module,)
-            )
-        yield from imports(node, top_only=top_only)
+            for alias in node.names:
+                name = f"{module}.{alias.name}"
+                yield name if name in MODULES or module == "clusim" else module
+        yield from imports(node, top_only=top_only, typing_too=typing_too)
 
 
-def layer(name: str, table: list[set[str]]) -> int | None:
-    return next((level for level, names in enumerate(table) if name in names), None)
+def needs(path: Path) -> set[str]:
+    """Return the modules of the package that a file of it imports anywhere, for type checkers too."""
+    found = imports(ast.parse(path.read_text(encoding="utf-8")), typing_too=True)
+    return {module for module in found if module in MODULES and MODULES[module] != path}
 
 
-def own_name(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+NEEDS = {module: needs(path) for module, path in MODULES.items()}
 
 
-def may_import(mine: str, other: str) -> bool:
-    """Return whether a module of `mine` may import one of `other`, both first names below clusim."""
-    if mine == other:
-        return True
-    here = layer(mine, JOIN)
-    if here is not None:
-        there = layer(other, JOIN)
-        return there is None or there < here
-    for table in (FRONT, BACK):
-        high, low = layer(mine, table), layer(other, table)
-        if high is not None and low is not None and low < high:
-            return True
-    return False
+def unit_of(module: str) -> str:
+    """Return the row of `MAY_IMPORT` that a module belongs to."""
+    path = MODULES[module]
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    front = parts[-1] == "__init__" and any(path.parent.glob("*/__init__.py"))
+    return ".".join(parts if front or len(parts) == 1 else parts[:-1])
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if PACKAGE in p.parents], ids=str)
-def test_imports_point_downward(path: Path) -> None:
-    mine = own_name(path)
-    known = any(layer(mine, table) is not None for table in (FRONT, BACK, JOIN))
-    assert known, f"{mine} has no layer: say in this test where it belongs"
-    for module in imports(ast.parse(path.read_text(encoding="utf-8"))):
-        if module.startswith("clusim_cli"):
-            assert mine == "__main__", "the library must not know its command line"
-        if module.startswith("clusim.") and not module.startswith("clusim._engine"):
-            other = module.split(".")[1]
-            assert may_import(mine, other), f"{mine} may not import {other}"
+def allowed(unit: str) -> set[str]:
+    """Return the units that one may import: those of its row, and the fronts of packages it is not in itself."""
+    named = set(MAY_IMPORT[unit].split())
+    return named | {f"{name}.__init__" for name in named if not f"{unit}.".startswith(f"{name}.")}
 
 
-def circle_in(package: Path) -> list[str]:
-    """Return modules of a package that import each other in a circle, empty if there is none."""
-    known = {f"clusim.{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}": path
-             for path in package.rglob("*.py") if path.name != "__init__.py"}  # fmt: skip
-    left = {
-        name: {
-            other
-            for other in imports(ast.parse(path.read_text(encoding="utf-8")))
-            if other in known
-        }
-        for name, path in known.items()
-    }
-    while ready := [name for name, needs in left.items() if not needs & left.keys()]:
+def test_the_table_of_units_goes_one_way() -> None:
+    above: set[str] = set()
+    for unit, named in MAY_IMPORT.items():
+        assert set(named.split()) <= above, f"{unit} may name only units of the rows above it"
+        above.add(unit)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_what_its_unit_may(module: str) -> None:
+    unit = unit_of(module)
+    assert unit in MAY_IMPORT, f"{unit} is in no row of MAY_IMPORT: say there where it belongs"
+    for other in NEEDS[module]:
+        there = unit_of(other)
+        assert there == unit or there in allowed(unit), f"{unit} may not import {there} ({other})"
+
+
+def test_a_unit_may_import_only_what_it_needs() -> None:
+    used: dict[str, set[str]] = {unit: set() for unit in MAY_IMPORT}
+    for module, others in NEEDS.items():
+        used[unit_of(module)] |= {unit_of(other).removesuffix(".__init__") for other in others}
+    for unit, named in MAY_IMPORT.items():
+        assert set(named.split()) <= used[unit], f"{unit} needs less than its row says"
+
+
+def test_the_library_does_not_know_its_command_line() -> None:
+    for module, path in MODULES.items():
+        found = imports(ast.parse(path.read_text(encoding="utf-8")))
+        knows = any(name.split(".")[0] == "clusim_cli" for name in found)
+        assert not knows or module == "clusim.__main__", module
+
+
+def circle(needs: Mapping[str, set[str]]) -> list[str]:
+    """Return modules that import each other in a circle, and what needs them; empty if there is none."""
+    left = dict(needs)
+    while ready := [name for name, others in left.items() if not others & left.keys()]:
         for name in ready:
             del left[name]
     return sorted(left)
 
 
-@pytest.mark.parametrize("name", ["run", "nccltests", "replaying", "training", "lowering"])
-def test_no_imports_go_round_in_a_package(name: str) -> None:
-    assert circle_in(PACKAGE / name) == []
+def test_no_imports_go_round() -> None:
+    assert circle(NEEDS) == []
+
+
+def test_a_circle_is_seen_through_any_number_of_modules() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"e"}, "e": set()}) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)

@@ -9,6 +9,7 @@ import pytest
 
 from clusim.abi import NONE
 from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.run.simulate import simulate_traffic
 from clusim.run.traffic import Traffic, capacity_Bps, to_image
 from support.boxes import box_text, cluster
@@ -51,9 +52,9 @@ def test_engines_agree_and_every_message_arrives(box: str, network: dict[str, ob
 def test_messages_between_machines_are_steered_over_nics_and_others_are_not(box: str) -> None:
     net = cluster(box, 3, kind="rail")
     traffic = Traffic(pattern="alltoall", message_bytes=4096, packet_bytes=4096)
-    plan = traffic.plan(net.lower())
+    plan = traffic.plan(arrays_of(net))
     image = to_image(net, traffic, plan)
-    zone = np.array([net.lower().zone_of(rank) for rank in range(net.num_ranks)])
+    zone = np.array([arrays_of(net).zone_of(rank) for rank in range(net.num_ranks)])
     apart = zone[plan.messages.source] != zone[plan.messages.destination]
     assert (image.messages["via_first"] != NONE).tolist() == apart.tolist()
     assert (image.messages["via_last"] != NONE).tolist() == apart.tolist()
@@ -62,7 +63,7 @@ def test_messages_between_machines_are_steered_over_nics_and_others_are_not(box:
 
 
 def capacity(net: Fabric) -> float:
-    arrays = net.lower()
+    arrays = arrays_of(net)
     demand = np.ones((arrays.num_ranks, arrays.num_ranks)) - np.eye(arrays.num_ranks)
     return capacity_Bps(arrays, demand / (arrays.num_ranks - 1), 4096)
 
@@ -78,7 +79,7 @@ def test_oversubscription_divides_what_uniform_traffic_can_send(box: str) -> Non
 
 
 def test_a_nic_is_what_limits_a_permutation_between_two_machines(box: str) -> None:
-    arrays = cluster(box, 2, kind="single").lower()
+    arrays = arrays_of(cluster(box, 2, kind="single"))
     demand = np.zeros((4, 4))
     demand[[0, 1, 2, 3], [2, 3, 0, 1]] = 1.0
     assert capacity_Bps(arrays, demand, 4096) == pytest.approx(25e9 * 4096 / (4096 + 26), rel=1e-3)

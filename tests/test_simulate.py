@@ -12,6 +12,7 @@ from clusim.analysis.latency import summarise
 from clusim.analysis.limits import busiest_wires, class_traffic, limit
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
 from clusim.result import Result, busbw_factor
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
@@ -197,7 +198,7 @@ def test_a_sender_without_a_receiver_is_named_with_its_slot(fabric: Fabric) -> N
 
 
 def test_a_wire_that_is_down_is_survived_or_reported(fabric: Fabric, schedule: Schedule) -> None:
-    wires = fabric.lower().wire_names
+    wires = arrays_of(fabric).wire_names
     one = [Fault(time_ps=0, factor=Fraction(0), wire=wires[0])]
     slow = clusim.simulate(fabric, schedule, faults=one)
     assert slow.time_ps >= clusim.simulate(fabric, schedule).time_ps
@@ -234,7 +235,7 @@ def test_every_message_arrives(topology: str, pattern: Pattern) -> None:
 
 
 def test_patterns_are_what_their_names_say() -> None:
-    arrays = clusim.load("fat-tree:k=4").lower()
+    arrays = arrays_of(clusim.load("fat-tree:k=4"))
     permutation = traffic("permutation").plan(arrays).messages
     assert sorted(permutation.destination) == list(range(16))
     incast = traffic("incast").plan(arrays).messages
@@ -254,7 +255,7 @@ def test_load_1_fills_the_fullest_wire_and_no_more() -> None:
 
 def test_capacity_of_known_fabrics() -> None:
     """An 8x8 mesh saturates at half a link per node: 32 nodes send half over 8 wires each way."""
-    mesh = clusim.load("mesh:8x8").lower()
+    mesh = arrays_of(clusim.load("mesh:8x8"))
     uniform = (1 - np.eye(64)) / 63
     rate_Bps = capacity_Bps(mesh, uniform, 4096)
     router = next(w for w, name in enumerate(mesh.wire_class) if name.startswith("dim"))
@@ -275,7 +276,7 @@ def test_bursts_of_traffic_keep_the_bytes() -> None:
 def test_parallel_links_get_parallel_sources() -> None:
     machine = clusim.load("dgx-h100")
     pattern = traffic("uniform")
-    plan = pattern.plan(machine.lower())
+    plan = pattern.plan(arrays_of(machine))
     image = to_image(machine, pattern, plan)
     assert len(image.sources) == 8 * 18
     for row in image.sources:

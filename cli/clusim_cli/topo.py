@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim.fabric.arrays import arrays_of
 from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import NODES
 
@@ -83,7 +84,7 @@ def _check_picture(path: Path, suffix: str) -> None:
 
 
 def _draw(machine: Fabric, path: Path) -> None:
-    from clusim.fabric.draw import save_picture
+    from clusim.fabric.drawing.draw import save_picture
 
     save_picture(machine, path)
     click.echo(f"wrote {path}", err=True)
@@ -98,7 +99,7 @@ def check(topologies: tuple[str, ...], nodes: int | None) -> None:
 
     for name in topologies:
         machine = fabric.load(name, nodes=nodes)
-        arrays = machine.lower()
+        arrays = arrays_of(machine)
         size = f"{machine.num_ranks} ranks, {len(machine.nodes)} nodes, {len(arrays.wires)} wires"
         click.echo(f"{name}: ok, {size}")
         for finding in fabric.check(machine):

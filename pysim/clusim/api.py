@@ -26,7 +26,7 @@ from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
 from clusim.run.session import Progress
 from clusim.run.simulate import simulate, simulate_traffic
 from clusim.training.inputs import inputs
-from clusim.training.run import TrainingResult
+from clusim.training.result import TrainingResult
 from clusim.training.run import train as train_on
 from clusim.workload import Workload
 

@@ -80,7 +80,7 @@ def test_pictures_name_what_they_show(
 
 
 def test_labels_of_a_picture_do_not_overlap() -> None:
-    from clusim.fabric.draw import draw
+    from clusim.fabric.drawing.draw import draw
 
     for name, nodes in (("dgx-h100", 4), ("aws-p5", None), ("dgx-2", None), ("dgx-1v", None)):
         figure = draw(fabric.load(name, nodes=nodes))

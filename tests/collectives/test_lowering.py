@@ -13,6 +13,7 @@ from clusim.abi import NONE
 from clusim.collectives import ScheduleBuilder, build
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Endpoint, Format, Link, Node, Protocol
 from clusim.lowering import EXACT_HOPS, TARGET_HOPS, Fault, Lowered, lower
 from clusim.opcodes import OPCODES
@@ -45,7 +46,7 @@ def test_only_simple_reads(a100: Fabric, h100: Fabric) -> None:
 
 
 def test_counters_fly_for_a_header_and_the_fence(h100: Fabric) -> None:
-    latency = h100.lower().hop_latency_ps(0, 1)
+    latency = arrays_of(h100).hop_latency_ps(0, 1)
     simple = lower(h100, ring(h100)).image.conns[0]
     fence = h100.protocols["simple"].tail_fence_ps
     assert fence > 0
@@ -88,9 +89,9 @@ def test_granularity_can_be_a_size(h100: Fabric) -> None:
 
 def test_buffers_units_and_windows_hold_several_bursts(a100: Fabric, h100: Fabric) -> None:
     exact = lower(h100, ring(h100), "packet").image
-    assert (exact.wires["buffer_bytes"] == h100.lower().wires["buffer_bytes"]).all()
+    assert (exact.wires["buffer_bytes"] == arrays_of(h100).wires["buffer_bytes"]).all()
     coarse = lower(h100, ring(h100), 65536).image
-    nvlink = np.array([name.startswith("nvlink") for name in h100.lower().wire_class])
+    nvlink = np.array([name.startswith("nvlink") for name in arrays_of(h100).wire_class])
     assert (coarse.wires["buffer_bytes"][nvlink] >= 3 * 65536 * 144 // 128).all()
     assert (coarse.wires["buffer_bytes"] == exact.wires["buffer_bytes"])[~nvlink].all()
     nvls = build(h100, "allreduce", "nvls", MIB)
@@ -127,7 +128,7 @@ def test_nvls_leaves_on_wires_to_reduction_units(h100: Fabric) -> None:
     for rank in (2, 5, 7):
         group = int(rows["first_group"][rows["src"] == rank][0])
         low, high = image.group_off[group], image.group_off[group + 1]
-        assert image.group_wires[low:high].tolist() == h100.lower().unit_wires(rank)
+        assert image.group_wires[low:high].tolist() == arrays_of(h100).unit_wires(rank)
     assert len(image.costs) == 2
 
 
@@ -194,7 +195,7 @@ def test_an_explicit_path_becomes_wires(a100: Fabric) -> None:
     plan.program(0, part, [Prim("send", send=0)], [pipe])
     plan.program(1, part, [Prim("recv", recv=0)], [pipe])
     image = lower(a100, plan.schedule()).image
-    arrays = a100.lower()
+    arrays = arrays_of(a100)
     forward = [arrays.parallel_wires(a, b)[1] for a, b in (names[:2], names[1:])]
     backward = [int(arrays.wires["reverse"][wire]) for wire in forward[::-1]]
     row = image.conns[0]
@@ -243,7 +244,7 @@ def test_successors_mirror_dependencies(h100: Fabric) -> None:
 
 
 def test_faults_are_rates_and_slow_ranks(h100: Fabric) -> None:
-    arrays = h100.lower()
+    arrays = arrays_of(h100)
     faults = [
         Fault(500, Fraction(1, 2), wire=arrays.wire_names[3]),
         Fault(100, 0, wire=7),

@@ -22,6 +22,7 @@ from clusim.fabric import (
     to_networkx,
     to_yaml,
 )
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import bisection_Bps
 from clusim.fabric.render import ranges
 
@@ -47,7 +48,7 @@ def test_builder_makes_what_the_file_says() -> None:
     net = two_planes().build()
     assert net.ranks == ("gpu0", "gpu1", "gpu2", "gpu3")
     assert net.nodes[4].latency_ps == 90_000
-    assert len(net.lower().unit_wires(0)) == 18
+    assert len(arrays_of(net).unit_wires(0)) == 18
     assert loads(net.source_text) == net, "the text it carries is a topology file"
     assert "given in the description" in describe(net)
 
@@ -111,10 +112,10 @@ def test_check_sees_what_is_unusual() -> None:
 
 
 def test_bisection() -> None:
-    assert bisection_Bps(fabric.load("dgx-h100").lower()) == pytest.approx(4 * 450e9)
-    assert bisection_Bps(fabric.load("dgx-1v").lower()) == pytest.approx(6 * 25.78125e9)
-    assert bisection_Bps(generate("mesh:4x4").lower()) == pytest.approx(4 * 50e9)
-    assert bisection_Bps(generate("fat-tree:k=4,oversub=2").lower()) == pytest.approx(8 * 50e9)
+    assert bisection_Bps(arrays_of(fabric.load("dgx-h100"))) == pytest.approx(4 * 450e9)
+    assert bisection_Bps(arrays_of(fabric.load("dgx-1v"))) == pytest.approx(6 * 25.78125e9)
+    assert bisection_Bps(arrays_of(generate("mesh:4x4"))) == pytest.approx(4 * 50e9)
+    assert bisection_Bps(arrays_of(generate("fat-tree:k=4,oversub=2"))) == pytest.approx(8 * 50e9)
 
 
 def test_ranges() -> None:
@@ -138,7 +139,8 @@ def test_describe_is_a_tree_people_can_read() -> None:
 
 
 def test_loading_a_preset_imports_nothing_heavy() -> None:
-    code = "import sys; from clusim import fabric; fabric.load('dgx-a100').lower();"
+    code = "import sys; from clusim import fabric; from clusim.fabric.arrays import arrays_of;"
+    code += "arrays_of(fabric.load('dgx-a100'));"
     code += "print([m for m in ('networkx', 'h5py', 'numba', 'rich', 'click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,6 +9,7 @@ import pytest
 from clusim import fabric
 from clusim.errors import TopologyError
 from clusim.fabric import check, loads
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import bisection_Bps, network_bisection_Bps
 from support.work import calls_of
 
@@ -133,9 +134,9 @@ def test_oversubscription_and_bisection_of_a_network() -> None:
     half = "bisection of the network 50 GB/s one way, 50% of what half of the machines can send"
     assert half in infos
     net = loads(NETWORK)
-    assert network_bisection_Bps(net.lower()) == pytest.approx(50e9)
+    assert network_bisection_Bps(arrays_of(net)) == pytest.approx(50e9)
     wider = loads(NETWORK.replace("spine, type: roce-400", "spine, count: 2, type: roce-400"))
-    assert network_bisection_Bps(wider.lower()) == pytest.approx(100e9)
+    assert network_bisection_Bps(arrays_of(wider)) == pytest.approx(100e9)
     assert [f.what for f in check(net) if f.level == "warning"] == []
 
 
@@ -187,8 +188,8 @@ def test_machine_without_adapter() -> None:
 
 def test_host_links_do_not_widen_the_bisection_of_gpus() -> None:
     with_host, without = fabric.load("dgx-1v"), 6 * 25.78125e9
-    assert bisection_Bps(with_host.lower()) == pytest.approx(without)
-    assert bisection_Bps(fabric.load("rtx3090x8-edr56").lower()) == pytest.approx(31.42336e9)
+    assert bisection_Bps(arrays_of(with_host)) == pytest.approx(without)
+    assert bisection_Bps(arrays_of(fabric.load("rtx3090x8-edr56"))) == pytest.approx(31.42336e9)
 
 
 def test_a_thousand_gpus() -> None:
@@ -204,6 +205,6 @@ def test_a_thousand_gpus() -> None:
 def test_the_work_of_a_check_grows_as_the_cluster_does() -> None:
     machines = [fabric.load(f"superpod-h100:nodes={nodes}") for nodes in (32, 64)]
     for machine in machines:
-        machine.lower()
+        arrays_of(machine)
     half, whole = (calls_of(partial(check, machine)) for machine in machines)
     assert 1.5 < whole / half < 2.2

@@ -12,6 +12,7 @@ import pytest
 
 from clusim import fabric
 from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data
 from clusim.fabric.dependency import dependency_cycle
 from clusim.fabric.model import NETWORK
@@ -157,7 +158,7 @@ def test_rails_of_racks_take_several_nics_of_a_machine(box8: str) -> None:
 def test_unused_nics_stay_unconnected_and_are_not_chosen(box8: str) -> None:
     net = cluster(box8, 4, kind="single", nics=2, switch="sixteen")
     assert len(switch_of(net)) == 8
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert [net.nodes[int(arrays.targets["node"][t])].name for t in arrays.nics(1)] == [
         "n1/nic0",
         "n1/nic1",
@@ -242,7 +243,7 @@ def test_torus_of_nodes(box: str) -> None:
     ids=str,
 )
 def test_no_network_can_deadlock(box: str, network: dict[str, object]) -> None:
-    assert dependency_cycle(cluster(box, 12, **network).lower()) == []
+    assert dependency_cycle(arrays_of(cluster(box, 12, **network))) == []
 
 
 def test_cable_lengths_add_to_the_latency(box: str) -> None:
@@ -285,7 +286,7 @@ def test_formats_of_the_same_name_do_not_mix(tmp_path: Path) -> None:
 
 def test_the_work_of_building_grows_as_the_cluster_does() -> None:
     def build(nodes: int) -> None:
-        fabric.load(f"superpod-h100:nodes={nodes}").lower()
+        arrays_of(fabric.load(f"superpod-h100:nodes={nodes}"))
 
     build(2)  # what is read and imported once
     half, whole = (calls_of(partial(build, nodes)) for nodes in (32, 64))
@@ -294,8 +295,8 @@ def test_the_work_of_building_grows_as_the_cluster_does() -> None:
 
 def test_a_thousand_gpus_take_little_memory() -> None:
     code = (
-        "import re; from clusim import fabric;"
-        "net = fabric.load('superpod-h100:nodes=128'); arrays = net.lower();"
+        "import re; from clusim import fabric; from clusim.fabric.arrays import arrays_of;"
+        "net = fabric.load('superpod-h100:nodes=128'); arrays = arrays_of(net);"
         "assert net.num_ranks == 1024 and len(arrays.path(0, 1023)) == 8;"
         "status = open('/proc/self/status').read();"
         "print(re.search(r'VmHWM:\\s+(\\d+) kB', status)[1])"

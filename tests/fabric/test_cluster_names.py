@@ -14,6 +14,7 @@ import clusim
 from clusim import fabric, resources
 from clusim.errors import TopologyError
 from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data
 from clusim.fabric.cluster_schema import NetworkSpec
 from clusim_cli.params import NODES
@@ -36,7 +37,7 @@ def test_every_preset_can_be_a_cluster(name: str) -> None:
     assert net.num_ranks == 3 * alone.num_ranks
     assert net.num_zones == 3
     assert net.network["link"]
-    arrays = net.lower()
+    arrays = arrays_of(net)
     last = net.num_ranks - 1
     kinds = [net.nodes[int(node)].kind for node in arrays.wires["dst"][arrays.path(0, last)]]
     assert kinds.count("nic") == 2

@@ -15,6 +15,7 @@ from clusim import fabric
 from clusim.abi import NONE
 from clusim.errors import InputError, TopologyError
 from clusim.fabric import Fabric, FabricArrays
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check import errors
 from clusim.fabric.model import NETWORK
 from clusim.fabric.reach import unreachable
@@ -65,7 +66,7 @@ def wide_graph(net: Fabric) -> nx.DiGraph[str]:
 
 def lookups(net: Fabric) -> Iterator[tuple[str, int]]:
     """Every (node, NIC) that a packet between machines can meet."""
-    arrays = net.lower()
+    arrays = arrays_of(net)
     for node in net.nodes:
         for target in arrays.nic_targets.tolist():
             zone = int(arrays.targets["zone"][target])
@@ -74,7 +75,7 @@ def lookups(net: Fabric) -> Iterator[tuple[str, int]]:
 
 
 def test_every_group_is_all_wires_on_shortest_paths_to_a_nic(net: Fabric) -> None:
-    arrays, graph = net.lower(), wide_graph(net)
+    arrays, graph = arrays_of(net), wide_graph(net)
     nics = {node.name for node in net.nodes if node.kind == "nic"}
     checked = 0
     for target in arrays.nic_targets.tolist():
@@ -109,7 +110,7 @@ def on_the_way(
 
 
 def test_every_group_leads_closer_and_every_pair_of_nics_is_joined(net: Fabric) -> None:
-    arrays = net.lower()
+    arrays = arrays_of(net)
     for at, target in lookups(net):
         index = net.node_index[at]
         if name(arrays, target) == at:
@@ -127,7 +128,7 @@ def test_every_group_leads_closer_and_every_pair_of_nics_is_joined(net: Fabric) 
 
 
 def test_rows_of_every_machine_are_those_of_the_machine_alone(box: str, net: Fabric) -> None:
-    alone, arrays = fabric.load(box).lower(), net.lower()
+    alone, arrays = arrays_of(fabric.load(box)), arrays_of(net)
     for zone in range(net.num_zones):
         prefix = f"n{zone}/"
         for index, node in enumerate(alone.fabric.nodes):
@@ -141,9 +142,9 @@ def test_rows_of_every_machine_are_those_of_the_machine_alone(box: str, net: Fab
 
 def test_machines_that_are_alike_share_a_template_and_others_do_not(box: str) -> None:
     net = cluster(box, 4, kind="single")
-    assert net.lower().machines.template.tolist() == [0, 0, 0, 0]
+    assert arrays_of(net).machines.template.tolist() == [0, 0, 0, 0]
     broken = [link for link in net.links if (link.a, link.b) != ("n2/gpu1", "n2/pcie1")]
-    arrays = replace(net, links=tuple(broken)).lower()
+    arrays = arrays_of(replace(net, links=tuple(broken)))
     assert len(set(arrays.machines.template.tolist())) == 2
     assert arrays.machines.template[2] != arrays.machines.template[0]
     assert arrays.nearest_nics(5) == [], "its only way to a NIC is gone"
@@ -153,7 +154,7 @@ def test_machines_that_are_alike_share_a_template_and_others_do_not(box: str) ->
 def test_group_sizes_are_those_of_the_cables(tmp_path: Path) -> None:
     (tmp_path / "box.yaml").write_text(box_text(1, 8))
     net = cluster(str(tmp_path / "box.yaml"), 64, kind="superpod", link="ib-ndr", switch="quantum2")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     same, other = arrays.target_of("n5/nic0"), arrays.target_of("n40/nic0")
     assert len(arrays.group(net.node_index["n0/nic0"], other)) == 1
     assert len(arrays.group(net.node_index["leaf0.0"], same)) == 1
@@ -168,7 +169,7 @@ def test_group_sizes_are_those_of_the_cables(tmp_path: Path) -> None:
 def test_in_three_levels_a_rail_stays_below_the_cores(tmp_path: Path) -> None:
     (tmp_path / "box.yaml").write_text(box_text(8, 8))
     net = cluster(str(tmp_path / "box.yaml"), 40, kind="superpod", switch="sixteen")
-    arrays = net.lower()
+    arrays = arrays_of(net)
 
     def tiers(a: int, b: int) -> list[str]:
         return [net.nodes[int(arrays.wires["dst"][wire])].tier for wire in arrays.path(a, b)][2:-2]
@@ -180,7 +181,7 @@ def test_in_three_levels_a_rail_stays_below_the_cores(tmp_path: Path) -> None:
 
 def test_the_way_between_machines_takes_the_nearest_nics_of_one_rail(box: str) -> None:
     net = cluster(box, 3, kind="rail")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert net.num_ranks == 6
     for a in range(6):
         for b in range(6):
@@ -203,14 +204,14 @@ def test_the_way_between_machines_takes_the_nearest_nics_of_one_rail(box: str) -
 def test_ranks_that_share_nics_take_different_ones(tmp_path: Path) -> None:
     text = box_text(2, 2).replace("to: nic0..1, pair: zip", "to: nic0..1")
     (tmp_path / "box.yaml").write_text(text)
-    arrays = cluster(str(tmp_path / "box.yaml"), 2, kind="single").lower()
+    arrays = arrays_of(cluster(str(tmp_path / "box.yaml"), 2, kind="single"))
     assert [name(arrays, nic) for nic in arrays.nearest_nics(0)] == ["n0/nic0", "n0/nic1"]
     assert [arrays.rail_of(arrays.vias(rank, 2)[0]) for rank in (0, 1)] == [0, 1]  # type: ignore[index]
 
 
 def test_rails_without_spines_are_met_by_the_right_nic(box: str) -> None:
     net = cluster(box, 3, kind="rail", spines=0)
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert len(arrays.machines.planes) == 2
     assert arrays.group(net.node_index["leaf0.0"], arrays.target_of("n1/nic1")) == []
     vias = arrays.vias(0, 3)
@@ -221,7 +222,7 @@ def test_rails_without_spines_are_met_by_the_right_nic(box: str) -> None:
 
 def test_nics_are_sorted_by_distance_and_memory_is_found(box: str) -> None:
     net = cluster(box, 2, kind="single")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert [name(arrays, nic) for nic in arrays.nearest_nics(3)] == ["n1/nic1", "n1/nic0"]
     assert name(arrays, arrays.memory_of(2)) == "n1/memory"
     assert arrays.zone_of(2) == 1
@@ -254,7 +255,7 @@ def dual(net: Fabric, targets: dict[str, str]) -> Fabric:
 
 def test_a_second_port_widens_the_group_where_it_is_no_detour(box: str) -> None:
     net = cluster(box, 2, kind="rail", nics=1, unit=1, levels=2)
-    both = dual(net, {"n0/nic0": "leaf1.0", "n1/nic0": "leaf0.0"}).lower()
+    both = arrays_of(dual(net, {"n0/nic0": "leaf1.0", "n1/nic0": "leaf0.0"}))
     nic, goal = both.fabric.node_index["n0/nic0"], both.target_of("n1/nic0")
     assert len(both.group(nic, goal)) == 2
     assert int(both.nodes["wide_stride"][nic]) == 0
@@ -263,7 +264,7 @@ def test_a_second_port_widens_the_group_where_it_is_no_detour(box: str) -> None:
 
 def test_a_second_port_that_is_a_detour_is_used_only_where_it_is_short(box: str) -> None:
     net = dual(cluster(box, 3, kind="rail", nics=1, unit=1), {"n0/nic0": "leaf1.0"})
-    arrays = net.lower()
+    arrays = arrays_of(net)
     nic = net.node_index["n0/nic0"]
 
     def via(goal: str) -> list[str]:
@@ -289,11 +290,11 @@ def test_machines_are_joined_by_nics_and_switches_only(box: str) -> None:
     net = cluster(box, 2, kind="single")
     for a, b in (("n0/nic0", "n1/nic0"), ("n0/gpu0", "switch0"), ("n0/pcie0", "n1/pcie0")):
         with pytest.raises(TopologyError, match="machines are joined by links from their NICs"):
-            replace(net, links=(*net.links, replace(net.links[0], a=a, b=b))).lower()
+            arrays_of(replace(net, links=(*net.links, replace(net.links[0], a=a, b=b))))
 
 
 def test_wires_of_large_fabrics_have_names_when_asked(box: str) -> None:
-    arrays = cluster(box, 4, kind="rail").lower()
+    arrays = arrays_of(cluster(box, 4, kind="rail"))
     names = list(arrays.wire_names)
     assert len(set(names)) == len(names) == len(arrays.wire_names)
     for wire in (0, 17, len(names) - 1):
@@ -310,7 +311,7 @@ def test_wires_of_large_fabrics_have_names_when_asked(box: str) -> None:
 
 def test_unreachable_columns_hold_no_group(box: str) -> None:
     net = cluster(box, 2, kind="single")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     switch, gpu = net.node_index["switch0"], arrays.target_of("n0/gpu0")
     assert arrays.group_number(switch, gpu) == NONE
     assert arrays.group_number(net.node_index["n0/gpu0"], arrays.target_of("n1/nic0")) == NONE
@@ -320,12 +321,12 @@ def test_clusters_survive_files_and_graphs(net: Fabric) -> None:
     again = fabric.loads(fabric.to_yaml(net))
     assert again == net
     assert again.network == net.network
-    assert np.array_equal(again.lower().routes, net.lower().routes)
+    assert np.array_equal(arrays_of(again).routes, arrays_of(net).routes)
     assert fabric.from_networkx(fabric.to_networkx(net)) == net
 
 
 def test_machines_may_have_any_numbers(tmp_path: Path) -> None:
-    arrays = fabric.loads(box_text().replace("kind:", "zone: 5, kind:")).lower()
+    arrays = arrays_of(fabric.loads(box_text().replace("kind:", "zone: 5, kind:")))
     assert arrays.fabric.num_zones == 6
     assert arrays.zone_of(1) == 5
     assert [name(arrays, nic) for nic in arrays.nearest_nics(1)] == []
@@ -338,7 +339,7 @@ def test_tori_take_one_dimension_after_the_other_by_the_shortest_way(
 ) -> None:
     count = int(np.prod(shape))
     net = cluster(box, count, kind="torus", switch="any", shape=shape)
-    arrays = net.lower()
+    arrays = arrays_of(net)
     for a in range(0, count, 3):
         for b in range(count):
             if a != b:
@@ -355,7 +356,7 @@ def test_dragonflies_take_one_global_link_at_most(box: str) -> None:
     net = cluster(
         box, 24, kind="dragonfly", switch="any", switch_nics=2, group_switches=4, global_links=2
     )
-    arrays = net.lower()
+    arrays = arrays_of(net)
     for a in range(0, 48, 5):
         for b in range(48):
             if arrays.zone_of(a) != arrays.zone_of(b):

@@ -10,6 +10,7 @@ import pytest
 from clusim import fabric
 from clusim.errors import TopologyError
 from clusim.fabric import Fabric, check, generate
+from clusim.fabric.arrays import arrays_of
 from clusim.units import parse_rate
 
 
@@ -49,7 +50,7 @@ def test_counts(spec: str, hosts: int, switches: int, links: int) -> None:
 
 def test_fat_tree_has_full_bisection_and_six_hops() -> None:
     net = generate("fat-tree:k=4")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert len(arrays.path(0, 15)) == 6
     assert len(arrays.path(0, 1)) == 2
     assert any("100% of what half" in finding.what for finding in check(net))
@@ -60,7 +61,7 @@ def test_fat_tree_has_full_bisection_and_six_hops() -> None:
 @pytest.mark.parametrize("spec", ["torus:4x4x4", "mesh:4x5", "ring:7", "ring:8", "torus:5x2"])
 def test_grids_route_on_shortest_paths(spec: str) -> None:
     net = generate(spec)
-    arrays = net.lower()
+    arrays = arrays_of(net)
     lengths = dict(nx.all_pairs_shortest_path_length(graph_of(net)))
     for a, one in enumerate(net.ranks):
         for b, two in enumerate(net.ranks):
@@ -71,7 +72,7 @@ def test_grids_route_on_shortest_paths(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["dragonfly:h=2", "dragonfly:h=2,groups=5", "dragonfly:h=1,a=4"])
 def test_dragonfly_takes_one_global_link_at_most(spec: str) -> None:
     net = generate(spec)
-    arrays = net.lower()
+    arrays = arrays_of(net)
     for a in range(net.num_ranks):
         for b in range(net.num_ranks):
             if a != b:
@@ -151,7 +152,7 @@ def test_wrong_arguments(spec: str, words: str) -> None:
 
 def test_thousand_hosts_lower_quickly() -> None:
     net = generate("fat-tree:k=16")
-    arrays = net.lower()
+    arrays = arrays_of(net)
     assert arrays.num_ranks == 1024
     assert len(arrays.path(0, 1023)) == 6
     assert prod(arrays.routes.shape) == len(net.nodes) * 1024 + 1  # and "nowhere"

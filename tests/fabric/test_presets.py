@@ -10,6 +10,7 @@ from tests.support.known_machines import MACHINES, Pairs
 from clusim import fabric, hardware, resources
 from clusim.errors import InputError
 from clusim.fabric import Fabric, check, describe
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.check_links import HOST_CLASSES
 from clusim.hardware import (
     ARCHITECTURES,
@@ -140,7 +141,7 @@ def test_gpus_talk_over_their_own_links(name: str) -> None:
     machine = fabric.load(name)
     if not MACHINES[name].gpus:
         return
-    arrays = machine.lower()
+    arrays = arrays_of(machine)
     last = machine.num_ranks - 1
     for a, b in ((0, 1), (0, last), (last, 0), (1, last // 2 + 1)):
         if a != b:
@@ -154,7 +155,7 @@ def test_gpus_talk_over_their_own_links(name: str) -> None:
 def test_relays_do_not_carry_what_comes_over_pcie(name: str) -> None:
     """GPUs pass packets on from NVLink to NVLink, never between NVLink and PCIe."""
     machine = fabric.load(name)
-    arrays = machine.lower()
+    arrays = arrays_of(machine)
     nics = arrays.nic_targets.tolist()
     for rank in range(machine.num_ranks):
         for target in (*nics, arrays.memory_of(rank)):
@@ -177,7 +178,7 @@ def test_machine_is_sound(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, machine in MACHINES.items() if machine.gpus])
 def test_remote_store_takes_as_long_as_the_latency_split_says(name: str) -> None:
     machine = fabric.load(name)
-    arrays = machine.lower()
+    arrays = arrays_of(machine)
     near = next(rank for rank in range(1, machine.num_ranks) if arrays.first_wires(0, rank))
     total = arrays.hop_latency_ps(0, near) + int(arrays.endpoints["write_latency_ps"][0])
     direct = not any(node.name.startswith("nvswitch") for node in machine.nodes)
@@ -189,7 +190,7 @@ def test_only_later_switches_reduce(name: str) -> None:
     machine = fabric.load(name)
     types = {link.name for link in machine.links if "nvswitch0" in (link.a, link.b)}
     reducing = bool(types & {"nvlink4", "nvlink5"})
-    arrays = machine.lower()
+    arrays = arrays_of(machine)
     assert len(arrays.unit_wires(0)) == (MACHINES[name].per_gpu if reducing else 0)
     switches = sum(node.name.startswith("nvswitch") for node in machine.nodes)
     assert len(arrays.units) == switches * reducing

@@ -14,6 +14,7 @@ from clusim import fabric
 from clusim.abi import NONE
 from clusim.errors import InputError, TopologyError
 from clusim.fabric import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.dependency import dependencies, dependency_cycle
 from clusim.units import Rate
 
@@ -61,7 +62,7 @@ def forwarding_graph(net: Fabric, target: str) -> nx.DiGraph[str]:
 @settings(max_examples=25)
 @given(fabrics())
 def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
-    arrays = net.lower()
+    arrays = arrays_of(net)
     ends = [(int(row["src"]), int(row["dst"])) for row in arrays.wires]
     names = [node.name for node in net.nodes]
     for endpoint, target in enumerate(net.ranks):
@@ -80,7 +81,7 @@ def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
 @settings(max_examples=30)
 @given(fabrics())
 def test_wires_come_in_pairs_and_groups_keep_parallel_wires_together(net: Fabric) -> None:
-    arrays = net.lower()
+    arrays = arrays_of(net)
     wires = arrays.wires
     assert np.array_equal(wires["reverse"], np.arange(len(wires)) ^ 1)
     assert np.array_equal(wires["src"], wires["dst"][wires["reverse"]])
@@ -99,7 +100,7 @@ def test_wires_come_in_pairs_and_groups_keep_parallel_wires_together(net: Fabric
 
 
 def test_groups_are_stored_once() -> None:
-    arrays = fabric.load("dgx-a100").lower()
+    arrays = arrays_of(fabric.load("dgx-a100"))
     stored = [tuple(arrays.group_wires[lo:hi]) for lo, hi in pairwise(arrays.group_off)]
     assert len(stored) == len(set(stored))
     assert arrays.first_wires(0, 5) == arrays.first_wires(0, 3)
@@ -109,13 +110,13 @@ def test_groups_are_stored_once() -> None:
 
 
 def test_latency_of_a_header_is_the_sum_of_its_parts() -> None:
-    arrays = fabric.load("dgx-a100").lower()
+    arrays = arrays_of(fabric.load("dgx-a100"))
     serialisation_ps = 16 * 40  # one flit at 25 GB/s
     assert arrays.hop_latency_ps(0, 1) == 2 * (150_000 + serialisation_ps) + 110_000
 
 
 def test_parallel_wires_by_name_and_index() -> None:
-    arrays = fabric.load("dgx-h100").lower()
+    arrays = arrays_of(fabric.load("dgx-h100"))
     wires = arrays.parallel_wires("gpu1", "nvswitch3")
     assert [arrays.wire_names[wire] for wire in wires] == [f"gpu1->nvswitch3.{i}" for i in range(5)]
     assert arrays.parallel_wires(1, 8 + 3) == wires
@@ -127,7 +128,7 @@ def test_parallel_wires_by_name_and_index() -> None:
 
 
 def test_dgx2_crosses_the_trunk_once() -> None:
-    arrays = fabric.load("dgx-2").lower()
+    arrays = arrays_of(fabric.load("dgx-2"))
     classes = [arrays.wire_class[wire] for wire in arrays.path(0, 15)]
     assert classes == ["nvlink", "trunk", "nvlink"]
     assert len(arrays.group(16, 15)) == 8
@@ -136,12 +137,12 @@ def test_dgx2_crosses_the_trunk_once() -> None:
 def test_endpoints_do_not_forward_unless_they_relay() -> None:
     nodes = [Node(name, "host", endpoint=HOST) for name in "abc"]
     links = [Link("a", "b"), Link("b", "c")]
-    arrays = network(nodes, links).lower()
+    arrays = arrays_of(network(nodes, links))
     assert arrays.group(0, 2) == []
     with pytest.raises(TopologyError, match="no path from rank 0 to rank 2"):
         arrays.hop_latency_ps(0, 2)
     nodes[1] = Node("b", "host", endpoint=HOST, relay=True)
-    assert len(network(nodes, links).lower().path(0, 2)) == 2
+    assert len(arrays_of(network(nodes, links)).path(0, 2)) == 2
 
 
 def test_weights_count_as_hops() -> None:
@@ -151,9 +152,9 @@ def test_weights_count_as_hops() -> None:
         Node("s", "switch"),
     ]
     links = [Link("a", "b", weight=3), Link("a", "s"), Link("s", "b")]
-    assert len(network(nodes, links).lower().path(0, 1)) == 2
+    assert len(arrays_of(network(nodes, links)).path(0, 1)) == 2
     links[0] = Link("a", "b", weight=2)
-    assert len(network(nodes, links).lower().first_wires(0, 1)) == 2
+    assert len(arrays_of(network(nodes, links)).first_wires(0, 1)) == 2
 
 
 def crossings(arrays: FabricArrays, a: int, b: int) -> list[int]:
@@ -162,7 +163,7 @@ def crossings(arrays: FabricArrays, a: int, b: int) -> list[int]:
 
 @pytest.mark.parametrize("spec", ["mesh:4x3x2", "torus:4x5"])
 def test_dimension_order(spec: str) -> None:
-    arrays = generate(spec).lower()
+    arrays = arrays_of(generate(spec))
     for a in range(arrays.num_ranks):
         for b in range(arrays.num_ranks):
             if a != b:
@@ -172,7 +173,7 @@ def test_dimension_order(spec: str) -> None:
 
 @pytest.mark.parametrize("name", ["dgx-1p", "dgx-1v"])
 def test_cube_mesh_relays_once_inside_the_quad(name: str) -> None:
-    arrays = fabric.load(name).lower()
+    arrays = arrays_of(fabric.load(name))
     for a in range(8):
         for b in range(8):
             if a != b:
@@ -192,11 +193,11 @@ def test_cube_mesh_relays_once_inside_the_quad(name: str) -> None:
     ],
 )
 def test_generated_networks_cannot_deadlock(spec: str) -> None:
-    assert dependency_cycle(generate(spec).lower()) == []
+    assert dependency_cycle(arrays_of(generate(spec))) == []
 
 
 def test_mesh_dependencies_are_acyclic_for_networkx_too() -> None:
-    edges = dependencies(generate("mesh:8x8").lower())
+    edges = dependencies(arrays_of(generate("mesh:8x8")))
     assert nx.is_directed_acyclic_graph(nx.DiGraph(list(edges)))
 
 
@@ -206,7 +207,7 @@ def test_a_circle_of_waiting_buffers_is_found() -> None:
     for i in range(6):
         nodes += [Node(f"h{i}", "host", endpoint=HOST), Node(f"s{i}", "switch")]
         links += [Link(f"h{i}", f"s{i}"), Link(f"s{i}", f"s{(i + 1) % 6}")]
-    arrays = network(nodes, links).lower()
+    arrays = arrays_of(network(nodes, links))
     circle = dependency_cycle(arrays)
     ends = [(int(arrays.wires["src"][w]), int(arrays.wires["dst"][w])) for w in circle]
     assert len(circle) >= 3
@@ -219,6 +220,6 @@ def test_isolated_nodes_have_no_routes() -> None:
         Node("b", "host", endpoint=HOST),
         Node("s", "switch"),
     ]
-    arrays = network(nodes, [Link("a", "s", rate=Rate(1, 20))]).lower()
+    arrays = arrays_of(network(nodes, [Link("a", "s", rate=Rate(1, 20))]))
     table = arrays.routes[:-1].reshape(3, 2)  # the last one is "nowhere"
     assert (table == NONE).tolist() == [[True, True], [True, True], [False, True]]

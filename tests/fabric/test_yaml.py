@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from clusim import fabric, resources
 from clusim.errors import ClusimError, TopologyError
 from clusim.fabric import loads
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.schema import Topology
 from clusim.units import parse_rate
 
@@ -373,7 +374,7 @@ TOKENS += [
 def refusal(text: str) -> str:
     """Load and lower a text; return the words of the refusal, if it is one."""
     try:
-        loads(text, "net.yaml").lower()
+        arrays_of(loads(text, "net.yaml"))
     except ClusimError as error:
         return str(error)
     return "net.yaml: accepted"

@@ -12,8 +12,8 @@ from clusim.errors import ClusimError, TopologyError
 from clusim.fabric import loads, to_yaml
 from clusim.hardware import ARCHITECTURES, CHIPS, CPUS, FAMILIES, GPUS, PROCESSORS
 from clusim.nccl import communicator
+from clusim.nccl.calls.launch import Launch, host_of, overhead_ps
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.launch import Launch, host_of, overhead_ps
 from clusim.units import parse_time
 from clusim.workload.kernels import PRECISIONS, chip_of
 

@@ -13,7 +13,7 @@ import clusim
 from clusim import resources
 from clusim.fabric import Fabric
 from clusim.lowering import Broken, plan_change
-from clusim.nccl.choice import Way
+from clusim.nccl.calls.choice import Way
 from clusim.report.feed import Feed
 from clusim.report.html import page
 from clusim.run.plan import planned

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from clusim import fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.image import empty
 from clusim.lowering import describe_faults, parse_faults
 from clusim.report.feed import Feed
@@ -110,7 +111,7 @@ def test_faults_of_the_topology_file_are_said_too(tmp_path: Path) -> None:
 def test_a_fault_that_a_worse_one_hides_is_still_named() -> None:
     net = fabric.load("dgx-a100")
     texts = ["lanes gpu3->nvswitch0.0 1/2", "link gpu3->nvswitch0.0 down"]
-    lines = describe_faults(net.lower(), parse_faults(net, texts), texts)
+    lines = describe_faults(arrays_of(net), parse_faults(net, texts), texts)
     assert lines[0].endswith("a worse fault of the same links or rank counts instead")
     assert lines[1].endswith("1 wire at 0.00 of 25.00 GB/s from the start")
 

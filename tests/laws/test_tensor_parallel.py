@@ -34,7 +34,7 @@ from clusim.workload import Workload
 from clusim.workload.layers import Activations, Comm, Gemm, Kernel, Layer, Shard, Step, Wait
 from clusim.workload.models import find_model
 from clusim.workload.models.vision import Perceptron
-from clusim.workload.plan import make_plan
+from clusim.workload.parallel.plan import make_plan
 
 Style = Literal["paired", "column", "row"]
 HIDDEN, TOKENS, GPUS = 5120, 2048, 4

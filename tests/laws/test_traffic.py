@@ -10,6 +10,7 @@ import pytest
 
 import clusim
 from clusim.analysis.limits import class_traffic
+from clusim.fabric.arrays import arrays_of
 from clusim.result import Result
 from clusim.run.traffic import Pattern, Routing
 
@@ -79,7 +80,7 @@ def test_an_exchange_fills_a_fat_tree_without_oversubscription(routing: Routing)
 def test_wires_carry_what_the_shortest_ways_need(topology: str, routing: Routing) -> None:
     """Routing chooses among shortest ways, so what all wires carry together is the same for all of them."""
     fabric = clusim.load(topology)
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     result = _run(topology, "alltoall", 64 << 10, routing=routing)
     ranks = range(fabric.num_ranks)
     hops = sum(len(arrays.path(a, b)) for a in ranks for b in ranks if a != b)

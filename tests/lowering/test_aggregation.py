@@ -15,6 +15,7 @@ from clusim.abi import NONE
 from clusim.collectives import build
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
+from clusim.fabric.arrays import arrays_of
 from clusim.image import Image
 from clusim.lowering import lower
 from support.machines import cluster_of, pcie_machine
@@ -62,7 +63,7 @@ def test_one_leaf_is_the_root(tmp_path: Path) -> None:
     image = lower(fabric, build(fabric, "allreduce", "sharp", 64 * KIB, channels=1)).image
     root, *members = image.vertices
     assert (root["parent"], root["child_lo"], root["child_hi"]) == (NONE, 1, 4)
-    assert [int(row["endpoint"]) for row in members] == fabric.lower().rank_endpoint.tolist()
+    assert [int(row["endpoint"]) for row in members] == arrays_of(fabric).rank_endpoint.tolist()
     up = walk(fabric, image, int(members[1]["path_up"]))
     assert up[0] == "n1/gpu0"
     assert up[-2] == "n1/nic0"

@@ -12,6 +12,7 @@ import clusim
 from clusim.collectives import build
 from clusim.errors import InputError
 from clusim.fabric import Fabric, load
+from clusim.fabric.arrays import arrays_of
 from clusim.lowering import lower, parse_fault
 from support.machines import cluster_of, pcie_machine
 
@@ -27,12 +28,12 @@ def two() -> Fabric:
 def test_only_wires_that_carry_bursts_get_larger_buffers() -> None:
     one = load("dgx-h100")
     image = lower(one, build(one, "allreduce", "ring", MIB), 65536).image
-    nominal = one.lower().wires["buffer_bytes"]
-    nvlink = np.array([name == "nvlink" for name in one.lower().wire_class])
+    nominal = arrays_of(one).wires["buffer_bytes"]
+    nvlink = np.array([name == "nvlink" for name in arrays_of(one).wire_class])
     assert (image.wires["buffer_bytes"][nvlink] > nominal[nvlink]).all()
     assert (image.wires["buffer_bytes"][~nvlink] == nominal[~nvlink]).all()
     image = lower(two(), build(two(), "allreduce", "ring", MIB), 65536).image
-    classes = np.array(list(two().lower().wire_class))
+    classes = np.array(list(arrays_of(two()).wire_class))
     for name in ("pcie", "infiniband"):
         own = classes == name
         assert (image.wires["buffer_bytes"][own] >= 32 * 65536).all()
@@ -40,7 +41,7 @@ def test_only_wires_that_carry_bursts_get_larger_buffers() -> None:
 
 def test_exact_mtu_packets_fit_into_pcie_buffers() -> None:
     image = lower(two(), build(two(), "allreduce", "ring", MIB), "packet").image
-    pcie = np.array([name == "pcie" for name in two().lower().wire_class])
+    pcie = np.array([name == "pcie" for name in arrays_of(two()).wire_class])
     assert (image.wires["buffer_bytes"][pcie] >= 3 * (4096 + 32 * 20)).all()
 
 
@@ -50,7 +51,7 @@ def test_thresholds_to_pause_and_to_mark_grow_with_bursts(tmp_path: Path) -> Non
     schedule = build(fabric, "send", None, 16 * MIB, ranks=(0, 1), channels=2)
     exact = lower(fabric, schedule, "packet").image.wires
     coarse = lower(fabric, schedule, 1 << 18).image.wires
-    cables = np.array([name == "roce" for name in fabric.lower().wire_class])
+    cables = np.array([name == "roce" for name in arrays_of(fabric).wire_class])
     pausing = cables & (exact["xoff_bytes"] > 0)
     marking = cables & (exact["ecn_max_bytes"] > 0)
     assert pausing.any()
@@ -72,7 +73,7 @@ def test_a_burst_is_hit_as_often_as_its_packets() -> None:
     one = load("dgx-a100")
     schedule = build(one, "allreduce", "ring", MIB)
     faults = parse_fault(one, "errors gpu0->nvswitch1.0 1e-7")
-    wire = one.lower().wire_names.index("gpu0->nvswitch1.0")
+    wire = arrays_of(one).wire_names.index("gpu0->nvswitch1.0")
     exact, coarse = (
         int(lower(one, schedule, size, faults=faults).image.wires["error_threshold"][wire])
         for size in ("packet", 4096)

@@ -13,6 +13,7 @@ import clusim
 from clusim.collectives import build
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric, load, loads
+from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault, known_at_start, lower, parse_fault, parse_faults
 from clusim.result import Result
 from support.machines import pcie_machine
@@ -36,7 +37,7 @@ def two() -> Fabric:
 def wires(text: str, fabric: Fabric | None = None) -> list[str]:
     """Return the names of the wires a text stops or slows."""
     fabric = fabric or a100()
-    names = fabric.lower().wire_names
+    names = arrays_of(fabric).wire_names
     return [names[int(fault.wire)] for fault in parse_fault(fabric, text) if fault.wire is not None]
 
 

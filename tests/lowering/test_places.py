@@ -12,6 +12,7 @@ from clusim.abi import NONE, ConnKind
 from clusim.collectives import build
 from clusim.errors import ScheduleError
 from clusim.fabric import Fabric, load, loads
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.rails import PathType, Rails, path_type
 from clusim.image import Image
 from clusim.lowering import Lowered, lower
@@ -27,7 +28,7 @@ def send(fabric: Fabric, src: int, dst: int, **options: Any) -> Lowered:
 
 def names(fabric: Fabric, *targets: int) -> list[str]:
     """Return the names of targets."""
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     return [fabric.nodes[int(arrays.targets["node"][target])].name for target in targets]
 
 
@@ -39,7 +40,7 @@ def packets_of(image: Image) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-2", "hgx-b200", "gb200-nvl72"])
 def test_gpus_behind_nvswitches_never_use_pcie(name: str) -> None:
     fabric = load(name)
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     for other in range(1, fabric.num_ranks):
         classes = {arrays.wire_class[wire] for wire in arrays.path(0, other)}
         assert not classes & {"pcie", "numa", "dram", "c2c"}, (name, other)
@@ -93,7 +94,7 @@ def test_a_machine_without_host_memory_uses_what_there_is() -> None:
 
 def test_path_types_are_those_of_nvidia_smi() -> None:
     fabric = load("dgx-h100")
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     rails = Rails(arrays)
     assert rails.way(0, 0)[0] is PathType.PIX
     assert rails.way(0, 1)[0] is PathType.PHB
@@ -103,14 +104,14 @@ def test_path_types_are_those_of_nvidia_smi() -> None:
 
 
 def test_ranks_with_the_same_nics_share_them() -> None:
-    arrays = load("dgx-a100").lower()
+    arrays = arrays_of(load("dgx-a100"))
     rails = Rails(arrays)
     assert [rails.choice(rank, 0) for rank in range(8)] == list(range(8))
     four = load("aws-p5", nodes=2)
-    rails = Rails(four.lower())
+    rails = Rails(arrays_of(four))
     assert sorted(rails.choice(3, channel) for channel in range(4)) == sorted(rails.near(3))
     assert len(rails.near(3)) == 4
-    one = Rails(load("aws-p4d", nodes=2).lower())
+    one = Rails(arrays_of(load("aws-p4d", nodes=2)))
     assert one.choice(0, 0) == one.choice(1, 5)
 
 
@@ -160,7 +161,7 @@ def test_a_nic_without_gpudirect_bounces_too(tmp_path: Path) -> None:
 
 def test_pxn_writes_over_nvlink_to_the_gpu_next_to_the_receivers_rail() -> None:
     fabric = load("dgx-h100", nodes=2)
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     lowered = send(fabric, 2, 8 + 5)
     data, first = lowered.image.conns
     assert names(fabric, data["via_first"], data["via_last"]) == ["n0/nic5", "n1/nic5"]
@@ -205,7 +206,7 @@ def test_flags_between_machines_carry_no_data() -> None:
     fabric = load("dgx-h100", nodes=2)
     image = lower(fabric, build(fabric, "barrier", None, 0)).image
     assert set(image.conns["kind"]) == {ConnKind.FLAG}
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     zone = arrays.nodes["zone"][arrays.endpoints["node"]]
     far = zone[image.conns["src"]] != zone[image.conns["dst"]]
     assert image.conns["tail_ps"][far].min() > 2 * image.conns["tail_ps"][~far].max()

@@ -6,7 +6,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.lowering import grain
-from clusim.nccl.choice import Wanted, runnable
+from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.constants import Algorithm, Protocol
 from clusim.nccltests import kernel as module
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv

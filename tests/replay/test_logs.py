@@ -13,7 +13,7 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.nccl import Settings, parse_version
-from clusim.nccl.communicators import Communicators
+from clusim.nccl.calls.communicators import Communicators
 from clusim.replaying import replay
 from clusim.replaying.channels import with_logged
 from clusim.replaying.request import Request

@@ -12,6 +12,7 @@ import pytest
 
 import clusim
 from clusim.bins import Bins
+from clusim.fabric.arrays import arrays_of
 from clusim.report.boxes import Picture
 from clusim.report.calls import call_rows
 from clusim.report.feed import Feed
@@ -45,7 +46,7 @@ def wires_of(name: str, kinds: tuple[str, ...] = (), nodes: int | None = None) -
     Nothing has been run; a report shows the classes of wires that were used.
     """
     fabric = clusim.load(name) if nodes is None else clusim.load(name, nodes=nodes)
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     tiers = [node.tier or node.kind for node in fabric.nodes]
     ends = zip(arrays.wire_class, arrays.wires["src"], arrays.wires["dst"], strict=True)
     leaves = np.array([fabric.nodes[src].endpoint is not None for src in arrays.wires["src"]])

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 import clusim
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
-from clusim.nccl.choice import Wanted
+from clusim.nccl.calls.choice import Wanted
 from clusim.nccl.constants import Algorithm, Protocol
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -159,6 +160,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     text = "name: mine\nchannels: {default: 1}\n" + TWO_GPUS
     path.write_text(text.replace("COUNT", "1"), encoding="utf-8")
-    before = len(Setup(str(path)).fabric.lower().wires)
+    before = len(arrays_of(Setup(str(path)).fabric).wires)
     path.write_text(text.replace("COUNT", "4  "), encoding="utf-8")
-    assert len(Setup(str(path)).fabric.lower().wires) == 4 * before
+    assert len(arrays_of(Setup(str(path)).fabric).wires) == 4 * before

@@ -10,7 +10,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.fabric import Fabric
 from clusim.schedule import Schedule
 from clusim.workload import Emitter, StepWriter, Workload, loads_workload, make_plan
-from clusim.workload.plan import Plan
+from clusim.workload.parallel.plan import Plan
 
 __all__ = ["ancestors", "ideal", "tiny", "volume", "written"]
 

@@ -9,7 +9,7 @@ from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Activations, Layer, Tensor
 from clusim.workload.memory import Memory, in_flight, megatron_activation_bytes, stage_memory
 from clusim.workload.optimizers import find_optimizer
-from clusim.workload.plan import make_plan
+from clusim.workload.parallel.plan import make_plan
 from support.workloads import tiny
 
 P = 1_000_000

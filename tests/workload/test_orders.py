@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from clusim.errors import InputError
-from clusim.workload.parallel.orders import SCHEDULES, Action, order, timeline
+from clusim.workload.orders import SCHEDULES, Action, order, timeline
 
 
 def written(schedule: str, stages: int, microbatches: int, chunks: int = 1) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import ClusimError, InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.resources import shipped_workloads
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown, covered, merge
@@ -205,7 +206,7 @@ def contend(
     ranks = range(fabric.num_ranks)
     own: list[int] = []
     others: tuple[int, ...] = ()
-    node = fabric.nodes[fabric.lower().node_of(0)].endpoint
+    node = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
     if kernel:
         hbm_bytes = int(400e-6 * node.mem_Bps * node.mem_efficiency * 0.98)
         own = [builder.kernel(r, compute_ps=400_000_000, hbm_bytes=hbm_bytes) for r in ranks]
@@ -470,7 +471,7 @@ def test_a_schedule_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
 def test_long_runs_share_memory_out_less_often() -> None:
     assert relaxed(A100, make_plan(small("parallel: {tensor: 8}"), A100), 1) is A100
     long = relaxed(A100, make_plan(load_workload("megatron-22b"), A100), 1)
-    endpoint = long.nodes[long.lower().node_of(0)].endpoint
+    endpoint = long.nodes[arrays_of(long).node_of(0)].endpoint
     assert endpoint is not None
     assert 2_000_000 < endpoint.mem_quantum_ps <= 50_000_000
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 
@@ -115,7 +116,7 @@ def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
     """Return where the positions of a group are, or None if all are in one machine (or nothing is known)."""
     if fabric is None or fabric.num_zones < 2:
         return None
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     by_zone: dict[int, list[int]] = {}
     for position, rank in enumerate(ranks):
         by_zone.setdefault(arrays.zone_of(rank), []).append(position)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from clusim.collectives.common import connect_flags
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
@@ -42,7 +43,7 @@ def nvls_shape(size_bytes: int, channels: int, heads: int) -> Shape:
 
 def check_units(fabric: Fabric, ranks: tuple[int, ...], name: str = "nvls") -> None:
     """Raise `InputError` unless all ranks of a group hang on switches with a reduction unit, in one machine."""
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     if len({arrays.zone_of(rank) for rank in ranks}) > 1:
         raise InputError(
             f"{name}: the ranks are in several machines of {fabric.name}, its switches in one; use sharp, ring or tree"

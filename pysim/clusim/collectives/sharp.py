@@ -18,6 +18,7 @@ from functools import partial
 from clusim.collectives.hierarchical import Local
 from clusim.collectives.machines import Layout, even_layout
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
@@ -32,7 +33,7 @@ def uses_switches(fabric: Fabric | None, ranks: tuple[int, ...]) -> bool:
     """Return whether all ranks hang on switches with a reduction unit, so that machines reduce with them."""
     if fabric is None:
         return False
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     return all(arrays.unit_wires(rank) for rank in ranks)
 
 

@@ -18,7 +18,7 @@ from clusim.fabric.wirenames import WireClasses, WireNames
 from clusim.fabric.zones import lay_out
 from clusim.fabric.zonetables import Machines, Zoned
 
-__all__ = ["FabricArrays", "lower"]
+__all__ = ["FabricArrays", "arrays_of", "lower"]
 
 Array = NDArray[Any]
 
@@ -309,6 +309,15 @@ class FabricArrays:
 def _some(fabric: Fabric) -> str:
     names = [node.name for node in fabric.nodes]
     return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... {names[-1]}"
+
+
+def arrays_of(fabric: Fabric) -> FabricArrays:
+    """Return a fabric as flat arrays; computed once."""
+    known = fabric.derived
+    if "arrays" not in known:
+        known["arrays"] = lower(fabric)
+    found: FabricArrays = known["arrays"]
+    return found
 
 
 def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:

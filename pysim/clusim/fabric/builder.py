@@ -65,20 +65,11 @@ def from_data(data: dict[str, Any]) -> Fabric:
     """Return the fabric described by plain data, as a topology file would be read."""
     import yaml
 
-    from clusim.fabric.assemble import assemble
-    from clusim.fabric.check import raise_on_errors
+    from clusim.fabric.loading import build_topology
     from clusim.fabric.problems import Problems
     from clusim.fabric.validate import validate
 
-    name = str(data.get("name") or "custom")
-    problems = Problems(name)
+    problems = Problems(str(data.get("name") or "custom"))
     topology = validate(data, problems)
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    if topology.cluster is not None:
-        from clusim.fabric.cluster import build_cluster
-
-        fabric = build_cluster(topology, problems, source_text=text)
-    else:
-        fabric = assemble(topology, problems, source_text=text)
-    raise_on_errors(fabric, name)
-    return fabric
+    return build_topology(topology, problems, text)

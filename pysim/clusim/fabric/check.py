@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clusim.errors import TopologyError
-from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.check_flow import bisection_Bps, check_flow, network_bisection_Bps
 from clusim.fabric.check_links import MOST, Finding, check_links, listed
 from clusim.fabric.dependency import dependency_cycle
@@ -49,7 +49,7 @@ def errors(fabric: Fabric) -> list[Finding]:
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
-    pairs = unreachable(fabric.lower(), MOST + 100)
+    pairs = unreachable(arrays_of(fabric), MOST + 100)
     return [f"{fabric.ranks[a]} to {fabric.ranks[b]}" for a, b in pairs]
 
 
@@ -65,7 +65,7 @@ def check(fabric: Fabric) -> list[Finding]:
     found = errors(fabric)
     if found:
         return found
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     found += check_links(fabric)
     found += _memory(fabric)
     found += _rings(fabric)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path as FilePath
 from typing import Any
 
 from clusim.errors import TopologyError
@@ -45,14 +44,14 @@ _ALLOWED = {
 
 
 def build_cluster(
-    topology: Topology, problems: Problems, *, base: FilePath | None = None, source_text: str = ""
+    topology: Topology, problems: Problems, load: Callable[[str], Fabric], *, source_text: str = ""
 ) -> Fabric:
     """Return the cluster a description stands for.
 
     Parameters
     ----------
-    base : Path or None
-        Directory that a relative file name of ``node`` starts from.
+    load : callable
+        Returns the fabric of one machine by the name that ``node`` has.
     """
     cluster = topology.cluster
     if cluster is None:
@@ -62,7 +61,7 @@ def build_cluster(
             (key,), "belongs to one machine; put it into the file that 'node' names", key=True
         )
     problems.raise_if_any()
-    machine = _machine(cluster.node, base, problems)
+    machine = _machine(cluster.node, load, problems)
     for size, what, most in (
         (machine.num_ranks, "ranks", MAX_RANKS),
         (len(machine.nodes), "nodes", MAX_NODES),
@@ -104,17 +103,10 @@ def _adjusted(fabric: Fabric, topology: Topology) -> Fabric:
     )
 
 
-def _machine(name: str, base: FilePath | None, problems: Problems) -> Fabric:
+def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fabric:
     """Return the fabric of one machine; it has NICs and is no cluster itself."""
-    from clusim import resources
-    from clusim.fabric.loading import load
-
-    path = name
-    relative = resources.find_topology(name) is None and base is not None
-    if relative and base is not None and (base / name).exists():
-        path = str(base / name)
     try:
-        machine = load(path)
+        machine = load(name)
     except TopologyError as error:
         if problems.where.startswith(name) or "\n" in str(error):
             raise

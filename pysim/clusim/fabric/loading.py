@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["build", "load", "loads", "read_text"]
+__all__ = ["build", "build_topology", "load", "loads", "read_text"]
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -85,7 +86,7 @@ def loads(
         Directory that the file names in the text start from.
     """
     topology, problems = _describe(text, where, default_name)
-    return _build(topology, problems, where, text, base)
+    return build_topology(topology, problems, text, base)
 
 
 def build(described: foreign.Described) -> Fabric:
@@ -109,20 +110,28 @@ def _describe(text: str, where: str, default_name: str) -> tuple[Topology, Probl
     return topology, problems
 
 
-def _build(
-    topology: Topology, problems: Problems, where: str, text: str, base: Path | None
+def build_topology(
+    topology: Topology, problems: Problems, text: str, base: Path | None = None
 ) -> Fabric:
+    """Return the fabric that a valid description stands for; `text` and `base` are as in `loads`."""
     from clusim.fabric.assemble import assemble
     from clusim.fabric.check import raise_on_errors
 
     if topology.cluster is not None:
         from clusim.fabric.cluster import build_cluster
 
-        fabric = build_cluster(topology, problems, base=base, source_text=text)
+        fabric = build_cluster(topology, problems, partial(_machine, base), source_text=text)
     else:
         fabric = assemble(topology, problems, source_text=text)
-    raise_on_errors(fabric, where)
+    raise_on_errors(fabric, problems.where)
     return fabric
+
+
+def _machine(base: Path | None, name: str) -> Fabric:
+    """Return the fabric that a description names; relative files are looked for in `base` first."""
+    if base is not None and resources.find_topology(name) is None and (base / name).exists():
+        return load(base / name)
+    return load(name)
 
 
 def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
@@ -144,7 +153,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         topology = topology.model_copy(update={"cluster": cluster})
     elif nodes not in (None, 1):
         return _named_cluster(name, where, nodes)
-    return _build(topology, problems, where, text, path.parent)
+    return build_topology(topology, problems, text, path.parent)
 
 
 def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
@@ -164,7 +173,7 @@ def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
         return load(data["cluster"]["node"])
     problems = Problems(where)
     text = yaml.safe_dump(data, sort_keys=False)
-    return _build(validate(data, problems), problems, where, text, None)
+    return build_topology(validate(data, problems), problems, text)
 
 
 def read_text(path: Path, where: str) -> str:

@@ -1,7 +1,8 @@
 """The fabric: nodes, links, packet formats and protocols as plain immutable descriptions.
 
 Everything that builds a fabric (YAML files, `FabricBuilder`, the generators, networkx graphs) ends here, and
-everything that simulates one starts from `Fabric.lower`. Names carry units; rates are exact rationals.
+everything that simulates one starts from its arrays (`clusim.fabric.arrays`). Names carry units; rates are exact
+rationals.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from clusim.abi import KINDS, NONE, Kind
 from clusim.fabric.endpoint import COST_ONE, Endpoint, cost16
 from clusim.units import Rate
-
-if TYPE_CHECKING:
-    from clusim.fabric.arrays import FabricArrays
 
 __all__ = [
     "COST_ONE",
@@ -445,12 +443,7 @@ class Fabric:
         """Return the default number of channels of an algorithm."""
         return self.channels.get(algorithm, self.channels.get("default", 1))
 
-    def lower(self) -> FabricArrays:
-        """Return the fabric as flat arrays; computed once."""
-        return self._lowered
-
     @cached_property
-    def _lowered(self) -> FabricArrays:
-        from clusim.fabric.arrays import lower
-
-        return lower(self)
+    def derived(self) -> dict[str, Any]:
+        """What others made of the fabric and keep with it, by name; a changed copy starts anew."""
+        return {}

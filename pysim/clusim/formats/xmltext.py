@@ -12,7 +12,7 @@ from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, Locator
 
 from clusim.errors import TopologyError
-from clusim.formats.topologies.common import fail, printable, whole
+from clusim.formats.values import fail, printable, whole
 
 __all__ = ["Element", "parse_xml"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.hardware import adapters, compute, processors, switchgear
+from clusim.hardware import compute
 from clusim.hardware.architecture import Architecture
-from clusim.hardware.catalog import (
+from clusim.hardware.catalogs.gpus import (
     FAMILIES,
     GPUS,
     gpu,
@@ -22,6 +22,15 @@ from clusim.hardware.catalog import (
     stand_in,
     standing,
 )
+from clusim.hardware.catalogs.machines import (
+    ADAPTER_IDS,
+    ADAPTERS,
+    CROSSBARS,
+    HOST_COSTS,
+    PCIE_SWITCH_IDS,
+    PROCESSORS,
+    USUAL_SWITCHES,
+)
 from clusim.hardware.cpu import Cpu, HostCosts
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.gpu import Gpu
@@ -32,7 +41,6 @@ from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
 from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
-from clusim.hardware.registry import objects_of
 from clusim.hardware.switch import Switch
 
 __all__ = [
@@ -81,33 +89,6 @@ __all__ = [
     "stand_in",
     "standing",
 ]
-
-PROCESSORS: dict[str, Cpu] = {item.name: item for _, item in objects_of(processors, Cpu, "CPUS")}
-"""Processors by the name of their root complex."""
-
-HOST_COSTS: dict[str, HostCosts] = {
-    item.vendor: item for _, item in objects_of(processors, HostCosts, "HOST")
-}
-"""What hosts pay for launching, by vendor of their processors."""
-
-ADAPTERS: dict[str, Nic] = {item.name: item for _, item in objects_of(adapters, Nic, "NICS")}
-"""Network adapters by name."""
-
-CROSSBARS: dict[str, Switch] = {
-    item.name: item for _, item in objects_of(switchgear, Switch, "SWITCHES")
-}
-"""Switches by name, without root complexes."""
-
-PCIE_SWITCH_IDS = {identity: item.name for item in CROSSBARS.values() for identity in item.pci_ids}
-"""PCIe switches by PCI vendor and device number."""
-
-USUAL_SWITCHES = {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
-"""Switch that a link, or a kind of network, usually leads to."""
-
-ADAPTER_IDS: dict[tuple[int, int], Pci] = {
-    (item.vendor, item.device): item for _, item in objects_of(adapters, Pci, "PCI_IDS")
-}
-"""What PCI vendor and device numbers of adapters say."""
 
 CHIPS: dict[str, Preset] = {
     **{name: item.preset for name, item in GPUS.items()},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.lowering.faults import Fault, describe_faults, known_at_start
 from clusim.lowering.faulttext import parse_faults
@@ -47,4 +48,4 @@ class Broken:
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """A line for every fault, with the rates that are left."""
-        return describe_faults(self.fabric.lower(), self.faults, self._texts)
+        return describe_faults(arrays_of(self.fabric), self.faults, self._texts)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clusim.abi import FaultKind
 from clusim.errors import InputError, TopologyError
-from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.arrays import lower as lower_fabric
 from clusim.fabric.model import Fabric
 from clusim.image import empty
@@ -102,7 +102,7 @@ def dead_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> list[int]:
 def without_wires(fabric: Fabric, dead: Sequence[int]) -> FabricArrays:
     """Return a fabric as arrays whose routes use none of `dead`."""
     if not dead:
-        return fabric.lower()
+        return arrays_of(fabric)
     try:
         return lower_fabric(fabric, dead)
     except TopologyError as error:
@@ -132,7 +132,7 @@ def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
 
 def known_at_start(fabric: Fabric, faults: Iterable[Fault]) -> Fabric:
     """Return the fabric that planning sees: without links of which a direction is down from the start."""
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     dead = dead_wires(arrays, faults)
     if not dead:
         return fabric

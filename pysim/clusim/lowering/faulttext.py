@@ -28,7 +28,7 @@ from fractions import Fraction
 import numpy as np
 
 from clusim.errors import InputError, UnitError
-from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.lowering.faults import Fault
@@ -160,7 +160,7 @@ class _Reader:
 
     def __init__(self, fabric: Fabric, text: str) -> None:
         self.fabric, self.text = fabric, text
-        self.arrays: FabricArrays = fabric.lower()
+        self.arrays: FabricArrays = arrays_of(fabric)
 
     def error(self, problem: str) -> InputError:
         """Return the error of this text."""

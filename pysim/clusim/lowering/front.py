@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clusim.errors import InputError, ScheduleError
-from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
 from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
@@ -75,7 +75,7 @@ def lower(
             f"{schedule.name}: needs {schedule.num_ranks} ranks; {fabric.name} has {fabric.num_ranks}"
         )
     given = list(faults)
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     dead = dead_wires(arrays, given)
     _check_alive(fabric, schedule, dead)
     links = LinkLowering(fabric, schedule, without_wires(fabric, dead))
@@ -106,7 +106,7 @@ def _check_alive(fabric: Fabric, schedule: Schedule, dead: Sequence[int]) -> Non
     """Refuse a schedule that uses a rank all of whose links are down from the start."""
     if not dead:
         return
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     alive = np.ones(len(arrays.wires), bool)
     alive[dead] = False
     linked = set(arrays.wires["src"][alive].tolist())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, ConnKind, Policy
 from clusim.errors import ScheduleError
-from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric, Nic
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
@@ -99,7 +99,7 @@ class LinkLowering:
     ) -> None:
         self.fabric = fabric
         self.schedule = schedule
-        self.arrays = arrays or fabric.lower()
+        self.arrays = arrays or arrays_of(fabric)
         self.places = Places(self.arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))

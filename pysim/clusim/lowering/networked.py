@@ -5,17 +5,13 @@ See `clusim.lowering.places` for what is chosen when.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
 from clusim.fabric.model import Nic, Protocol
 from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place
+from clusim.lowering.ways import Ways
 from clusim.schedule.ir import ABSENT, Connection
-
-if TYPE_CHECKING:
-    from clusim.lowering.places import Places
 
 __all__ = ["Networked"]
 
@@ -23,15 +19,13 @@ __all__ = ["Networked"]
 class Networked:
     """The way of one connection over one rail."""
 
-    def __init__(
-        self, places: Places, connection: Connection, protocol: Protocol, rail: int
-    ) -> None:
-        self.places, self.connection, self.protocol = places, connection, protocol
-        arrays = self.arrays = places.arrays
+    def __init__(self, ways: Ways, connection: Connection, protocol: Protocol, rail: int) -> None:
+        self.ways, self.connection, self.protocol = ways, connection, protocol
+        arrays = self.arrays = ways.arrays
         self.src, self.dst = connection.src, connection.dst
         self.rails = self._choose(rail)
         self.nics = [
-            places.rails.nics(places.zone(rank))[own]
+            ways.rails.nics(ways.zone(rank))[own]
             for rank, own in zip((self.src, self.dst), self.rails, strict=True)
         ]
         nodes = [arrays.fabric.nodes[int(arrays.targets["node"][nic])] for nic in self.nics]
@@ -39,14 +33,14 @@ class Networked:
 
     def _choose(self, rail: int) -> tuple[int, int]:
         """Return the rails of sender and receiver: `rail`, or where it is not on the network the nearest that is."""
-        rails, zone = self.places.rails, self.places.zone(self.dst)
+        rails, zone = self.ways.rails, self.ways.zone(self.dst)
         theirs = rails.nics(zone)
         live = rails.live((zone,))
         if rail not in live:
             rail = rails.choice(self.dst, self.connection.channel)
         for rank, found in (
             (self.dst, live),
-            (self.src, rails.live((self.places.zone(self.src),))),
+            (self.src, rails.live((self.ways.zone(self.src),))),
         ):
             if not found or rail < 0:
                 raise ScheduleError(
@@ -71,11 +65,11 @@ class Networked:
 
     def place(self) -> Place:
         """Return the legs of the connection."""
-        places = self.places
+        ways = self.ways
         if self.connection.kind == "flag":
-            there = self._post_to_flag() + places.to_host(self.src)
-            head = places.to_host(self.dst) + self._message_ps(1) + places.to_gpu(self.src)
-            ends = places.endpoint(self.src), places.endpoint(self.dst)
+            there = self._post_to_flag() + ways.to_host(self.src)
+            head = ways.to_host(self.dst) + self._message_ps(1) + ways.to_gpu(self.src)
+            ends = ways.endpoint(self.src), ways.endpoint(self.dst)
             leg = Leg(*ends, ConnKind.FLAG, there + self.adapters[0].post_ps, head)
             return Place("network", (leg,))
         first, proxy = self._first_leg()
@@ -83,7 +77,7 @@ class Networked:
 
     def _post_to_flag(self) -> int:
         """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
-        return self._message_ps(0) + self.adapters[1].completion_ps + self.places.to_gpu(self.dst)
+        return self._message_ps(0) + self.adapters[1].completion_ps + self.ways.to_gpu(self.dst)
 
     def _message_ps(self, sender: int) -> int:
         """Return the time of a message without payload from NIC to NIC [ps]."""
@@ -91,23 +85,23 @@ class Networked:
 
     def _network_ps(self) -> int:
         arrays = self.arrays
-        way = self.places.steps(int(arrays.targets["node"][self.nics[0]]), (self.nics[1],))
+        way = self.ways.steps(int(arrays.targets["node"][self.nics[0]]), (self.nics[1],))
         return arrays.latency_ps(way)
 
     def _first_leg(self) -> tuple[Leg, int]:
         """Return the leg to the proxy, and the endpoint at which the proxy has its data."""
-        places, src = self.places, self.src
-        own = places.endpoint(src)
-        tail = places.to_host(src) + self.protocol.tail_fence_ps
-        head = places.to_gpu(src) + self.protocol.head_fence_ps
-        direct = self.adapters[0].gpudirect and places.rails.direct(src, self.rails[0])
+        ways, src = self.ways, self.src
+        own = ways.endpoint(src)
+        tail = ways.to_host(src) + self.protocol.tail_fence_ps
+        head = ways.to_gpu(src) + self.protocol.head_fence_ps
+        direct = self.adapters[0].gpudirect and ways.rails.direct(src, self.rails[0])
         if direct or self._is_host(src):
             return Leg(own, own, ConnKind.FLAG, tail, head), own
         helper = self._helper() if self.adapters[0].gpudirect else -1
-        target = places.endpoint(helper) if helper >= 0 else self._memory(src, self.nics[0])
+        target = ways.endpoint(helper) if helper >= 0 else self._memory(src, self.nics[0])
         if target == NONE:
             return Leg(own, own, ConnKind.FLAG, tail, head), own
-        way = places.steps(self.arrays.node_of(src), (target,))
+        way = ways.steps(self.arrays.node_of(src), (target,))
         leg = Leg(
             src=own,
             dst=target,
@@ -115,28 +109,28 @@ class Networked:
             tail_ps=max(tail, self.arrays.latency_ps(way) + self.protocol.tail_fence_ps),
             head_ps=head,
             hops=len(way),
-            packet_bytes=places.packet_limit(src, way),
-            width=len(places.group(self.arrays.node_of(src), target)),
-            forms=places.formats(way),
+            packet_bytes=ways.packet_limit(src, way),
+            width=len(ways.group(self.arrays.node_of(src), target)),
+            forms=ways.formats(way),
         )
         return leg, target
 
     def _second_leg(self, proxy: int) -> Leg:
         """Return the leg from the proxy's memory over both NICs to the receiver, or to host memory near it."""
-        places, arrays, dst = self.places, self.arrays, self.dst
-        own = places.endpoint(dst)
+        ways, arrays, dst = self.ways, self.arrays, self.dst
+        own = ways.endpoint(dst)
         adapter = self.adapters[1]
-        near = adapter.gpudirect and places.rails.direct(dst, self.rails[1])
+        near = adapter.gpudirect and ways.rails.direct(dst, self.rails[1])
         stage = NONE if near or self._is_host(dst) else self._memory(dst, self.nics[1])
         goal = own if stage == NONE else stage
         start = int(arrays.endpoints["node"][proxy])
-        way = places.steps(start, (*self.nics, goal))
+        way = ways.steps(start, (*self.nics, goal))
         answer: tuple[int, ...] = ()
         if stage != NONE:
-            there = places.steps(arrays.node_of(dst), (stage,))
-            back = places.steps(int(arrays.endpoints["node"][stage]), (own,))
+            there = ways.steps(arrays.node_of(dst), (stage,))
+            back = ways.steps(int(arrays.endpoints["node"][stage]), (own,))
             answer = (*there, *back)
-        tail = adapter.completion_ps + self.protocol.tail_fence_ps + places.to_gpu(dst)
+        tail = adapter.completion_ps + self.protocol.tail_fence_ps + ways.to_gpu(dst)
         tail += adapter.flush_ps if near else 0
         if near and self.connection.protocol != "simple":
             tail = self.protocol.tail_fence_ps
@@ -146,37 +140,37 @@ class Networked:
             dst=own,
             kind=ConnKind.WRITE,
             tail_ps=tail,
-            head_ps=places.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
+            head_ps=ways.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),
             packet_bytes=self.adapters[0].mtu_bytes,
-            width=len(places.group(start, self.nics[0])),
-            forms=places.formats([*way, *answer]),
+            width=len(ways.group(start, self.nics[0])),
+            forms=ways.formats([*way, *answer]),
             via_first=self.nics[0],
             via_last=self.nics[1],
             stage=stage,
             adaptive=self.adapters[0].adaptive,
             nic=self.adapters[0],
-            line_wire=places.steps(start, tuple(self.nics))[self._to_nic(start)],
+            line_wire=ways.steps(start, tuple(self.nics))[self._to_nic(start)],
         )
 
     def _to_nic(self, start: int) -> int:
-        return len(self.places.steps(start, (self.nics[0],)))
+        return len(self.ways.steps(start, (self.nics[0],)))
 
     def _helper(self) -> int:
         """Return a GPU that is next to the NIC and reached over NVLink (PXN), or -1."""
         key = self.src, self.rails[0]
-        if key not in self.places.helpers:
-            self.places.helpers[key] = self._find_helper()
-        return self.places.helpers[key]
+        if key not in self.ways.helpers:
+            self.ways.helpers[key] = self._find_helper()
+        return self.ways.helpers[key]
 
     def _find_helper(self) -> int:
-        places, rail = self.places, self.rails[0]
-        candidates = [rank for rank in places.ranks_in(places.zone(self.src)) if rank != self.src]
+        ways, rail = self.ways, self.rails[0]
+        candidates = [rank for rank in ways.ranks_in(ways.zone(self.src)) if rank != self.src]
         node = self.arrays.node_of(self.src)
-        for rank in places.rails.heads(candidates, rail) if candidates else ():
-            if not places.rails.direct(rank, rail):
+        for rank in ways.rails.heads(candidates, rail) if candidates else ():
+            if not ways.rails.direct(rank, rail):
                 continue
-            way = places.steps(node, (places.endpoint(rank),))
+            way = ways.steps(node, (ways.endpoint(rank),))
             if path_type(self.arrays, way) == PathType.NVL:
                 return rank
         return -1
@@ -184,13 +178,13 @@ class Networked:
     def _memory(self, rank: int, nic: int) -> int:
         """Return the host memory a rank can reach that is nearest to a NIC of its machine, or NONE."""
         key = rank, nic
-        if key not in self.places.stages:
-            self.places.stages[key] = self._find_memory(rank, nic)
-        return self.places.stages[key]
+        if key not in self.ways.stages:
+            self.ways.stages[key] = self._find_memory(rank, nic)
+        return self.ways.stages[key]
 
     def _find_memory(self, rank: int, nic: int) -> int:
         arrays = self.arrays
-        low, high = arrays.machines.target_lo[self.places.zone(rank) : self.places.zone(rank) + 2]
+        low, high = arrays.machines.target_lo[self.ways.zone(rank) : self.ways.zone(rank) + 2]
         node = int(arrays.targets["node"][nic])
         found = [
             (arrays.distance(node, target), target)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError, TopologyError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import Fabric, Protocol
-from clusim.fabric.rails import PathType, Rails, path_type
+from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place
 from clusim.lowering.networked import Networked
+from clusim.lowering.ways import Ways
 from clusim.schedule.ir import Connection
 
 __all__ = ["Places", "protocol_of"]
@@ -37,30 +37,19 @@ def protocol_of(fabric: Fabric, name: str) -> Protocol:
     return found
 
 
-class Places:
+class Places(Ways):
     """Finds the ways of connections on a fabric."""
 
     def __init__(self, arrays: FabricArrays) -> None:
-        self.arrays = arrays
-        self.fabric = arrays.fabric
+        super().__init__(arrays)
         self.p2p_level = PathType[self.fabric.p2p_level.upper()]
-        self.rails = Rails(arrays)
         self._known: dict[tuple[int, int, str, str, str, int, int], Place] = {}
-        self._zones = [arrays.zone_of(rank) for rank in range(arrays.num_ranks)]
-        self._memory: dict[int, int] = {}
-        self._latency: dict[tuple[int, int], int] = {}
-        self._ways: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._members: dict[int, list[int]] = {}
-        for rank, zone in enumerate(self._zones):
-            self._members.setdefault(zone, []).append(rank)
-        self.helpers: dict[tuple[int, int], int] = {}
-        self.stages: dict[tuple[int, int], int] = {}
 
     def of(self, connection: Connection) -> Place:
         """Return the way of a data or flag connection; raises `ScheduleError` if there is none."""
         src, dst = connection.src, connection.dst
         rail = -1
-        if self._zones[src] != self._zones[dst]:
+        if self.zone(src) != self.zone(dst):
             rail = (
                 connection.rail
                 if connection.rail >= 0
@@ -85,14 +74,14 @@ class Places:
         src, dst = connection.src, connection.dst
         protocol = protocol_of(self.fabric, connection.protocol)
         if src == dst:
-            end = self._endpoint(src)
+            end = self.endpoint(src)
             return Place(
                 "direct",
                 (Leg(end, end, ConnKind.FLAG, protocol.tail_fence_ps, protocol.head_fence_ps),),
             )
-        if self._zones[src] != self._zones[dst]:
+        if self.zone(src) != self.zone(dst):
             return Networked(self, connection, protocol, rail).place()
-        way = self.steps(self.arrays.node_of(src), (self._endpoint(dst),))
+        way = self.steps(self.arrays.node_of(src), (self.endpoint(dst),))
         kind = path_type(self.arrays, way)
         memory = self.memory(dst)
         if kind == PathType.NVL:
@@ -125,13 +114,13 @@ class Places:
         src, dst = connection.src, connection.dst
         there = self.steps(arrays.node_of(src), (memory,))
         fetch = self.steps(arrays.node_of(dst), (memory,))
-        answer = self.steps(int(arrays.endpoints["node"][memory]), (self._endpoint(dst),))
+        answer = self.steps(int(arrays.endpoints["node"][memory]), (self.endpoint(dst),))
         flags = connection.kind == "flag"
         tail = arrays.latency_ps(there) + self.to_gpu(dst) + protocol.tail_fence_ps
         head = self.to_host(dst) + self.to_gpu(src) + protocol.head_fence_ps
         return Leg(
-            src=self._endpoint(src),
-            dst=self._endpoint(dst),
+            src=self.endpoint(src),
+            dst=self.endpoint(dst),
             kind=ConnKind.FLAG if flags else ConnKind.WRITE,
             tail_ps=tail,
             head_ps=head,
@@ -148,7 +137,7 @@ class Places:
         self, connection: Connection, way: Sequence[int], back: Sequence[int], read: bool
     ) -> Leg:
         """Return a leg that carries the data of a connection over `way`, without flags."""
-        src, dst = self._endpoint(connection.src), self._endpoint(connection.dst)
+        src, dst = self.endpoint(connection.src), self.endpoint(connection.dst)
         flags = connection.kind == "flag"
         requests = back if read else way
         asks = connection.dst if read else connection.src
@@ -178,83 +167,3 @@ class Places:
             and connection.kind == "data"
             and connection.protocol == "simple"
         )
-
-    def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the first shortest way from a node over targets, remembered."""
-        key = (node, *targets)
-        if key not in self._ways:
-            self._ways[key] = tuple(self.arrays.steps(node, targets))
-        return self._ways[key]
-
-    def back(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the way from one rank's destination back to it."""
-        return self.steps(self.arrays.node_of(dst), (self._endpoint(src),))
-
-    def group(self, node: int, target: int) -> list[int]:
-        """Return the first wires from a node towards a target."""
-        return self.arrays.group(node, target)
-
-    def formats(self, wires: Sequence[int]) -> frozenset[int]:
-        """Return the formats of wires."""
-        return frozenset(int(self.arrays.wires["format"][wire]) for wire in wires)
-
-    def packet_limit(self, rank: int, way: Sequence[int]) -> int:
-        """Return the payload limit of packets a rank makes, on all wires of a way [bytes].
-
-        What passes a root complex from PCIe to PCIe is cut to its peer payload.
-        """
-        requester = "sm" if self.fabric.nodes[self.arrays.node_of(rank)].kind == "gpu" else "nic"
-        return self.limit(requester, way)
-
-    def limit(self, requester: str, way: Sequence[int]) -> int:
-        """Return the payload limit of packets of a requester class on a way [bytes]."""
-        arrays = self.arrays
-        limits = []
-        for wire in way:
-            name = arrays.format_names[int(arrays.wires["format"][wire])]
-            limits.append(self.fabric.formats[name].payload_bytes[requester])
-        for before, after in pairwise(way):
-            node = self.fabric.nodes[int(arrays.wires["dst"][before])]
-            peers = arrays.wire_class[before] == arrays.wire_class[after] == "pcie"
-            if peers and node.peer_payload_bytes:
-                limits.append(node.peer_payload_bytes)
-        return min(limits, default=128)
-
-    def memory(self, rank: int) -> int:
-        """Return the host memory nearest to a rank, or NONE."""
-        if rank not in self._memory:
-            self._memory[rank] = self.arrays.memory_of(rank)
-        return self._memory[rank]
-
-    def to_host(self, rank: int) -> int:
-        """Return the time from a GPU's write of a flag until the host can see it [ps]."""
-        return self._flight(rank)
-
-    def to_gpu(self, rank: int) -> int:
-        """Return the time from a host's write of a flag until a GPU that polls it has seen it [ps]."""
-        memory = self.memory(rank)
-        if memory == NONE:
-            return 0
-        return 2 * self._flight(rank) + int(self.arrays.endpoints["read_latency_ps"][memory])
-
-    def _flight(self, rank: int) -> int:
-        memory = self.memory(rank)
-        if memory == NONE:
-            return 0
-        key = self.arrays.node_of(rank), memory
-        if key not in self._latency:
-            self._latency[key] = self.arrays.latency_ps(self.steps(key[0], (memory,)))
-        return self._latency[key]
-
-    def _endpoint(self, rank: int) -> int:
-        return int(self.arrays.rank_endpoint[rank])
-
-    endpoint = _endpoint
-
-    def zone(self, rank: int) -> int:
-        """Return the machine of a rank."""
-        return self._zones[rank]
-
-    def ranks_in(self, zone: int) -> list[int]:
-        """Return the ranks of a machine."""
-        return self._members[zone]

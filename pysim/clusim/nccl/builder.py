@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from clusim.nccl.constants import Path, Pattern, path_types
 from clusim.nccl.flow import Ledger
 from clusim.nccl.graph import Graph
-from clusim.nccl.topology import Device, Route, System
+from clusim.nccl.system import Device, Route, System
 from clusim.nccl.versions import since
 
 __all__ = ["HEADS", "Builder", "Draft", "Time"]

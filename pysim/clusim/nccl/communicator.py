@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from clusim.errors import InputError
+from clusim.fabric.model import NETWORK, Fabric
 from clusim.nccl.chunking import (
     Chunks,
     Part,
@@ -36,12 +36,10 @@ from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, Group
 from clusim.nccl.notes import notes_on_chips, notes_on_variables
 from clusim.nccl.search import search
-from clusim.nccl.topology import System, build_system
+from clusim.nccl.system import System
+from clusim.nccl.topology import build_system
 from clusim.nccl.tuner import Selection, select
 from clusim.nccl.versions import LATEST, Version, since
-
-if TYPE_CHECKING:
-    from clusim.fabric.model import Fabric
 
 __all__ = ["Communicator", "Plan", "communicator"]
 
@@ -399,8 +397,6 @@ def _agree(
 
 def _can_reduce(fabric: Fabric) -> bool:
     """Return whether some switch inside the machines reduces."""
-    from clusim.fabric.model import NETWORK
-
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.nccl.constants import Path, peer_overhead
-from clusim.nccl.topology import Device, Route, System
+from clusim.nccl.system import Device, Route, System
 
 __all__ = ["Ledger"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from clusim.nccl.constants import Path
-from clusim.nccl.topology import _BASE, Device, Route, System, peer_access
+from clusim.nccl.system import Device, Route, System, unknown
 from clusim.nccl.versions import since
 
-__all__ = ["set_routes"]
+__all__ = ["direct_rdma", "peer_access", "set_routes"]
+
+_BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
 
 
 def set_routes(system: System, p2p_level: Path) -> None:
@@ -167,4 +169,27 @@ def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
             level = Path.P2C if since(system.version, "p2p through c2c") else Path.PHB
     if route.type == Path.PXN:
         return True
+    return route.type <= level
+
+
+def _has_peer_access(gpu: Device) -> bool:
+    """Return whether the driver lets a GPU reach others over PCIe."""
+    if gpu.peer_access is None:
+        raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
+    return gpu.peer_access
+
+
+def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
+    """Return whether two GPUs reach each other directly over a path."""
+    settings = system.settings
+    if settings.p2p_disable:
+        return False
+    if not since(system.version, "asks the driver for peer access"):
+        level = max(level, Path.PXB)
+    elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
+        return False
+    if settings.p2p_level is not None:
+        level = settings.p2p_level
+    elif system.cpu.vendor == "amd" and len(system.gpus) <= 2:
+        level = Path.SYS
     return route.type <= level

@@ -27,7 +27,7 @@ from clusim.nccl.constants import (
     speeds,
 )
 from clusim.nccl.graph import Graph
-from clusim.nccl.topology import System
+from clusim.nccl.system import System
 from clusim.nccl.versions import since
 
 __all__ = ["search"]

@@ -9,14 +9,13 @@ adapters over the GPU next to them (PXN).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
 
 from clusim.errors import TopologyError
+from clusim.fabric.model import NETWORK, Fabric
+from clusim.fabric.model import Link as FabricLink
+from clusim.fabric.model import Node as FabricNode
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import (
-    UNKNOWN_CPU,
-    Cpu,
     LOCAL_GBps,
     Path,
     cpu_of,
@@ -25,191 +24,13 @@ from clusim.nccl.constants import (
     socket_GBps,
 )
 from clusim.nccl.env import Settings, adapter_allowed
-from clusim.nccl.versions import Version, since
+from clusim.nccl.routes import set_routes
+from clusim.nccl.system import Device, System, unknown
+from clusim.nccl.versions import Version
 
-if TYPE_CHECKING:
-    from clusim.fabric.model import Fabric
-    from clusim.fabric.model import Link as FabricLink
-    from clusim.fabric.model import Node as FabricNode
+__all__ = ["build_system"]
 
-__all__ = ["Device", "Link", "Route", "System", "build_system"]
-
-Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
-LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]
-
-_BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
 _RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
-
-
-@dataclass(eq=False, slots=True)
-class Link:
-    """One direction of a connection; `rate` is in GB/s and `number` counts the links of a system."""
-
-    kind: LinkKind
-    rate: float
-    remote: Device
-    number: int
-    back: int = -1
-
-
-@dataclass(eq=False, slots=True)
-class Device:
-    """A device; `index` counts those of its kind.
-
-    Attributes
-    ----------
-    capability : int
-        Compute capability of a GPU times ten.
-    architecture : str
-        Of a GPU: row of the presets of launching.
-    peer_access : bool or None
-        Of a GPU: whether the driver lets it reach others over PCIe; None is unknown.
-    speed_GBps, latency_us, collective : float, float, bool
-        Of an adapter: its rate, the latency its plugin states, whether its network reduces.
-    port : int
-        Adapters with the same number share one port.
-    members : tuple of str
-        Adapters of the fabric that an adapter consists of.
-    """
-
-    kind: Kind
-    name: str
-    index: int
-    links: list[Link] = field(default_factory=list)
-    capability: int = 0
-    chip: str = ""
-    architecture: str = ""
-    peer_access: bool | None = None
-    cpu: Cpu = UNKNOWN_CPU
-    speed_GBps: float = 0.0
-    latency_us: float = 0.0
-    collective: bool = False
-    gpudirect: bool = True
-    port: int = 0
-    members: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A path between two devices.
-
-    Attributes
-    ----------
-    links : tuple of Link
-        The links in order.
-    rate : float
-        Bandwidth of the narrowest [GB/s].
-    """
-
-    links: tuple[Link, ...]
-    rate: float
-    type: Path
-
-    @property
-    def hops(self) -> int:
-        """Return the number of links."""
-        return len(self.links)
-
-
-@dataclass(eq=False)
-class System:
-    """A machine as NCCL sees it.
-
-    Attributes
-    ----------
-    gpus, adapters, cpus : list of Device
-        By index; GPUs in the order of the ranks.
-    routes : dict
-        (device, device) -> path.
-    """
-
-    version: Version
-    settings: Settings
-    gpus: list[Device] = field(default_factory=list)
-    adapters: list[Device] = field(default_factory=list)
-    cpus: list[Device] = field(default_factory=list)
-    switch: Device | None = None
-    others: list[Device] = field(default_factory=list)
-    routes: dict[tuple[Device, Device], Route] = field(default_factory=dict)
-    num_links: int = 0
-    gdr_level: Path | None = None
-
-    @property
-    def cpu(self) -> Cpu:
-        """Return the processor of the machine."""
-        return self.cpus[0].cpu if self.cpus else Cpu()
-
-    @property
-    def capabilities(self) -> tuple[int, int]:
-        """Return the lowest and the highest compute capability times ten."""
-        numbers = [gpu.capability for gpu in self.gpus]
-        return min(numbers), max(numbers)
-
-    def route(self, a: Device, b: Device) -> Route | None:
-        """Return the path from one device to another."""
-        return self.routes.get((a, b))
-
-    def join(self, a: Device, b: Device, kind: LinkKind, rate: float) -> None:
-        """Add a duplex link; a second one between the same devices makes the first wider."""
-        for link in a.links:
-            if link.remote is b and link.kind == kind:
-                link.rate += rate
-                next(
-                    back for back in b.links if back.remote is a and back.kind == kind
-                ).rate += rate
-                return
-        there, back = self.num_links, self.num_links + 1
-        self.num_links += 2
-        a.links.append(Link(kind, rate, b, there, back))
-        b.links.append(Link(kind, rate, a, back, there))
-
-    def trim_network(self) -> None:
-        """Forget the adapters: all ranks are on this machine."""
-        self.adapters = []
-        self.routes = {
-            ends: route
-            for ends, route in self.routes.items()
-            if ends[0].kind != "net" and ends[1].kind != "net"
-        }
-
-    def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
-        """Return the devices with the widest, of those the nearest kind of path."""
-        best: list[Device] = []
-        key = (0.0, 0)
-        for other in among:
-            route = self.route(device, other)
-            if route is None:
-                continue
-            mine = (route.rate, -int(route.type))
-            if not best or mine > key:
-                best, key = [], mine
-            if mine == key:
-                best.append(other)
-        return best
-
-    def local_adapter(self, gpu: Device, channel: int) -> Device | None:
-        """Return the adapter a GPU uses on a channel: GPUs that share adapters take turns."""
-        nets = self.nearest(gpu, self.adapters)
-        if not nets:
-            return None
-        sharers = self.nearest(nets[0], self.gpus)
-        first = gpu.index
-        if len(nets) & (len(nets) - 1) == 0:
-            width = len(nets).bit_length() - 1
-            first = int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
-        return nets[(first + channel % -(-len(nets) // max(1, len(sharers)))) % len(nets)]
-
-    def local_gpu(self, adapter: Device) -> Device | None:
-        """Return the GPU that has an adapter as its own."""
-        sharers = self.nearest(adapter, self.gpus)
-        for channel in range(len(self.adapters) or 1):
-            for gpu in sharers:
-                if self.local_adapter(gpu, channel) is adapter:
-                    return gpu
-        return None
 
 
 def _pcie_GBps(link: FabricLink) -> float:
@@ -240,8 +61,6 @@ def build_system(
     ranks : iterable of int or None
         GPUs that take part, by their number in the machine; None is all.
     """
-    from clusim.nccl.routes import set_routes
-
     settings = settings or Settings()
     system = System(version, settings)
     nodes = {node.name: node for node in fabric.nodes if node.zone == zone}
@@ -292,12 +111,6 @@ def _devices(
             devices[node.name] = Device("pci", node.name, len(system.others))
             system.others.append(devices[node.name])
     return devices
-
-
-def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
-    """Return the error that a chip does not say what NCCL decides by."""
-    what = f"chip {chip!r} of {node}: {field_} is not known, and NCCL decides by it"
-    return TopologyError(f"{what}; give the chip a base, or '{field_}: {example}'")
 
 
 def _gpu(node: FabricNode, index: int) -> Device:
@@ -412,8 +225,6 @@ def _grouped(names: list[str], nodes: dict[str, FabricNode], place: Device) -> i
 
 def _reduces(fabric: Fabric) -> bool:
     """Return whether the switches between machines can reduce."""
-    from clusim.fabric.model import NETWORK
-
     switches = [node for node in fabric.nodes if node.zone == NETWORK and node.kind == "switch"]
     return bool(switches) and all(node.unit is not None for node in switches)
 
@@ -422,26 +233,3 @@ def _join_sockets(system: System) -> None:
     for i, a in enumerate(system.cpus):
         for b in system.cpus[i + 1 :]:
             system.join(a, b, "sys", socket_GBps(a.cpu, system.version))
-
-
-def _has_peer_access(gpu: Device) -> bool:
-    """Return whether the driver lets a GPU reach others over PCIe."""
-    if gpu.peer_access is None:
-        raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
-    return gpu.peer_access
-
-
-def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
-    """Return whether two GPUs reach each other directly over a path."""
-    settings = system.settings
-    if settings.p2p_disable:
-        return False
-    if not since(system.version, "asks the driver for peer access"):
-        level = max(level, Path.PXB)
-    elif route.type > Path.NVB and not (_has_peer_access(a) and _has_peer_access(b)):
-        return False
-    if settings.p2p_level is not None:
-        level = settings.p2p_level
-    elif system.cpu.vendor == "amd" and len(system.gpus) <= 2:
-        level = Path.SYS
-    return route.type <= level

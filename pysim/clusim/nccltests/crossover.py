@@ -9,9 +9,9 @@ from typing import Any
 from clusim import words
 from clusim.errors import InputError, one_line
 from clusim.nccl import programs
-from clusim.nccl.choice import Wanted, runnable
+from clusim.nccl.calls.choice import Wanted, runnable
+from clusim.nccl.calls.launch import Launch, host_of, iteration_ps
 from clusim.nccl.constants import Algorithm
-from clusim.nccl.launch import Launch, host_of, iteration_ps
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.report.text import said
 from clusim.run.request import Request

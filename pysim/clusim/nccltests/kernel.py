@@ -20,9 +20,9 @@ from math import log2
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS
 from clusim.nccl import Collective, Communicator, Plan, programs
-from clusim.nccl.choice import choose, way_of
+from clusim.nccl.calls.choice import choose, way_of
+from clusim.nccl.calls.launch import Host, host_of
 from clusim.nccl.constants import Algorithm
-from clusim.nccl.launch import Host, host_of
 from clusim.nccl.tuner import Selection
 from clusim.result import Result
 from clusim.run.job import Job, Options, collective_job, run_job

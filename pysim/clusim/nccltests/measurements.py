@@ -13,7 +13,7 @@ from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.nccl import LATEST
-from clusim.nccl.launch import Launch
+from clusim.nccl.calls.launch import Launch
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup

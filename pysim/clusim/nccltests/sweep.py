@@ -11,7 +11,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.hardware import GPUS
-from clusim.nccl.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import Kernel
 from clusim.nccltests.operations import Program

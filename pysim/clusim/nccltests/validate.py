@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.nccl.launch import host_of, iteration_ps
+from clusim.nccl.calls.launch import host_of, iteration_ps
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.measurements import Group, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS

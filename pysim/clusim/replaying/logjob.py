@@ -26,8 +26,8 @@ from clusim.formats.logs.calls import (
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
-from clusim.nccl.communicators import Communicators, Members
-from clusim.nccl.launch import Launch
+from clusim.nccl.calls.communicators import Communicators, Members
+from clusim.nccl.calls.launch import Launch
 from clusim.replaying.channels import with_logged
 from clusim.replaying.machine import infer_machine
 from clusim.replaying.placing import Placed, place

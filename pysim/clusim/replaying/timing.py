@@ -8,9 +8,9 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
-from clusim.nccl.communicators import Communicators, Members, Moved
-from clusim.nccl.launch import Launch, iteration_ps
+from clusim.nccl.calls.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
+from clusim.nccl.calls.communicators import Communicators, Members, Moved
+from clusim.nccl.calls.launch import Launch, iteration_ps
 from clusim.run.simulate import simulate
 from clusim.schedule.builder import ProgramBuilder
 

@@ -10,10 +10,11 @@ from statistics import median
 
 from clusim.errors import InputError, one_line
 from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
-from clusim.nccl.choice import algorithm_named, protocol_named
-from clusim.nccl.communicators import Communicators
+from clusim.nccl.calls.choice import algorithm_named, protocol_named
+from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replaying.placing import Placed, load_machine, machines_of, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
@@ -85,7 +86,7 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
         recording.name,
         placed.fabric.name,
         recording.num_ranks,
-        len({placed.fabric.lower().zone_of(rank) for rank in placed.rank}),
+        len({arrays_of(placed.fabric).zone_of(rank) for rank in placed.rank}),
         version,
         known.machine if known is not None else [f"{request.topology}: as given"],
         total_ps=result.time_ps,
@@ -225,7 +226,7 @@ def _fill(
     placed: Placed,
 ) -> None:
     comms: dict[int, CommResult] = {}
-    arrays = placed.fabric.lower()
+    arrays = arrays_of(placed.fabric)
     for key, rows in spans.items():
         group, operation, size, dtype = key
         ranks = recording.groups[group].ranks if group >= 0 else tuple(range(recording.num_ranks))

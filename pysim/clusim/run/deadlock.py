@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import DeadlockError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.lowering import Fault, Lowered
 from clusim.outcome import State
@@ -54,7 +55,7 @@ def deadlock_error(
 
 def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int) -> str:
     """Return in words which links are down, since when, and what waits before them; empty if none is."""
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     since: dict[int, int] = {}
     for fault in sorted(faults, key=lambda item: item.time_ps):
         if fault.wire is None or fault.bit_errors or fault.time_ps > now_ps:

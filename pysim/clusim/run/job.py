@@ -15,6 +15,7 @@ from clusim.abi import FaultKind, NodeKind
 from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
 from clusim.fabric import Fabric, FabricArrays
+from clusim.fabric.arrays import arrays_of
 from clusim.image import DTYPES, Image
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
 from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
@@ -125,11 +126,11 @@ def collective_job(
             notes=tuple(options.notes),
             around=options.around,
         ),
-        _wires(fabric.lower()),
+        _wires(arrays_of(fabric)),
         Tasks(names, nothing, nothing),
         stuck,
         call=_the_call(schedule),
-        inputs=_inputs(fabric.lower(), image, to_arrays(schedule)) if traced else None,
+        inputs=_inputs(arrays_of(fabric), image, to_arrays(schedule)) if traced else None,
         instances=len(schedule.instances) if lowered.proxy_of else None,
     )
 
@@ -138,7 +139,7 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
     """Draw the messages of `traffic` and put them on `fabric`."""
     from clusim.run.traffic import grain_of, to_image
 
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     plan = traffic.plan(arrays)
     grain = grain_of(arrays, traffic, plan.messages, options.granularity)
     nothing = np.empty(0, np.int64)
@@ -244,7 +245,7 @@ class Checker:
     takes_proxies = False
 
     def __init__(self, schedule: Schedule) -> None:
-        from clusim.schedule.semantics import Executor
+        from clusim.schedule.executor import Executor
 
         need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
         if need_bytes > VERIFY_LIMIT_BYTES:

@@ -9,9 +9,9 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, Plan, programs
-from clusim.nccl.choice import choose
-from clusim.nccl.communicators import Communicators
-from clusim.nccl.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.nccl.calls.choice import choose
+from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
 from clusim.plans import msccl, mscclpp
 from clusim.result import Around
 from clusim.run.request import Request

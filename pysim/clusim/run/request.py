@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.nccl.choice import Wanted
+from clusim.nccl.calls.choice import Wanted
 from clusim.run.session import EngineName
 from clusim.run.setup import Setup
 

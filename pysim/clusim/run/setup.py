@@ -15,7 +15,7 @@ from clusim.fabric import Fabric
 from clusim.files import note_input
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Collective, Communicator, communicator, parse_env, parse_version
-from clusim.nccl.choice import ways
+from clusim.nccl.calls.choice import ways
 from clusim.nccl.versions import Version
 
 __all__ = ["Setup"]

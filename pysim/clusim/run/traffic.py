@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, Kind, Policy
 from clusim.errors import InputError
 from clusim.fabric import Fabric, FabricArrays
+from clusim.fabric.arrays import arrays_of
 from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, roomy_wires
@@ -399,7 +400,7 @@ def _vias(arrays: FabricArrays, messages: Messages) -> Array:
 
 def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Image:
     """Return the image of `plan` on `fabric`, `burst` packets travelling as one."""
-    arrays, messages = fabric.lower(), plan.messages
+    arrays, messages = arrays_of(fabric), plan.messages
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
     if why:
         raise InputError(f"message {format_size(traffic.message_bytes)}: {why}")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import TYPE_CHECKING
 
 from clusim.errors import DeadlockError
+from clusim.schedule.executor import Executor
 from clusim.schedule.ir import ABSENT
-
-if TYPE_CHECKING:
-    from clusim.schedule.semantics import Executor
 
 __all__ = ["run_untimed"]
 
@@ -111,6 +108,9 @@ class _Untimed:
         )
 
 
-def run_untimed(executor: Executor, rng: random.Random | None = None) -> None:
-    """Run all instances of `executor` to their end in a legal order, random if `rng` is given."""
-    _Untimed(executor, rng).run()
+def run_untimed(executor: Executor, seed: int | None = None) -> None:
+    """Run all instances of `executor` to their end; `seed` chooses among the legal orders at random.
+
+    Raises `DeadlockError` when nothing can go on and something is left.
+    """
+    _Untimed(executor, random.Random(seed) if seed is not None else None).run()

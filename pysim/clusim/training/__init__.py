@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clusim.training.breakdown import Breakdown, breakdown
-from clusim.training.run import TrainingResult, train
+from clusim.training.result import TrainingResult
+from clusim.training.run import train
 from clusim.training.sweep import scaling
 from clusim.training.text import training_report
 

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING
 
 from clusim.errors import InputError
 from clusim.training.breakdown import Breakdown
+from clusim.training.result import TrainingResult
 from clusim.training.sharing import Sharing
 from clusim.workload.models import Transformer
-from clusim.workload.parallel.emitter import Traffic
-from clusim.workload.plan import Plan
+from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.volumes import Traffic
 from clusim.workload.spec import Workload, complain
-
-if TYPE_CHECKING:
-    from clusim.training.run import TrainingResult
 
 __all__ = ["by_depth"]
 

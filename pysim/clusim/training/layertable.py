@@ -9,7 +9,7 @@ from typing import Any
 from clusim.units import format_size, format_time
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
-from clusim.workload.plan import Plan
+from clusim.workload.parallel.plan import Plan
 
 __all__ = ["LayerRow", "layer_json", "layer_report", "layer_rows", "optimizer_row"]
 

@@ -12,7 +12,7 @@ from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.plan import Plan
+from clusim.workload.parallel.plan import Plan
 
 __all__ = ["plan_notes", "written"]
 

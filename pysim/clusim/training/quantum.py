@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.fabric.model import Fabric
-from clusim.workload.plan import Plan
+from clusim.workload.parallel.plan import Plan
 
 __all__ = ["LONGEST_PS", "MOST_EPOCHS", "relaxed"]
 

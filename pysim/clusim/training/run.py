@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clusim.analysis.limits import broken_wires_json
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.lowering import Broken
@@ -18,173 +17,27 @@ from clusim.result import Result
 from clusim.run.session import Progress
 from clusim.run.simulate import simulate
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import Breakdown, breakdown, spans_of
+from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.planned import plan_notes, written
-from clusim.training.proof import FoldReport, affordable, fold_report, states
+from clusim.training.proof import affordable, fold_report, states
 from clusim.training.quantum import relaxed
-from clusim.training.sharing import Sharing, sharing
-from clusim.training.switches import Switching, switching
+from clusim.training.result import TrainingResult
+from clusim.training.sharing import sharing
+from clusim.training.switches import switching
 from clusim.workload.memory import Memory
-from clusim.workload.parallel.emitter import Traffic
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.plan import Plan, make_plan
+from clusim.workload.parallel.plan import Plan, make_plan
 from clusim.workload.spec import Workload, complain
 
-__all__ = ["FOLDS", "FoldReport", "TrainingResult", "train"]
+__all__ = ["FOLDS", "train"]
 
 FOLDS = ("auto", "all", "proved", "none")
 """What may be folded."""
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """A simulated training run.
-
-    Attributes
-    ----------
-    step_ps : list of int
-        Time of every step [ps].
-    ranks : list of Breakdown
-        How every rank spent the last step.
-    traffic : dict
-        What every dimension moved in a step.
-    sharing : Sharing
-        What communication took from kernels, in the whole run.
-    worker_ps : list of int
-        Time of the last step by worker, if they are asynchronous [ps].
-    wires : list of (name, busy)
-        Busiest wires and the part of the run in which they were busy.
-    """
-
-    plan: Plan
-    step_ps: list[int]
-    ranks: list[Breakdown]
-    memory: list[Memory]
-    traffic: dict[str, Traffic]
-    wires: list[tuple[str, float]]
-    fold: FoldReport
-    result: Result
-    executed_flops: int
-    wall_s: float
-    tasks: int = 0
-    notes: list[str] = field(default_factory=list)
-    sharing: Sharing = field(default_factory=Sharing)
-    switching: Switching | None = None
-    worker_ps: list[int] = field(default_factory=list)
-
-    @property
-    def step_time_s(self) -> float:
-        """Time of the last step [s]."""
-        return self.step_ps[-1] / 1e12
-
-    @property
-    def samples_per_s(self) -> float:
-        """Tokens, or samples, per second."""
-        return self.plan.samples * self.pace
-
-    @property
-    def pace(self) -> float:
-        """Steps per second; the mean of workers that do not wait for each other."""
-        steps = self.worker_ps or self.step_ps[-1:]
-        return sum(1e12 / ps for ps in steps) / len(steps)
-
-    @property
-    def mfu(self) -> float:
-        """Model operations, without recomputation, against the peak of all ranks."""
-        peak = self.plan.chip.peak_flops * self.plan.mesh.size
-        return self.plan.model_flops * self.pace / peak
-
-    @property
-    def hfu(self) -> float:
-        """Executed operations against the peak of all ranks."""
-        return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
-
-    def mean(self, name: str) -> float:
-        """Return the mean over ranks of a part of the last step [s]."""
-        return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
-
-    @property
-    def kernel_slowdown_s(self) -> float:
-        """Mean time per step and rank that kernels lose to communication, which takes their SMs and memory [s]."""
-        return self.sharing.lost_ps / len(self.step_ps) / self.plan.mesh.size / 1e12
-
-    @property
-    def bubble_fraction(self) -> float:
-        """Mean part of the step that is pipeline bubble."""
-        return self.mean("bubble") / self.step_time_s
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
-        plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
-        steps = len(self.step_ps)
-        return {
-            "workload": plan.workload.name,
-            "model": plan.model.name,
-            "parameters": plan.model.parameters,
-            "fabric": plan.fabric.name,
-            "gpus": plan.mesh.size,
-            "mesh": {
-                n: getattr(plan.mesh, n)
-                for n in ("tensor", "context", "expert", "data", "pipeline")
-            },
-            "placement": plan.placement(),
-            "microbatches": plan.microbatches,
-            "step_time_s": round(self.step_time_s, 9),
-            "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
-            f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
-            "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),
-            "mfu": round(self.mfu, 6),
-            "hfu": round(self.hfu, 6),
-            "compute_s": round(self.mean("compute"), 9),
-            "exposed_comm_s": round(self.mean("exposed"), 9),
-            "communication_s": round(self.mean("communication"), 9),
-            "bubble_s": round(self.mean("bubble"), 9),
-            "idle_s": round(self.mean("idle"), 9),
-            "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
-            "communication_sms": round(self.sharing.sms, 3),
-            "in_switch": self.switching.to_json() if self.switching is not None else None,
-            "bubble_fraction": round(self.bubble_fraction, 6),
-            "ranks": [
-                {
-                    "rank": row.rank,
-                    "compute_s": row.compute_ps / 1e12,
-                    "exposed_comm_s": row.exposed_ps / 1e12,
-                    "bubble_s": row.bubble_ps / 1e12,
-                    "idle_s": row.idle_ps / 1e12,
-                }
-                for row in self.ranks
-            ],
-            "memory_GiB": worst.to_json(),
-            "memory_by_stage_GiB": [item.to_json() for item in self.memory],
-            "volume_bytes_per_gpu": {
-                dim: round(moved.sent_bytes / steps / plan.mesh.size)
-                for dim, moved in self.traffic.items()
-            },
-            "collectives_per_step": {
-                dim: moved.calls // steps for dim, moved in self.traffic.items()
-            },
-            "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],
-            "folded": {
-                "simulated": self.fold.simulated,
-                "folded": self.fold.folded,
-                "alone": self.fold.alone,
-                "proved_identical": self.fold.proved,
-                "disturbed_share": round(self.fold.disturbed_share, 6),
-                "skew_ps": self.fold.skew_ps,
-            },
-            "faults": list(self.result.provenance.faults),
-            "notes": self.notes,
-            "broken_wires": broken_wires_json(self.result),
-            "granularity": self.result.provenance.granularity_note,
-            "tasks": self.tasks,
-            "wall_s": round(self.wall_s, 3),
-            "fingerprint": f"{self.result.fingerprint:016x}",
-        }
 
 
 @dataclass

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
-from clusim.training.run import TrainingResult, train
+from clusim.training.result import TrainingResult
+from clusim.training.run import train
 from clusim.workload.spec import Workload
 
 __all__ = ["scaled", "scaling"]

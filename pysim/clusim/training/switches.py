@@ -14,7 +14,7 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.fabric.model import Fabric
-from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators, Moved
 from clusim.nccl.env import parse_env
 from clusim.run.simulate import simulate
 from clusim.schedule.ir import Schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.report.text import said
 from clusim.training.breakdown import Breakdown
-from clusim.training.run import TrainingResult
+from clusim.training.result import TrainingResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
 

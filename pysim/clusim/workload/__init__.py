@@ -13,7 +13,7 @@ from clusim.workload.models import MODELS, find_model, read_config
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.plan import Plan, make_plan
+from clusim.workload.parallel.plan import Plan, make_plan
 from clusim.workload.spec import Workload, load_workload, loads_workload
 
 __all__ = [

@@ -12,6 +12,7 @@ from math import ceil
 from typing import Literal
 
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.hardware import FAMILIES, compute
 from clusim.units import parse_time
@@ -204,7 +205,7 @@ def chip_of(
     sustained: float | None = None,
 ) -> Chip:
     """Return the chip of a fabric's first GPU; the arguments replace figures of the presets."""
-    node = fabric.nodes[fabric.lower().node_of(0)]
+    node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
     assert endpoint is not None, "ranks are endpoints"
     peak = endpoint.peak_flops.get(precision.peak)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
-from clusim.workload.parallel.orders import order
+from clusim.workload.orders import order
 
 __all__ = ["Memory", "communicator_bytes", "in_flight", "megatron_activation_bytes", "stage_memory"]
 

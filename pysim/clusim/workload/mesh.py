@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from clusim.errors import InputError
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 
 __all__ = ["DIMS", "Mesh", "placement", "zones_of"]
@@ -129,7 +130,7 @@ def zones_of(fabric: Fabric) -> list[int]:
     """Return the machine of every rank."""
     if fabric.num_zones < 2:
         return [0] * fabric.num_ranks
-    arrays = fabric.lower()
+    arrays = arrays_of(fabric)
     return [arrays.zone_of(rank) for rank in range(fabric.num_ranks)]
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from clusim.formats.logs.columns import NONE, Columns, Rows
 from clusim.formats.logs.remembered import remembered
 from clusim.formats.logs.routes import Route, parse_route
-from clusim.formats.logs.torn import merge_torn_names
 
 __all__ = ["Facts", "Kind", "Member", "Pattern", "Process", "SystemNode", "Thread", "kind_of"]
 
@@ -431,7 +430,6 @@ class Facts:
             if len(rows):
                 columns.add(rows.columns())
                 rows.clear()
-        merge_torn_names(self)
 
     def next_run(self, line: int) -> None:
         """Begin a new run: what speaks of communicators from this line on means others."""

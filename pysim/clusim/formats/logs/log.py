@@ -18,6 +18,7 @@ from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.reader import Reader, require_something
 from clusim.formats.logs.routes import Route
 from clusim.formats.logs.tables import Run
+from clusim.formats.logs.torn import merge_torn_names
 
 __all__ = ["Log", "Tree", "read_logs"]
 
@@ -162,6 +163,7 @@ def read_logs(names: Iterable[str]) -> Log:
     facts = reader.facts
     require_something(facts, reader.tables)
     facts.settle()
+    merge_torn_names(facts)
     runs = [run for tables in reader.tables for run in tables.runs]
     for run in runs:
         if run.library.isdigit():

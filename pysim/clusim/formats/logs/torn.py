@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from clusim.formats.logs.columns import NONE
-
-if TYPE_CHECKING:
-    from clusim.formats.logs.facts import Facts
+from clusim.formats.logs.facts import Facts
 
 __all__ = ["merge_torn_names"]
 

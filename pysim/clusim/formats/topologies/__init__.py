@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 
 from clusim.errors import TopologyError
-from clusim.formats.topologies.common import Assumption, Draft, Imported, fail, printable
+from clusim.formats.topologies.common import Assumption, Draft, Imported
+from clusim.formats.values import fail, printable
 
 __all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_text"]
 

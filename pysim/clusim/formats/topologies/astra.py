@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from clusim.fabric.yamltext import parse
-from clusim.formats.topologies.common import Draft, fail, number, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
+from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu_by_words
 
 __all__ = ["read_astra"]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.formats.topologies.common import Draft, fail, number, printable
+from clusim.formats.topologies.common import Draft
+from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import Element, parse_xml
 
 __all__ = ["Attributes", "Graph", "read_graphml", "read_node_link"]

@@ -12,9 +12,10 @@ from typing import Any
 
 from clusim.errors import UnitError
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
-from clusim.formats.topologies.common import Draft, fail, number, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.graph_text import Attributes, Graph, read_graphml, read_node_link
 from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
+from clusim.formats.values import fail, number, printable
 from clusim.hardware import LINKS, gpu, gpu_by_product, gpu_by_words
 from clusim.units import parse_rate, parse_time
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from clusim.formats.topologies.common import printable
 from clusim.formats.topologies.devices import PCIE_GTS
 from clusim.formats.topologies.machine import Device, Gpu, Machine
+from clusim.formats.values import printable
 from clusim.hardware import (
     gpu_by_capability,
     gpu_by_gfx,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from clusim.formats.topologies.common import Draft, fail, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.nccl_graph import read_graphs
 from clusim.formats.topologies.nccl_xml import read_system
 from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.values import fail, printable
 from clusim.formats.xmltext import parse_xml
 
 __all__ = ["read_nccl"]

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft, fail, number, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS
 from clusim.formats.topologies.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
 from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import Element
 from clusim.hardware import GPUS, gpu_by_words, nccl_link_GBps, standing
 from clusim.hardware import Gpu as Chip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft, fail, natural, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.machine import (
     Cpu,
     Device,
@@ -15,6 +15,7 @@ from clusim.formats.topologies.machine import (
     Peer,
     bus_id,
 )
+from clusim.formats.values import fail, natural, printable
 from clusim.formats.xmltext import Element
 
 __all__ = ["group_names", "read_system"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from clusim.formats.topologies.common import Draft, natural
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.machine import HIDDEN, BusId, Gpu, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
+from clusim.formats.values import natural
 from clusim.hardware import Gpu as Chip
 
 __all__ = ["connect_gpus"]

@@ -8,9 +8,10 @@ from typing import Any
 
 from clusim.errors import InternalError
 from clusim.fabric.problems import did_you_mean
-from clusim.formats.topologies.common import Draft, fail, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import nic_model
 from clusim.formats.topologies.machine import Device, Net
+from clusim.formats.values import fail, printable
 from clusim.hardware import (
     ADAPTERS,
     GPUS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from clusim.formats.topologies.common import fail
-from clusim.formats.topologies.smi_topo import MAX_DEVICES, Matrix
+from clusim.formats.topologies.matrix import MAX_DEVICES, Matrix
+from clusim.formats.values import fail
 
 __all__ = ["parse_rocm"]
 

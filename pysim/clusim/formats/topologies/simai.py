@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusim.errors import UnitError
-from clusim.formats.topologies.common import MAX_NODES, Draft, fail, number, printable
+from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.devices import processor
 from clusim.formats.topologies.machine import Device, Net
 from clusim.formats.topologies.presets import (
@@ -22,6 +22,7 @@ from clusim.formats.topologies.presets import (
     pcie_type,
     unnamed_chip,
 )
+from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu, gpu_by_product
 from clusim.units import parse_rate, parse_time
 

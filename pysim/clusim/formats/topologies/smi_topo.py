@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft, fail, natural, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
+from clusim.formats.topologies.matrix import LEVELS, MAX_DEVICES, NVLINK, Matrix, is_gpu
+from clusim.formats.topologies.rocm_smi import parse_rocm
 from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.values import fail, natural, printable
 from clusim.hardware import standing
 
-__all__ = ["Matrix", "parse_matrix", "read_smi"]
+__all__ = ["parse_matrix", "read_smi"]
 
-LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 """Cells of ``topo -p2p``: works, and reasons why not."""
 
-MAX_DEVICES = 512
 USUAL_PCIE = 4
 """Generation of PCIe of GPUs without NVLinks that a table does not name."""
 
@@ -35,39 +35,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TAG = re.compile(r"^(\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s)")
 _AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
-_NVLINK = re.compile(r"NV([0-9]{1,3})")
-
-
-@dataclass(slots=True)
-class Matrix:
-    """The table: names of devices, the word for every pair, NUMA nodes, names of adapters."""
-
-    names: list[str] = field(default_factory=list)
-    words: dict[tuple[str, str], str] = field(default_factory=dict)
-    numa: dict[str, int] = field(default_factory=dict)
-    legend: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def gpus(self) -> list[str]:
-        """Names of the GPUs."""
-        return [name for name in self.names if _is_gpu(name)]
-
-    def word(self, a: str, b: str) -> str:
-        """Return the path between two devices, empty if the file does not say."""
-        return self.words.get((a, b)) or self.words.get((b, a), "")
-
-    def level(self, a: str, b: str) -> int:
-        """Return how far two devices are apart over PCIe, 0 if the file does not say."""
-        return LEVELS.get(self.word(a, b), 0)
-
-    def nvlinks(self, a: str, b: str) -> int:
-        """Return how many NVLinks join two GPUs."""
-        match = _NVLINK.fullmatch(self.word(a, b))
-        return int(match[1]) if match else 0
-
-
-def _is_gpu(name: str) -> bool:
-    return re.fullmatch(r"GPU[0-9]{1,4}", name) is not None
 
 
 def parse_matrix(text: str, where: str) -> Matrix:
@@ -121,7 +88,7 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
         if cell == "X" or other == name:
             continue
         word = cell.upper()
-        if word not in LEVELS and word not in P2P and not _NVLINK.fullmatch(word):
+        if word not in LEVELS and word not in P2P and not NVLINK.fullmatch(word):
             raise fail(
                 where,
                 number,
@@ -131,15 +98,13 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
         matrix.words[name, other] = word
     rest = words[1 + len(matrix.names) :]
     numa = re.match(r"([0-9]{1,5})(?![0-9])", rest[1]) if len(rest) >= 2 else None
-    if _is_gpu(name) and numa is not None:
+    if is_gpu(name) and numa is not None:
         matrix.numa[name] = int(numa[1])
 
 
 def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
     """Fill `draft` from the text."""
     if kind == "rocm-smi":
-        from clusim.formats.topologies.rocm_smi import parse_rocm
-
         matrix, peers = parse_rocm(text, draft.where)
         draft.settings["description"] = "imported from rocm-smi --showtopo"
     else:
@@ -160,7 +125,7 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
 
 
 def _device(matrix: Matrix, name: str, index: int) -> Device:
-    if _is_gpu(name):
+    if is_gpu(name):
         number = int(name[3:])
         return Device(bus=f"{name}", text=name, gpu=Gpu(dev=number, rank=None))
     shown = matrix.legend.get(name, name)

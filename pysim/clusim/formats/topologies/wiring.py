@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusim.formats.topologies.common import Draft, fail, natural, printable
+from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS, processor
 from clusim.formats.topologies.identify import generation, gts, identify
 from clusim.formats.topologies.machine import BusId, Cpu, Device, Gpu, Machine, Net
@@ -23,6 +23,7 @@ from clusim.formats.topologies.presets import (
     pcie_type,
 )
 from clusim.formats.topologies.usage import set_usage
+from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS
 from clusim.hardware import Cpu as Processor
 

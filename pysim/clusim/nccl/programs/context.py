@@ -12,6 +12,7 @@ from math import ceil
 from typing import TypeVar
 
 from clusim.collectives.orders import Ring, Tree, Ways
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
@@ -165,7 +166,7 @@ class Context:
         """Return, per machine and adapter of NCCL, the rails of the fabric it consists of."""
         if self.comm.group.num_nodes == 1:
             return [[] for _ in self.comm.machines]
-        arrays = self.fabric.lower()
+        arrays = arrays_of(self.fabric)
         rails = Rails(arrays)
         found = []
         for machine in self.comm.machines:

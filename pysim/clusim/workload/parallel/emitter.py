@@ -12,23 +12,24 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.errors import ClusimError
-from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators, Moved
 from clusim.schedule.ir import ABSENT
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
-from clusim.workload.parallel.skew import expert_loads, write_uneven
+from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
+from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import Machines, Traffic
-from clusim.workload.plan import Plan
 from clusim.workload.spec import complain
 
-__all__ = ["Emitter", "Traffic"]
+__all__ = ["Emitter"]
 
 Tails = dict[int, tuple[int, ...]]
 
@@ -209,7 +210,8 @@ class Emitter:
         tasks: Sequence[int]
         if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
             back = name.startswith("combine") != name.endswith("gradient")
-            tasks, sent = write_uneven(self, group, size, stream or own, waits, back=back)
+            uneven = Uneven(group, size, self.loads, back)
+            tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or own, waits)
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
         else:
             try:
@@ -300,9 +302,17 @@ class Emitter:
             if not folder.wanted():
                 self._run_on(stage, ranks, steps, name)
             elif talks:
-                self._fold(ranks, folder.find(self, stage, ranks, steps, key), name)
+                found = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
+                self._fold(ranks, found, name)
             else:
                 self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
+
+    def _alone(self, stage: int, ranks: Sequence[int], steps: Sequence[Step]) -> Alone:
+        """Write steps on some ranks of a stage as a schedule of their own."""
+        builder = ScheduleBuilder(self.plan.fabric, "block")
+        writer = Emitter(self.plan, builder, only=frozenset(ranks), nccl=self.nccl)
+        writer.run(stage, steps, "block")
+        return Alone(builder.build(), writer.tail, writer.traffic, writer.flops)
 
     def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
         """Do steps on some ranks of a stage only."""

@@ -9,19 +9,16 @@ and can write the others in full and run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusim.collectives import ScheduleBuilder
+from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
+from clusim.workload.parallel.volumes import Traffic
 
-if TYPE_CHECKING:
-    from clusim.workload.layers import Step
-    from clusim.workload.parallel.emitter import Emitter, Traffic
-
-__all__ = ["Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
+__all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,16 @@ class Measured:
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
     hops: int = 0
     instances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A block written by itself: its schedule, each rank's last tasks, what it moves and computes."""
+
+    schedule: Schedule
+    tail: dict[int, tuple[int, ...]]
+    traffic: dict[str, Traffic]
+    flops: int
 
 
 Measure = Callable[[Schedule], Measured]
@@ -108,7 +115,7 @@ class Folder:
 
     def __post_init__(self) -> None:
         """Find which machines are alike."""
-        arrays = self.fabric.lower()
+        arrays = arrays_of(self.fabric)
         many = self.fabric.num_zones > 1
         self.zone = [arrays.zone_of(r) if many else 0 for r in range(self.fabric.num_ranks)]
         self.local: list[int] = []
@@ -128,10 +135,8 @@ class Folder:
         self.last += 1
         return self.last not in self.written
 
-    def find(
-        self, emitter: Emitter, stage: int, ranks: tuple[int, ...], steps: Sequence[Step], key: Any
-    ) -> Folded:
-        """Return what a block takes on these ranks; simulate it if no equal one was."""
+    def find(self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]) -> Folded:
+        """Return what a block takes on these ranks; simulate what `alone` writes if no equal one was."""
         zones = {self.zone[rank] for rank in ranks}
         place: Any = ranks
         if len(zones) == 1:
@@ -143,31 +148,24 @@ class Folder:
         if exact in self._alias:
             return self._alias[exact]
         if (key, place) not in self._found:
-            self._found[key, place] = (ranks, self._simulate(emitter, stage, ranks, steps))
+            self._found[key, place] = (ranks, self._simulate(ranks, alone()))
         origin, found = self._found[key, place]
         if origin != ranks:
             found = self._moved(found, origin, ranks)
         self._alias[exact] = found
         return found
 
-    def _simulate(
-        self, emitter: Emitter, stage: int, ranks: tuple[int, ...], steps: Sequence[Step]
-    ) -> Folded:
-        from clusim.workload.parallel.emitter import Emitter as Writer
-
-        builder = ScheduleBuilder(self.fabric, "block")
-        writer = Writer(emitter.plan, builder, only=frozenset(ranks), nccl=emitter.nccl)
-        writer.run(stage, steps, "block")
-        result = self.measure(builder.build())
+    def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
+        result = self.measure(block.schedule)
         self.measured += 1
-        end = {rank: max(int(result.end_ps[task]) for task in writer.tail[rank]) for rank in ranks}
+        end = {rank: max(int(result.end_ps[task]) for task in block.tail[rank]) for rank in ranks}
         return Folded(
             end,
             result.compute_ps,
             result.exposed_ps,
             result.communication_ps,
-            writer.traffic,
-            writer.flops,
+            block.traffic,
+            block.flops,
             result.wires,
             result.sharing,
             result.hops,

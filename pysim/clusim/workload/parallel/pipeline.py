@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from clusim.errors import InputError
 from clusim.workload.layers import Comm, Kernel, Layer, Step, Wait
+from clusim.workload.orders import Action, before, order
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter
-from clusim.workload.parallel.orders import Action, before, order
 from clusim.workload.parallel.servers import Served
 from clusim.workload.parallel.sharded import Sharded
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from clusim.schedule.builder import Part, Plan
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan, ProgramBuilder
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
 
-if TYPE_CHECKING:
-    from clusim.workload.parallel.emitter import Emitter
-
-__all__ = ["expert_loads", "write_uneven"]
+__all__ = ["Uneven", "expert_loads", "write_uneven"]
 
 
 def expert_loads(
@@ -41,24 +39,43 @@ def expert_loads(
     return [min(load, capacity) if capacity else load for load in loads]
 
 
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """An all-to-all of a group in which a rank gets as much as the load of its experts says.
+
+    Attributes
+    ----------
+    size_bytes : int
+        What a rank would get with a load of 1 [bytes].
+    loads : sequence of float
+        Load of each rank's experts against the mean.
+    back : bool
+        A rank sends as much instead: what experts made goes back to where the tokens came from.
+    """
+
+    group: Sequence[int]
+    size_bytes: int
+    loads: Sequence[float]
+    back: bool = False
+
+    def parts(self) -> list[int]:
+        """Return what the experts of each rank get from, or send to, every other rank [bytes]."""
+        share = self.size_bytes / len(self.group)
+        return [max(16, round(share * load) // 16 * 16) for load in self.loads]
+
+
 def write_uneven(
-    emitter: Emitter,
-    group: Sequence[int],
-    size_bytes: int,
+    builder: ProgramBuilder,
+    fabric: Fabric,
+    uneven: Uneven,
     stream: str,
     after: Mapping[int, Sequence[int]],
-    *,
-    back: bool = False,
 ) -> tuple[tuple[int, ...], int]:
-    """Add an all-to-all in which a rank gets as much as the load of its experts says; return tasks and bytes sent.
-
-    With `back` it sends as much: what experts made goes back to where the tokens came from.
-    """
-    builder, loads = emitter.builder, emitter.loads
+    """Add an uneven all-to-all; return its tasks and the bytes sent."""
+    group, parts = uneven.group, uneven.parts()
     count = len(group)
-    parts = [max(16, round(size_bytes / count * load) // 16 * 16) for load in loads]
     call = CollectiveCall("alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct")
-    shape = shape_of("simple", fabric=emitter.plan.fabric)
+    shape = shape_of("simple", fabric=fabric)
     plan = Plan.add(
         builder, call, shape, stream=stream, after=[after.get(rank, ()) for rank in group]
     )
@@ -66,7 +83,7 @@ def write_uneven(
     for src in range(count):
         for hop in range(1, count):
             dst = (src + hop) % count
-            expert = src if back else dst
+            expert = src if uneven.back else dst
             part = Part(hop % 8, offsets[expert], parts[expert])
             pipe = plan.connect(src, dst, part.channel)
             plan.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
-from clusim.nccl.choice import Wanted, algorithm_named, protocol_named
-from clusim.nccl.communicators import Communicators, Moved
+from clusim.nccl.calls.choice import Wanted, algorithm_named, protocol_named
+from clusim.nccl.calls.communicators import Communicators, Moved
 from clusim.nccl.constants import Protocol
 from clusim.schedule.builder import ProgramBuilder
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clusim.fabric.model import Fabric
 from clusim.nccl import programs
-from clusim.nccl.choice import Choice, Wanted, choose
+from clusim.nccl.calls.choice import Choice, Wanted, choose
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.env import Settings
 from clusim.nccl.programs.front import COLLECTIVE_OF, PATTERNS

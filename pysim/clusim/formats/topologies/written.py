@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import yaml
 
 from clusim.errors import one_line
 
-if TYPE_CHECKING:
-    from clusim.formats.topologies.common import Imported
-
-__all__ = ["to_text"]
+__all__ = ["topology_text"]
 
 WIDTH = 110
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")
 
 
-def to_text(imported: Imported) -> str:
-    """Return the topology file."""
-    return "".join(_lines(imported))
+def topology_text(data: dict[str, Any], title: str, assumptions: Iterable[object]) -> str:
+    """Return the topology file of a description that was read from `title`."""
+    return "".join(_lines(data, title, list(assumptions)))
 
 
-def _lines(imported: Imported) -> Iterator[str]:
-    data = imported.data
-    yield f"# {one_line(str(data['name']))}: imported from {imported.title}.\n"
-    if imported.assumptions:
+def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Iterator[str]:
+    yield f"# {one_line(str(data['name']))}: imported from {title}.\n"
+    if assumptions:
         yield "#\n# What the file does not say, and what was taken instead:\n"
-    for assumption in imported.assumptions:
+    for assumption in assumptions:
         yield textwrap.fill(
             one_line(str(assumption)), WIDTH, initial_indent="# - ", subsequent_indent="#   "
         )

@@ -1,0 +1,48 @@
+"""The table of ways between any two devices of a machine, as nvidia-smi and rocm-smi print it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+__all__ = ["LEVELS", "MAX_DEVICES", "NVLINK", "Matrix", "is_gpu"]
+
+LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
+"""How far two devices are apart over PCIe, by the word for it."""
+
+MAX_DEVICES = 512
+
+NVLINK = re.compile(r"NV([0-9]{1,3})")
+
+
+@dataclass(slots=True)
+class Matrix:
+    """The table: names of devices, the word for every pair, NUMA nodes, names of adapters."""
+
+    names: list[str] = field(default_factory=list)
+    words: dict[tuple[str, str], str] = field(default_factory=dict)
+    numa: dict[str, int] = field(default_factory=dict)
+    legend: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> list[str]:
+        """Names of the GPUs."""
+        return [name for name in self.names if is_gpu(name)]
+
+    def word(self, a: str, b: str) -> str:
+        """Return the path between two devices, empty if the file does not say."""
+        return self.words.get((a, b)) or self.words.get((b, a), "")
+
+    def level(self, a: str, b: str) -> int:
+        """Return how far two devices are apart over PCIe, 0 if the file does not say."""
+        return LEVELS.get(self.word(a, b), 0)
+
+    def nvlinks(self, a: str, b: str) -> int:
+        """Return how many NVLinks join two GPUs."""
+        match = NVLINK.fullmatch(self.word(a, b))
+        return int(match[1]) if match else 0
+
+
+def is_gpu(name: str) -> bool:
+    """Return whether a table calls a GPU so."""
+    return re.fullmatch(r"GPU[0-9]{1,4}", name) is not None

@@ -1,0 +1,1 @@
+"""What hardware there is: the objects that lie in packages of their own, found and joined to tables."""

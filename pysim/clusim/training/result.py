@@ -1,0 +1,166 @@
+"""What a simulated training run gives: times, how ranks spent them, volumes, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clusim.analysis.limits import broken_wires_json
+from clusim.result import Result
+from clusim.training.breakdown import Breakdown
+from clusim.training.proof import FoldReport
+from clusim.training.sharing import Sharing
+from clusim.training.switches import Switching
+from clusim.workload.memory import Memory
+from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.volumes import Traffic
+
+__all__ = ["TrainingResult"]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A simulated training run.
+
+    Attributes
+    ----------
+    step_ps : list of int
+        Time of every step [ps].
+    ranks : list of Breakdown
+        How every rank spent the last step.
+    traffic : dict
+        What every dimension moved in a step.
+    sharing : Sharing
+        What communication took from kernels, in the whole run.
+    worker_ps : list of int
+        Time of the last step by worker, if they are asynchronous [ps].
+    wires : list of (name, busy)
+        Busiest wires and the part of the run in which they were busy.
+    """
+
+    plan: Plan
+    step_ps: list[int]
+    ranks: list[Breakdown]
+    memory: list[Memory]
+    traffic: dict[str, Traffic]
+    wires: list[tuple[str, float]]
+    fold: FoldReport
+    result: Result
+    executed_flops: int
+    wall_s: float
+    tasks: int = 0
+    notes: list[str] = field(default_factory=list)
+    sharing: Sharing = field(default_factory=Sharing)
+    switching: Switching | None = None
+    worker_ps: list[int] = field(default_factory=list)
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of the last step [s]."""
+        return self.step_ps[-1] / 1e12
+
+    @property
+    def samples_per_s(self) -> float:
+        """Tokens, or samples, per second."""
+        return self.plan.samples * self.pace
+
+    @property
+    def pace(self) -> float:
+        """Steps per second; the mean of workers that do not wait for each other."""
+        steps = self.worker_ps or self.step_ps[-1:]
+        return sum(1e12 / ps for ps in steps) / len(steps)
+
+    @property
+    def mfu(self) -> float:
+        """Model operations, without recomputation, against the peak of all ranks."""
+        peak = self.plan.chip.peak_flops * self.plan.mesh.size
+        return self.plan.model_flops * self.pace / peak
+
+    @property
+    def hfu(self) -> float:
+        """Executed operations against the peak of all ranks."""
+        return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
+
+    def mean(self, name: str) -> float:
+        """Return the mean over ranks of a part of the last step [s]."""
+        return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+
+    @property
+    def kernel_slowdown_s(self) -> float:
+        """Mean time per step and rank that kernels lose to communication, which takes their SMs and memory [s]."""
+        return self.sharing.lost_ps / len(self.step_ps) / self.plan.mesh.size / 1e12
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Mean part of the step that is pipeline bubble."""
+        return self.mean("bubble") / self.step_time_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants."""
+        plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
+        steps = len(self.step_ps)
+        return {
+            "workload": plan.workload.name,
+            "model": plan.model.name,
+            "parameters": plan.model.parameters,
+            "fabric": plan.fabric.name,
+            "gpus": plan.mesh.size,
+            "mesh": {
+                n: getattr(plan.mesh, n)
+                for n in ("tensor", "context", "expert", "data", "pipeline")
+            },
+            "placement": plan.placement(),
+            "microbatches": plan.microbatches,
+            "step_time_s": round(self.step_time_s, 9),
+            "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
+            f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
+            "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),
+            "mfu": round(self.mfu, 6),
+            "hfu": round(self.hfu, 6),
+            "compute_s": round(self.mean("compute"), 9),
+            "exposed_comm_s": round(self.mean("exposed"), 9),
+            "communication_s": round(self.mean("communication"), 9),
+            "bubble_s": round(self.mean("bubble"), 9),
+            "idle_s": round(self.mean("idle"), 9),
+            "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
+            "communication_sms": round(self.sharing.sms, 3),
+            "in_switch": self.switching.to_json() if self.switching is not None else None,
+            "bubble_fraction": round(self.bubble_fraction, 6),
+            "ranks": [
+                {
+                    "rank": row.rank,
+                    "compute_s": row.compute_ps / 1e12,
+                    "exposed_comm_s": row.exposed_ps / 1e12,
+                    "bubble_s": row.bubble_ps / 1e12,
+                    "idle_s": row.idle_ps / 1e12,
+                }
+                for row in self.ranks
+            ],
+            "memory_GiB": worst.to_json(),
+            "memory_by_stage_GiB": [item.to_json() for item in self.memory],
+            "volume_bytes_per_gpu": {
+                dim: round(moved.sent_bytes / steps / plan.mesh.size)
+                for dim, moved in self.traffic.items()
+            },
+            "collectives_per_step": {
+                dim: moved.calls // steps for dim, moved in self.traffic.items()
+            },
+            "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],
+            "folded": {
+                "simulated": self.fold.simulated,
+                "folded": self.fold.folded,
+                "alone": self.fold.alone,
+                "proved_identical": self.fold.proved,
+                "disturbed_share": round(self.fold.disturbed_share, 6),
+                "skew_ps": self.fold.skew_ps,
+            },
+            "faults": list(self.result.provenance.faults),
+            "notes": self.notes,
+            "broken_wires": broken_wires_json(self.result),
+            "granularity": self.result.provenance.granularity_note,
+            "tasks": self.tasks,
+            "wall_s": round(self.wall_s, 3),
+            "fingerprint": f"{self.result.fingerprint:016x}",
+        }
