@@ -15,9 +15,11 @@ import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.files import write_text
 from clusim.hardware import CHIPS, compute
-from clusim.nccl.calls.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.programs import Moved
+from clusim.schedule.builder import Site
 from clusim.training import train
-from clusim.training.contention import contention
+from clusim.training.contention import Streams, contention
 from clusim.workload import Workload
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
@@ -140,7 +142,7 @@ def all_reduce_s(size_bytes: int, replicas: int) -> float:
     nccl = Communicators(fabric)
     for local in range(GPUS_PER_NODE):
         moved = Moved("allreduce", size_bytes // 32 * 32, "float16")
-        nccl.collective(builder, (local, local + GPUS_PER_NODE), moved, stream="data")
+        nccl.collective(Site(builder, "data"), (local, local + GPUS_PER_NODE), moved)
     result = clusim.simulate(fabric, builder.build(), granularity=COARSE)
     return float(result.time_ps) / 1e12 * 2 * (replicas - 1) / replicas
 
@@ -241,7 +243,7 @@ def beside() -> list[str]:
     """Return the rows of the third table."""
     edge = 8192
     found = contention(
-        clusim.load("a100x4-mesh"), "allreduce", 256 << 20, 3_716_000_000, 3 * 2 * edge**2,
+        clusim.load("a100x4-mesh"), Streams("allreduce", 256 << 20, 3_716_000_000, 3 * 2 * edge**2),
         granularity=COARSE,
     )  # fmt: skip
     rows = (

@@ -70,19 +70,19 @@ MAY_IMPORT = {
     "nccl.__init__": "nccl",
     "workload": "errors fabric files hardware resources units",
     "workload.models": "bounded errors fabric files workload",
-    "workload.parallel": "collectives errors fabric nccl.calls schedule workload workload.models",
-    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls schedule",
+    "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule workload workload.models",
+    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls nccl.programs schedule",
     "workload.__init__": "workload workload.models workload.parallel",
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units version",
-    "training": "analysis collectives errors fabric lowering nccl nccl.calls report result run schedule units workload"
-    " workload.models workload.parallel",
-    "nccltests": "bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
+    "training": "analysis collectives errors fabric lowering nccl nccl.calls nccl.programs report result run schedule"
+    " units workload workload.models workload.parallel",
+    "nccltests": "bounded errors files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
     " report resources result run schedule units words",
     "replaying": "errors fabric files formats.logs formats.recordings formats.topologies hardware nccl nccl.calls"
-    " resources result run schedule units workload.recorded",
+    " nccl.programs resources result run schedule units workload.recorded",
     "api": "errors fabric files nccltests replaying run training workload",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
@@ -239,6 +239,50 @@ def test_slow_imports_are_lazy(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=str)
 def test_files_are_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+MOST_PARAMETERS = 5
+
+# What people call by keyword, from scripts and notebooks: options, of which a call names few.
+FRONTS = {
+    "clusim.run.simulate.simulate",
+    "clusim.run.simulate.simulate_traffic",
+    "clusim.training.run.train",
+    "clusim.collectives.front.emit",
+    "clusim.collectives.builder.ScheduleBuilder.send",
+    "clusim.collectives.builder.ScheduleBuilder.recv",
+    "clusim.schedule.builder.ProgramBuilder.kernel",
+}
+
+
+def functions(tree: ast.AST, home: str) -> Iterator[tuple[str, ast.arguments]]:
+    """Yield every function of a module by its full name, with its parameters."""
+    for node in ast.iter_child_nodes(tree):
+        name = f"{home}.{getattr(node, 'name', '')}".removesuffix(".")
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield name, node.args
+        yield from functions(node, name)
+
+
+def with_many_parameters(tree: ast.AST, module: str) -> set[str]:
+    found = set()
+    for name, given in functions(tree, module):
+        own = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+        count = len(own) - (own[:1] in (["self"], ["cls"])) + len(given.kwonlyargs)
+        found |= {name} if count > MOST_PARAMETERS else set()
+    return found
+
+
+def test_functions_have_few_parameters() -> None:
+    many: set[str] = set()
+    for module, path in MODULES.items():
+        many |= with_many_parameters(ast.parse(path.read_text(encoding="utf-8")), module)
+    assert many == FRONTS, "what travels together is a dataclass"
+
+
+def test_parameters_are_counted_without_self() -> None:
+    text = "class A:\n def f(self, a, b, c, d, e): ...\n def g(self, a, b, c, d, *, e, f): ..."
+    assert with_many_parameters(ast.parse(text), "m") == {"m.A.g"}
 
 
 # Where files are opened for writing, replaced and removed; everything else writes through `clusim.files`.

@@ -70,17 +70,12 @@ def command(
     from clusim.nccltests.front import table_of
     from clusim.nccltests.operations import program_named
     from clusim.nccltests.sweep import place
+    from clusim.run.setup import Setup
 
     test = program_named(program)
     options = parse_flags({name: value for name, value in flags.items() if value is not None})
-    where = place(
-        topology,
-        nodes,
-        options,
-        processes=procs_per_node,
-        version=version,
-        env=tuple(parse_assignments(environment).items()),
-    )
+    env = tuple(parse_assignments(environment).items())
+    where = place(Setup(topology, nodes, None, version, env), options, procs_per_node)
     target = _output(options)
     found = table_of(where, test, options, jobs=jobs, show=None if as_json else click.echo)
     data = found.to_json(["clusim", *sys.argv[1:]])

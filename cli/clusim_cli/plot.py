@@ -34,11 +34,9 @@ def command(
     or topology with links coloured by load."""
     from clusim.files import is_stream, refuse_inputs
     from clusim.report.feed import Feed
-    from clusim.report.plots import save_figure
+    from clusim.report.plots import Look, save_figure
 
     target = output or Path(f"{figure}.png")
     refuse_inputs(target, [trace])
-    save_figure(
-        Feed.open(trace, findings=False), figure, target, width_in=width, measure=measure, dpi=dpi
-    )
+    save_figure(Feed.open(trace, findings=False), figure, target, Look(width, measure, dpi))
     click.echo(str(target), err=is_stream(target))

@@ -24,6 +24,7 @@ from clusim.replaying.front import replay as replay_request
 from clusim.replaying.report import Replay
 from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
 from clusim.run.session import Progress
+from clusim.run.setup import Setup
 from clusim.run.simulate import simulate, simulate_traffic
 from clusim.training.inputs import inputs
 from clusim.training.result import TrainingResult
@@ -250,10 +251,7 @@ def nccl_tests(
     asked = parse_flags(flags_of(shlex.split(flags)))
     if asked.output_file:
         raise InputError(f"-J {asked.output_file}: write Table.to_json() yourself")
-    where = place(
-        *(fabric, given.pop("nodes", None), asked),
-        processes=given.pop("processes", None),
-        version=given.pop("version", ""),
-        env=parse_env_of(given.pop("env", {})),
-    )
+    version, env = given.pop("version", ""), parse_env_of(given.pop("env", {}))
+    setup = Setup(fabric, given.pop("nodes", None), None, version, env)
+    where = place(setup, asked, given.pop("processes", None))
     return table_of(where, test, asked, **given)

@@ -68,7 +68,7 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
     if messages:
-        schedule = programs.build(machine, comm, "alltoall", 1 << 24, dtype="float32", redop="sum")
+        schedule = programs.build(machine, comm, programs.Moved("alltoall", 1 << 24))
         found.append(to_text(schedule))
     return found
 

@@ -6,6 +6,7 @@ import pytest
 
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.chunking import (
+    Cutting,
     Part,
     Shape,
     buffers,
@@ -19,7 +20,7 @@ from clusim.nccl.chunking import (
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 LL, LL128, SIMPLE = Protocol.LL, Protocol.LL128, Protocol.SIMPLE
 ALLREDUCE = Collective.ALLREDUCE
-NEW, DEFAULT = parse_version("2.27"), Settings()
+NEW, OLD, DEFAULT = parse_version("2.27"), parse_version("2.18"), Settings()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,9 @@ def test_slices_are_half_a_chunk_but_at_least_a_32nd_of_the_nominal() -> None:
 
 
 def parts(size: int, channels: int, protocol: Protocol = SIMPLE, **kwargs: int) -> list[Part]:
-    return continuous_parts(RING, protocol, ALLREDUCE, size, channels, Shape(8), NEW, **kwargs)
+    return continuous_parts(
+        Cutting(RING, protocol, ALLREDUCE, Shape(8), NEW), size, channels, **kwargs
+    )
 
 
 @pytest.mark.parametrize("size", [4, 8, 4096, 65_536, 1 << 20, 1_000_004, 1 << 26])
@@ -97,7 +100,7 @@ def test_the_last_loop_of_a_ring_deals_the_rest_evenly() -> None:
 
 def test_the_grid_of_old_releases() -> None:
     # 24 channels x 8 ranks x 2 MiB are a loop; the rest is dealt in units of 512 threads x 8 B.
-    loops = list(grid_loops(SIMPLE, 512 << 20, 24, 544, 8))
+    loops = list(grid_loops(Cutting(RING, SIMPLE, ALLREDUCE, Shape(8), OLD), 512 << 20, 24, 544))
     assert [loop.chunk_bytes for loop in loops] == [2 << 20, 700_416]
     assert loops[1].offset == 24 * 8 * (2 << 20)
     assert 700_416 % 4096 == 0
@@ -105,7 +108,7 @@ def test_the_grid_of_old_releases() -> None:
     first = loops[0]
     assert first.chunk_offset(1, 0, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 2 << 20
     assert first.chunk_offset(0, 1, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 16 << 20
-    ll = next(grid_loops(LL, 1 << 20, 24, 512, 8))
+    ll = next(grid_loops(Cutting(RING, LL, ALLREDUCE, Shape(8), OLD), 1 << 20, 24, 512))
     assert ll.interleaved
     assert ll.chunk_bytes == 8192
 
@@ -116,28 +119,28 @@ def test_the_grid_of_old_releases() -> None:
 def test_nvls_chunks_shrink(megabytes: float, chunk: int) -> None:
     shape = Shape(8, num_heads=8)
     size = int(megabytes * 2**20)
-    found = plan_chunks(NVLS, SIMPLE, ALLREDUCE, size, 16, shape, NEW, DEFAULT)
+    found = plan_chunks(Cutting(NVLS, SIMPLE, ALLREDUCE, shape, NEW), size, 16)
     assert found.chunk_bytes == chunk
 
 
 def test_nvls_over_slow_networks_uses_small_chunks() -> None:
     shape = Shape(16, 2, num_heads=8, nvls_GBps=100)
-    found = plan_chunks(NVLS, SIMPLE, ALLREDUCE, 8 << 30, 16, shape, NEW, DEFAULT)
+    found = plan_chunks(Cutting(NVLS, SIMPLE, ALLREDUCE, shape, NEW), 8 << 30, 16)
     assert found.chunk_bytes == 32 << 10
 
 
 def test_tree_ll128_chunks_are_whole_grains() -> None:
     shape = Shape(16, 2)
     for size in (1 << 16, 1 << 22, 1 << 30):
-        found = plan_chunks(TREE, LL128, ALLREDUCE, size, 16, shape, NEW, DEFAULT)
+        found = plan_chunks(Cutting(TREE, LL128, ALLREDUCE, shape, NEW), size, 16)
         assert found.chunk_bytes % 1920 == 0
     assert found.chunk_bytes == 576_000
 
 
 def test_pat_and_old_trees_shrink() -> None:
     shape = Shape(32, 4)
-    pat = plan_chunks(Algorithm.PAT, SIMPLE, Collective.ALLGATHER, 1 << 20, 16, shape, NEW, DEFAULT)
+    pat = plan_chunks(Cutting(Algorithm.PAT, SIMPLE, Collective.ALLGATHER, shape, NEW), 1 << 20, 16)
     assert pat.chunk_bytes == 65_536
     assert pat.why.startswith("shrunk from 524288 B")
-    old = plan_chunks(TREE, SIMPLE, ALLREDUCE, 1 << 20, 2, shape, parse_version("2.12"), DEFAULT)
+    old = plan_chunks(Cutting(TREE, SIMPLE, ALLREDUCE, shape, parse_version("2.12")), 1 << 20, 2)
     assert old.chunk_bytes == 32_768

@@ -15,7 +15,7 @@ from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, pa
 from clusim.nccl.constants import PROTOCOLS, Path, Pattern
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.graph import Graph, Group
-from clusim.nccl.tuner import select
+from clusim.nccl.tuner import Lanes, select
 
 TREE, RING, NVLS = Algorithm.TREE, Algorithm.RING, Algorithm.NVLS
 LL, LL128, SIMPLE = PROTOCOLS
@@ -103,14 +103,14 @@ TIMES = [
 def test_choices_and_times_of_a_cluster(
     size: int, algorithm: Algorithm, protocol: Protocol, time_us: float
 ) -> None:
-    chosen = select(rtx3090_cluster(), ALLREDUCE, size, num_channels=2, nvls_channels=0)
+    chosen = select(rtx3090_cluster(), ALLREDUCE, size, Lanes(2, 0))
     assert (chosen.algorithm, chosen.protocol) == (algorithm, protocol)
     assert chosen.time_us == pytest.approx(time_us, rel=1e-6)
 
 
 def test_h100_takes_nvls_for_large_sizes_with_six_gpus_but_not_with_four() -> None:
     for count, expected in ((2, RING), (4, RING), (6, NVLS), (8, NVLS)):
-        chosen = select(h100(count), ALLREDUCE, 1 << 28, num_channels=24, nvls_channels=16)
+        chosen = select(h100(count), ALLREDUCE, 1 << 28, Lanes(24, 16))
         assert (chosen.algorithm, chosen.protocol) == (expected, SIMPLE), count
         assert chosen.threads.num_channels == (16 if expected is NVLS else 24)
 
@@ -131,9 +131,7 @@ def test_forced_algorithms_disable_the_others_and_say_so() -> None:
 def test_nothing_left_is_an_error() -> None:
     settings = parse_env({"NCCL_ALGO": "NVLS", "NCCL_PROTO": "LL"})
     with pytest.raises(InputError, match=r"no algorithm is left for AllReduce with NVLS, LL"):
-        select(
-            h100(6, settings), ALLREDUCE, 8, num_channels=24, nvls_channels=16, settings=settings
-        )
+        select(h100(6, settings), ALLREDUCE, 8, Lanes(24, 16, settings=settings))
 
 
 def test_before_2_24_nccl_algo_spares_rings_of_other_collectives() -> None:
@@ -155,17 +153,15 @@ def test_ll128_needs_nvlink() -> None:
 )
 def test_channels_and_threads_of_small_rings(size: int, channels: int, threads: int) -> None:
     settings = parse_env({"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
-    chosen = select(
-        h100(8, settings), ALLREDUCE, size, num_channels=24, nvls_channels=16, settings=settings
-    )
+    chosen = select(h100(8, settings), ALLREDUCE, size, Lanes(24, 16, settings=settings))
     assert (chosen.threads.num_channels, chosen.threads.num_threads) == (channels, threads)
 
 
 def test_simple_rings_have_an_extra_warp_and_slow_ones_half_the_threads() -> None:
     settings = parse_env({"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
-    fast = select(h100(8), ALLGATHER, 1 << 28, num_channels=24, nvls_channels=16, settings=settings)
+    fast = select(h100(8), ALLGATHER, 1 << 28, Lanes(24, 16, settings=settings))
     assert fast.threads.num_threads == 512 + 32
-    slow = select(rtx3090_cluster(), ALLREDUCE, 1 << 28, num_channels=2, nvls_channels=0)
+    slow = select(rtx3090_cluster(), ALLREDUCE, 1 << 28, Lanes(2, 0))
     assert slow.threads.num_threads == 256 + 32
 
 

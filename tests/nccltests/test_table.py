@@ -10,7 +10,17 @@ from clusim.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.nccltests.operations import TESTS, program_named
 from clusim.nccltests.options import FLAGS, Options, parse_flags
-from clusim.nccltests.table import Device, Half, Line, float_text, foot, head, json_of, table_head
+from clusim.nccltests.table import (
+    Device,
+    Half,
+    Invocation,
+    Line,
+    float_text,
+    foot,
+    head,
+    json_of,
+    table_head,
+)
 
 GOLDEN = Path(__file__).with_name("all_reduce_golden.txt")
 
@@ -72,12 +82,8 @@ def test_numbers_keep_their_width(value: float, width: int, text: str) -> None:
 
 def test_json_has_the_keys_of_output_file() -> None:
     options = Options(ngpus=2, stepfactor=2)
-    data = json_of(
-        *("all_reduce_perf", options, 22703, [device(0)], lines()),
-        args=["x"],
-        env=[],
-        times=("a", "b"),
-    )
+    called = Invocation("all_reduce_perf", options, 22703, args=["x"], times=("a", "b"))
+    data = json_of(called, [device(0)], lines())
     assert list(data) == [
         *("version", "start_time", "args", "env", "nccl_version", "config", "results"),
         *("out_of_bounds", "average_bus_bandwidth", "errors", "end_time", "includes"),

@@ -12,7 +12,7 @@ from clusim.formats.logs.calls import call_table
 from clusim.nccl import communicator, programs
 from clusim.replaying import replay
 from clusim.replaying.request import Request
-from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder, Site
 
 CALLS = (
     ("allreduce", 1 << 18, "float32"),
@@ -30,7 +30,8 @@ def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
     builder = ProgramBuilder(machine.num_ranks)
     for operation, size, dtype in CALLS:
         root = 5 if operation in ("broadcast", "reduce") else -1
-        programs.emit(builder, machine, comm, operation, size, dtype=dtype, root=root)
+        moved = programs.Moved(operation, size, dtype, root=root)
+        programs.emit(Site(builder), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
     clusim.simulate(machine, builder.build(), trace_out=trace)
     write_nccl_log(trace, log_file)
@@ -49,7 +50,8 @@ def test_groups_keep_their_members(tmp_path: Path) -> None:
     builder = ProgramBuilder(machine.num_ranks)
     for number, ranks in enumerate(((0, 1), (2, 3), (0, 3))):
         comm = communicator(machine, ranks=ranks)
-        programs.emit(builder, machine, comm, "allreduce", 4096 << number, stream=f"group{number}")
+        moved = programs.Moved("allreduce", 4096 << number)
+        programs.emit(Site(builder, f"group{number}"), machine, comm, moved)
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
     clusim.simulate(machine, builder.build(), trace_out=trace)
     write_nccl_log(trace, log_file)

@@ -10,7 +10,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.report.feed import Feed
-from clusim.report.plots import FIGURES, save_figure
+from clusim.report.plots import FIGURES, Look, save_figure
 
 
 def png_size(path: Path) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def test_a_figure_has_the_width_of_a_column_and_white_margins(
     from matplotlib import image
 
     path = tmp_path / "figure.png"
-    save_figure(feed, what, path, dpi=200)
+    save_figure(feed, what, path, Look(dpi=200))
     assert png_size(path)[0] == 680
     pixels = image.imread(path)[:, :, :3]
     edge = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
@@ -49,14 +49,14 @@ def test_the_same_trace_gives_the_same_file(feed: Feed, tmp_path: Path) -> None:
 
 
 def test_letters_grow_with_the_width(feed: Feed, tmp_path: Path) -> None:
-    save_figure(feed, "overlap", tmp_path / "slide.png", width_in=10, dpi=100)
+    save_figure(feed, "overlap", tmp_path / "slide.png", Look(width_in=10, dpi=100))
     assert png_size(tmp_path / "slide.png")[0] == 1000
 
 
 @pytest.mark.parametrize("measure", ["peak", "credit", "contended", "queue"])
 def test_every_measure_can_be_shown(measure: str, feed: Feed, tmp_path: Path) -> None:
     for what in ("heatmap", "topology"):
-        save_figure(feed, what, tmp_path / f"{what}.png", measure=measure, dpi=60)
+        save_figure(feed, what, tmp_path / f"{what}.png", Look(measure=measure, dpi=60))
 
 
 def test_what_cannot_be_drawn_is_said(traffic: Path, feed: Feed, tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_what_cannot_be_drawn_is_said(traffic: Path, feed: Feed, tmp_path: Path)
     ):
         save_figure(feed, "heatmap", tmp_path / "f.gif")
     with pytest.raises(InputError, match="measure 'heat': unknown"):
-        save_figure(feed, "heatmap", tmp_path / "f.png", measure="heat")
+        save_figure(feed, "heatmap", tmp_path / "f.png", Look(measure="heat"))

@@ -10,6 +10,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.fabric import Fabric
 from clusim.schedule import Schedule
 from clusim.workload import Emitter, StepWriter, Workload, loads_workload, make_plan
+from clusim.workload.layers import Recompute
 from clusim.workload.parallel.plan import Plan
 
 __all__ = ["ancestors", "ideal", "tiny", "volume", "written"]
@@ -89,3 +90,25 @@ def ancestors(schedule: Schedule, tasks: Iterable[int]) -> set[int]:
         if schedule.tasks[index].call >= 0:
             waiting += members[schedule.tasks[index].call]
     return found
+
+
+def megatron_activation_bytes(
+    sequence: int,
+    batch: int,
+    hidden: int,
+    heads: int,
+    tensor: int = 1,
+    *,
+    sequence_parallel: bool = False,
+    recompute: Recompute = "none",
+) -> float:
+    """Return the published bytes per layer of a GPT with plain attention (arXiv 2205.05198, table 2)."""
+    sbh = sequence * batch * hidden
+    scores = 5 * heads * sequence / hidden
+    if recompute == "full":
+        return 2 * sbh
+    if recompute == "selective":
+        scores = 0
+    if sequence_parallel:
+        return sbh * (34 + scores) / tensor
+    return sbh * (10 + 24 / tensor + scores / tensor)

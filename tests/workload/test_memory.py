@@ -7,10 +7,10 @@ import pytest
 import clusim
 from clusim.workload.kernels import PRECISIONS
 from clusim.workload.layers import Activations, Layer, Tensor
-from clusim.workload.memory import Memory, in_flight, megatron_activation_bytes, stage_memory
+from clusim.workload.memory import Keeping, Memory, in_flight, stage_memory
 from clusim.workload.optimizers import find_optimizer
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import tiny
+from support.workloads import megatron_activation_bytes, tiny
 
 P = 1_000_000
 LAYER = Layer("layer", "block", (Tensor("w", P),), activations=Activations(100, 60, 10))
@@ -22,7 +22,7 @@ ADAM = find_optimizer("adam", PRECISIONS["bf16"])
     [(0, 16 * P), (1, 4 * P + 12 * P / 8), (2, 2 * P + 14 * P / 8), (3, 16 * P / 8)],
 )
 def test_zero_cuts_states_as_its_paper_says(zero: int, expected: float) -> None:
-    memory = stage_memory([[LAYER]], ADAM, zero=zero, data=8)
+    memory = stage_memory([[LAYER]], ADAM, Keeping(zero=zero, data=8))
     assert memory.weights + memory.gradients + memory.optimizer == expected
 
 
@@ -34,14 +34,16 @@ def test_the_other_accounting_has_a_copy_of_the_gradients() -> None:
 
 def test_experts_are_replicated_less() -> None:
     layer = Layer("moe", "moe", (Tensor("w", 800), Tensor("e", 800, True)))
-    assert stage_memory([[layer]], ADAM, zero=3, data=8, expert_data=2).weights == 2 * (100 + 400)
+    assert stage_memory([[layer]], ADAM, Keeping(zero=3, data=8, expert_data=2)).weights == 2 * (
+        100 + 400
+    )
 
 
 @pytest.mark.parametrize(("recompute", "kept"), [("none", 100), ("selective", 60), ("full", 10)])
 def test_activations_are_those_of_microbatches_under_way(recompute: Any, kept: int) -> None:
-    memory = stage_memory([[LAYER, LAYER]], ADAM, recompute=recompute, held=3)
+    memory = stage_memory([[LAYER, LAYER]], ADAM, Keeping(recompute=recompute, held=3))
     assert memory.activations == 2 * 3 * kept
-    chunked = stage_memory([[LAYER], [LAYER]], ADAM, recompute=recompute, held=3)
+    chunked = stage_memory([[LAYER], [LAYER]], ADAM, Keeping(recompute=recompute, held=3))
     assert chunked.activations == 3 * kept
 
 

@@ -10,9 +10,10 @@ import clusim
 from clusim.errors import InputError
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, total
-from clusim.workload.memory import megatron_activation_bytes
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
 from clusim.workload.optimizers import find_optimizer
+from clusim.workload.spec import HardwareSpec
+from support.workloads import megatron_activation_bytes
 
 
 @pytest.mark.parametrize(
@@ -282,7 +283,7 @@ def test_every_model_is_listed_when_a_name_is_wrong() -> None:
 
 
 class TestRoofline:
-    chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"], sustained=1.0)
+    chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"], HardwareSpec(sustained=1.0))
 
     def test_large_products_reach_the_measured_rate(self) -> None:
         gemm = Gemm(1, 108 * 256, 128 * 64, 16384)

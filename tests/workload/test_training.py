@@ -16,7 +16,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.resources import shipped_workloads
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown, covered, merge
-from clusim.training.contention import contention
+from clusim.training.contention import Streams, contention
 from clusim.training.quantum import relaxed
 from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
@@ -448,12 +448,12 @@ def test_what_sharing_costs_is_said() -> None:
 
 def test_collectives_wait_for_kernels_that_fill_the_gpu() -> None:
     fabric = clusim.load("a100x4-mesh")
-    found = contention(fabric, "allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20,
-                       kernels=8, granularity=1 << 17)  # fmt: skip
+    streams = Streams("allreduce", 256 << 20, 3_716_000_000, 400 << 20, collectives=20, kernels=8)
+    found = contention(fabric, streams, granularity=1 << 17)
     assert found.collective_slowdown == pytest.approx(1.48, rel=0.1)
     assert found.kernel_slowdown == pytest.approx(1.16, rel=0.1)
     with pytest.raises(InputError, match="at least one"):
-        contention(fabric, "allreduce", 1 << 20, 1, kernels=0)
+        contention(fabric, Streams("allreduce", 1 << 20, 1, kernels=0))
 
 
 def test_a_schedule_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:

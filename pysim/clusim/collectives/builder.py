@@ -120,7 +120,7 @@ class ScheduleBuilder(ProgramBuilder):
             )
         fabric = None if isinstance(self.target, int) else self.target
         options: Options = {"ranks": key[:2], "dtype": "uint8"}
-        call = make_call(fabric, self.num_ranks, "send", "direct", first.bytes, options)
+        call = make_call(self.target, "send", "direct", first.bytes, options)
         index = self.call(call)
         tasks = (first.task, second.task) if first.end == "send" else (second.task, first.task)
         for task in tasks:

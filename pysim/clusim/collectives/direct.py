@@ -119,19 +119,19 @@ def _exchange(plan: Plan, part: Part, mode: Mode, *, gather: bool) -> None:
             pipes += [second[position, (position + hop) % size] for hop in hops]
         plan.program(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
         if gather:
-            _collect(plan, part, second, hops, position, mode)
+            _collect(plan, part, second, position, mode)
 
 
 def _collect(
     plan: Plan,
     part: Part,
     pipes: dict[tuple[int, int], int],
-    hops: list[int],
     position: int,
     mode: Mode,
 ) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
     size = plan.size
+    hops = all_hops(size, part.channel, plan.call.channels)
     prims = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
     own = [pipes[(position - hop) % size, position] for hop in hops]
     plan.program(
@@ -172,4 +172,4 @@ def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
             plan.program(
                 position, part, prims, out, rotation=position, nchunks=size, mode="blocked"
             )
-            _collect(plan, part, pipes, hops, position, "blocked")
+            _collect(plan, part, pipes, position, "blocked")

@@ -113,9 +113,11 @@ def _side_by_side(channels: int, fabric: Fabric, ranks: Sequence[int]) -> int:
 
 
 def make_call(
-    fabric: Fabric | None, num_ranks: int, operation: str, name: str, bytes: int, options: Options
+    target: Fabric | int, operation: str, name: str, bytes: int, options: Options
 ) -> CollectiveCall:
     """Return the checked call of an algorithm called `name`, with all defaults filled in."""
+    fabric = None if isinstance(target, int) else target
+    num_ranks = target if isinstance(target, int) else target.num_ranks
     algorithm = REGISTRY[operation, name]
     if not isinstance(bytes, int):
         raise InputError(f"{operation}: size {bytes!r}; must be a whole number of bytes")
@@ -173,7 +175,7 @@ def emit(
     """Append a collective to a schedule under construction and return its task of every position."""
     operation, name, entry = _find(operation, algorithm)
     fabric = None if isinstance(target, int) else target
-    call = make_call(fabric, builder.num_ranks, operation, name, bytes, options)
+    call = make_call(target, operation, name, bytes, options)
     shape = options.get("shape") or entry.shape(call, fabric)
     plan = Plan.add(builder, call, shape, stream=stream, after=after)
     entry.write(plan, fabric)

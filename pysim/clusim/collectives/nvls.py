@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusim.collectives.common import connect_flags
 from clusim.errors import InputError
@@ -151,11 +152,11 @@ def write_all_gather(
             tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
             pipes = [done[position, member] for member in range(size)]
             pipes.append(_multimem(plan, part, position))
-            _blocked(plan, part, position, [store, *tell], pipes, "nvls/store", 1)
+            _blocked(_Seat(plan, part, position), [store, *tell], pipes, "nvls/store", 1)
             heads = [(position + hop) % size for hop in range(size)]
             take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
             pipes = [done[head, position] for head in heads]
-            _blocked(plan, part, position, take, pipes, "nvls/gather", 0)
+            _blocked(_Seat(plan, part, position), take, pipes, "nvls/gather", 0)
 
 
 def write_reduce_scatter(
@@ -171,12 +172,12 @@ def write_reduce_scatter(
             heads = [(position + hop) % size for hop in range(size)]
             copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
             pipes = [ready[position, head] for head in heads]
-            _blocked(plan, part, position, copy, pipes, "nvls/scatter", 1)
+            _blocked(_Seat(plan, part, position), copy, pipes, "nvls/scatter", 1)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
             pipes.append(_multimem(plan, part, position))
-            _blocked(plan, part, position, [*wait, load], pipes, "nvls/reduce", 0)
+            _blocked(_Seat(plan, part, position), [*wait, load], pipes, "nvls/reduce", 0)
 
 
 def _multimem(plan: Plan, part: Part, position: int) -> int:
@@ -184,17 +185,23 @@ def _multimem(plan: Plan, part: Part, position: int) -> int:
     return plan.connect(position, position, part.channel, kind="multimem", members=members)
 
 
-def _blocked(
-    plan: Plan, part: Part, position: int, prims: list[Prim], pipes: list[int], name: str, sm: int
-) -> None:
+class _Seat(NamedTuple):
+    """A rank on a channel."""
+
+    plan: Plan
+    part: Part
+    position: int
+
+
+def _blocked(seat: _Seat, prims: list[Prim], pipes: list[int], name: str, sm: int) -> None:
     """Write a program over blocks, whose flags of all ranks share one fixed cost."""
-    plan.program(
-        position,
-        part,
+    seat.plan.program(
+        seat.position,
+        seat.part,
         prims,
         pipes,
-        rotation=position,
-        nchunks=plan.size,
+        rotation=seat.position,
+        nchunks=seat.plan.size,
         mode="blocked",
         sm=sm,
         fixed_div=len(prims),

@@ -142,23 +142,21 @@ def _reduce_by_switches(plan: Plan, local: Local, nets: list[int]) -> None:
         fetch = Prim("reduceLoad", send=size, coef=1, src="scratch", dst="scratch")
         prims = [*wait, fetch, Prim("signal", send=size + 1, coef=1)]
         into = [pipes.ready[member, index] for member in range(size)]
-        _head(plan, local, index, prims, [*into, load, before], "sharp/reduce")
+        _head(local, index, prims, [*into, load, before], "sharp/reduce")
         _aggregate(local, index, [before, net, after], "scratch")
         spread = Prim("multicastStore", send=size, coef=1, src="scratch", dst="scratch")
         tell = [Prim("signal", send=slot, coef=1) for slot in range(size)]
         prims = [Prim("waitSignal", recv=size + 1, coef=1), spread, *tell]
         out = [pipes.done[index, member] for member in range(size)]
-        _head(plan, local, index, prims, [*out, store, after], "sharp/spread")
+        _head(local, index, prims, [*out, store, after], "sharp/spread")
         gather = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
         template = local.shared("sharp/gather", partial(list, gather))
         local.program(index, template, [pipes.done[head, index] for head in heads], "sharp/gather")
 
 
-def _head(
-    plan: Plan, local: Local, index: int, prims: list[Prim], pipes: list[int], name: str
-) -> None:
+def _head(local: Local, index: int, prims: list[Prim], pipes: list[int], name: str) -> None:
     """Write a program of a head, whose flags of all members share one fixed cost."""
-    plan.program(
+    local.plan.program(
         local.positions[index],
         local.part,
         prims,

@@ -9,6 +9,8 @@ between the halves. **Parameters**: `Shape`, `find_trees`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
@@ -33,8 +35,21 @@ def _spread(count: int, first_send: int) -> list[Prim]:
     return [Prim("send", send=first_send + child, src="output") for child in range(count)]
 
 
-def _up(plan: Plan, part: Part, tree: Tree, up: dict[int, int], position: int) -> None:
+class _Channel(NamedTuple):
+    """The tree of a channel, and the part that passes it."""
+
+    plan: Plan
+    part: Part
+    tree: Tree
+
+    def connect(self, *, down: bool) -> dict[int, int]:
+        """Return the connection between every position and its parent."""
+        return connect_tree(self.plan, self.tree, self.part.channel, down=down)
+
+
+def _up(channel: _Channel, up: dict[int, int], position: int) -> None:
     """Write the program that reduces the children's data and hands them to the parent."""
+    plan, part, tree = channel
     children = tree.children(position)
     pipes = [up[child] for child in children] + [up[position]]
     count = len(children)
@@ -44,10 +59,9 @@ def _up(plan: Plan, part: Part, tree: Tree, up: dict[int, int], position: int) -
     plan.program(position, part, prims, pipes, name="tree/up")
 
 
-def _root(
-    plan: Plan, part: Part, tree: Tree, up: dict[int, int], down: dict[int, int] | None
-) -> None:
+def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
     """Write the root's program: reduce all children, keep the result, and send it `down`, if given."""
+    plan, part, tree = channel
     children = tree.children(tree.root)
     count = len(children)
     pipes = [up[child] for child in children]
@@ -61,10 +75,9 @@ def _root(
     plan.program(tree.root, part, prims, pipes, name="tree/root")
 
 
-def _down(
-    plan: Plan, part: Part, tree: Tree, down: dict[int, int], position: int, *, sm: int
-) -> None:
+def _down(channel: _Channel, down: dict[int, int], position: int, *, sm: int) -> None:
     """Write the program that hands the parent's data to the children."""
+    plan, part, tree = channel
     children = tree.children(position)
     pipes = [down[position]] + [down[child] for child in children]
     prims = [Prim("recv", recv=0)]
@@ -83,13 +96,12 @@ def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
         trees = find_trees(fabric, plan.call.ranks, plan.call.channels)
         ways = Ways(trees=trees, parts=plan.parts())
     for part in ways.parts:
-        tree = ways.trees[part.route]
-        up = connect_tree(plan, tree, part.channel, down=False)
-        down = connect_tree(plan, tree, part.channel, down=True)
-        _root(plan, part, tree, up, down)
-        for position in _positions(tree):
-            _up(plan, part, tree, up, position)
-            _down(plan, part, tree, down, position, sm=0)
+        channel = _Channel(plan, part, ways.trees[part.route])
+        up, down = channel.connect(down=False), channel.connect(down=True)
+        _root(channel, up, down)
+        for position in _positions(channel.tree):
+            _up(channel, up, position)
+            _down(channel, down, position, sm=0)
 
 
 def _rooted(plan: Plan, fabric: Fabric | None) -> list[Tree]:
@@ -101,21 +113,21 @@ def write_reduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write the reduction up trees that end at the root."""
     trees = _rooted(plan, fabric)
     for part in plan.parts():
-        tree = trees[part.channel]
-        up = connect_tree(plan, tree, part.channel, down=False)
-        _root(plan, part, tree, up, None)
-        for position in _positions(tree):
-            _up(plan, part, tree, up, position)
+        channel = _Channel(plan, part, trees[part.channel])
+        up = channel.connect(down=False)
+        _root(channel, up, None)
+        for position in _positions(channel.tree):
+            _up(channel, up, position)
 
 
 def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
     """Write the broadcast down trees that start at the root."""
     trees = _rooted(plan, fabric)
     for part in plan.parts():
-        tree = trees[part.channel]
-        down = connect_tree(plan, tree, part.channel, down=True)
+        channel = _Channel(plan, part, trees[part.channel])
+        tree, down = channel.tree, channel.connect(down=True)
         children = tree.children(tree.root)
         prims = [Prim("copySend", send=0), *_spread(len(children) - 1, 1)]
         plan.program(tree.root, part, prims, [down[child] for child in children], name="tree/root")
         for position in _positions(tree):
-            _down(plan, part, tree, down, position, sm=1)
+            _down(channel, down, position, sm=1)

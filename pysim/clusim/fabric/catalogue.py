@@ -465,7 +465,6 @@ def preset_link(
     a: str,
     b: str,
     *,
-    count: int = 1,
     length_m: float = 0.0,
     medium: Literal["fibre", "copper"] = "fibre",
 ) -> Link:
@@ -473,4 +472,4 @@ def preset_link(
     spec: LinkTypeSpec = _preset("link_types", name)
     if length_m:
         spec = spec.model_copy(update={"length": length_m, "medium": medium})
-    return make_link(a, b, spec, count=count, name=name)
+    return make_link(a, b, spec, name=name)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
+from typing import Any
 
 from clusim.abi import KINDS
 from clusim.errors import ClusimError, TopologyError
@@ -66,26 +67,19 @@ class _Sketch:
         a: str,
         b: str,
         cls: str,
-        *,
-        count: int = 1,
-        dim: int = 0,
-        weight: int = 1,
-        dateline: bool = False,
+        **own: Any,
     ) -> None:
-        """Add a link of the common kind."""
+        """Add a link of the common kind; `own` are fields of `Link` that it has to itself."""
         self.links.append(
             Link(
                 a,
                 b,
-                count,
-                self.rate,
-                self.latency_ps,
-                "packet",
-                self.buffer_bytes,
-                dim=dim,
-                weight=weight,
-                dateline=(dateline, dateline),
+                rate=self.rate,
+                latency_ps=self.latency_ps,
+                format="packet",
+                buffer_bytes=self.buffer_bytes,
                 cls=cls,
+                **own,
             )
         )
 
@@ -148,7 +142,7 @@ def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
                 continue
             following = (*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :])
             a, b = f"router{suffix[place]}", f"router{suffix[following]}"
-            sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=last)
+            sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
 
 
 def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
@@ -175,7 +169,11 @@ def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
         for copy in range(copies if i < j else 0):
             one, two = (j - 1) + copy * (groups - 1), i + copy * (groups - 1)
             sketch.link(
-                routers[i][one // h], routers[j][two // h], "global", weight=4, dateline=True
+                routers[i][one // h],
+                routers[j][two // h],
+                "global",
+                weight=4,
+                dateline=(True, True),
             )
 
 

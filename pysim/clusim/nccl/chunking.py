@@ -8,7 +8,7 @@ src/collectives/device/*.h of 2.18.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.env import Settings
@@ -18,6 +18,7 @@ __all__ = [
     "STEPS",
     "Buffers",
     "Chunks",
+    "Cutting",
     "GridLoop",
     "Part",
     "Shape",
@@ -123,6 +124,23 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Cutting:
+    """How a collective runs, as far as it decides how its data are cut."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    collective: Collective
+    shape: Shape
+    version: Version
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def fifo(self) -> Buffers:
+        """The FIFO of its connections."""
+        return buffers(self.algorithm, self.protocol, self.collective, self.settings)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunks:
     """How a channel cuts its data.
 
@@ -141,16 +159,7 @@ class Chunks:
     why: str
 
 
-def plan_chunks(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    collective: Collective,
-    num_bytes: int,
-    num_channels: int,
-    shape: Shape,
-    version: Version,
-    settings: Settings,
-) -> Chunks:
+def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     """Return the chunks of a collective.
 
     Parameters
@@ -158,7 +167,8 @@ def plan_chunks(
     num_bytes : int
         The larger of what a rank sends and receives, on `num_channels` channels together [bytes].
     """
-    fifo = buffers(algorithm, protocol, collective, settings)
+    algorithm, protocol, shape = cutting.algorithm, cutting.protocol, cutting.shape
+    settings, fifo = cutting.settings, cutting.fifo
     chunk, why = fifo.chunk_bytes, "a chunk of the FIFO"
     if algorithm is Algorithm.NVLS:
         chunk = min(chunk, settings.nvls_chunksize or (128 << 10))
@@ -187,7 +197,11 @@ def plan_chunks(
         small = chunk
         while small * num_channels * 32 > num_bytes and small > 65536:
             small //= 2
-    elif algorithm is Algorithm.TREE and protocol is Protocol.SIMPLE and version[:2] < (2, 14):
+    elif (
+        algorithm is Algorithm.TREE
+        and protocol is Protocol.SIMPLE
+        and cutting.version[:2] < (2, 14)
+    ):
         depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
         limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))
         small = _halve(chunk, num_bytes, num_channels, limits)
@@ -247,14 +261,9 @@ def traffic_per_byte(collective: Collective, num_ranks: int) -> int:
 
 
 def continuous_parts(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    collective: Collective,
+    cutting: Cutting,
     count_bytes: int,
     num_channels: int,
-    shape: Shape,
-    version: Version,
-    settings: Settings | None = None,
     *,
     element_bytes: int = 4,
     most_channels: int | None = None,
@@ -268,9 +277,9 @@ def continuous_parts(
     num_channels : int
         Channels the tuner allows; `most_channels` those the communicator has.
     """
-    settings = settings or Settings()
+    collective, num_ranks = cutting.collective, cutting.shape.num_ranks
     most = most_channels or num_channels
-    heavy = traffic_per_byte(collective, shape.num_ranks) * (4 if protocol is Protocol.LL else 1)
+    heavy = traffic_per_byte(collective, num_ranks) * (4 if cutting.protocol is Protocol.LL else 1)
     traffic = max(_MIN_TRAFFIC, count_bytes * heavy)
     per_channel = max(_MIN_TRAFFIC, traffic // num_channels)
     cell = _up(max(1, -(-_MIN_TRAFFIC // heavy)), 16)
@@ -288,12 +297,12 @@ def continuous_parts(
         counts = [each, *[each_middle] * middle, each_middle + rest % (middle + 1)]
         counts = counts if most > 1 else [cells]
     parts, offset = [], 0
-    global_factor = shape.num_ranks if collective in _SHARED else 1
+    global_factor = num_ranks if collective in _SHARED else 1
     for channel, number in enumerate(counts):
         length = min(number * cell, count_bytes - offset)
         whole = length * global_factor
-        chunks = plan_chunks(algorithm, protocol, collective, whole, 1, shape, version, settings)
-        parts.append(Part(channel, offset, length, chunks.chunk_bytes))
+        chunk_bytes = plan_chunks(cutting, whole, 1).chunk_bytes
+        parts.append(Part(channel, offset, length, chunk_bytes))
         offset += length
     return parts
 
@@ -342,17 +351,10 @@ class GridLoop:
 
 
 def grid_loops(
-    protocol: Protocol,
-    num_bytes: int,
-    num_channels: int,
-    num_threads: int,
-    num_ranks: int,
-    settings: Settings | None = None,
-    *,
-    element_bytes: int = 4,
+    cutting: Cutting, num_bytes: int, num_channels: int, num_threads: int, element_bytes: int = 4
 ) -> Iterator[GridLoop]:
     """Yield the loops of a ring all-reduce before continuous byte distribution (NCCL 2.18 and earlier)."""
-    fifo = buffers(Algorithm.RING, protocol, Collective.ALLREDUCE, settings or Settings())
+    protocol, num_ranks, fifo = cutting.protocol, cutting.shape.num_ranks, cutting.fifo
     chunk = fifo.chunk_bytes // element_bytes * element_bytes
     if protocol is Protocol.SIMPLE:
         unit = max(element_bytes, (num_threads - 32) * 8)

@@ -15,6 +15,7 @@ from clusim.errors import InputError
 from clusim.fabric.model import NETWORK, Fabric
 from clusim.nccl.chunking import (
     Chunks,
+    Cutting,
     Part,
     Shape,
     continuous_parts,
@@ -38,7 +39,7 @@ from clusim.nccl.notes import notes_on_chips, notes_on_variables
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.nccl.tuner import Selection, select
+from clusim.nccl.tuner import Lanes, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
 
 __all__ = ["Communicator", "Plan", "communicator"]
@@ -147,15 +148,13 @@ class Communicator:
         """Return what NCCL runs; `num_bytes` is nccl-tests' size, the larger of what a rank sends and receives."""
         if num_bytes < 1:
             raise InputError(f"size {num_bytes}: must be at least 1 byte")
-        return select(
-            self.table,
-            collective,
-            num_bytes,
-            num_channels=self.num_channels,
-            nvls_channels=self.nvls_channels,
-            num_heads=max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels),
-            settings=self.settings,
-        )
+        return select(self.table, collective, num_bytes, self.lanes)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """Return what a collective can have of the communicator."""
+        heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
+        return Lanes(self.num_channels, self.nvls_channels, heads, self.settings)
 
     @cached_property
     def shape(self) -> Shape:
@@ -181,21 +180,19 @@ class Communicator:
         count = chosen.threads.num_channels
         algorithm, protocol = chosen.algorithm, chosen.protocol
         shape = self._shape_for(algorithm)
-        common = (algorithm, protocol, collective)
-        rest = (shape, self.version, self.settings)
+        how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
         parts: list[Part] = []
         if distributes_continuously(self.version) and algorithm not in _BY_HEADS:
             share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
             count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
             parts = continuous_parts(
-                *common,
+                how,
                 count_bytes,
                 count,
-                *rest,
                 element_bytes=min(element_bytes, count_bytes),
                 most_channels=self.num_channels,
             )
-        chunks = plan_chunks(*common, num_bytes, count, *rest)
+        chunks = plan_chunks(how, num_bytes, count)
         if parts:
             chunks = replace(chunks, chunk_bytes=max(part.chunk_bytes for part in parts))
         return Plan(chosen, chunks, tuple(parts))
@@ -256,7 +253,7 @@ def communicator(
         ranks_here = tuple(range(first, first + count))
         machines.append(Machine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
-    made = _agree(fabric, version, settings, systems, machines, list(found.values()))
+    made = _agree(fabric, systems, machines, list(found.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
     on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
     return replace(made, ranks=on_fabric)
@@ -353,12 +350,11 @@ def _least(graphs: list[Graph]) -> Graph:
 
 def _agree(
     fabric: Fabric,
-    version: Version,
-    settings: Settings,
     systems: list[System],
     machines: list[Machine],
     found: list[tuple[Graph, ...]],
 ) -> Communicator:
+    version, settings = systems[0].version, systems[0].settings
     ring, tree, nvls, chain, direct = (_least([g[i] for g in found]) for i in range(5))
     searched = min(ring.num_channels, tree.num_channels)
     ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
@@ -380,7 +376,7 @@ def _agree(
         **{Algorithm.NVLS: nvls, Algorithm.NVLS_TREE: nvls},
         **{Algorithm.COLLNET_CHAIN: chain, Algorithm.COLLNET_DIRECT: direct},
     }
-    count = _num_channels(group, ring, chain, version, settings, searched)
+    count = _num_channels(group, ring, chain, systems[0], searched)
     nvls_count = 0
     if group.nvls:
         default = 16
@@ -400,15 +396,9 @@ def _can_reduce(fabric: Fabric) -> bool:
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
 
 
-def _num_channels(
-    group: Group,
-    ring: Graph,
-    chain: Graph,
-    version: Version,
-    settings: Settings,
-    searched: int,
-) -> int:
+def _num_channels(group: Group, ring: Graph, chain: Graph, system: System, searched: int) -> int:
     """Return the channels of the communicator: those found, doubled, and what the settings make of it."""
+    version, settings = system.version, system.settings
     most = max_channels(version)
     count = min(most, 2 * searched)
     collnet = group.collnet and settings.collnet_enable and group.num_ranks > group.num_nodes

@@ -6,7 +6,7 @@ threads, are given up while each thread would have fewer bytes than its threshol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clusim.errors import InputError
 from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
@@ -100,34 +100,36 @@ def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorith
     return limits
 
 
-def channels_and_threads(
-    algorithm: Algorithm,
-    protocol: Protocol,
-    num_bytes: int,
-    *,
-    num_channels: int,
-    nvls_channels: int,
-    num_ranks: int,
-    num_heads: int,
-    ring_GBps: float,
-    settings: Settings,
-) -> Threads:
-    """Return how many channels and threads a collective of `num_bytes` gets, and why.
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What a collective can have of a communicator.
 
-    Parameters
+    Attributes
     ----------
     num_channels, nvls_channels : int
         Channels of the communicator, and those of its NVLS algorithms.
     num_heads : int
         GPUs of a machine that talk to the network (CollNetDirect).
     """
-    threads = max_threads(algorithm, protocol, ring_GBps, settings)
-    limit = thread_thresholds(num_ranks, settings)[algorithm, protocol]
+
+    num_channels: int
+    nvls_channels: int
+    num_heads: int = 1
+    settings: Settings = field(default_factory=Settings)
+
+
+def channels_and_threads(
+    table: CostTable, algorithm: Algorithm, protocol: Protocol, num_bytes: int, lanes: Lanes
+) -> Threads:
+    """Return how many channels and threads a collective of `num_bytes` gets, and why."""
+    ring, settings, num_channels = table.graphs[Algorithm.RING], lanes.settings, lanes.num_channels
+    threads = max_threads(algorithm, protocol, ring.num_channels * ring.intra_GBps, settings)
+    limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
     channels, most, why = num_channels, threads, "all channels"
     if algorithm in _IN_SWITCH:
-        channels, why = nvls_channels, "NVLS always uses its own channels"
+        channels, why = lanes.nvls_channels, "NVLS always uses its own channels"
     elif algorithm is Algorithm.COLLNET_DIRECT:
-        channels = _direct_channels(num_bytes, channels, threads, num_heads, limit)
+        channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
         why = f"fewer than {limit} B per thread and head"
     else:
         channels = min(channels, max(1, num_bytes // (threads * limit)))
@@ -164,18 +166,14 @@ def select(
     table: CostTable,
     collective: Collective,
     num_bytes: int,
-    *,
-    num_channels: int,
-    nvls_channels: int,
-    num_heads: int = 1,
-    settings: Settings | None = None,
+    lanes: Lanes,
 ) -> Selection:
     """Return what NCCL runs for a collective of `num_bytes` (the larger of what a rank sends and receives)."""
-    settings = settings or Settings()
+    settings = lanes.settings
     times: dict[tuple[Algorithm, Protocol], float] = {}
     for algorithm in ALGORITHMS:
         for protocol in PROTOCOLS:
-            time = table.time_us(collective, algorithm, protocol, num_bytes, num_channels)
+            time = table.time_us(collective, algorithm, protocol, num_bytes, lanes.num_channels)
             if time is not None:
                 times[algorithm, protocol] = time
     if not times:
@@ -185,17 +183,7 @@ def select(
             + (f" with {', '.join(asked)}; allow Ring or Simple" if asked else "")
         )
     best = min(times, key=lambda pair: times[pair])
-    ring = table.graphs[Algorithm.RING]
-    threads = channels_and_threads(
-        *best,
-        num_bytes,
-        num_channels=num_channels,
-        nvls_channels=nvls_channels,
-        num_ranks=table.group.num_ranks,
-        num_heads=num_heads,
-        ring_GBps=ring.num_channels * ring.intra_GBps,
-        settings=settings,
-    )
+    threads = channels_and_threads(table, *best, num_bytes, lanes)
     return Selection(
         collective, num_bytes, *best, threads, times[best], times, _reason(times, best)
     )

@@ -12,7 +12,7 @@ from clusim.nccl.programs import COLLECTIVE_OF
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import Options
 from clusim.nccltests.sweep import Place, devices, library_code, rows
-from clusim.nccltests.table import Line, foot, head, json_of, table_head
+from clusim.nccltests.table import Invocation, Line, foot, head, json_of, table_head
 from clusim.report.text import said
 
 __all__ = ["Table", "table_of"]
@@ -53,15 +53,15 @@ class Table:
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""
         setup = self.where.setup
-        return json_of(
+        called = Invocation(
             *(self.test.binary, self.options, library_code(setup)),
-            *(devices(self.where, self.options), self.lines),
             args=args,
             env=[f"{name}={value}" for name, value in setup.env],
             faults=setup.broken.lines,
             notes=self.notes,
             times=self.times,
         )
+        return json_of(called, devices(self.where, self.options), self.lines)
 
 
 def table_of(

@@ -26,14 +26,13 @@ from clusim.nccl.constants import Algorithm
 from clusim.nccl.tuner import Selection
 from clusim.result import Result
 from clusim.run.job import Job, Options, collective_job, run_job
-from clusim.run.plan import OVERLAPPING, nccl_program
+from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of, simulate
 from clusim.schedule import Schedule
-from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
-from clusim.schedule.ir import ABSENT
 
 __all__ = ["Kernel", "kernel", "program"]
 
@@ -152,9 +151,7 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     mask = 1
     while mask < count:
         swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
-        tasks = programs.emit_messages(
-            builder, setup.known, comm, swaps, stream="comm0", after=after
-        )
+        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
         after = [(task,) for task in tasks]
         mask *= 2
     return builder.build()
@@ -191,13 +188,8 @@ def _stream(request: Request, plan: Plan | None, count: int) -> Schedule:
     comm = setup.comm
     builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
     for _ in range(count):
-        programs.emit(
-            *(builder, setup.known, comm, operation, size_bytes),
-            plan=plan,
-            dtype=request.dtype,
-            redop=request.redop,
-            root=ABSENT if request.root is None else comm.ranks.index(request.root),
-        )
+        moved = moved_of(request, operation, size_bytes)
+        programs.emit(Site(builder), setup.known, comm, moved, plan)
     return builder.build()
 
 

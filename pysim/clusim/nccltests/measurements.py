@@ -173,11 +173,10 @@ def _whole(
     values: dict[str, str],
     name: str,
     where: str,
-    *,
-    least: int,
-    most: int = MOST_RANKS,
+    within: tuple[int, int],
     default: int = 0,
 ) -> int:
+    least, most = within
     text = (values.get(name) or "").strip()
     if not text:
         return default
@@ -195,17 +194,17 @@ def _row(values: dict[str, str], where: str) -> Row:
         raise InputError(f"{where}: time_us {values['time_us'][:40]!r}: must be a time above 0")
     group = Group(
         values["system"].strip(),
-        _whole(values, "n_nodes", where, least=1, default=1),
-        _whole(values, "n_gpus", where, least=2),
+        _whole(values, "n_nodes", where, (1, MOST_RANKS), default=1),
+        _whole(values, "n_gpus", where, (2, MOST_RANKS)),
         program_named(values["collective"].strip()).name,
         (values.get("algorithm") or "auto").strip().lower() or "auto",
         (values.get("protocol") or "auto").strip().lower() or "auto",
-        _whole(values, "channels", where, least=1),
+        _whole(values, "channels", where, (1, MOST_RANKS)),
         (values.get("nccl_version") or "").strip(),
-        _whole(values, "gpus_per_process", where, least=1),
+        _whole(values, "gpus_per_process", where, (1, MOST_RANKS)),
         (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
     )
-    size = _whole(values, "size_bytes", where, least=0, most=MOST_COUNT)
+    size = _whole(values, "size_bytes", where, (0, MOST_COUNT))
     return Row(group, size, time_us, (values.get("source") or "").strip(), where)
 
 

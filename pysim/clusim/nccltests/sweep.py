@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import localtime, strftime
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.fabric import Fabric
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
 from clusim.nccltests.jobs import Failure, in_order
@@ -32,34 +30,6 @@ class Place:
 
     setup: Setup
     processes: int
-
-
-def place(
-    topology: str | Path | Fabric,
-    nodes: int | None,
-    options: Options,
-    *,
-    processes: int | None,
-    version: str,
-    env: tuple[tuple[str, str], ...],
-) -> Place:
-    """Return which GPUs take part.
-
-    `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
-    """
-    setup = Setup(topology, nodes, None, version, env)
-    has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
-    each = options.ngpus * options.nthreads
-    if processes is None:
-        processes = 1 if each > 1 else has
-    per_node = processes * each
-    if per_node > has:
-        raise InputError(
-            f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
-        )
-    if per_node * setup.fabric.num_zones < 2:
-        raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
-    return Place(replace(setup, per_node=per_node if per_node < has else None), processes)
 
 
 def library_code(setup: Setup) -> int:
@@ -87,6 +57,25 @@ def devices(where: Place, options: Options) -> list[Device]:
     return found
 
 
+def place(setup: Setup, options: Options, processes: int | None = None) -> Place:
+    """Return which GPUs of a machine take part.
+
+    `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
+    """
+    has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
+    each = options.ngpus * options.nthreads
+    if processes is None:
+        processes = 1 if each > 1 else has
+    per_node = processes * each
+    if per_node > has:
+        raise InputError(
+            f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
+        )
+    if per_node * setup.fabric.num_zones < 2:
+        raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
+    return Place(replace(setup, per_node=per_node if per_node < has else None), processes)
+
+
 def rows(
     where: Place, test: Program, options: Options, *, jobs: int | None = None
 ) -> Iterator[Line]:
@@ -109,15 +98,12 @@ def rows(
                 heads.append((size, count, kind, op))
                 case = Request(setup, test.operation, size, **data) if size else None
                 cases.append(case)
-    launch = Launch(
-        options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
-    )
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
         found = next(kernels) if case is not None else Kernel(0, "-", "-", 0)
         if isinstance(found, Failure):
             raise InputError(found.reason)
-        yield _line(heads[number], found, launch, where, test, options)
+        yield _line(heads[number], found, where, test, options)
 
 
 def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
@@ -133,13 +119,15 @@ def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
 def _line(
     head: tuple[int, int, str, str],
     found: Kernel,
-    launch: Launch,
     where: Place,
     test: Program,
     options: Options,
 ) -> Line:
     size, count, kind, op = head
     host = host_of(where.setup.comm)
+    launch = Launch(
+        options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
+    )
     time_ps = iteration_ps(host, test.operation, found.time_ps, launch, found.channels)
     ranks = host.num_ranks
     if options.report_cputime:

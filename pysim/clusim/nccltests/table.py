@@ -166,20 +166,27 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """How a program was called, as far as its output says it; `times` are those of start and end."""
+
+    program: str
+    options: Options
+    library: int
+    args: Sequence[str] = ()
+    env: Sequence[str] = ()
+    times: tuple[str, str] = ("", "")
+    faults: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
 def json_of(
-    program: str,
-    options: Options,
-    library: int,
+    test: Invocation,
     devices: Sequence[Device],
     lines: Sequence[Line],
-    *,
-    args: Sequence[str],
-    env: Sequence[str],
-    times: tuple[str, str],
-    faults: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return what ``-J`` writes; `times` are those of start and end."""
+    """Return what ``-J`` writes."""
+    program, options, times = test.program, test.options, test.times
     time = "cpu_time" if options.report_cputime else "time"
     step = (
         {"step_factor": options.stepfactor}
@@ -190,9 +197,9 @@ def json_of(
     return {
         "version": JSON_VERSION,
         "start_time": times[0],
-        "args": list(args),
-        "env": list(env),
-        "nccl_version": library,
+        "args": list(test.args),
+        "env": list(test.env),
+        "nccl_version": test.library,
         "config": {
             "nthreads": options.nthreads,
             "ngpus": options.ngpus,
@@ -239,6 +246,6 @@ def json_of(
         "errors": [],
         "end_time": times[1],
         "includes": words.LAUNCHED,
-        **({"faults": list(faults)} if faults else {}),
-        **({"notes": list(notes)} if notes else {}),
+        **({"faults": list(test.faults)} if test.faults else {}),
+        **({"notes": list(test.notes)} if test.notes else {}),
     }

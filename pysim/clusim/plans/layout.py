@@ -63,14 +63,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user asks for: bytes as in `clusim.schedule.CollectiveCall`, ranks that play GPUs 0, 1, ... (all)."""
+    """What the user asks for: bytes as in `clusim.schedule.CollectiveCall`, ranks that play GPUs 0, 1, ... (all).
+
+    Without a protocol it is the plan's own.
+    """
 
     bytes: int
     ranks: Sequence[int] | None = None
     dtype: str = "float32"
     redop: str = "sum"
     root: int | None = None
-    protocol: str = "simple"
+    protocol: str = ""
 
 
 def start(layout: Layout, fabric: Fabric | None, wanted: Wanted) -> tuple[Plan, int]:

@@ -44,22 +44,12 @@ MAX_COUNT = 71
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL XML file and return its schedule; `options` as of `build`."""
-    return build(read_plan(path), fabric, bytes, **options)
+    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.plans.layout.Wanted`."""
+    return build(read_plan(path), fabric, Wanted(bytes, **options))
 
 
-def build(
-    plan: MscclPlan,
-    fabric: Fabric | None,
-    bytes: int,
-    *,
-    ranks: Sequence[int] | None = None,
-    dtype: str = "float32",
-    redop: str = "sum",
-    root: int | None = None,
-    protocol: str = "",
-) -> Schedule:
-    """Return the schedule of a plan; arguments as in `clusim.plans.layout.Wanted`.
+def build(plan: MscclPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
+    """Return the schedule of a plan.
 
     Raises
     ------
@@ -78,7 +68,7 @@ def build(
         program.in_place,
         plan.root,
     )
-    wanted = Wanted(bytes, ranks, dtype, redop, root, protocol or plan.protocol)
+    wanted = replace(wanted, protocol=wanted.protocol or plan.protocol)
     written, chunk_bytes = start(layout, fabric, wanted)
     _Emitter(plan, written, program, layout.room, chunk_bytes).emit()
     return written.schedule()

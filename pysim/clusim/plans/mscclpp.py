@@ -47,29 +47,19 @@ FREE = 2**30
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL++ plan and return its schedule; `options` as of `build`."""
-    return build(read_plan(path), fabric, bytes, **options)
+    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.plans.layout.Wanted`."""
+    return build(read_plan(path), fabric, Wanted(bytes, **options))
 
 
-def build(
-    plan: MscclppPlan,
-    fabric: Fabric | None,
-    bytes: int,
-    *,
-    ranks: Sequence[int] | None = None,
-    dtype: str = "float32",
-    redop: str = "sum",
-    root: int | None = None,
-    protocol: str = "",
-) -> Schedule:
-    """Return the schedule of a plan; arguments as in `clusim.plans.layout.Wanted`.
+def build(plan: MscclppPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
+    """Return the schedule of a plan.
 
     Raises
     ------
     DeadlockError
         An operation waits for ever.
     """
-    _check(plan, bytes, redop, protocol)
+    _check(plan, wanted)
     room = max(plan.chunks, *(gpu.chunks["s"] for gpu in plan.gpus))
     channels = min(64, max(1, *(len(gpu.blocks) for gpu in plan.gpus)))
     layout = Layout(
@@ -82,12 +72,11 @@ def build(
         channels,
         plan.in_place,
     )
-    size = element(dtype).size_bytes
-    chunk = chunk_elements(layout, max(0, bytes) // size) * size
+    size = element(wanted.dtype).size_bytes
+    chunk = chunk_elements(layout, max(0, wanted.bytes) // size) * size
     turns, grain = _grain(plan, chunk)
     layout = replace(layout, grain=grain)
-    wanted = Wanted(bytes, ranks, dtype, redop, root, plan.protocol)
-    written, chunk = start(layout, fabric, wanted)
+    written, chunk = start(layout, fabric, replace(wanted, protocol=plan.protocol))
     _check_units(plan, fabric, written)
     slices = 1
     if plan.protocol == "ll":
@@ -99,7 +88,8 @@ def build(
     return written.schedule()
 
 
-def _check(plan: MscclppPlan, bytes: int, redop: str, protocol: str) -> None:
+def _check(plan: MscclppPlan, wanted: Wanted) -> None:
+    bytes, redop, protocol = wanted.bytes, wanted.redop, wanted.protocol
     if protocol and protocol != plan.protocol:
         raise InputError(
             f"{plan.where}: --protocol {protocol}: the operations of the plan are for {plan.protocol}; leave it out"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from clusim.errors import DeadlockError, InputError
 from clusim.plans.mscclpp_json import OPS, MscclppPlan, Op, Ref
@@ -38,6 +39,15 @@ _SMALL = (
     *(("i", "all_gather"), ("i", "gather")),
     *(("o", "reduce_scatter"), ("o", "scatter")),
 )
+
+
+class _Operands(NamedTuple):
+    """What is added up: a span, its place, and operands that lie here or arrive over links."""
+
+    span: tuple[int, int]
+    place: Place
+    here: list[Place]
+    links: list[Link]
 
 
 class Run(Knowledge):
@@ -421,7 +431,8 @@ class Run(Knowledge):
                 if wire is None
             ]
             links = [wire for wire in wires if wire is not None]
-            self._join(block, (first, size), moved(place, first), here, links, stores)
+            operands = _Operands((first, size), moved(place, first), here, links)
+            self._join(block, operands, stores)
         first_target = op.targets[0]
         if first_target.kind == "p":
             self._write_packets(block, place[1], count)
@@ -435,17 +446,9 @@ class Run(Knowledge):
             packet = Packet(None, 0, block.key, block.at + 1)
             self.packets.setdefault((block.key[0], grain), deque()).append(packet)
 
-    def _join(
-        self,
-        block: Block,
-        span: tuple[int, int],
-        place: Place,
-        here: list[Place],
-        links: list[Link],
-        stores: list[Stores],
-    ) -> None:
+    def _join(self, block: Block, operands: _Operands, stores: list[Stores]) -> None:
         """Write the primitives that reduce local and arriving operands into a place, and store the result."""
-        first, size = span
+        (first, size), place, here, links = operands
         todo, outs = list(here), list(stores)
         steps: list[Item] = []
         if place in todo:

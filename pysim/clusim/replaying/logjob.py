@@ -217,7 +217,7 @@ def replay_log(request: Request) -> Replay:
         other=other.placed.fabric.name if other is not None else "",
         skipped=dict(table.skipped),
     )  # fmt: skip
-    _notes(found, job, other, table, request, most)
+    _notes(found, job, other, table, request)
     _time_all(found, job, other, table, request)
     if request.trace_out is not None:
         _trace(job, table, request)
@@ -276,9 +276,9 @@ def _partly(log: Log) -> list[str]:
 
 
 def _notes(
-    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request, most: int
+    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request
 ) -> None:
-    log = job.log
+    log, most = job.log, request.calls or MOST_CALLS
     found.notes += _partly(log)
     if job.kept.note:
         found.notes.append(job.kept.note)

@@ -9,10 +9,11 @@ from typing import Any
 from clusim.errors import ClusimError, InputError
 from clusim.formats.logs.calls import LoggedCall
 from clusim.nccl.calls.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
-from clusim.nccl.calls.communicators import Communicators, Members, Moved
+from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import Launch, iteration_ps
+from clusim.nccl.programs import Moved
 from clusim.run.simulate import simulate
-from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder, Site
 
 __all__ = ["Timed", "Timer", "choice_of", "emit_call"]
 
@@ -65,9 +66,9 @@ def emit_call(
 ) -> None:
     """Append a call to a schedule."""
     if call.messages:
-        nccl.messages(builder, members, call.messages, stream=stream)
+        nccl.messages(Site(builder, stream), members, call.messages)
     else:
-        nccl.collective(builder, members, moved_of(call), wanted=wanted_of(call), stream=stream)
+        nccl.collective(Site(builder, stream), members, moved_of(call), wanted_of(call))
 
 
 class Timer:

@@ -22,6 +22,7 @@ __all__ = [
     "WIDTH",
     "Box",
     "Frame",
+    "Layout",
     "Picture",
     "Placed",
     "common_prefix",
@@ -162,19 +163,26 @@ def common_prefix(names: list[str]) -> str:
     return prefixes.pop() if all(matches) and len(prefixes) == 1 else ""
 
 
+class Layout(NamedTuple):
+    """Where boxes and titles are, and how lines between them run; see `Picture`."""
+
+    height: float
+    placed: list[Placed]
+    titles: list[tuple[str, float]]
+    bow: float = 0.0
+    arc: float = 0.0
+    frames: tuple[Frame, ...] = ()
+
+
 def finish(
     machine: Machine,
     wires: Wires,
-    height: float,
-    placed: list[Placed],
-    titles: list[tuple[str, float]],
+    layout: Layout,
     *,
-    bow: float = 0.0,
-    arc: float = 0.0,
     bars: tuple[str, ...] = (),
-    frames: tuple[Frame, ...] = (),
 ) -> Picture:
     """Make boxes, lines between them, and bars for the wires inside a box of the kinds in `bars`."""
+    placed, frames = layout.placed, layout.frames
     box_of = np.zeros(len(machine.nodes), np.int64)
     boxes = []
     for number, cell in enumerate(placed):
@@ -206,8 +214,8 @@ def finish(
             classes.append(f"{bars[place]} inside the machine")
     lines = Groups.of(labels, classes, members)
     return Picture(
-        WIDTH, height, boxes, titles, source, target, lines, bow,
-        len(machine.source) - len(lines.wires), arc, bars, tuple(bar), frames,
+        WIDTH, layout.height, boxes, layout.titles, source, target, lines, layout.bow,
+        len(machine.source) - len(lines.wires), layout.arc, bars, tuple(bar), frames,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from clusim.report.boxes import (
     ROW_MOST,
     WIDTH,
     Frame,
+    Layout,
     Picture,
     Placed,
     common_prefix,
@@ -184,9 +185,8 @@ def _drawn(
               max(inside) - min(inside) + BOX + PAD + floor - 2)
         for i, zone in enumerate(zones)
     ) if clustered else ()  # fmt: skip
-    return finish(
-        machine, wires, height, placed, _titles(machine, rows, y_of), arc=ARC, frames=frames
-    )
+    titles = _titles(machine, rows, y_of)
+    return finish(machine, wires, Layout(height, placed, titles, arc=ARC, frames=frames))
 
 
 def _hanging(machine: Machine, rows: list[_Row]) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from clusim.report.boxes import (
     ROW_MOST,
     WIDTH,
     Box,
+    Layout,
     Picture,
     Placed,
     common_prefix,
@@ -46,13 +47,6 @@ MOST_BARS = 4
 """Kinds of links of which a machine drawn as one box has a bar."""
 
 
-class _Plan(NamedTuple):
-    height: float
-    placed: list[Placed]
-    titles: list[tuple[str, float]]
-    bow: float = 0.0
-
-
 def draw(machine: Machine, wires: Wires) -> Picture:
     """Return the picture of a machine: rows by distance from the endpoints, a grid, or a circle.
 
@@ -65,7 +59,7 @@ def draw(machine: Machine, wires: Wires) -> Picture:
             return picture
     if not zones:
         plan = _plan(machine, 0)
-        return finish(machine, wires, plan.height, plan.placed, plan.titles, bow=plan.bow)
+        return finish(machine, wires, plan)
     folded = machine.folded()
     between = folded.source != folded.target
     kinds = link_kinds(wires)
@@ -73,10 +67,10 @@ def draw(machine: Machine, wires: Wires) -> Picture:
     plan = _plan(folded.part(between), len(bars))
     if not plan.titles:
         bars = ()
-    return finish(folded, wires, plan.height, plan.placed, plan.titles, bow=plan.bow, bars=bars)
+    return finish(folded, wires, plan, bars=bars)
 
 
-def _plan(machine: Machine, bars: int) -> _Plan:
+def _plan(machine: Machine, bars: int) -> Layout:
     """Place the nodes; endpoints have room for `bars` in their boxes where these lie in a row."""
     depth = _depths(machine)
     inside = depth[machine.source] == depth[machine.target]
@@ -148,7 +142,7 @@ def _pairs(machine: Machine) -> Array:
     return np.unique(np.stack([machine.source, machine.target], axis=1), axis=0)
 
 
-def _in_rows(machine: Machine, rows: list[list[int]], bars: int) -> _Plan:
+def _in_rows(machine: Machine, rows: list[list[int]], bars: int) -> Layout:
     """Draw rows from the bottom to the top, with nodes drawn together where they would be too many."""
     chunk = [max(1, -(-len(row) // ROW_MOST)) for row in rows]
     while True:
@@ -178,10 +172,10 @@ def _in_rows(machine: Machine, rows: list[list[int]], bars: int) -> _Plan:
         for place, cell in enumerate(row):
             x = left + pitch * (place + 0.5)
             boxes.append(Placed(cell, prefix, x, y, min(74.0, pitch * 0.84), tall))
-    return _Plan(height, boxes, titles)
+    return Layout(height, boxes, titles)
 
 
-def _grid(machine: Machine, rows: list[list[int]]) -> _Plan | None:
+def _grid(machine: Machine, rows: list[list[int]]) -> Layout | None:
     """Place routers with coordinates in their names on a grid of a pitch, and endpoints beside their router.
 
     It is a grid if the ends of every link between routers differ in one coordinate.
@@ -226,10 +220,10 @@ def _grid(machine: Machine, rows: list[list[int]]) -> _Plan | None:
             name = span([machine.nodes[n] for n in cell])
             left, top = x + pitch * (0.34 - 0.2 * turn), y - pitch * 0.34
             boxes.append(Placed(cell, name, left, top, size, size))
-    return _Plan(pitch * (down + 0.24), boxes, [], 0.3 * pitch)
+    return Layout(pitch * (down + 0.24), boxes, [], 0.3 * pitch)
 
 
-def _circle(machine: Machine, rows: list[list[int]]) -> _Plan:
+def _circle(machine: Machine, rows: list[list[int]]) -> Layout:
     """Draw the innermost nodes on a circle and what hangs on them around it."""
     core = rows[-1]
     chunk = max(1, -(-len(core) // 48))
@@ -252,7 +246,7 @@ def _circle(machine: Machine, rows: list[list[int]]) -> _Plan:
             boxes.append(
                 Placed(cell, "" if len(rows) == 1 else prefix, x, y, width, min(28.0, width * 0.62))
             )
-    return _Plan(size, boxes, [])
+    return Layout(size, boxes, [])
 
 
 def _near_core(machine: Machine, rows: list[list[int]], cells: list[list[int]]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from clusim.report.lanes import window
 from clusim.report.svg import bend, bent
 from clusim.units import format_size
 
-__all__ = ["FIGURES", "FORMATS", "save_figure"]
+__all__ = ["FIGURES", "FORMATS", "Look", "save_figure"]
 
 Array = NDArray[Any]
 
@@ -57,18 +58,11 @@ LEAST_SECTION = 0.1
 _TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps"))
 
 
-def save_figure(
-    feed: Feed,
-    what: str,
-    target: Path,
-    *,
-    width_in: float = COLUMN_IN,
-    measure: str = "load",
-    dpi: int = 300,
-) -> None:
-    """Draw one of `FIGURES` into a file whose ending says the format.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a figure is drawn.
 
-    Parameters
+    Attributes
     ----------
     width_in : float
         Width of the figure [inch]; letters grow with it.
@@ -77,6 +71,16 @@ def save_figure(
     dpi : int
         Resolution of PNG files [dots/inch].
     """
+
+    width_in: float = COLUMN_IN
+    measure: str = "load"
+    dpi: int = 300
+
+
+def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -> None:
+    """Draw one of `FIGURES` into a file whose ending says the format."""
+    look = look or Look()
+    width_in, measure = look.width_in, look.measure
     form = target.suffix.lstrip(".").lower()
     if form not in FORMATS:
         raise InputError(
@@ -107,7 +111,7 @@ def save_figure(
         FIGURES[what](figure, feed, measure, width_in)
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         with replacing(target) as out:
-            figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
+            figure.savefig(out, format=form, dpi=look.dpi, metadata=metadata)
 
 
 def _time_axis(axes: Any, time_ps: int) -> float:

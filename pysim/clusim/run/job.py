@@ -299,16 +299,15 @@ def _most_records(job: Job, options: Options) -> int:
 def _open_trace(job: Job, options: Options, max_records: int) -> TraceWriter | None:
     if options.trace_out is None:
         return None
-    from clusim.trace.writer import TraceWriter
+    from clusim.trace.writer import Begun, TraceWriter
 
     return TraceWriter(
         Path(options.trace_out),
-        job.provenance,
-        job.wires,
-        job.tasks,
-        num_endpoints=len(job.image.endpoints),
-        call=job.call,
-        inputs=job.inputs,
+        Begun(
+            *(job.provenance, job.wires, job.tasks, len(job.image.endpoints)),
+            call=job.call,
+            inputs=job.inputs or {},
+        ),
         max_records=max_records,
     )
 

@@ -12,7 +12,9 @@ from clusim.nccl import Communicator, Plan, programs
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.nccl.programs import Moved
 from clusim.plans import msccl, mscclpp
+from clusim.plans.layout import Wanted as WantedPlan
 from clusim.result import Around
 from clusim.run.request import Request
 from clusim.schedule import Schedule
@@ -128,18 +130,15 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
     ):
         if given:
             raise InputError(f"{flag} is not for {path}, a plan that has its own channels")
-    options = {
-        "ranks": setup.ranks,
-        "dtype": request.dtype,
-        "redop": request.redop,
-        "root": request.root,
-        "protocol": request.protocol,
-    }
     reader = msccl if path.lower().endswith(".xml") else mscclpp
     plan = reader.read_plan(path)
     if operation not in ("allreduce", plan.operation):
         raise InputError(f"{path}: is {plan.operation}, not {operation}; leave out --collective")
-    return Planned(reader.build(plan, machine, size_bytes, **options))
+    wanted = WantedPlan(
+        *(size_bytes, setup.ranks, request.dtype, request.redop, request.root),
+        protocol=request.protocol,
+    )
+    return Planned(reader.build(plan, machine, wanted))
 
 
 def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: int) -> Planned:
@@ -170,13 +169,14 @@ def nccl_program(
     request: Request, comm: Communicator, operation: str, size_bytes: int, plan: Plan | None
 ) -> Schedule:
     """Return the program of a plan of NCCL, of another size than the request's if need be."""
-    return programs.build(
-        *(request.setup.known, comm, operation, size_bytes),
-        plan=plan,
-        dtype=request.dtype,
-        redop=request.redop,
-        root=ABSENT if request.root is None else comm.ranks.index(request.root),
-    )
+    return programs.build(request.setup.known, comm, moved_of(request, operation, size_bytes), plan)
+
+
+def moved_of(request: Request, operation: str, size_bytes: int) -> Moved:
+    """Return what a collective of NCCL moves: types and root as the request says."""
+    ranks = request.setup.comm.ranks
+    root = ABSENT if request.root is None else ranks.index(request.root)
+    return Moved(operation, size_bytes, request.dtype, request.redop, root)
 
 
 def _around(comm: Communicator, operation: str, plan: Plan | None) -> Around:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from clusim.errors import InputError
 from clusim.schedule.checks import validate
@@ -194,6 +194,40 @@ class ProgramBuilder:
         return schedule
 
 
+class ProgramFields(TypedDict, total=False):
+    """What else a program may have: name, chunks and mode of its template, the others as in `Instance`."""
+
+    name: str
+    nchunks: int
+    mode: Mode
+    rotation: int
+    chunk_bytes: int
+    slices: int
+    slots_per_slice: int
+    slice_min: int
+    protocol: str
+    stride: int
+    limit: int
+    align: int
+    sm: int
+    fixed_div: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where something is appended: a schedule under construction, the stream of its ranks, and what each waits for.
+
+    Attributes
+    ----------
+    after : sequence of iterable of int, or None
+        Dependencies beside the stream's order, per rank of the group in its order.
+    """
+
+    builder: ProgramBuilder
+    stream: str = "comm0"
+    after: Sequence[Iterable[int]] | None = None
+
+
 def _check_ranks(ranks: Sequence[int], num_ranks: int) -> None:
     seen: set[int] = set()
     for rank in ranks:
@@ -341,21 +375,16 @@ class Plan:
         part: Part,
         prims: Iterable[Prim] | int,
         connections: Sequence[int] = (),
-        *,
-        rotation: int = 0,
-        nchunks: int = 1,
-        mode: Mode = "interleaved",
-        name: str | None = None,
-        **fields: Any,
+        **given: Unpack[ProgramFields],
     ) -> None:
-        """Let the rank at `position` run `prims` (or a template of `shared_template`) on `part`.
-
-        `fields` as in `Instance`.
-        """
+        """Let the rank at `position` run `prims` (or a template of `shared_template`) on `part`."""
+        fields: dict[str, Any] = {**given}
+        usual = f"{self.call.operation}/{self.call.algorithm}"
+        name, nchunks = fields.pop("name", usual), fields.pop("nchunks", 1)
+        mode, rotation = fields.pop("mode", "interleaved"), fields.pop("rotation", 0)
         template = prims
         if not isinstance(template, int):
-            title = name or f"{self.call.operation}/{self.call.algorithm}"
-            template = self.builder.template(title, template, nchunks, mode)
+            template = self.builder.template(name, template, nchunks, mode)
         shape = self.shape
         fields.setdefault("chunk_bytes", part.chunk or shape.chunk_bytes)
         fields.setdefault("slices", shape.slices)

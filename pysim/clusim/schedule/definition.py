@@ -54,22 +54,27 @@ def _root(call: CollectiveCall) -> int:
 
 
 def _reduced(
-    call: CollectiveCall, kind: Element, inputs: Sequence[Array], position: int, low: int, high: int
+    call: CollectiveCall,
+    kind: Element,
+    inputs: Sequence[Array],
+    position: int,
+    part: tuple[int, int],
 ) -> Region:
-    """Return the region with the reduction of bytes `low..high` of all inputs."""
+    """Return the region with the reduction of a part of all inputs, from one byte to another."""
+    low, high = part
     cut = slice(low // kind.size_bytes, high // kind.size_bytes)
     parts = [values[cut] for values in inputs]
     if not kind.is_float:
         total = parts[0]
-        for part in parts[1:]:
-            total = combine(kind, call.redop, total, part)
+        for other in parts[1:]:
+            total = combine(kind, call.redop, total, other)
         average = divide(kind, total, len(parts)) if call.redop == "avg" else total
         return Region(position, low, average)
     additive = call.redop in ("sum", "avg")
     wide = kind.to_float64(parts[0])
     scale = np.abs(wide)
-    for part in parts[1:]:
-        operand = kind.to_float64(part)
+    for other in parts[1:]:
+        operand = kind.to_float64(other)
         wide = UFUNCS[call.redop](wide, operand)
         scale = scale + np.abs(operand) if additive else np.abs(wide)
     values = _store(kind, wide)
@@ -98,18 +103,18 @@ def expected(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
 
 
 def _allreduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    region = _reduced(call, kind, inputs, 0, 0, call.bytes)
+    region = _reduced(call, kind, inputs, 0, (0, call.bytes))
     return [replace(region, position=position) for position in range(len(call.ranks))]
 
 
 def _reduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_reduced(call, kind, inputs, _root(call), 0, call.bytes)]
+    return [_reduced(call, kind, inputs, _root(call), (0, call.bytes))]
 
 
 def _reduce_scatter(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
     positions = range(len(call.ranks))
     return [
-        _reduced(call, kind, inputs, position, *_block(call, position)) for position in positions
+        _reduced(call, kind, inputs, position, _block(call, position)) for position in positions
     ]
 
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,26 @@ META_NAMES = (
 """Fields of the provenance that are attributes of /meta; the texts are datasets."""
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is known of a run before it.
+
+    Attributes
+    ----------
+    wires, tasks : Wires, Tasks
+        Of these only names and constants are used.
+    inputs : dict
+        Dataset name -> what was run: schedule, image, nodes; stored as they are.
+    """
+
+    provenance: Provenance
+    wires: Wires
+    tasks: Tasks
+    num_endpoints: int
+    call: Call | None = None
+    inputs: Mapping[str, Array | list[str]] = field(default_factory=dict)
+
+
 class TraceWriter:
     """One trace file being written; a `clusim.run.session.Sink`.
 
@@ -60,10 +80,6 @@ class TraceWriter:
     ----------
     path : Path
         The final name.
-    wires, tasks : Wires, Tasks
-        Of these only names and constants are used.
-    inputs : dict
-        Dataset name -> what was run: schedule, image, nodes; stored as they are.
     max_records : int
         Most completion records to store; 0 for none.
     """
@@ -73,20 +89,15 @@ class TraceWriter:
     def __init__(
         self,
         path: Path,
-        provenance: Provenance,
-        wires: Wires,
-        tasks: Tasks,
+        begun: Begun,
         *,
-        num_endpoints: int,
-        call: Call | None = None,
-        inputs: Mapping[str, Array | list[str]] | None = None,
         max_records: int = 0,
     ) -> None:
         self.path = path
         self._target = files.destination(path)
         self.partial = Path(f"{self._target}.partial")
         self._records = 0
-        self._tasks = len(tasks.names)
+        self._tasks = len(begun.tasks.names)
         self._max_records = max_records
         self._held: list[Array] = []
         self._held_rows = 0
@@ -96,21 +107,14 @@ class TraceWriter:
         self._file: Any = None
         self._whole = False
         try:
-            self._begin(provenance, wires, tasks, num_endpoints, call, inputs or {})
+            self._begin(begun)
         except BaseException:
             self.discard()
             raise
 
-    def _begin(
-        self,
-        provenance: Provenance,
-        wires: Wires,
-        tasks: Tasks,
-        num_endpoints: int,
-        call: Call | None,
-        inputs: Mapping[str, Array | list[str]],
-    ) -> None:
+    def _begin(self, begun: Begun) -> None:
         """Check the place, take it, and write everything that is known before the run."""
+        provenance, wires, tasks = begun.provenance, begun.wires, begun.tasks
         for place in (self.path, self.partial):
             files.refuse_inputs(place, provenance.read_files)
         with self._guard():
@@ -118,14 +122,14 @@ class TraceWriter:
             self._lock = self._locked()
             self._journal = Journal(self.partial)
             self._file = h5py.File(self._journal, "w", libver=("v108", "v108"))
-            self._write_meta(provenance, call)
+            self._write_meta(provenance, begun.call)
             self._write_fabric(wires)
-            for name, values in inputs.items():
+            for name, values in begun.inputs.items():
                 self._put(name, values)
             self._put("/tasks/name", tasks.names)
             for column in ("start", "end"):
                 self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
-            self._make_histories(len(wires.names), num_endpoints)
+            self._make_histories(len(wires.names), begun.num_endpoints)
             if self._max_records:
                 for column, (_, dtype, _, _) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)

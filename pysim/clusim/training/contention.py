@@ -19,7 +19,7 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.run.simulate import simulate
 
-__all__ = ["Contention", "contention"]
+__all__ = ["Contention", "Streams", "contention"]
 
 Waits = dict[int, int]
 """Kernel that a collective waits for, by their numbers."""
@@ -45,29 +45,39 @@ class Contention:
         return self.kernel_ps / self.kernel_alone_ps
 
 
-def contention(
-    fabric: Fabric,
-    operation: str,
-    size_bytes: int,
-    kernel_ps: int,
-    hbm_bytes: int = 0,
-    *,
-    collectives: int = 20,
-    kernels: int = 8,
-    algorithm: str | None = None,
-    ranks: Sequence[int] | None = None,
-    granularity: str | int = "auto",
-) -> Contention:
-    """Return the times of `collectives` in a row beside `kernels` in a row, on two streams of every rank.
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Collectives in a row beside kernels in a row.
 
-    Parameters
+    Attributes
     ----------
     size_bytes : int
         Size of a collective [bytes].
     kernel_ps, hbm_bytes : int
         Time of a kernel alone [ps] and its memory traffic [bytes].
+    collectives, kernels : int
+        How many there are of each.
     """
-    if collectives < 1 or kernels < 1 or kernel_ps < 1:
+
+    operation: str
+    size_bytes: int
+    kernel_ps: int
+    hbm_bytes: int = 0
+    collectives: int = 20
+    kernels: int = 8
+    algorithm: str | None = None
+
+
+def contention(
+    fabric: Fabric,
+    streams: Streams,
+    *,
+    ranks: Sequence[int] | None = None,
+    granularity: str | int = "auto",
+) -> Contention:
+    """Return the times of two streams on every rank."""
+    collectives, kernels = streams.collectives, streams.kernels
+    if collectives < 1 or kernels < 1 or streams.kernel_ps < 1:
         raise InputError("contention: needs at least one collective and one kernel of 1 ps or more")
     own = tuple(range(fabric.num_ranks) if ranks is None else ranks)
 
@@ -75,12 +85,15 @@ def contention(
         """Return the ends of all collectives, and the spans of all kernels."""
         builder = ScheduleBuilder(fabric, "contention")
         work = [
-            [builder.kernel(r, compute_ps=kernel_ps, hbm_bytes=hbm_bytes) for r in own]
+            [
+                builder.kernel(r, compute_ps=streams.kernel_ps, hbm_bytes=streams.hbm_bytes)
+                for r in own
+            ]
             for _ in range(works)
         ]
         comm = [
             builder.collective(
-                operation, size_bytes, algorithm=algorithm, ranks=own,
+                streams.operation, streams.size_bytes, algorithm=streams.algorithm, ranks=own,
                 after={rank: (work[waits[number]][place],) for place, rank in enumerate(own)}
                 if number in waits else None,
             )

@@ -14,9 +14,11 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.fabric.model import Fabric
-from clusim.nccl.calls.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
+from clusim.nccl.programs import Moved
 from clusim.run.simulate import simulate
+from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.volumes import Machines, Switched, Traffic, sent_bytes
@@ -150,5 +152,5 @@ def _schedule(
         return builder.build()
     settings = parse_env({"NCCL_ALGO": "Ring"}) if algorithm == "ring" else None
     moved = Moved(kind.operation, size, kind.nccl_dtype)
-    Communicators(fabric, settings=settings).collective(builder, group, moved)
+    Communicators(fabric, settings=settings).collective(Site(builder), group, moved)
     return builder.build()

@@ -16,6 +16,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.hardware import FAMILIES, compute
 from clusim.units import parse_time
+from clusim.workload.spec import HardwareSpec
 
 __all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
 
@@ -198,13 +199,10 @@ class Chip:
 def chip_of(
     fabric: Fabric,
     precision: Precision,
-    *,
-    gemm_fraction: float | None = None,
-    attention_fraction: float | None = None,
-    memory_bytes: int | None = None,
-    sustained: float | None = None,
+    hardware: HardwareSpec | None = None,
 ) -> Chip:
-    """Return the chip of a fabric's first GPU; the arguments replace figures of the presets."""
+    """Return the chip of a fabric's first GPU; `hardware` replaces figures of the presets."""
+    own = hardware or HardwareSpec()
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
     assert endpoint is not None, "ranks are endpoints"
@@ -220,7 +218,7 @@ def chip_of(
     lasting = compute.SUSTAINED.value
     assert isinstance(fused, float)
     assert isinstance(lasting, float)
-    found = gemm_fraction or endpoint.gemm_fraction
+    found = own.gemm_fraction or endpoint.gemm_fraction
     if not found:
         raise InputError(
             f"chip {endpoint.chip!r} of {node.name}: gemm_fraction is not known; give the chip a base, or the"
@@ -231,9 +229,9 @@ def chip_of(
         sms=endpoint.sms,
         peak_flops=float(peak),
         gemm_fraction=found,
-        attention_fraction=attention_fraction or fused,
+        attention_fraction=own.attention_fraction or fused,
         memory_Bps=endpoint.mem_Bps * endpoint.mem_efficiency,
-        memory_bytes=endpoint.mem_bytes if memory_bytes is None else memory_bytes,
+        memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
         floor_ps=parse_time(str(family.kernel_floor.value)),
-        sustained=sustained or lasting,
+        sustained=own.sustained or lasting,
     )

@@ -201,29 +201,29 @@ class Shard:
         return amount // parts
 
 
+Inside = Literal["", "core", "expert"]
+"""Whether a kernel is part of the core of attention, which is cheap to compute again, or of experts."""
+
+
 def memory_kernel(
     name: str,
     read: float,
     written: float,
     element_bytes: int,
     *,
-    core: bool = False,
-    expert: bool = False,
+    inside: Inside = "",
 ) -> Kernel:
     """Return a kernel that only moves elements."""
-    return Kernel(name, bytes=round((read + written) * element_bytes), core=core, expert=expert)
+    size = round((read + written) * element_bytes)
+    return Kernel(name, bytes=size, core=inside == "core", expert=inside == "expert")
 
 
 def linear(
     name: str,
     shard: Shard,
-    m: int,
-    n: int,
-    k: int,
+    product: Gemm,
     *,
-    batch: int = 1,
-    core: bool = False,
-    expert: bool = False,
+    inside: Inside = "",
     elements: int = 0,
 ) -> tuple[Kernel, Kernel, Kernel]:
     """Return forward, input gradient and weight gradient of a matrix product of m x k with k x n.
@@ -232,12 +232,15 @@ def linear(
     once for all places of their window.
     """
 
+    core, expert = inside == "core", inside == "expert"
+    batch, m, n, k = product.batch, product.m, product.n, product.k
+
     def kernel(part: Part, gemm: Gemm) -> Kernel:
         size = (elements or gemm.elements) * shard.precision.gemm_bytes
         return Kernel(f"{name} {part}", gemm.flops, size, gemm, part=part, core=core, expert=expert)
 
     return (
-        kernel("forward", Gemm(batch, m, n, k)),
+        kernel("forward", product),
         kernel("input", Gemm(batch, m, k, n)),
         kernel("weight", Gemm(batch, k, n, m)),
     )

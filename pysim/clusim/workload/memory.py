@@ -14,7 +14,7 @@ from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import order
 
-__all__ = ["Memory", "communicator_bytes", "in_flight", "megatron_activation_bytes", "stage_memory"]
+__all__ = ["Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
@@ -96,26 +96,12 @@ def communicator_bytes(groups: Sequence[tuple[int, int, bool]]) -> int:
     )
 
 
-def stage_memory(
-    chunks: Sequence[Sequence[Layer]],
-    optimizer: Optimizer,
-    *,
-    recompute: Recompute = "none",
-    zero: int = 0,
-    data: int = 1,
-    expert_data: int = 1,
-    held: int = 1,
-    gathered: int | None = 1,
-    weight_versions: int = 1,
-    buffers: int = 0,
-    capacity: int = 0,
-) -> Memory:
-    """Return the memory of a rank of a pipeline stage.
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What of a stage's weights and activations its ranks keep, and for how long.
 
-    Parameters
+    Attributes
     ----------
-    chunks : sequence of sequence of Layer
-        Layers of the stage, one sequence per chunk of an interleaved schedule.
     zero : int
         Stage of ZeRO, 0 to 3.
     data, expert_data : int
@@ -127,6 +113,36 @@ def stage_memory(
     weight_versions : int
         Copies of the weights that PipeDream keeps.
     """
+
+    recompute: Recompute = "none"
+    zero: int = 0
+    data: int = 1
+    expert_data: int = 1
+    held: int = 1
+    gathered: int | None = 1
+    weight_versions: int = 1
+
+
+_USUAL = Keeping()
+
+
+def stage_memory(
+    chunks: Sequence[Sequence[Layer]],
+    optimizer: Optimizer,
+    keeping: Keeping = _USUAL,
+    *,
+    buffers: int = 0,
+    capacity: int = 0,
+) -> Memory:
+    """Return the memory of a rank of a pipeline stage.
+
+    Parameters
+    ----------
+    chunks : sequence of sequence of Layer
+        Layers of the stage, one sequence per chunk of an interleaved schedule.
+    """
+    zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
+    recompute, gathered, held = keeping.recompute, keeping.gathered, keeping.held
     layers = [layer for chunk in chunks for layer in chunk]
     common = sum(t.elements for layer in layers for t in layer.tensors if not t.expert)
     experts = sum(t.elements for layer in layers for t in layer.tensors if t.expert)
@@ -150,7 +166,7 @@ def stage_memory(
     elif recompute == "selective":
         transient += max((a.none - a.selective for a in (x.activations for x in layers)), default=0)
     return Memory(
-        weights=round(spread(zero >= 3) * optimizer.weight * weight_versions),
+        weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),
         gradients=round(spread(zero >= 2, dense) * (optimizer.gradient + optimizer.main_gradient)),
         optimizer=round(spread(zero >= 1) * optimizer.state),
         activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
@@ -159,25 +175,3 @@ def stage_memory(
         in_flight=held,
         capacity=capacity,
     )
-
-
-def megatron_activation_bytes(
-    sequence: int,
-    batch: int,
-    hidden: int,
-    heads: int,
-    tensor: int = 1,
-    *,
-    sequence_parallel: bool = False,
-    recompute: Recompute = "none",
-) -> float:
-    """Return the published bytes per layer of a GPT with plain attention (arXiv 2205.05198, table 2)."""
-    sbh = sequence * batch * hidden
-    scores = 5 * heads * sequence / hidden
-    if recompute == "full":
-        return 2 * sbh
-    if recompute == "selective":
-        scores = 0
-    if sequence_parallel:
-        return sbh * (34 + scores) / tensor
-    return sbh * (10 + 24 / tensor + scores / tensor)

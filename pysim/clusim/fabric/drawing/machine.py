@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from clusim.fabric.drawing.page import GAP, ROW, Arch, Box, Page, label
 from clusim.fabric.outline import Branch, Machine, Outline, kind_of, link_name, total
 from clusim.fabric.render import ranges
@@ -20,9 +22,10 @@ def place_machine(page: Page, group: list[Machine], view: Outline, base: float) 
     depth = max(_depth(root) for root, _ in roots)
     lift = base + _room_below(machine) + 0.5
     places: dict[str, Box] = {}
+    rows = _Rows(page, places, lift)
     x = 0.0
     for root, more in roots:
-        x = _place(page, root, x, lift, depth, places) + GAP
+        x = _place(rows, root, x, depth) + GAP
         if more:
             box = Box(
                 [f"{more} more", f"like {root.node.name.partition('/')[2] or root.node.name}"],
@@ -52,10 +55,17 @@ def _depth(branch: Branch) -> int:
     return 1 + max(below) if below else 0
 
 
-def _place(
-    page: Page, branch: Branch, x: float, lift: float, level: int, places: dict[str, Box]
-) -> float:
+class _Rows(NamedTuple):
+    """Where branches are placed: a page, the boxes by node, and the height of the lowest row."""
+
+    page: Page
+    places: dict[str, Box]
+    lift: float
+
+
+def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
     """Place a branch from `x` on, its top in row `level`; return where it ends."""
+    page, places, lift = rows
     children = [child for child in branch.children if child.node.kind != "memory"]
     memory = [child for child in branch.children if child.node.kind == "memory"]
     lines = label(branch.node)
@@ -91,7 +101,7 @@ def _place(
                 places[item.node.name] = stack
             x += stack.width + GAP
         else:
-            x = _place(page, first, x, lift, below, places) + GAP
+            x = _place(rows, first, x, below) + GAP
         low = places[first.node.name]
         centres.append(low.x)
     end = max(x - GAP if groups else x, start + box.width)

@@ -7,7 +7,7 @@ NCCL launches them together. Names are this project's: ``allreduce``, ``all_gath
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,52 +126,37 @@ def call_table(log: Log, *, most: int | None = None) -> CallTable:
 
 
 def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
-    names = ("communicator", "name", "op_count", "size", "type", "op", "root", "rank", "choice",
-             "stream", "time_ns", "line", "agree", "count")  # fmt: skip
-    rows = zip(*(log.operations[name].tolist() for name in names), strict=True)
+    columns = [column.name for column in fields(_Row)]
+    rows = zip(*(log.operations[name].tolist() for name in columns), strict=True)
     groups: dict[tuple[int, int], int] = {}
     messages: list[tuple[dict[tuple[int, int, int], list[int]], int, int, int, int]] = []
     order: list[LoggedCall | int] = []
     rest: list[tuple[int, int, int]] = []
-    for (
-        comm,
-        name,
-        op_count,
-        size,
-        kind,
-        op,
-        root,
-        rank,
-        choice,
-        stream,
-        time_ns,
-        line,
-        agree,
-        count,
-    ) in rows:
-        text = log.facts.names[name] if name >= 0 else ""
-        problem = _problem(log, comm, text, size, kind, count)
+    for row in (_Row(*values) for values in rows):
+        comm, stream, time_ns, line = row.communicator, row.stream, row.time_ns, row.line
+        text = log.facts.names[row.name] if row.name >= 0 else ""
+        problem = _problem(log, row, text)
         if problem:
             table.skipped[problem] += 1
             continue
         if text in ("Send", "Recv"):
-            at = groups.get((comm, op_count))
+            at = groups.get((comm, row.op_count))
             if at is None:
                 if most is not None and len(order) >= most:
                     break
-                at = groups[comm, op_count] = len(messages)
+                at = groups[comm, row.op_count] = len(messages)
                 messages.append(({}, comm, stream, time_ns, line))
                 order.append(at)
                 rest.append((stream, time_ns, line))
-            _add_message(messages[at][0], text, rank, root, size)
+            _add_message(messages[at][0], text, row.rank, row.root, row.size)
             continue
         if most is not None and len(order) >= most:
             break
-        call = _collective(log, comm, text, size, (kind, op, root), choice)
+        call = _collective(log, row, text)
         if call is None:
             table.skipped[f"{text or 'call'} without a known size or kind"] += 1
             continue
-        if not agree:
+        if not row.agree:
             table.skipped[
                 "calls in which ranks contradict each other: the first rank is believed"
             ] += 1
@@ -186,15 +171,36 @@ def _from_operations(log: Log, table: CallTable, most: int | None) -> None:
             table.add(item, stream, time_ns, line)
 
 
-def _problem(log: Log, comm: int, name: str, size: int, kind: int, count: int) -> str:
+@dataclass(slots=True)
+class _Row:
+    """An operation as its columns have it."""
+
+    communicator: int
+    name: int
+    op_count: int
+    size: int
+    type: int
+    op: int
+    root: int
+    rank: int
+    choice: int
+    stream: int
+    time_ns: int
+    line: int
+    agree: int
+    count: int
+
+
+def _problem(log: Log, row: _Row, name: str) -> str:
     """Return why a row cannot be a call, empty if it can."""
+    comm, size, kind = row.communicator, row.size, row.type
     if comm < 0 or log.communicators[comm].n_ranks < 1:
         return f"{name or 'calls'} of a communicator of unknown size"
     if log.communicators[comm].n_ranks == 1:
         return f"{name} of one rank alone"
     if kind >= len(TYPE_BYTES):
         return f"{name} with unknown datatype {kind}"
-    if count == 0:
+    if row.count == 0:
         return f"{name} of 0 elements"
     if not 0 < size <= MOST_BYTES:
         return f"{name} with an impossible size"
@@ -203,10 +209,9 @@ def _problem(log: Log, comm: int, name: str, size: int, kind: int, count: int) -
     return ""
 
 
-def _collective(
-    log: Log, comm: int, name: str, size: int, given: tuple[int, int, int], choice: int
-) -> LoggedCall | None:
-    kind, op, root = given
+def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
+    comm, size, kind, op = row.communicator, row.size, row.type, row.op
+    root, choice = row.root, row.choice
     communicator = log.communicators[comm]
     operation = operation_named(name)
     if not operation:  # only the tuner's line, and it does not name the collective

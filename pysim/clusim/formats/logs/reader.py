@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,17 @@ SINGLE_LINES, SINGLE_BYTES = 500_000, 128
 
 _PREFIX_BYTES = 64
 _CHOICE_BYTES = 128
+
+
+class _Lines(NamedTuple):
+    """Lines of a block that are read one at a time: their numbers from the block's first, and their rows if any."""
+
+    scan: Scan
+    data: bytes
+    first: int
+    chosen: Positions
+    rows: Positions
+    threads: Positions
 
 
 class Reader:
@@ -106,9 +118,9 @@ class Reader:
         if connections is not None:
             joined[connections.rows] = np.arange(len(connections.rows))
         self._bound(singles, scan.regular[joined >= 0])
-        spoken = self._singles(
-            scan, data, line, single, threads, singles, row_of, joined, connections
-        )
+        chosen = np.flatnonzero(singles)
+        lines = _Lines(scan, data, line, chosen, row_of[chosen], threads)
+        spoken = self._singles(single, lines, joined, connections)
         if connections is not None:
             facts.connections.add(
                 {
@@ -132,15 +144,18 @@ class Reader:
         singles[rows[left:]] = False
 
     def _singles(
-        self, scan: Scan, data: bytes, line: int, single: SingleLines, threads: Positions,
-        singles: NDArray[np.bool_], row_of: Positions, joined: Positions, connections: Connections | None,
-    ) -> Positions:  # fmt: skip
+        self,
+        single: SingleLines,
+        lines: _Lines,
+        joined: Positions,
+        connections: Connections | None,
+    ) -> Positions:
         """Read lines one at a time, in order; return the handles the connections among them are of."""
         facts = self.facts
-        chosen = np.flatnonzero(singles)
-        numbers, rows = chosen.tolist(), row_of[chosen].tolist()
+        scan, data, line, chosen = lines.scan, lines.data, lines.first, lines.chosen
+        numbers, rows = chosen.tolist(), lines.rows.tolist()
         starts, ends = scan.starts[chosen].tolist(), scan.ends[chosen].tolist()
-        message, who, which = scan.message.tolist(), threads.tolist(), joined.tolist()
+        message, who, which = scan.message.tolist(), lines.threads.tolist(), joined.tolist()
         own: list[int] = []
         if connections is not None:
             own = np.where(connections.side == 2, connections.target, connections.source).tolist()

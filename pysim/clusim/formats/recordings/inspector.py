@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusim.errors import InputError
 from clusim.formats.recordings.common import (
@@ -154,7 +154,7 @@ def _record(job: _Job, record: dict[str, Any], where: str) -> None:
     if not isinstance(ident, (str, int)) or not n_ranks or rank is None or rank >= n_ranks:
         job.skip("calls whose header has no id, or no rank below n_ranks", where)
         return
-    call = _call(job, record, str(ident)[:64], rank, n_ranks, where)
+    call = _call(job, record, _Seat(str(ident)[:64], rank, n_ranks), where)
     if call is None:
         return
     call.dumped = integer(about.get("dump_timestamp_us"), 1 << 60) or 0
@@ -185,10 +185,17 @@ def _record(job: _Job, record: dict[str, Any], where: str) -> None:
     job.calls.append(call)
 
 
-def _call(
-    job: _Job, record: dict[str, Any], comm: str, rank: int, n_ranks: int, where: str
-) -> _Call | None:
+class _Seat(NamedTuple):
+    """A rank of a communicator."""
+
+    comm: str
+    rank: int
+    n_ranks: int
+
+
+def _call(job: _Job, record: dict[str, Any], seat: _Seat, where: str) -> _Call | None:
     """Return the call of a record, None if something it needs is missing."""
+    comm, rank, n_ranks = seat
     kind = "coll" if "coll_perf" in record else "p2p"
     perf = record[f"{kind}_perf"]
     if not isinstance(perf, dict):

@@ -221,7 +221,9 @@ class Step:
         if part.compute_ns > 0:
             name = f"{layer.name} {what}"
             self.now = (
-                self._add("compute", "compute", name, layer, self.now, duration_ns=part.compute_ns),
+                self._add(
+                    Template("compute", "compute", name, layer.line, self.now, part.compute_ns)
+                ),
             )
 
     def communicate(self, layer: Layer, part: Part, what: str, role: str) -> int | None:
@@ -235,23 +237,20 @@ class Step:
             return None
         parts = self.gathers_parts and part.operation == "all_gather"
         call = self._add(
-            "collective",
-            role,
-            f"{layer.name} {what}",
-            layer,
-            self.now,
-            role=role,
-            operation=part.operation,
-            bytes=part.size * (ranks if parts else 1),
-            sequence=self.calls[role],
+            Template(
+                *("collective", role, f"{layer.name} {what}", layer.line, self.now),
+                role=role,
+                operation=part.operation,
+                bytes=part.size * (ranks if parts else 1),
+                sequence=self.calls[role],
+            )
         )
         self.calls[role] += 1
         if not layer.update_ns:
             return call
         stream = f"update {next(self.updates)}"
-        return self._add(
-            "delay", stream, f"{layer.name} update", layer, (call,), duration_ns=layer.update_ns
-        )
+        name = f"{layer.name} update"
+        return self._add(Template("delay", stream, name, layer.line, (call,), layer.update_ns))
 
     def wait(self, end: int | None) -> None:
         """Let everything that comes wait for the end of a communication."""
@@ -261,23 +260,8 @@ class Step:
         passed.update(*(self.events[d].deps for d in self.events[end].deps))
         self.now = (*(n for n in self.now if n not in passed), end)
 
-    def _add(
-        self,
-        kind: str,
-        stream: str,
-        name: str,
-        layer: Layer,
-        deps: tuple[int, ...],
-        *,
-        duration_ns: int = 0,
-        role: str = "",
-        operation: str = "",
-        bytes: int = 0,
-        sequence: int = 0,
-    ) -> int:
-        self.events.append(
-            Template(kind, stream, name, layer.line, deps, duration_ns, role, operation, bytes, sequence)
-        )  # fmt: skip
+    def _add(self, event: Template) -> int:
+        self.events.append(event)
         return len(self.events) - 1
 
 

@@ -128,17 +128,8 @@ def _given(comm: Communicator, chosen: Selection, wanted: Wanted) -> Selection |
     """Return what was wanted as a selection; None if the machine cannot do it."""
     if wanted.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
         return None
-    ring = comm.graphs[Algorithm.RING]
     threads = channels_and_threads(
-        wanted.algorithm,
-        wanted.protocol,
-        chosen.num_bytes,
-        num_channels=comm.num_channels,
-        nvls_channels=comm.nvls_channels,
-        num_ranks=comm.group.num_ranks,
-        num_heads=max(1, comm.graphs[Algorithm.COLLNET_DIRECT].num_channels),
-        ring_GBps=ring.num_channels * ring.intra_GBps,
-        settings=comm.settings,
+        comm.table, wanted.algorithm, wanted.protocol, chosen.num_bytes, comm.lanes
     )
     if wanted.channels:
         threads = replace(threads, num_channels=min(wanted.channels, 64), why=wanted.why)

@@ -7,7 +7,7 @@ else, one is turned into the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusim.fabric.model import Fabric
 from clusim.nccl import programs
@@ -15,14 +15,13 @@ from clusim.nccl.calls.choice import Choice, Wanted, choose
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.env import Settings
 from clusim.nccl.programs.front import COLLECTIVE_OF, PATTERNS
+from clusim.nccl.programs.moved import Moved
 from clusim.nccl.versions import LATEST, Version
-from clusim.schedule.builder import ProgramBuilder
-from clusim.schedule.dtypes import ELEMENTS, element
+from clusim.schedule.builder import Site
+from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
 
-__all__ = ["Communicators", "Members", "Moved"]
-
-After = Sequence[Iterable[int]]
+__all__ = ["Communicators", "Members"]
 
 
 @dataclass(frozen=True)
@@ -40,29 +39,6 @@ class Members:
     comm: Communicator
     position: tuple[int, ...]
     used: str = "rings and trees planned anew"
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What a collective moves; see `clusim.schedule.CollectiveCall`. `root` counts in the ranks as given."""
-
-    operation: str
-    bytes: int
-    dtype: str = "float32"
-    redop: str = "sum"
-    root: int = ABSENT
-
-    @classmethod
-    def recorded(cls, operation: str, bytes: int, dtype: str, redop: str, root: int) -> Moved:
-        """Return what programs can do of a recorded call.
-
-        Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.
-        """
-        if operation == "barrier":
-            return cls("allreduce", 4)
-        known = dtype if dtype in ELEMENTS else "uint8"
-        size = element(known).size_bytes
-        return cls(operation, max(size, bytes // size * size), known, redop, root)
 
 
 GroupLike = Sequence[int] | Members
@@ -119,16 +95,9 @@ class Communicators:
         return self._choices[key][1]
 
     def collective(
-        self,
-        builder: ProgramBuilder,
-        group: GroupLike,
-        moved: Moved,
-        *,
-        wanted: Wanted | None = None,
-        stream: str = "comm0",
-        after: After | None = None,
+        self, site: Site, group: GroupLike, moved: Moved, wanted: Wanted | None = None
     ) -> list[int]:
-        """Append a collective; `after`, and the tasks returned, are per rank as given.
+        """Append a collective; what `site` waits for, and the tasks returned, are per rank as given.
 
         Raises
         ------
@@ -136,42 +105,29 @@ class Communicators:
             The operation is not NCCL's, or nothing it could use has a program.
         """
         members = self.of(group)
+        root = members.position[moved.root] if moved.root >= 0 else ABSENT
         tasks = programs.emit(
-            *(builder, self.fabric, members.comm, moved.operation, moved.bytes),
-            plan=self.choice(members, moved, wanted).plan,
-            dtype=moved.dtype,
-            redop=moved.redop,
-            root=members.position[moved.root] if moved.root >= 0 else ABSENT,
-            stream=stream,
-            after=_moved(after, members.position),
+            *(_turned(site, members.position), self.fabric, members.comm),
+            *(replace(moved, root=root), self.choice(members, moved, wanted).plan),
         )
         return [tasks[at] for at in members.position]
 
     def messages(
-        self,
-        builder: ProgramBuilder,
-        group: GroupLike,
-        messages: Sequence[tuple[int, int, int]],
-        *,
-        stream: str = "comm0",
-        after: After | None = None,
+        self, site: Site, group: GroupLike, messages: Sequence[tuple[int, int, int]]
     ) -> list[int]:
         """Append a launch of messages (source, target, bytes), which count in the ranks as given."""
         members = self.of(group)
         position = members.position
-        tasks = programs.emit_messages(
-            *(builder, self.fabric, members.comm),
-            [(position[src], position[dst], size) for src, dst, size in messages],
-            stream=stream,
-            after=_moved(after, position),
-        )
+        own = [(position[src], position[dst], size) for src, dst, size in messages]
+        tasks = programs.emit_messages(_turned(site, position), self.fabric, members.comm, own)
         return [tasks[at] for at in position]
 
 
-def _moved(after: After | None, position: Sequence[int]) -> list[Iterable[int]] | None:
-    if after is None:
-        return None
-    found: list[Iterable[int]] = [()] * len(after)
-    for at, deps in zip(position, after, strict=True):
+def _turned(site: Site, position: Sequence[int]) -> Site:
+    """Return a site whose dependencies are in the order of the communicator."""
+    if site.after is None:
+        return site
+    found: list[Iterable[int]] = [()] * len(site.after)
+    for at, deps in zip(position, site.after, strict=True):
         found[at] = deps
-    return found
+    return replace(site, after=found)

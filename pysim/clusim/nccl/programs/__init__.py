@@ -2,5 +2,6 @@
 
 from clusim.nccl.programs.front import COLLECTIVE_OF, build, emit
 from clusim.nccl.programs.messages import emit_messages
+from clusim.nccl.programs.moved import Moved
 
-__all__ = ["COLLECTIVE_OF", "build", "emit", "emit_messages"]
+__all__ = ["COLLECTIVE_OF", "Moved", "build", "emit", "emit_messages"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from clusim.collectives import chain, nvls, ring, sharp, tree
@@ -14,7 +14,8 @@ from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
-from clusim.schedule.builder import Plan, ProgramBuilder
+from clusim.nccl.programs.moved import Moved
+from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
@@ -41,7 +42,6 @@ BY_HEADS = (
 )
 """Algorithms that hand over by flags, in whole chunks."""
 
-After = Sequence[Iterable[int]] | None
 Writer = Callable[[Context], None]
 
 
@@ -111,31 +111,16 @@ def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f
 
 
 def emit(
-    builder: ProgramBuilder,
-    fabric: Fabric,
-    comm: Communicator,
-    operation: str,
-    bytes: int,
-    *,
-    plan: Choice | None = None,
-    dtype: str = "float32",
-    redop: str = "sum",
-    root: int = ABSENT,
-    stream: str = "comm0",
-    after: After = None,
+    site: Site, fabric: Fabric, comm: Communicator, moved: Moved, plan: Choice | None = None
 ) -> tuple[int, ...]:
     """Append a collective as NCCL runs it to a schedule under construction.
 
     Parameters
     ----------
-    operation, bytes
-        As in `clusim.schedule.CollectiveCall`.
+    moved : Moved
+        What it moves; its root is a position in the communicator.
     plan : clusim.nccl.Plan or None
         What to run; by default what the communicator's tuner chooses.
-    root : int
-        Position of the root in the communicator, for operations that have one.
-    after : sequence of iterable of int, or None
-        Further dependencies, per position.
 
     Returns
     -------
@@ -147,17 +132,18 @@ def emit(
     InputError
         The operation is not NCCL's, or its algorithm has no program for it.
     """
+    operation, root = moved.operation, moved.root
     if operation in PATTERNS:
-        return emit_pattern(
-            builder, fabric, comm, operation, bytes, dtype, root, stream=stream, after=after
-        )
+        return emit_pattern(site, fabric, comm, moved)
     if operation not in COLLECTIVE_OF:
         known = ", ".join((*COLLECTIVE_OF, *PATTERNS))
         raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {known}")
     collective = COLLECTIVE_OF[operation]
     if operation in ("broadcast", "reduce") and root == ABSENT:
         root = 0
-    choice = plan or comm.plan(collective, bytes, element_bytes=element(dtype).size_bytes)
+    choice = plan or comm.plan(
+        collective, moved.bytes, element_bytes=element(moved.dtype).size_bytes
+    )
     algorithm, protocol = choice.selection.algorithm, choice.selection.protocol
     writer = WRITERS.get((algorithm, collective))
     if writer is None:
@@ -167,17 +153,17 @@ def emit(
         )
     call = CollectiveCall(
         operation,
-        bytes,
+        moved.bytes,
         comm.ranks,
-        dtype,
-        redop,
+        moved.dtype,
+        moved.redop,
         ABSENT if root == ABSENT else comm.ranks[root],
         algorithm.value.lower(),
         protocol.value.lower(),
         max(1, choice.num_channels),
     )
     shape = _shape(algorithm, choice, call, fabric)
-    written = Plan.add(builder, call, shape, stream=stream, after=after)
+    written = Plan.add(site.builder, call, shape, stream=site.stream, after=site.after)
     context = Context(written, fabric, comm, choice, collective)
     if protocol is Protocol.SIMPLE and algorithm in (Algorithm.RING, Algorithm.TREE):
         written.shape = replace(shape, slice_min=context.least_slice)
@@ -185,26 +171,9 @@ def emit(
     return written.tasks
 
 
-def build(
-    fabric: Fabric,
-    comm: Communicator,
-    operation: str,
-    bytes: int,
-    *,
-    plan: Choice | None = None,
-    dtype: str = "float32",
-    redop: str = "sum",
-    root: int = ABSENT,
-) -> Schedule:
+def build(fabric: Fabric, comm: Communicator, moved: Moved, plan: Choice | None = None) -> Schedule:
     """Return the schedule of one collective as NCCL runs it; parameters as of `emit`."""
-    builder = ProgramBuilder(
-        fabric.num_ranks, f"NCCL {operation} {bytes} B on {len(comm.ranks)} ranks"
-    )
-    emit(
-        *(builder, fabric, comm, operation, bytes),
-        plan=plan,
-        dtype=dtype,
-        redop=redop,
-        root=root,
-    )
+    name = f"NCCL {moved.operation} {moved.bytes} B on {len(comm.ranks)} ranks"
+    builder = ProgramBuilder(fabric.num_ranks, name)
+    emit(Site(builder), fabric, comm, moved, plan)
     return builder.build()

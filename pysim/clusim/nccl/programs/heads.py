@@ -21,7 +21,7 @@ from clusim.errors import InputError
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
-from clusim.schedule.ir import ABSENT, Prim
+from clusim.schedule.ir import ABSENT, Prim, Template
 
 __all__ = ["write_collnet_chain", "write_nvls_tree"]
 
@@ -43,20 +43,24 @@ class _Machine:
     ready: Pairs
     done: Pairs
 
+    def template(self, name: str, prims: list[Prim]) -> Template:
+        """Return a template whose chunks are the heads' numbers."""
+        return Template(f"nvlstree/{name}", tuple(prims), len(self.heads))
+
     def program(
-        self, position: int, prims: list[Prim], pipes: list[int], name: str, *, sm: int, turn: int
+        self, position: int, template: Template, pipes: list[int], *, sm: int, turn: int
     ) -> None:
-        """Write a program whose chunks are the heads' numbers, counted from `turn`."""
+        """Let a rank run a template, its chunks counted from `turn`."""
         self.context.plan.program(
             position,
             self.part,
-            prims,
+            template.prims,
             pipes,
             rotation=turn,
-            nchunks=len(self.heads),
+            nchunks=template.nchunks,
             sm=sm,
-            fixed_div=len(prims),
-            name=f"nvlstree/{name}",
+            fixed_div=len(template.prims),
+            name=template.name,
         )
 
 
@@ -120,10 +124,10 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
     order = [(turn + hop) % count for hop in range(count)]
     copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
     pipes = [local.ready[head, position] for head in order]
-    local.program(position, copy, pipes, "scatter", sm=1, turn=turn)
+    local.program(position, local.template("scatter", copy), pipes, sm=1, turn=turn)
     take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
     pipes = [local.done[head, position] for head in order]
-    local.program(position, take, pipes, "gather", sm=0, turn=turn)
+    local.program(position, local.template("gather", take), pipes, sm=0, turn=turn)
 
 
 def _head(
@@ -147,7 +151,7 @@ def _head(
     sums += _add_children(len(children), count + 1, parent >= 0)
     if parent < 0:
         sums.append(Prim("signal", send=count + 1 + len(children), coef=1))
-    local.program(position, [*wait, *sums], pipes, "up", sm=0, turn=head)
+    local.program(position, local.template("up", [*wait, *sums]), pipes, sm=0, turn=head)
 
     pipes = [local.done[head, p] for p in local.own]
     pipes += [store, *(down[head, child] for child in children)]
@@ -162,7 +166,8 @@ def _head(
     spread = [Prim("send", send=slot, coef=1, src="scratch") for slot in sends]
     spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
     tell = [Prim("signal", send=slot, coef=1) for slot in range(count)]
-    local.program(position, [begin, *spread, *tell], pipes, "down", sm=0, turn=head)
+    template = local.template("down", [begin, *spread, *tell])
+    local.program(position, template, pipes, sm=0, turn=head)
 
 
 def _add_children(count: int, first: int, upward: bool) -> list[Prim]:

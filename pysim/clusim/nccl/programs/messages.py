@@ -12,14 +12,15 @@ registered buffers; the batches of the work queue. **Parameters** ``NCCL_P2P_*_C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator
-from clusim.schedule.builder import Part, Plan, ProgramBuilder
+from clusim.nccl.programs.moved import Moved
+from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
@@ -35,8 +36,6 @@ LL_THRESHOLD = 16 * KIB
 
 PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
-
-After = Sequence[Iterable[int]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,16 @@ class _Message:
     land: int = 0
     offset: int = 0
     blocked: bool = True
+
+
+class _Lane(NamedTuple):
+    """Messages that share a program: those of a side of a position, on a part of a channel."""
+
+    position: int
+    side: str
+    part: Part
+    protocol: str
+    blocked: bool
 
 
 def rounds(comm: Communicator) -> list[list[int]]:
@@ -145,8 +154,12 @@ def _shape(comm: Communicator, fabric: Fabric, num_bytes: int, same: bool) -> tu
 class _Writer:
     """Collects the programs of a launch: per rank and channel lanes of messages."""
 
-    def __init__(self, plan: Plan, fabric: Fabric, comm: Communicator) -> None:
-        self.plan, self.fabric, self.comm = plan, fabric, comm
+    def __init__(
+        self, site: Site, fabric: Fabric, comm: Communicator, call: CollectiveCall
+    ) -> None:
+        base = shape_of("simple", fabric=fabric)
+        self.plan = Plan.add(site.builder, call, base, stream=site.stream, after=site.after)
+        self.fabric, self.comm = fabric, comm
         self.round_of = {
             (src, dst): number
             for number, peers in enumerate(rounds(comm))
@@ -155,7 +168,7 @@ class _Writer:
         self.machine = {
             rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
         }
-        self._lanes: dict[tuple[Any, ...], list[tuple[int, _Message, int]]] = {}
+        self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
 
@@ -191,28 +204,21 @@ class _Writer:
             if message.src != message.dst:
                 ends.append((message.dst, "recv"))
             for position, side in ends:
-                key = (position, side, part, protocol, message.blocked)
+                key = _Lane(position, side, part, protocol, message.blocked)
                 self._lanes.setdefault(key, []).append((number, message, pipe))
 
     def write(self) -> None:
         """Write all programs."""
-        groups = Counter(key[0] for key in self._lanes)
+        groups = Counter(lane.position for lane in self._lanes)
         room = PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
-        for (position, side, part, protocol, blocked), works in self._lanes.items():
+        for lane, works in self._lanes.items():
             works.sort(key=lambda work: work[0])
-            lanes = max(1, min(LANES, len(works), room // groups[position]))
-            for lane in range(lanes):
-                self._lane(position, side, part, protocol, blocked, works[lane::lanes])
+            count = max(1, min(LANES, len(works), room // groups[lane.position]))
+            for first in range(count):
+                self._program(lane, works[first::count])
 
-    def _lane(
-        self,
-        position: int,
-        side: str,
-        part: Part,
-        protocol: str,
-        blocked: bool,
-        works: list[tuple[int, _Message, int]],
-    ) -> None:
+    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]]) -> None:
+        position, side, part, protocol, blocked = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
         for _, message, pipe in works:
@@ -260,9 +266,7 @@ class _Writer:
         return ("recv", slot, ABSENT, base, coef, 0, 1, False, "input", "output", land, coef)
 
 
-def _pattern(
-    operation: str, size: int, length: int, total: int, root: int, after: int
-) -> list[_Message]:
+def _pattern(operation: str, size: int, length: int, total: int, root: int) -> list[_Message]:
     """Return the messages of an operation over `size` positions; blocks have `length` bytes."""
     everybody = range(size)
     if operation == "alltoall":
@@ -271,51 +275,35 @@ def _pattern(
         return [_Message(s, root, length, s, s) for s in everybody]
     if operation == "scatter":
         return [_Message(root, d, length, d, d) for d in everybody]
-    return [_Message(s, (s + after) % size, total, blocked=False) for s in everybody]
+    return [_Message(s, (s + 1) % size, total, blocked=False) for s in everybody]
 
 
-def emit_pattern(
-    builder: ProgramBuilder,
-    fabric: Fabric,
-    comm: Communicator,
-    operation: str,
-    num_bytes: int,
-    dtype: str = "float32",
-    root: int = ABSENT,
-    *,
-    stream: str = "comm0",
-    after: After = None,
-) -> tuple[int, ...]:
+def emit_pattern(site: Site, fabric: Fabric, comm: Communicator, moved: Moved) -> tuple[int, ...]:
     """Append ``alltoall``, ``gather``, ``scatter`` or ``sendrecv`` and return the task of every position."""
+    operation = moved.operation
     rooted = operation in ("gather", "scatter")
-    top = max(0, root) if rooted else ABSENT
+    top = max(0, moved.root) if rooted else ABSENT
     call = CollectiveCall(
         operation,
-        num_bytes,
+        moved.bytes,
         comm.ranks,
-        dtype,
+        moved.dtype,
         "sum",
         comm.ranks[top] if rooted else ABSENT,
         "p2p",
         "simple",
         min(64, comm.p2p_channels),
     )
-    plan = Plan.add(builder, call, shape_of("simple", fabric=fabric), stream=stream, after=after)
-    writer = _Writer(plan, fabric, comm)
-    for message in _pattern(operation, plan.size, plan.stride, num_bytes, top, 1):
+    writer = _Writer(site, fabric, comm, call)
+    plan = writer.plan
+    for message in _pattern(operation, plan.size, plan.stride, moved.bytes, top):
         writer.add(message)
     writer.write()
     return plan.tasks
 
 
 def emit_messages(
-    builder: ProgramBuilder,
-    fabric: Fabric,
-    comm: Communicator,
-    messages: Sequence[tuple[int, int, int]],
-    *,
-    stream: str = "comm0",
-    after: After = None,
+    site: Site, fabric: Fabric, comm: Communicator, messages: Sequence[tuple[int, int, int]]
 ) -> tuple[int, ...]:
     """Append one grouped launch of sends and receives.
 
@@ -352,9 +340,8 @@ def emit_messages(
         algorithm="p2p",
         channels=min(64, comm.p2p_channels),
     )
-    plan = Plan.add(builder, call, shape_of("simple", fabric=fabric), stream=stream, after=after)
-    writer = _Writer(plan, fabric, comm)
+    writer = _Writer(site, fabric, comm, call)
     for message in own:
         writer.add(message)
     writer.write()
-    return plan.tasks
+    return writer.plan.tasks

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from clusim.errors import InputError
+from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder
 
@@ -90,7 +91,7 @@ class Dlrm:
     def _stack(rec: Recorder, batch: int, sizes: tuple[int, ...], name: str) -> list[Tensor]:
         tensors = []
         for index, (inner, outer) in enumerate(pairwise(sizes)):
-            rec.linear(f"{name} {index}", batch, outer, inner)
+            rec.linear(f"{name} {index}", Gemm(1, batch, outer, inner))
             rec.memory(
                 f"{name} {index} activation", batch * outer, batch * outer, 3 * batch * outer
             )

@@ -22,11 +22,14 @@ each other without anything whole between them gather or scatter once each way.
 
 from __future__ import annotations
 
-from clusim.workload.kernels import Kernel
+from typing import NamedTuple
+
+from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
     Activations,
     Comm,
     Dim,
+    Inside,
     Layer,
     Shard,
     Step,
@@ -36,7 +39,18 @@ from clusim.workload.layers import (
     memory_kernel,
 )
 
-__all__ = ["Recorder"]
+__all__ = ["Attention", "Recorder"]
+
+
+class Attention(NamedTuple):
+    """Attention of `rows` queries to `columns` keys per sample and head; sizes of queries (and keys) and values."""
+
+    heads: int
+    kv_heads: int
+    rows: int
+    columns: int
+    query: int
+    value: int
 
 
 class Recorder:
@@ -73,34 +87,27 @@ class Recorder:
         written: float,
         back: float,
         *,
-        expert: bool = False,
-        core: bool = False,
+        inside: Inside = "",
     ) -> None:
         """Add a kernel that moves elements, and one that moves `back` elements in the backward pass."""
-        one = memory_kernel(name, read, written, self.element_bytes, expert=expert, core=core)
-        two = memory_kernel(f"{name} backward", back, 0, self.element_bytes, expert=expert)
+        one = memory_kernel(name, read, written, self.element_bytes, inside=inside)
+        two = memory_kernel(
+            f"{name} backward",
+            back,
+            0,
+            self.element_bytes,
+            inside="expert" if inside == "expert" else "",
+        )
         self.pair([one], [two.as_part("input")])
 
-    def linear(
-        self,
-        name: str,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        batch: int = 1,
-        expert: bool = False,
-        elements: int = 0,
-    ) -> None:
+    def linear(self, name: str, product: Gemm, *, inside: Inside = "", elements: int = 0) -> None:
         """Add a linear layer that communicates nothing."""
-        forward, back, weight = linear(
-            name, self.shard, m, n, k, batch=batch, expert=expert, elements=elements
-        )
+        forward, back, weight = linear(name, self.shard, product, inside=inside, elements=elements)
         self.pair([forward], [back, weight])
 
     def plain(self, name: str, m: int, n: int, k: int) -> None:
         """Add a linear layer that every rank of the tensor dimension does alike."""
-        self.linear(name, m, n, k)
+        self.linear(name, Gemm(1, m, n, k))
 
     def column(self, name: str, m: int, n: int, k: int, *, cut: bool = False) -> None:
         """Add a linear layer of whole inputs whose outputs are cut, `n` of them on each rank.
@@ -109,7 +116,7 @@ class Recorder:
         """
         shard = self.shard
         if shard.tensor == 1:
-            forward, back, weight = linear(name, shard, m, n, k)
+            forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
             self.pair([forward], [back, weight])
         elif shard.style == "row":
             self._rows_of_whole(name, m, n, k, cut=cut)
@@ -127,7 +134,7 @@ class Recorder:
             self._columns_of_parts(name, m, own, k * shard.tensor)
             self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
             return
-        forward, back, weight = linear(name, shard, m, n, k)
+        forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
         self.pair([forward], [back, weight])
         self.leave(m * n, name)
 
@@ -136,7 +143,7 @@ class Recorder:
 
         With sequence parallelism inputs are kept cut along the sequence, and gathered again for the weight gradient.
         """
-        forward, back, weight = linear(name, self.shard, m, n, k)
+        forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
         before: list[Step] = []
         again: list[Step] = []
@@ -155,7 +162,7 @@ class Recorder:
 
     def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
         """Gather the inputs, keep them, and compute `n` columns; of the input gradient every rank needs its part."""
-        forward, back, weight = linear(name, self.shard, m, n, k)
+        forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
         self._kept += size - size // self.shard.tensor
         whole = Comm("tensor", "all_gather", size, f"{name} input")
@@ -166,7 +173,7 @@ class Recorder:
         """Each rank has the rows of its part of the inputs: its outputs are parts of sums, of which it keeps `n`."""
         tensor = self.shard.tensor
         own = self.shard.cut(k, tensor, "tensor parallelism: input size")
-        forward, back, weight = linear(name, self.shard, m, n * tensor, own)
+        forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, own))
         size = m * n * tensor * self.element_bytes
         self._kept -= m * (k - own) * self.element_bytes
         scatter = Comm("tensor", "reduce_scatter", size, name)
@@ -235,11 +242,10 @@ class Recorder:
         """Wait for the communication started last."""
         self.pair([Wait(self._open, core=True)], [self._backward_start])
 
-    def flash(
-        self, heads: int, kv: int, rows: int, columns: int, query: int, value: int, *, causal: bool
-    ) -> None:
-        """Add fused attention of `rows` queries and `columns` keys per sample and head."""
+    def flash(self, attention: Attention, *, causal: bool) -> None:
+        """Add fused attention."""
         batch = self.shard.batch
+        heads, kv, rows, columns, query, value = attention
         full = 2 * batch * heads * rows * columns * (query + value)
         done = full // 2 if causal else full
         moved = batch * (heads * rows + kv * columns) * (query + value) * self.element_bytes
@@ -254,19 +260,18 @@ class Recorder:
         )
         self.pair([one], [two])
 
-    def plain_attention(
-        self, heads: int, rows: int, columns: int, query: int, value: int, *, dropout: bool
-    ) -> None:
+    def plain_attention(self, attention: Attention, *, dropout: bool) -> None:
         """Add attention as separate kernels: scores, softmax, dropout, values."""
+        heads, _, rows, columns, query, value = attention
         batch = self.shard.batch * heads
         scores = batch * rows * columns
-        one = linear("scores", self.shard, rows, columns, query, batch=batch, core=True)
+        one = linear("scores", self.shard, Gemm(batch, rows, columns, query), inside="core")
         self.pair([one[0]], [kernel.as_part("input") for kernel in one[1:]])
-        self.memory("softmax", scores, scores, 3 * scores, core=True)
+        self.memory("softmax", scores, scores, 3 * scores, inside="core")
         if dropout:
             mask = scores / self.element_bytes
-            self.memory("dropout", scores, scores + mask, 2 * scores + mask, core=True)
-        two = linear("values", self.shard, rows, value, columns, batch=batch, core=True)
+            self.memory("dropout", scores, scores + mask, 2 * scores + mask, inside="core")
+        two = linear("values", self.shard, Gemm(batch, rows, value, columns), inside="core")
         self.pair([two[0]], [kernel.as_part("input") for kernel in two[1:]])
 
     def _key(self, name: str) -> str:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.errors import InputError
+from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
-from clusim.workload.models.parts import Recorder
+from clusim.workload.models.parts import Attention, Recorder
 
 __all__ = ["Latent", "Transformer"]
 
@@ -277,9 +278,10 @@ class Transformer:
                 rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
             part = shard.sequence // shard.context
             if shard.flash:
-                rec.flash(heads, kv, part, part, query, value, causal=self.causal)
+                rec.flash(Attention(heads, kv, part, part, query, value), causal=self.causal)
             else:
-                rec.plain_attention(heads, part, part, query, value, dropout=self.dropout)
+                attention = Attention(heads, kv, part, part, query, value)
+                rec.plain_attention(attention, dropout=self.dropout)
             if step < shard.context - 1:
                 rec.finish(f"ring {step}")
 
@@ -323,9 +325,11 @@ class Transformer:
             routed *= t
         wide = (2 if self.gated else 1) * own
         each = max(1, routed // count)
-        rec.linear("expert fc1", each, wide, h, batch=count, expert=True)
-        rec.memory("expert activation", routed * wide, routed * own, routed * 2 * wide, expert=True)
-        rec.linear("expert fc2", each, h, own, batch=count, expert=True)
+        rec.linear("expert fc1", Gemm(count, each, wide, h), inside="expert")
+        rec.memory(
+            "expert activation", routed * wide, routed * own, routed * 2 * wide, inside="expert"
+        )
+        rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
         rec.exchange("combine", moved * e)
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from clusim.errors import InputError
+from clusim.workload.kernels import Gemm
 from clusim.workload.layers import Activations, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder
 
@@ -110,7 +112,7 @@ class ResNet:
             shard.batch * channels,
             shard.batch * channels * side * side,
         )
-        rec.linear("classifier", shard.batch, self.classes, channels)
+        rec.linear("classifier", Gemm(1, shard.batch, self.classes, channels))
         tensors = [
             Tensor("classifier", channels * self.classes),
             Tensor("classifier bias", self.classes),
@@ -122,7 +124,7 @@ class ResNet:
     def _stem(self, shard: Shard) -> Layer:
         rec, half = Recorder(shard), self.image // 2
         tensors: list[Tensor] = []
-        kept = self._conv(rec, shard, tensors, "conv1", 3, 64, 7, half, 2)
+        kept = _convolve(rec, tensors, _Conv("conv1", 3, 64, 7, half, 2))
         pixels = shard.batch * 64 * half * half
         rec.memory("pool", pixels, pixels / 4, 2 * pixels)
         e = shard.precision.bytes
@@ -137,32 +139,35 @@ class ResNet:
     def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
         rec, out = Recorder(shard), side // stride
         tensors: list[Tensor] = []
-        kept = self._conv(rec, shard, tensors, "conv1", channels, width, 1, side)
-        kept += self._conv(rec, shard, tensors, "conv2", width, width, 3, out, stride)
-        kept += self._conv(rec, shard, tensors, "conv3", width, 4 * width, 1, out)
+        kept = _convolve(rec, tensors, _Conv("conv1", channels, width, 1, side))
+        kept += _convolve(rec, tensors, _Conv("conv2", width, width, 3, out, stride))
+        kept += _convolve(rec, tensors, _Conv("conv3", width, 4 * width, 1, out))
         if channels != 4 * width or stride > 1:
-            kept += self._conv(rec, shard, tensors, "shortcut", channels, 4 * width, 1, out, stride)
+            kept += _convolve(rec, tensors, _Conv("shortcut", channels, 4 * width, 1, out, stride))
         pixels, e = shard.batch * 4 * width * out * out, shard.precision.bytes
         rec.memory("add", 2 * pixels, pixels, 2 * pixels)
         acts = Activations(kept, kept, shard.batch * channels * side * side * e)
         return rec.layer(f"bottleneck {width}", "block", tensors, pixels * e, acts)
 
-    @staticmethod
-    def _conv(
-        rec: Recorder,
-        shard: Shard,
-        tensors: list[Tensor],
-        name: str,
-        into: int,
-        out: int,
-        kernel: int,
-        side: int,
-        stride: int = 1,
-    ) -> int:
-        """Add convolution, normalisation and activation on `side` x `side` pixels; return what they keep [bytes]."""
-        pixels, window = shard.batch * side * side, into * kernel * kernel
-        moved = pixels * stride * stride * into + window * out + pixels * out
-        rec.linear(name, pixels, out, window, elements=moved)
-        rec.memory(f"{name} norm", 2 * pixels * out, pixels * out, 4 * pixels * out)
-        tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
-        return 2 * pixels * out * shard.precision.bytes
+
+class _Conv(NamedTuple):
+    """A convolution of `into` to `out` channels with a square kernel, on `side` x `side` pixels of its output."""
+
+    name: str
+    into: int
+    out: int
+    kernel: int
+    side: int
+    stride: int = 1
+
+
+def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
+    """Add convolution, normalisation and activation; return what they keep [bytes]."""
+    name, into, out, kernel, side, stride = conv
+    shard = rec.shard
+    pixels, window = shard.batch * side * side, into * kernel * kernel
+    moved = pixels * stride * stride * into + window * out + pixels * out
+    rec.linear(name, Gemm(1, pixels, out, window), elements=moved)
+    rec.memory(f"{name} norm", 2 * pixels * out, pixels * out, 4 * pixels * out)
+    tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
+    return 2 * pixels * out * shard.precision.bytes

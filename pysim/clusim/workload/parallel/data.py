@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clusim.workload.layers import Layer
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 __all__ = ["Bucket", "DataParallel", "Replicated", "fill_buckets"]
 
@@ -153,11 +153,10 @@ class Replicated(DataParallel):
         dim = "expert_replica" if bucket.expert else "replica"
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
         size = bucket.elements * self.plan.element_bytes_reduced
+        exchange = Exchange(dim, operation, size, "gradients", algorithm, dtype)
         found: Tails = {}
         for group in self.emitter.groups(dim, self.stage):
-            found |= self.emitter.collective(
-                dim, operation, size, group, "gradients", algorithm=algorithm, dtype=dtype
-            )
+            found |= self.emitter.collective(exchange, group)
         return found
 
     def complete(self) -> None:
@@ -182,5 +181,5 @@ class Replicated(DataParallel):
         size = bucket.elements * self.plan.precision.bytes
         found: Tails = {}
         for group in self.emitter.groups(dim, self.stage):
-            found |= self.emitter.collective(dim, "all_gather", size, group, "weights")
+            found |= self.emitter.collective(Exchange(dim, "all_gather", size, "weights"), group)
         return found

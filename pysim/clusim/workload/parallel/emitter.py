@@ -18,22 +18,43 @@ from typing import Any
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.errors import ClusimError
-from clusim.nccl.calls.communicators import Communicators, Moved
-from clusim.schedule.ir import ABSENT
+from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.programs import Moved
+from clusim.schedule.builder import Site
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
 from clusim.workload.parallel.plan import Plan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
-from clusim.workload.parallel.volumes import Machines, Traffic
+from clusim.workload.parallel.volumes import Machines, Switched, Traffic
 from clusim.workload.spec import complain
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "Exchange"]
 
 Tails = dict[int, tuple[int, ...]]
 
 STREAM = {"replica": "data", "expert_replica": "data"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A collective or message of a dimension, as far as the way of parallelism says how it is done.
+
+    Attributes
+    ----------
+    bytes : int
+        Size as `clusim.schedule.CollectiveCall` has it [bytes].
+    algorithm, dtype : str or None
+        None is what the workload says.
+    """
+
+    dim: str
+    operation: str
+    bytes: int
+    name: str = ""
+    algorithm: str | None = None
+    dtype: str | None = None
 
 
 @dataclass
@@ -164,7 +185,8 @@ class Emitter:
     def _communicate(self, stage: int, step: Comm) -> None:
         done: Tails = {}
         for group in self.groups(step.dim, stage):
-            done |= self.collective(step.dim, step.operation, step.bytes, group, step.name)
+            exchange = Exchange(step.dim, step.operation, step.bytes, step.name)
+            done |= self.collective(exchange, group)
         if step.key:
             self._open[stage, step.key] = done
         else:
@@ -180,28 +202,20 @@ class Emitter:
 
     def collective(
         self,
-        dim: str,
-        operation: str,
-        size_bytes: int,
+        exchange: Exchange,
         group: Sequence[int],
-        name: str = "",
-        *,
         stream: str = "",
         after: Tails | None = None,
-        root: int | None = None,
-        algorithm: str | None = None,
-        dtype: str | None = None,
     ) -> Tails:
         """Add a collective of a group, behind what its ranks have done so far; return its tasks by rank."""
-        own = dim_of(dim)
+        operation, size_bytes = exchange.operation, exchange.bytes
+        own = dim_of(exchange.dim)
         options = self._options(own, operation, size_bytes)
         options["ranks"] = tuple(group)
-        if dtype is not None and operation != "send":
-            options["dtype"] = dtype
-        if algorithm is not None:
-            options["algorithm"] = algorithm
-        if root is not None:
-            options["root"] = root
+        if exchange.dtype is not None and operation != "send":
+            options["dtype"] = exchange.dtype
+        if exchange.algorithm is not None:
+            options["algorithm"] = exchange.algorithm
         if operation == "alltoall" and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
@@ -209,7 +223,7 @@ class Emitter:
         tally = self.traffic.setdefault(own, Traffic())
         tasks: Sequence[int]
         if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
-            back = name.startswith("combine") != name.endswith("gradient")
+            back = exchange.name.startswith("combine") != exchange.name.endswith("gradient")
             uneven = Uneven(group, size, self.loads, back)
             tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or own, waits)
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
@@ -222,7 +236,8 @@ class Emitter:
                 raise complain(self.plan.workload, ("communicators", own), str(error)) from None
             chosen = self.builder.last_call.algorithm or ""
             dtype = options["dtype"] if self._by_nccl(operation, options) else ""
-            tally.call(operation, chosen, size, group, self._machines(chosen, group), dtype)
+            kind = Switched(operation, chosen, size, len(group), dtype)
+            tally.call(kind, group, self._machines(chosen, group))
         return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
 
     def _write(
@@ -231,13 +246,9 @@ class Emitter:
         """Add a collective: as NCCL would do it, or as the workload says."""
         if self.nccl is None or not self._by_nccl(operation, options):
             return self.builder.collective(operation, size, stream=stream, after=waits, **options)
-        group, root = options["ranks"], options.get("root")
-        moved = Moved(
-            *(operation, size, options["dtype"]),
-            root=ABSENT if root is None else group.index(root),
-        )
+        group, moved = options["ranks"], Moved(operation, size, options["dtype"])
         after = [waits[rank] for rank in group]
-        return self.nccl.collective(self.builder, group, moved, stream=stream, after=after)
+        return self.nccl.collective(Site(self.builder, stream, after), group, moved)
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
         """Return whether NCCL chooses how: the workload says nothing about it."""
@@ -271,20 +282,11 @@ class Emitter:
         return max(1, min(4, size_bytes >> 18))
 
     def message(
-        self,
-        dim: str,
-        src: int,
-        dst: int,
-        size_bytes: int,
-        name: str,
-        after: Tails | None = None,
-        stream: str = "",
+        self, exchange: Exchange, ends: tuple[int, int], after: Tails, stream: str = ""
     ) -> tuple[int, int]:
-        """Add a message; returns the tasks of sender and receiver."""
-        stream = stream or f"{dim} {src}>{dst}"
-        done = self.collective(
-            dim, "send", size_bytes, (src, dst), name, stream=stream, after=after
-        )
+        """Add a message from one rank to another; returns the tasks of sender and receiver."""
+        src, dst = ends
+        done = self.collective(exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after)
         return done[src][0], done[dst][0]
 
     def folds(self) -> bool:

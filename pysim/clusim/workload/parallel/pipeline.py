@@ -17,7 +17,7 @@ from clusim.errors import InputError
 from clusim.workload.layers import Comm, Kernel, Layer, Step, Wait
 from clusim.workload.orders import Action, before, order
 from clusim.workload.parallel.data import DataParallel, Replicated
-from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.servers import Served
 from clusim.workload.parallel.sharded import Sharded
 
@@ -143,9 +143,8 @@ class StepWriter:
             return
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
         for group in self.emitter.groups("tensor", stage):
-            done = self.emitter.collective(
-                "tensor", "allreduce", size, group, "norm gradients", dtype=dtype
-            )
+            exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
+            done = self.emitter.collective(exchange, group)
             self.emitter.join(done)
 
     def _tie(self, stage: int) -> Iterator[int | None]:
@@ -158,14 +157,8 @@ class StepWriter:
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             first, last = (self.emitter.ranks(end) for end in ends)
             for pair in zip(first, last, strict=True):
-                done = self.emitter.collective(
-                    "embedding",
-                    "allreduce",
-                    size,
-                    pair,
-                    "tied embedding",
-                    dtype=dtype,
-                )
+                exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
+                done = self.emitter.collective(exchange, pair)
                 self.emitter.join(done)
         while len(self._ready) < len(ends):
             yield None
@@ -220,15 +213,9 @@ class StepWriter:
         for src, dst in zip(self.mesh.stage(source), self.mesh.stage(target), strict=True):
             tails = {src: emitter.tail.get(src, ())}
             tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
-            one, two = emitter.message(
-                "pipeline",
-                src,
-                dst,
-                size,
-                str(action),
-                tails,
-                f"pipeline {source}>{target} {action.kind}",
-            )
+            stream = f"pipeline {source}>{target} {action.kind}"
+            exchange = Exchange("pipeline", "send", size, str(action))
+            one, two = emitter.message(exchange, (src, dst), tails, stream)
             done[src], done[dst] = (one,), (two,)
         self._sent[message] = done
 

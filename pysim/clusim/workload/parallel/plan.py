@@ -12,7 +12,7 @@ from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
-from clusim.workload.memory import Memory, communicator_bytes, in_flight, stage_memory
+from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
     Model,
@@ -152,13 +152,11 @@ class Plan:
         return stage_memory(
             self.stages[stage],
             self.optimizer,
-            recompute=own.recompute,
-            zero=self.zero,
-            data=replicas,
-            expert_data=replicas // mesh.expert,
-            held=held,
-            gathered=own.data.prefetch if own.data.reshard else None,
-            weight_versions=versions,
+            Keeping(
+                *(own.recompute, self.zero, replicas, replicas // mesh.expert, held),
+                gathered=own.data.prefetch if own.data.reshard else None,
+                weight_versions=versions,
+            ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
         )
@@ -247,15 +245,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
     """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
     try:
         precision = PRECISIONS[workload.precision]
-        hardware = workload.hardware
-        chip = chip_of(
-            fabric,
-            precision,
-            gemm_fraction=hardware.gemm_fraction,
-            attention_fraction=hardware.attention_fraction,
-            memory_bytes=hardware.memory,
-            sustained=hardware.sustained,
-        )
+        chip = chip_of(fabric, precision, workload.hardware)
     except InputError as error:
         raise complain(workload, ("precision",), str(error)) from None
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from clusim.workload.kernels import Kernel
 from clusim.workload.parallel.data import Bucket, DataParallel, fill_buckets
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 __all__ = ["Served"]
 
@@ -67,9 +67,8 @@ class Served(DataParallel):
                     pushed[worker] = tail
                     continue
                 size = part * plan.element_bytes_reduced
-                _, arrived = self.emitter.message(
-                    "data", worker, server, size, "push", {worker: tail}
-                )
+                push = Exchange("data", "send", size, "push")
+                _, arrived = self.emitter.message(push, (worker, server), {worker: tail})
                 pushed[worker] = (arrived,)
             updates = self._updates(server, part, pushed)
             for worker in self.workers:
@@ -77,9 +76,9 @@ class Served(DataParallel):
                     self.pulled.append({worker: updates[worker]})
                     continue
                 size = part * plan.precision.bytes
-                _, got = self.emitter.message(
-                    "data", server, worker, size, "pull", {server: updates[worker]}
-                )
+                pull = Exchange("data", "send", size, "pull")
+                tails = {server: updates[worker]}
+                _, got = self.emitter.message(pull, (server, worker), tails)
                 self.pulled.append({worker: (got,)})
 
     def _updates(

@@ -9,7 +9,7 @@ same. The gather of a unit ahead starts when the unit before the present one is 
 from __future__ import annotations
 
 from clusim.workload.parallel.data import DataParallel
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 __all__ = ["Sharded"]
 
@@ -62,14 +62,10 @@ class Sharded(DataParallel):
             elements = sum(t.elements for t in tensors if t.expert == expert)
             for group in self.emitter.groups(dim, self.stage) if elements else ():
                 # Gathers and scatters have a communicator each, so that they can run at the same time.
+                name = "gradients" if scatter else "weights"
+                exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
                 tasks = self.emitter.collective(
-                    dim,
-                    operation,
-                    elements * element,
-                    group,
-                    "gradients" if scatter else "weights",
-                    stream="data scatter" if scatter else "data",
-                    dtype=dtype,
+                    exchange, group, "data scatter" if scatter else "data"
                 )
                 for rank, own in tasks.items():
                     found[rank] = (*found.get(rank, ()), *own)

@@ -61,20 +61,12 @@ class Traffic:
         for kind, (count, group) in other.switched.items():
             self._count(kind, count * times, group)
 
-    def call(
-        self,
-        operation: str,
-        algorithm: str,
-        size: int,
-        group: Sequence[int],
-        machines: Machines,
-        nccl_dtype: str = "",
-    ) -> None:
-        """Count a collective of a group."""
+    def call(self, kind: Switched, group: Sequence[int], machines: Machines) -> None:
+        """Count a collective of a group; only those that switches do are told apart."""
         self.calls += 1
-        self.sent_bytes += sent_bytes(operation, algorithm, size, len(group), machines)
-        if algorithm in IN_SWITCH:
-            kind = Switched(operation, algorithm, size, len(group), nccl_dtype)
+        size, ranks = kind.bytes, kind.ranks
+        self.sent_bytes += sent_bytes(kind.operation, kind.algorithm, size, ranks, machines)
+        if kind.algorithm in IN_SWITCH:
             self._count(kind, 1, tuple(group))
 
     def _count(self, kind: Switched, count: int, group: tuple[int, ...]) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
 from clusim.nccl.calls.choice import Wanted, algorithm_named, protocol_named
-from clusim.nccl.calls.communicators import Communicators, Moved
+from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.constants import Protocol
-from clusim.schedule.builder import ProgramBuilder
+from clusim.nccl.programs import Moved
+from clusim.schedule.builder import ProgramBuilder, Site
 
 __all__ = ["NcclEmitter"]
 
@@ -49,11 +50,9 @@ class NcclEmitter:
     ) -> list[int]:
         """Append a collective; `after` and the tasks returned are per rank of the group."""
         moved = Moved.recorded(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        wanted = _wanted(event) if self._recorded else None
         return self.nccl.collective(
-            *(builder, self._places(group), moved),
-            wanted=_wanted(event) if self._recorded else None,
-            stream=stream,
-            after=after,
+            Site(builder, stream, after), self._places(group), moved, wanted
         )
 
     def messages(
@@ -65,9 +64,7 @@ class NcclEmitter:
         after: Sequence[Sequence[int]],
     ) -> list[int]:
         """Append a launch of messages between ranks of the group, as `collective` does."""
-        return self.nccl.messages(
-            builder, self._places(group), messages, stream=stream, after=after
-        )
+        return self.nccl.messages(Site(builder, stream, after), self._places(group), messages)
 
     def _places(self, group: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.place[rank] for rank in group)

@@ -1,0 +1,33 @@
+"""What a collective of NCCL moves, by which one of its plans or another becomes a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.schedule.dtypes import ELEMENTS, element
+from clusim.schedule.ir import ABSENT
+
+__all__ = ["Moved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a collective moves; see `clusim.schedule.CollectiveCall`. `root` counts in the ranks as given."""
+
+    operation: str
+    bytes: int
+    dtype: str = "float32"
+    redop: str = "sum"
+    root: int = ABSENT
+
+    @classmethod
+    def recorded(cls, operation: str, bytes: int, dtype: str, redop: str, root: int) -> Moved:
+        """Return what programs can do of a recorded call.
+
+        Types they do not know move like bytes, sizes are whole elements, and a barrier is an all-reduce of one element.
+        """
+        if operation == "barrier":
+            return cls("allreduce", 4)
+        known = dtype if dtype in ELEMENTS else "uint8"
+        size = element(known).size_bytes
+        return cls(operation, max(size, bytes // size * size), known, redop, root)
