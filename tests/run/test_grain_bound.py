@@ -1,4 +1,4 @@
-"""The error that runs with bursts of `auto` publish holds where it is largest, against exact packets of the same run."""
+"""The error that runs in bursts of `auto` publish holds where the largest was found, against exact packets."""
 
 from __future__ import annotations
 
