@@ -81,7 +81,7 @@ MAY_IMPORT = {
     " units workload workload.models workload.parallel",
     "nccltests": "bounded errors files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
     " report resources result run schedule units words",
-    "replaying": "errors fabric files formats.logs formats.recordings formats.topologies hardware nccl nccl.calls"
+    "replaying": "errors fabric formats.logs formats.recordings hardware nccl nccl.calls"
     " nccl.programs resources result run schedule units workload.recorded",
     "api": "errors fabric files nccltests replaying run training workload",
     "__init__": "api collectives errors fabric foreign result run schedule version",
