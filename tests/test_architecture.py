@@ -285,6 +285,21 @@ def test_parameters_are_counted_without_self() -> None:
     assert with_many_parameters(ast.parse(text), "m") == {"m.A.g"}
 
 
+# Names that two classes may have: NCCL's words are also those of what a schedule is written by, and each of two
+# studies that are documented is asked by a Request of its own.
+SAME_NAMES = {"Algorithm", "Protocol", "Request"}
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(module)
+    twice = {name: found for name, found in homes.items() if len(found) > 1}
+    assert twice.keys() == SAME_NAMES, twice
+
+
 # Where files are opened for writing, replaced and removed; everything else writes through `clusim.files`.
 WRITERS = ("clusim/files.py", "clusim/trace/journal.py", "clusim/trace/writer.py")
 WRITING_METHODS = {

@@ -10,7 +10,7 @@ import click
 from clusim_cli.outputs import GuardedGroup
 
 if TYPE_CHECKING:
-    from clusim.analysis.columns import Table
+    from clusim.analysis.columns import ColumnTable
 
 __all__ = ["command"]
 
@@ -34,7 +34,7 @@ def _form(function: Any) -> Any:
     return click.argument("trace", type=click.Path(path_type=Path))(function)
 
 
-def _show(table: Table, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
+def _show(table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
     from clusim_cli.tables import echo_table
 
     if form["as_json"] and form["as_csv"]:
@@ -109,7 +109,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
 
         _show(analyse(trace), form)
         return
-    from clusim.analysis.columns import Table
+    from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import estimate
     from clusim.units import format_time
 
@@ -134,7 +134,7 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
             f"simulated: {format_time(real)} ({(real - before) / max(1, before):+.1%});"
             f" the estimate is {(after - real) / max(1, real):+.1%} off"
         )
-    _show(Table({name: [value] for name, value in facts.items()}, facts, notes), form)
+    _show(ColumnTable({name: [value] for name, value in facts.items()}, facts, notes), form)
 
 
 @command.command("pipeline")

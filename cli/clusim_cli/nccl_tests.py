@@ -16,7 +16,7 @@ from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import ENV, NCCL_VERSION
 
 if TYPE_CHECKING:
-    from clusim.nccltests.options import Options
+    from clusim.nccltests.options import PerfOptions
 
 __all__ = ["command"]
 
@@ -86,7 +86,7 @@ def command(
     return int(data["out_of_bounds"]["count"] > 0)
 
 
-def _output(options: Options) -> Path | None:
+def _output(options: PerfOptions) -> Path | None:
     if not options.output_file:
         return None
     path = Path(options.output_file)

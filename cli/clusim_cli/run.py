@@ -99,7 +99,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.analysis.limits import tables_json
     from clusim.nccl import parse_assignments
     from clusim.report.text import collective_report
-    from clusim.run.job import Options
+    from clusim.run.job import RunOptions
     from clusim.run.request import Request
     from clusim.run.setup import Setup
     from clusim.run.simulate import result_of
@@ -122,7 +122,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
         **{name: options[name] for name in names},
     )
     with shown_progress(not no_progress, options["trace_out"]) as progress:
-        how = Options(
+        how = RunOptions(
             trace_out=options["trace_out"],
             trace_primitives=options["trace_primitives"],
             trace_limit_bytes=options["trace_limit"],

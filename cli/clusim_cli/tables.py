@@ -10,7 +10,7 @@ import click
 from clusim.units import format_size, format_time
 
 if TYPE_CHECKING:
-    from clusim.analysis.columns import Table
+    from clusim.analysis.columns import ColumnTable
 
 __all__ = ["echo_table", "text_lines"]
 
@@ -37,7 +37,7 @@ def _cell(name: str, value: Any) -> str:
     return "" if value == -1 else f"{value:,}"
 
 
-def text_lines(table: Table, hidden: tuple[str, ...] = ()) -> list[str]:
+def text_lines(table: ColumnTable, hidden: tuple[str, ...] = ()) -> list[str]:
     """Return the rows as aligned text; a column in which all is empty is left out."""
     cells = {
         name: [_cell(name, value) for value in values]
@@ -67,7 +67,12 @@ def text_lines(table: Table, hidden: tuple[str, ...] = ()) -> list[str]:
 
 
 def echo_table(
-    table: Table, *, as_json: bool, as_csv: bool, top: int | None, hidden: tuple[str, ...] = ()
+    table: ColumnTable,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    top: int | None,
+    hidden: tuple[str, ...] = (),
 ) -> None:
     """Print a table in the form that was asked for; text has the notes in front."""
     shown = table.top(top)

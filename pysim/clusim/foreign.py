@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Described", "Reader", "reader", "register"]
+__all__ = ["Described", "TopologyReader", "reader", "register"]
 
 
 class Described(Protocol):
@@ -25,7 +25,7 @@ class Described(Protocol):
         ...
 
 
-class Reader(Protocol):
+class TopologyReader(Protocol):
     """What reads the files of other tools."""
 
     def detect(self, text: str) -> str | None:
@@ -37,14 +37,14 @@ class Reader(Protocol):
         ...
 
 
-_found: list[Callable[[], Reader]] = []
+_found: list[Callable[[], TopologyReader]] = []
 
 
-def register(found: Callable[[], Reader]) -> None:
+def register(found: Callable[[], TopologyReader]) -> None:
     """Say what reads the files of other tools; it is called when the first file is loaded."""
     _found[:] = [found]
 
 
-def reader() -> Reader:
+def reader() -> TopologyReader:
     """Return what reads the files of other tools."""
     return _found[0]()

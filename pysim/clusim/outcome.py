@@ -50,7 +50,7 @@ Array = NDArray[Any]
 
 
 class Engine(Protocol):
-    """A simulation in progress; `clusim.engine.Simulation` and `clusim.reference.Simulation` are the two."""
+    """A simulation in progress; `clusim.engine.Simulation` and `clusim.reference.ReferenceSimulation` are the two."""
 
     @property
     def now_ps(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 import clusim
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.congestion import congestion, wire_history
 from clusim.analysis.diff import diff
 from clusim.analysis.memory import memory
@@ -24,7 +24,7 @@ from clusim.trace.reader import read_result
 US = 1_000_000
 
 
-def rows(table: Table, level: str) -> list[dict[str, object]]:
+def rows(table: ColumnTable, level: str) -> list[dict[str, object]]:
     return [row for row in table.rows() if row["level"] == level]
 
 

@@ -12,7 +12,7 @@ import pytest
 from analysis.conftest import Ran, run_image
 from clusim.abi import NONE, Op
 from clusim.analysis.slices import Slices
-from clusim.analysis.walk import Kind
+from clusim.analysis.walk import StepKind
 from clusim.opcodes import OP_FLAGS
 from clusim.outcome import Cause, Stop
 from clusim.reference.iteration import slices as reference_slices
@@ -41,17 +41,17 @@ def test_the_path_of_a_small_machine_is_as_worked_out_by_hand() -> None:
     # a sends at 300..1300, which b sees at 1300 + 1010 + 50 = 2360 and takes until 2660; room is back at 2730. The
     # third slice is sent until 4030, seen at 5090 and taken until 5390.
     assert found == [
-        (Kind.FIXED, 5090, 5390, 1, 2),
-        (Kind.TAIL, 5040, 5090, 1, 2),
-        (Kind.FLIGHT, 4030, 5040, 1, 2),
-        (Kind.TRANSFER, 3030, 4030, 0, 2),
-        (Kind.FIXED, 2730, 3030, 0, 2),
-        (Kind.HEAD, 2660, 2730, 0, 2),
-        (Kind.FIXED, 2360, 2660, 1, 0),
-        (Kind.TAIL, 2310, 2360, 1, 0),
-        (Kind.FLIGHT, 1300, 2310, 1, 0),
-        (Kind.TRANSFER, 300, 1300, 0, 0),
-        (Kind.FIXED, 0, 300, 0, 0),
+        (StepKind.FIXED, 5090, 5390, 1, 2),
+        (StepKind.TAIL, 5040, 5090, 1, 2),
+        (StepKind.FLIGHT, 4030, 5040, 1, 2),
+        (StepKind.TRANSFER, 3030, 4030, 0, 2),
+        (StepKind.FIXED, 2730, 3030, 0, 2),
+        (StepKind.HEAD, 2660, 2730, 0, 2),
+        (StepKind.FIXED, 2360, 2660, 1, 0),
+        (StepKind.TAIL, 2310, 2360, 1, 0),
+        (StepKind.FLIGHT, 1300, 2310, 1, 0),
+        (StepKind.TRANSFER, 300, 1300, 0, 0),
+        (StepKind.FIXED, 0, 300, 0, 0),
     ]
 
 
@@ -67,7 +67,7 @@ def test_the_path_goes_through_tasks() -> None:
     builder.task("delay", delay_ps=100)
     steps = list(run_image(builder.build()).walk.steps())
     assert [(s.kind, s.length_ps) for s in steps] == [
-        (Kind.FIXED, 70), (Kind.LAUNCH, 40), (Kind.KERNEL, 1001), (Kind.DELAY, 500),
+        (StepKind.FIXED, 70), (StepKind.LAUNCH, 40), (StepKind.KERNEL, 1001), (StepKind.DELAY, 500),
     ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_waiting_for_a_cta_slot_is_seen() -> None:
     for _ in range(2):
         builder.instance(task, a, template)
     steps = list(run_image(builder.build()).walk.steps())
-    assert [(s.kind, s.length_ps) for s in steps] == [(Kind.FIXED, 100), (Kind.SLOT, 100)]
+    assert [(s.kind, s.length_ps) for s in steps] == [(StepKind.FIXED, 100), (StepKind.SLOT, 100)]
 
 
 def programs(image):

@@ -16,7 +16,7 @@ from clusim.engine import Simulation
 from clusim.errors import InternalError, RangeExceeded, ScheduleError
 from clusim.image import DTYPES, Image
 from clusim.outcome import Stop
-from clusim.reference import Simulation as Reference
+from clusim.reference import ReferenceSimulation as Reference
 from support.corpus import load
 from support.images import ImageBuilder, prim
 from support.mutations import mutated

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clusim.formats.logs import Log, Route, summarize
+from clusim.formats.logs import Log, LoggedRoute, summarize
 from clusim.formats.logs.lines import parts, stamp_ns
 from clusim.formats.logs.routes import parse_route
 from logs.samples import ALL, OLD, RCCL, V28, V212, V221, V229, read
@@ -136,24 +136,24 @@ def test_no_line_is_lost(version: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "route"),
     [
-        ("P2P/IPC", Route("P2P", "IPC")),
-        ("P2P/CUMEM/read", Route("P2P", "CUMEM", read=True)),
-        ("P2P/MNNVL", Route("P2P", "MNNVL")),
-        ("P2P/direct pointer/read", Route("P2P", "direct", read=True)),
-        ("P2P/indirect/3[b3000]", Route("P2P", "indirect", proxy=3)),
-        ("SHM/direct/direct", Route("SHM", "")),
-        ("SHM/CE/direct", Route("SHM", "", copy_engine=True)),
-        ("direct shared memory", Route("SHM", "")),
-        ("NET/Socket/1", Route("NET", "Socket", nic=1)),
-        ("NET/AWS Libfabric/3/GDRDMA", Route("NET", "AWS Libfabric", nic=3, gdr=True)),
-        ("NET/IB/5(2)/GDRDMA/Shared", Route("NET", "IB", nic=5, proxy=2, gdr=True, shared=True)),
-        ("COLLNET/SHARP/0/GDRDMA", Route("COLLNET", "SHARP", nic=0, gdr=True)),
+        ("P2P/IPC", LoggedRoute("P2P", "IPC")),
+        ("P2P/CUMEM/read", LoggedRoute("P2P", "CUMEM", read=True)),
+        ("P2P/MNNVL", LoggedRoute("P2P", "MNNVL")),
+        ("P2P/direct pointer/read", LoggedRoute("P2P", "direct", read=True)),
+        ("P2P/indirect/3[b3000]", LoggedRoute("P2P", "indirect", proxy=3)),
+        ("SHM/direct/direct", LoggedRoute("SHM", "")),
+        ("SHM/CE/direct", LoggedRoute("SHM", "", copy_engine=True)),
+        ("direct shared memory", LoggedRoute("SHM", "")),
+        ("NET/Socket/1", LoggedRoute("NET", "Socket", nic=1)),
+        ("NET/AWS Libfabric/3/GDRDMA", LoggedRoute("NET", "AWS Libfabric", nic=3, gdr=True)),
+        ("NET/IB/5(2)/GDRDMA/Shared", LoggedRoute("NET", "IB", nic=5, proxy=2, gdr=True, shared=True)),
+        ("COLLNET/SHARP/0/GDRDMA", LoggedRoute("COLLNET", "SHARP", nic=0, gdr=True)),
         ("P2P/CUMEM/rea", None),
         ("NET/IB", None),
         ("pigeon", None),
     ],
 )  # fmt: skip
-def test_routes(text: str, route: Route | None) -> None:
+def test_routes(text: str, route: LoggedRoute | None) -> None:
     assert parse_route(text) == route
 
 

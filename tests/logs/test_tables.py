@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.formats.logs import Run, summarize
+from clusim.formats.logs import TableRun, summarize
 from logs.samples import read
 
 CONFIG = "# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 graph: 0\n"
@@ -23,7 +23,7 @@ HEAD = """\
 INFO = "38dc:1391:1391 [0] NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 
 
-def only_run(folder: Path, text: str) -> Run:
+def only_run(folder: Path, text: str) -> TableRun:
     (run,) = read(folder, text).runs
     return run
 
@@ -122,8 +122,8 @@ def test_several_runs_and_failures(tmp_path: Path) -> None:
     ],
 )
 def test_the_collective_is_concluded(algbw: float, busbw: float, name: str) -> None:
-    from clusim.formats.logs import Device
+    from clusim.formats.logs import TableDevice
 
-    run = Run("x", 1, devices=[Device(r, 0, 1, "h", r, "", "") for r in range(8)])
+    run = TableRun("x", 1, devices=[TableDevice(r, 0, 1, "h", r, "", "") for r in range(8)])
     run.sizes, run.values = [1 << 20], [(10.0, algbw, busbw, 0.0, *[math.nan] * 4)]
     assert run.collective() == name

@@ -11,7 +11,7 @@ import pytest
 
 from clusim.formats.logs import Log, read_logs, report, summarize
 from clusim.formats.logs.anomalies import find_anomalies
-from clusim.formats.logs.columns import Groups
+from clusim.formats.logs.columns import OwnedRows
 from clusim.formats.logs.lines import parts
 from clusim.formats.logs.remembered import LONGEST, MOST_TEXTS, remembered
 from logs.samples import ALL, begin, read
@@ -111,7 +111,7 @@ def test_a_look_at_one_owner_touches_its_own_rows() -> None:
             touched.append(len(rows))
             return rows
 
-    groups = Groups(np.arange(1000) % 100, {"value": Column()})  # type: ignore[dict-item]
+    groups = OwnedRows(np.arange(1000) % 100, {"value": Column()})  # type: ignore[dict-item]
     assert list(groups.rows(7, ["value"])) == [(row,) for row in range(7, 1000, 100)]
     assert touched == [10]
 

@@ -6,9 +6,9 @@ import pytest
 
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.chunking import (
+    ChannelPart,
     Cutting,
-    Part,
-    Shape,
+    GroupShape,
     buffers,
     continuous_parts,
     grid_loops,
@@ -56,9 +56,11 @@ def test_slices_are_half_a_chunk_but_at_least_a_32nd_of_the_nominal() -> None:
     assert slice_elements(100_000, fifo, 4) == 50_000
 
 
-def parts(size: int, channels: int, protocol: Protocol = SIMPLE, **kwargs: int) -> list[Part]:
+def parts(
+    size: int, channels: int, protocol: Protocol = SIMPLE, **kwargs: int
+) -> list[ChannelPart]:
     return continuous_parts(
-        Cutting(RING, protocol, ALLREDUCE, Shape(8), NEW), size, channels, **kwargs
+        Cutting(RING, protocol, ALLREDUCE, GroupShape(8), NEW), size, channels, **kwargs
     )
 
 
@@ -100,7 +102,9 @@ def test_the_last_loop_of_a_ring_deals_the_rest_evenly() -> None:
 
 def test_the_grid_of_old_releases() -> None:
     # 24 channels x 8 ranks x 2 MiB are a loop; the rest is dealt in units of 512 threads x 8 B.
-    loops = list(grid_loops(Cutting(RING, SIMPLE, ALLREDUCE, Shape(8), OLD), 512 << 20, 24, 544))
+    loops = list(
+        grid_loops(Cutting(RING, SIMPLE, ALLREDUCE, GroupShape(8), OLD), 512 << 20, 24, 544)
+    )
     assert [loop.chunk_bytes for loop in loops] == [2 << 20, 700_416]
     assert loops[1].offset == 24 * 8 * (2 << 20)
     assert 700_416 % 4096 == 0
@@ -108,7 +112,7 @@ def test_the_grid_of_old_releases() -> None:
     first = loops[0]
     assert first.chunk_offset(1, 0, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 2 << 20
     assert first.chunk_offset(0, 1, 8, 24) - first.chunk_offset(0, 0, 8, 24) == 16 << 20
-    ll = next(grid_loops(Cutting(RING, LL, ALLREDUCE, Shape(8), OLD), 1 << 20, 24, 512))
+    ll = next(grid_loops(Cutting(RING, LL, ALLREDUCE, GroupShape(8), OLD), 1 << 20, 24, 512))
     assert ll.interleaved
     assert ll.chunk_bytes == 8192
 
@@ -117,20 +121,20 @@ def test_the_grid_of_old_releases() -> None:
     ("megabytes", "chunk"), [(0.5, 16384), (8, 32768), (64, 65536), (512, 65536), (1025, 131072)]
 )
 def test_nvls_chunks_shrink(megabytes: float, chunk: int) -> None:
-    shape = Shape(8, num_heads=8)
+    shape = GroupShape(8, num_heads=8)
     size = int(megabytes * 2**20)
     found = plan_chunks(Cutting(NVLS, SIMPLE, ALLREDUCE, shape, NEW), size, 16)
     assert found.chunk_bytes == chunk
 
 
 def test_nvls_over_slow_networks_uses_small_chunks() -> None:
-    shape = Shape(16, 2, num_heads=8, nvls_GBps=100)
+    shape = GroupShape(16, 2, num_heads=8, nvls_GBps=100)
     found = plan_chunks(Cutting(NVLS, SIMPLE, ALLREDUCE, shape, NEW), 8 << 30, 16)
     assert found.chunk_bytes == 32 << 10
 
 
 def test_tree_ll128_chunks_are_whole_grains() -> None:
-    shape = Shape(16, 2)
+    shape = GroupShape(16, 2)
     for size in (1 << 16, 1 << 22, 1 << 30):
         found = plan_chunks(Cutting(TREE, LL128, ALLREDUCE, shape, NEW), size, 16)
         assert found.chunk_bytes % 1920 == 0
@@ -138,7 +142,7 @@ def test_tree_ll128_chunks_are_whole_grains() -> None:
 
 
 def test_pat_and_old_trees_shrink() -> None:
-    shape = Shape(32, 4)
+    shape = GroupShape(32, 4)
     pat = plan_chunks(Cutting(Algorithm.PAT, SIMPLE, Collective.ALLGATHER, shape, NEW), 1 << 20, 16)
     assert pat.chunk_bytes == 65_536
     assert pat.why.startswith("shrunk from 524288 B")

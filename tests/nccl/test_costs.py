@@ -14,8 +14,8 @@ from clusim.errors import InputError
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.constants import PROTOCOLS, Path, Pattern
 from clusim.nccl.costs import CostTable, cost_table
-from clusim.nccl.graph import Graph, Group
-from clusim.nccl.tuner import Lanes, select
+from clusim.nccl.graph import Graph, RankGroup
+from clusim.nccl.tuner import ChannelSupply, select
 
 TREE, RING, NVLS = Algorithm.TREE, Algorithm.RING, Algorithm.NVLS
 LL, LL128, SIMPLE = PROTOCOLS
@@ -36,7 +36,7 @@ def graphs(
 def h100(num_ranks: int, settings: Settings | None = None) -> CostTable:
     rate = {2: 60, 4: 60, 6: 50, 8: 40}[num_ranks]
     heads = Graph(Pattern.NVLS, num_ranks, rate, 60, Path.NVL)
-    group = Group(num_ranks, 1, 90, 90, "intel", nvls=True)
+    group = RankGroup(num_ranks, 1, 90, 90, "intel", nvls=True)
     found = graphs(12, 30, Path.NVL, heads)
     if num_ranks == 2:
         # With two GPUs a tree sends in one direction only, so its channels are faster than those of a ring.
@@ -45,12 +45,14 @@ def h100(num_ranks: int, settings: Settings | None = None) -> CostTable:
 
 
 def two_pcie_gpus() -> CostTable:
-    return cost_table(Group(2, 1, 80, 80, "amd"), graphs(1, 15, Path.SYS), parse_version("2.21.5"))
+    return cost_table(
+        RankGroup(2, 1, 80, 80, "amd"), graphs(1, 15, Path.SYS), parse_version("2.21.5")
+    )
 
 
 def rtx3090_cluster() -> CostTable:
     found = graphs(1, 7, Path.SYS)
-    return cost_table(Group(32, 4, 86, 86, "intel"), found, parse_version("2.12.12"))
+    return cost_table(RankGroup(32, 4, 86, 86, "intel"), found, parse_version("2.12.12"))
 
 
 PRINTED = [
@@ -103,14 +105,14 @@ TIMES = [
 def test_choices_and_times_of_a_cluster(
     size: int, algorithm: Algorithm, protocol: Protocol, time_us: float
 ) -> None:
-    chosen = select(rtx3090_cluster(), ALLREDUCE, size, Lanes(2, 0))
+    chosen = select(rtx3090_cluster(), ALLREDUCE, size, ChannelSupply(2, 0))
     assert (chosen.algorithm, chosen.protocol) == (algorithm, protocol)
     assert chosen.time_us == pytest.approx(time_us, rel=1e-6)
 
 
 def test_h100_takes_nvls_for_large_sizes_with_six_gpus_but_not_with_four() -> None:
     for count, expected in ((2, RING), (4, RING), (6, NVLS), (8, NVLS)):
-        chosen = select(h100(count), ALLREDUCE, 1 << 28, Lanes(24, 16))
+        chosen = select(h100(count), ALLREDUCE, 1 << 28, ChannelSupply(24, 16))
         assert (chosen.algorithm, chosen.protocol) == (expected, SIMPLE), count
         assert chosen.threads.num_channels == (16 if expected is NVLS else 24)
 
@@ -131,11 +133,11 @@ def test_forced_algorithms_disable_the_others_and_say_so() -> None:
 def test_nothing_left_is_an_error() -> None:
     settings = parse_env({"NCCL_ALGO": "NVLS", "NCCL_PROTO": "LL"})
     with pytest.raises(InputError, match=r"no algorithm is left for AllReduce with NVLS, LL"):
-        select(h100(6, settings), ALLREDUCE, 8, Lanes(24, 16, settings=settings))
+        select(h100(6, settings), ALLREDUCE, 8, ChannelSupply(24, 16, settings=settings))
 
 
 def test_before_2_24_nccl_algo_spares_rings_of_other_collectives() -> None:
-    settings, group = parse_env({"NCCL_ALGO": "Tree"}), Group(8, 1, 80, 80, "intel")
+    settings, group = parse_env({"NCCL_ALGO": "Tree"}), RankGroup(8, 1, 80, 80, "intel")
     for version, expected in (("2.20", True), ("2.27", False)):
         table = cost_table(group, graphs(12, 20, Path.NVL), parse_version(version), settings)
         assert bool(table.cost(ALLGATHER, RING, SIMPLE).bandwidth_GBps) is expected
@@ -153,21 +155,21 @@ def test_ll128_needs_nvlink() -> None:
 )
 def test_channels_and_threads_of_small_rings(size: int, channels: int, threads: int) -> None:
     settings = parse_env({"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
-    chosen = select(h100(8, settings), ALLREDUCE, size, Lanes(24, 16, settings=settings))
+    chosen = select(h100(8, settings), ALLREDUCE, size, ChannelSupply(24, 16, settings=settings))
     assert (chosen.threads.num_channels, chosen.threads.num_threads) == (channels, threads)
 
 
 def test_simple_rings_have_an_extra_warp_and_slow_ones_half_the_threads() -> None:
     settings = parse_env({"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"})
-    fast = select(h100(8), ALLGATHER, 1 << 28, Lanes(24, 16, settings=settings))
+    fast = select(h100(8), ALLGATHER, 1 << 28, ChannelSupply(24, 16, settings=settings))
     assert fast.threads.num_threads == 512 + 32
-    slow = select(rtx3090_cluster(), ALLREDUCE, 1 << 28, Lanes(2, 0))
+    slow = select(rtx3090_cluster(), ALLREDUCE, 1 << 28, ChannelSupply(2, 0))
     assert slow.threads.num_threads == 256 + 32
 
 
 def test_ll_is_bounded_by_the_cpu_over_several_nodes() -> None:
     found = graphs(8, 48, Path.NVL)
     for vendor, expected in (("intel", 39.0), ("amd", 22.5)):
-        group = Group(16, 2, 90, 90, vendor)
+        group = RankGroup(16, 2, 90, 90, vendor)
         cost = cost_table(group, found, parse_version("2.29")).cost(ALLREDUCE, RING, LL)
         assert cost.bandwidth_GBps * 30 / 16 == pytest.approx(expected)

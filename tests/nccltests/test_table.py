@@ -9,12 +9,12 @@ import pytest
 from clusim.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.nccltests.operations import TESTS, program_named
-from clusim.nccltests.options import FLAGS, Options, parse_flags
+from clusim.nccltests.options import FLAGS, PerfOptions, parse_flags
 from clusim.nccltests.table import (
-    Device,
     Half,
     Invocation,
-    Line,
+    PerfDevice,
+    PerfLine,
     float_text,
     foot,
     head,
@@ -25,21 +25,23 @@ from clusim.nccltests.table import (
 GOLDEN = Path(__file__).with_name("all_reduce_golden.txt")
 
 
-def lines() -> list[Line]:
+def lines() -> list[PerfLine]:
     small = Half(28.2, 0.0000001, 0.0000002, 0)
     large = Half(31750.23, 270.551, 473.465, None)
     return [
-        Line(8, 2, "float", "sum", -1, (small, small)),
-        Line(8589934592, 2147483648, "float", "sum", -1, (large, large)),
+        PerfLine(8, 2, "float", "sum", -1, (small, small)),
+        PerfLine(8589934592, 2147483648, "float", "sum", -1, (large, large)),
     ]
 
 
-def device(rank: int) -> Device:
-    return Device(rank, 1000, "node0", rank, f"0000:{0x1B + rank:02x}:00", "NVIDIA H100 80GB HBM3")
+def device(rank: int) -> PerfDevice:
+    return PerfDevice(
+        rank, 1000, "node0", rank, f"0000:{0x1B + rank:02x}:00", "NVIDIA H100 80GB HBM3"
+    )
 
 
 def output() -> str:
-    options = Options(ngpus=2, minbytes=8, maxbytes=8 << 30, stepfactor=2, check=1)
+    options = PerfOptions(ngpus=2, minbytes=8, maxbytes=8 << 30, stepfactor=2, check=1)
     text = head("all_reduce_perf", options, 22703, [device(0), device(1)], ["clusim: simulated x"])
     text += [*table_head(options), *(line.text() for line in lines())]
     return "\n".join([*text, *foot("all_reduce_perf", lines())]) + "\n"
@@ -81,7 +83,7 @@ def test_numbers_keep_their_width(value: float, width: int, text: str) -> None:
 
 
 def test_json_has_the_keys_of_output_file() -> None:
-    options = Options(ngpus=2, stepfactor=2)
+    options = PerfOptions(ngpus=2, stepfactor=2)
     called = Invocation("all_reduce_perf", options, 22703, args=["x"], times=("a", "b"))
     data = json_of(called, [device(0)], lines())
     assert list(data) == [
@@ -103,7 +105,7 @@ def test_json_has_the_keys_of_output_file() -> None:
 
 def test_wrong_data_fail_the_run() -> None:
     bad = Half(1.0, 1.0, 1.0, 3)
-    text = foot("reduce_perf", [Line(8, 2, "float", "sum", 0, (bad, bad))])
+    text = foot("reduce_perf", [PerfLine(8, 2, "float", "sum", 0, (bad, bad))])
     assert text[0] == "# Out of bounds values : 2 FAILED"
 
 
@@ -139,7 +141,7 @@ def test_zero_times_a_factor_is_refused() -> None:
 
 def test_flags_are_distinct_and_have_fields() -> None:
     assert len({flag.letter for flag in FLAGS}) == len(FLAGS)
-    assert all(hasattr(Options(), flag.attribute) for flag in FLAGS)
+    assert all(hasattr(PerfOptions(), flag.attribute) for flag in FLAGS)
 
 
 def test_counts_are_nccl_tests_counts() -> None:

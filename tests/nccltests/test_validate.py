@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
-from clusim.nccltests.measurements import Group, Row, groups, read_measurements, setup_of
+from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurements, setup_of
 from clusim.nccltests.text import write_page
 from clusim.nccltests.validate import Point, Report, statistics, thinned, validate
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
-GROUP = Group("dgx-h100", 1, 8, "all_reduce")
+GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce")
 
 
 def point(size: int, measured: float, predicted: float) -> Point:
@@ -120,19 +120,21 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
 def test_systems_become_machines() -> None:
     assert setup_of(GROUP).nodes is None
     assert setup_of(GROUP).per_node is None
-    part = setup_of(Group("hgx-h100-ndr", 2, 4, "alltoall"))
+    part = setup_of(CurveGroup("hgx-h100-ndr", 2, 4, "alltoall"))
     assert (part.nodes, part.per_node, part.num_ranks) == (2, 2, 4)
-    racks = setup_of(Group("gb200-nvl72", 36, 144, "all_reduce"))
+    racks = setup_of(CurveGroup("gb200-nvl72", 36, 144, "all_reduce"))
     assert (racks.nodes, racks.per_node) == (2, None)
     with pytest.raises(InputError, match="not a preset or topology file"):
-        setup_of(Group("dgx-z9", 1, 8, "all_reduce"))
+        setup_of(CurveGroup("dgx-z9", 1, 8, "all_reduce"))
     with pytest.raises(InputError, match="each has 8"):
-        setup_of(Group("dgx-h100", 1, 16, "all_reduce"))
+        setup_of(CurveGroup("dgx-h100", 1, 16, "all_reduce"))
 
 
 def test_a_small_validation() -> None:
     sizes = (8, 65536)
-    rows = [Row(Group("gh200x4-mesh", 1, 2, "all_gather"), size, 6.0, where="w") for size in sizes]
+    rows = [
+        Row(CurveGroup("gh200x4-mesh", 1, 2, "all_gather"), size, 6.0, where="w") for size in sizes
+    ]
     rows += [Row(rows[0].group, 0, 1.0), Row(rows[0].group, 16, float("nan"))]
     report = validate(rows, jobs=1)
     assert [p.row.size_bytes for p in report.points] == [8, 65536]
@@ -147,7 +149,7 @@ def test_a_small_validation() -> None:
 
 
 def test_what_cannot_run_is_reported_not_dropped() -> None:
-    group = Group("gh200x4-mesh", 1, 2, "all_reduce", algorithm="nvls")
+    group = CurveGroup("gh200x4-mesh", 1, 2, "all_reduce", algorithm="nvls")
     report = validate([Row(group, 8, 6.0, where="file:2")], jobs=1)
     assert not report.points
     assert len(report.failed) == 1
@@ -162,7 +164,9 @@ def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
         read_measurements([path])
     rows = read_measurements([path], system="dgx-h100")
     (group,) = groups(rows)
-    assert group == Group("dgx-h100", 1, 2, "all_reduce", nccl_version="2.27.3", gpus_per_process=2)
+    assert group == CurveGroup(
+        "dgx-h100", 1, 2, "all_reduce", nccl_version="2.27.3", gpus_per_process=2
+    )
     assert [row.time_us for row in rows] == [28.2, 31750.2]
 
 

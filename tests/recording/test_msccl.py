@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from clusim import fabric
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
-from clusim.plans.layout import Wanted
+from clusim.plans.layout import WantedPlan
 from clusim.plans.msccl import build, load, read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
@@ -51,7 +51,7 @@ def test_collectives_are_what_they_say(tmp_path: Path, operation: str, in_place:
     plan = read_plan(written(tmp_path, PLANS[operation](4, in_place)))
     assert plan.operation == operation
     for size_bytes, dtype in ((4096, "float32"), (1000, "bfloat16"), (13, "uint8"), (8, "int64")):
-        schedule = build(plan, None, Wanted(size_bytes, dtype=dtype))
+        schedule = build(plan, None, WantedPlan(size_bytes, dtype=dtype))
         assert schedule.calls[0].bytes == size_bytes
         for seed in (None, 1, 2, 3):
             assert right(schedule, seed), (size_bytes, dtype, seed)
@@ -63,7 +63,7 @@ def test_the_timed_engine_moves_the_right_data(
     tmp_path: Path, dgx: Fabric, operation: str, protocol: str
 ) -> None:
     plan = read_plan(written(tmp_path, PLANS[operation](4, False)))
-    schedule = build(plan, dgx, Wanted(300_004, ranks=[6, 1, 3, 4], protocol=protocol))
+    schedule = build(plan, dgx, WantedPlan(300_004, ranks=[6, 1, 3, 4], protocol=protocol))
     result = simulate(dgx, schedule, verify=True)
     assert result.verified, result.verify_note
     assert schedule.calls[0].protocol == protocol
@@ -71,18 +71,18 @@ def test_the_timed_engine_moves_the_right_data(
 
 def test_without_its_waits_a_plan_is_wrong(tmp_path: Path) -> None:
     plan = read_plan(written(tmp_path, two_steps(4, True, waits=False)))
-    assert not all(right(build(plan, None, Wanted(4096)), seed) for seed in range(4))
+    assert not all(right(build(plan, None, WantedPlan(4096)), seed) for seed in range(4))
 
 
 def test_redops_and_root(tmp_path: Path) -> None:
     plan = read_plan(written(tmp_path, two_steps(3, True)))
     for redop in ("prod", "min", "max", "avg"):
-        assert right(build(plan, None, Wanted(999, dtype="uint8", redop=redop)), None)
+        assert right(build(plan, None, WantedPlan(999, dtype="uint8", redop=redop)), None)
     plan = read_plan(written(tmp_path, broadcast(3, True)))
-    schedule = build(plan, None, Wanted(60, ranks=[2, 0, 1]))
+    schedule = build(plan, None, WantedPlan(60, ranks=[2, 0, 1]))
     assert schedule.calls[0].root == 2
     with pytest.raises(InputError, match="its root is GPU 0, which rank 2 plays"):
-        build(plan, None, Wanted(60, ranks=[2, 0, 1], root=1))
+        build(plan, None, WantedPlan(60, ranks=[2, 0, 1], root=1))
 
 
 def test_scratch_may_be_larger_than_the_data(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_scratch_may_be_larger_than_the_data(tmp_path: Path) -> None:
 
 
 def test_reductions_that_follow_each_other_share_a_fixed_cost(tmp_path: Path) -> None:
-    adds, pair = build(read_plan(SAMPLE), None, Wanted(4096)).instances[:2]
+    adds, pair = build(read_plan(SAMPLE), None, WantedPlan(4096)).instances[:2]
     assert (
         adds.fixed_div == 3
     )  # three waits, three reductions, a signal to each of three; three operations
@@ -228,7 +228,9 @@ def test_chunks_that_move_at_once_take_the_slots_of_one(
     """Two operations fill a connection of Simple; everybody may send that much before it receives."""
     plan = read_plan(written(tmp_path, pairs(4, counts)))
     for size_bytes in (64 * 2**10, 2**20, 2 * 2**20 + 4):
-        result = simulate(dgx, build(plan, dgx, Wanted(size_bytes, ranks=range(4))), verify=True)
+        result = simulate(
+            dgx, build(plan, dgx, WantedPlan(size_bytes, ranks=range(4))), verify=True
+        )
         assert result.verified, (counts, size_bytes, result.verify_note)
 
 
@@ -240,7 +242,7 @@ def test_chunks_that_move_at_once_are_one_operation_to_the_picosecond(
     def time_ps(counts: list[int]) -> int:
         text = pairs(2, counts).replace('type="re"', 'type="nop"').replace("allreduce", "custom")
         plan = read_plan(written(tmp_path, text))
-        return simulate(dgx, build(plan, dgx, Wanted(2**20, ranks=range(2)))).time_ps
+        return simulate(dgx, build(plan, dgx, WantedPlan(2**20, ranks=range(2)))).time_ps
 
     assert time_ps([8]) == time_ps([1])
 
@@ -248,10 +250,10 @@ def test_chunks_that_move_at_once_are_one_operation_to_the_picosecond(
 def test_a_chunk_too_large_to_share_a_slot_moves_alone(tmp_path: Path, dgx: Fabric) -> None:
     """Simple moves 2 MiB at once: four chunks of half a MiB are one operation, of 2 MiB four, which fill the slots."""
     plan = read_plan(written(tmp_path, pairs(2, [4])))
-    result = simulate(dgx, build(plan, dgx, Wanted(2 * 2**20, ranks=range(2))), verify=True)
+    result = simulate(dgx, build(plan, dgx, WantedPlan(2 * 2**20, ranks=range(2))), verify=True)
     assert result.verified
     with pytest.raises(DeadlockError):
-        simulate(dgx, build(plan, dgx, Wanted(8 * 2**20, ranks=range(2))))
+        simulate(dgx, build(plan, dgx, WantedPlan(8 * 2**20, ranks=range(2))))
 
 
 def test_two_thread_blocks_on_one_connection_are_refused(tmp_path: Path) -> None:
@@ -381,7 +383,7 @@ def test_corpus() -> None:
     for path in found:
         if path not in shared:
             plan = read_plan(path)
-            schedule = build(plan, None, Wanted(plan.chunks * 4 + 4))
+            schedule = build(plan, None, WantedPlan(plan.chunks * 4 + 4))
             assert handed_on(schedule) if plan.operation == "messages" else right(schedule, 1)
 
 

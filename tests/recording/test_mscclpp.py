@@ -20,7 +20,7 @@ from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.lowering import lower
 from clusim.plans.jsonlines import read_json
-from clusim.plans.layout import Wanted
+from clusim.plans.layout import WantedPlan
 from clusim.plans.mscclpp import build, load, read_plan
 from clusim.run.simulate import simulate
 from clusim.schedule import Schedule
@@ -75,7 +75,7 @@ def test_collectives_are_what_they_say(tmp_path: Path, name: str) -> None:
     plan = read_plan(plans.write(tmp_path, value))
     assert plan.operation == operation
     for size_bytes, dtype in SIZES:
-        schedule = build(plan, None, Wanted(size_bytes, dtype=dtype))
+        schedule = build(plan, None, WantedPlan(size_bytes, dtype=dtype))
         assert schedule.calls[0].bytes == size_bytes
         for seed in (None, 1, 2, 3):
             assert right(schedule, seed), (size_bytes, dtype, seed)
@@ -86,7 +86,7 @@ def test_the_timed_engine_moves_the_right_data(tmp_path: Path, dgx: Fabric, name
     plan = read_plan(plans.write(tmp_path, PLANS[name][1]))
     ranks = [6, 1, 3, 4][: len(plan.gpus)]
     for size_bytes in (40, 100_004):
-        result = simulate(dgx, build(plan, dgx, Wanted(size_bytes, ranks=ranks)), verify=True)
+        result = simulate(dgx, build(plan, dgx, WantedPlan(size_bytes, ranks=ranks)), verify=True)
         assert result.verified, result.verify_note
 
 
@@ -95,7 +95,7 @@ def test_where_nccl_would_pull_and_over_pcie(tmp_path: Path, older: Fabric, name
     plan = read_plan(plans.write(tmp_path, PLANS[name][1]))
     for machine in (older, fabric.load("a100-pcie-x8")):
         result = simulate(
-            machine, build(plan, machine, Wanted(50_000, ranks=range(4))), verify=True
+            machine, build(plan, machine, WantedPlan(50_000, ranks=range(4))), verify=True
         )
         assert result.verified, result.verify_note
 
@@ -143,7 +143,7 @@ def test_what_nobody_waits_for_arrives_all_the_same(tmp_path: Path) -> None:
 def test_a_pipeline_makes_as_many_iterations_as_its_unit_says(tmp_path: Path) -> None:
     plan = read_plan(plans.write(tmp_path, plans.nvls_pipeline(4, 512)))
     for size_bytes, turns in ((2048, 1), (2052, 2), (8192, 4), (9000, 5)):
-        schedule = build(plan, None, Wanted(size_bytes))
+        schedule = build(plan, None, WantedPlan(size_bytes))
         switch = [
             sum(prim.op == "reduceLoadStore" for prim in template.prims)
             for template in schedule.templates
@@ -173,7 +173,7 @@ def test_packets_take_the_time_of_the_two_shot_kernel(tmp_path: Path, dgx: Fabri
 @pytest.mark.parametrize("name", ["packets in groups", "put", "get", "pipeline"])
 def test_both_engines_agree(tmp_path: Path, dgx: Fabric, name: str) -> None:
     plan = read_plan(plans.write(tmp_path, PLANS[name][1]))
-    schedule = build(plan, dgx, Wanted(4004, ranks=range(len(plan.gpus))))
+    schedule = build(plan, dgx, WantedPlan(4004, ranks=range(len(plan.gpus))))
     found = [simulate(dgx, schedule, engine=engine).fingerprint for engine in ("c", "reference")]
     assert found[0] == found[1]
 
@@ -182,7 +182,7 @@ def test_a_load_costs_the_way_there_and_back(tmp_path: Path, dgx: Fabric) -> Non
     """What a GPU gets grows with the bytes at the rate of a CTA's reads, and not slower than the links are."""
     plan = read_plan(plans.write(tmp_path, plans.alltoall_get(2)))
     times = [
-        simulate(dgx, build(plan, dgx, Wanted(size, ranks=[0, 1]))).time_ps
+        simulate(dgx, build(plan, dgx, WantedPlan(size, ranks=[0, 1]))).time_ps
         for size in (2**20, 2**21)
     ]
     rate = 2**19 / (times[1] - times[0]) * 1e3  # GB/s of half a MiB more to get, and to copy
@@ -411,4 +411,4 @@ def test_corpus() -> None:
         plan = read_plan(path)
         for size_bytes in (np.lcm(plan.chunks, 64) * 4, 100):
             for seed in (None, 1, 2):
-                assert right(build(plan, None, Wanted(int(size_bytes))), seed), path.name
+                assert right(build(plan, None, WantedPlan(int(size_bytes))), seed), path.name

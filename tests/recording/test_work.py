@@ -17,7 +17,7 @@ from clusim.formats.recordings.detect import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import Part
+from clusim.formats.recordings.source import FilePart
 from clusim.workload.recorded.schedule import NcclEmitter, to_schedule
 from support.work import calls_of
 
@@ -50,7 +50,7 @@ def looked_at(text: str) -> Iterator[int]:
     counting = Counting()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_DECODER", counting)
-        list(objects(Part("x.json", text.encode()), lambda line: None))
+        list(objects(FilePart("x.json", text.encode()), lambda line: None))
     yield from counting.letters
 
 
@@ -78,9 +78,9 @@ def test_objects_of_a_file_are_bounded(
     monkeypatch.setattr(module, "MOST_OBJECTS", 40)
     text = "".join(BROKEN[kind](i) for i in range(2_000))
     with pytest.raises(InputError, match=r"x\.json:\d+: \d+ objects so far, too many"):
-        list(objects(Part("x.json", text.encode()), lambda _: None))
+        list(objects(FilePart("x.json", text.encode()), lambda _: None))
     monkeypatch.setattr(module, "MOST_OBJECTS", 2_000 * cost)
-    list(objects(Part("x.json", text.encode()), lambda _: None))
+    list(objects(FilePart("x.json", text.encode()), lambda _: None))
 
 
 def events_of(kind: str, folder: Path, times: int) -> Path:

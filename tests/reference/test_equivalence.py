@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from clusim.abi import NONE
 from clusim.image import Image
 from clusim.outcome import State, Stop
-from clusim.reference import Simulation as Reference
+from clusim.reference import ReferenceSimulation as Reference
 from support.random_images import images, random_image
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"

@@ -9,7 +9,7 @@ from clusim.errors import ScheduleError
 from clusim.image import Image
 from clusim.outcome import Stop
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
-from clusim.reference import Simulation as Reference
+from clusim.reference import ReferenceSimulation as Reference
 from support.images import ImageBuilder, Place, prim
 
 EDGES = [edge + d for edge in (2**31, 2**32) for d in (-1, 0, 1)]

@@ -17,7 +17,7 @@ from clusim.errors import RangeExceeded
 from clusim.image import Image
 from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS, TIME_END_PS
-from clusim.reference import Simulation as Reference
+from clusim.reference import ReferenceSimulation as Reference
 from support.random_images import random_image
 from support.shifted import later, without_times
 

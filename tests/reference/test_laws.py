@@ -9,7 +9,7 @@ import pytest
 
 from clusim.errors import InternalError
 from clusim.outcome import Stop
-from clusim.reference import Simulation
+from clusim.reference import ReferenceSimulation
 from support.images import ImageBuilder, prim
 
 
@@ -25,12 +25,12 @@ def finished():
     kernel = builder.task("kernel", compute_ps=3000, sms=1, endpoint=a.ep)
     builder.task("delay", (kernel,), delay_ps=700)
     builder.source(a, [(0, 300, b)])
-    sim = Simulation(builder.build())
+    sim = ReferenceSimulation(builder.build())
     assert sim.run() == Stop.DONE
     return sim
 
 
-def _falsify(sim: Simulation, what: str) -> None:
+def _falsify(sim: ReferenceSimulation, what: str) -> None:
     machine, schedule = sim._machine, sim._schedule
     wire, final = machine.wires[0], sim._final
     assert final is not None
@@ -84,7 +84,7 @@ def test_a_transfer_that_lost_bytes_is_an_internal_error():
     a, b = builder.endpoint(), builder.endpoint()
     builder.link(a, b)
     builder.source(a, [(0, 300, b)])
-    sim = Simulation(builder.build())
+    sim = ReferenceSimulation(builder.build())
     sim.run(until_ps=2000)
     (transfer,) = sim._machine.flows[0].values()
     transfer.delivered_bytes -= 1

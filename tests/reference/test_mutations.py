@@ -15,7 +15,7 @@ import pytest
 from clusim.errors import RangeExceeded, ScheduleError
 from clusim.image import Image
 from clusim.outcome import Stop
-from clusim.reference import Simulation as Reference
+from clusim.reference import ReferenceSimulation as Reference
 from support.mutations import mutated
 from support.random_images import random_image
 

@@ -19,7 +19,7 @@ from clusim.report.feed import Feed
 from clusim.report.histories import FULL, history
 from clusim.report.lanes import Lanes, lanes_of, shares_of, window
 from clusim.report.links import described
-from clusim.report.machine import Groups, group_wires, machine_of, natural_key, span
+from clusim.report.machine import WireGroups, group_wires, machine_of, natural_key, span
 from clusim.report.message import pack, unpack
 from clusim.report.picture import draw
 from clusim.report.svg import bent
@@ -274,7 +274,7 @@ def made_bins() -> Bins:
 
 
 def test_a_history_has_means_maxima_and_whole_columns() -> None:
-    groups = Groups.of(["pair", "one"], ["a", "a"], [np.array([0, 1]), np.array([2])])
+    groups = WireGroups.of(["pair", "one"], ["a", "a"], [np.array([0, 1]), np.array([2])])
     found = history(made_bins(), groups, columns=3)
     assert found.edge_ps.tolist() == [0, 20, 40, 45]
     assert found.values["load"][0].tolist() == [round(FULL * v) for v in (10 / 40, 20 / 40, 1.0)]
@@ -286,7 +286,7 @@ def test_a_history_has_means_maxima_and_whole_columns() -> None:
 def test_what_is_little_is_not_shown_as_nothing() -> None:
     bins = made_bins()
     bins.wires["busy"][2] = [1, 0, 0, 0, 0]
-    groups = Groups.of(["one"], ["a"], [np.array([2])])
+    groups = WireGroups.of(["one"], ["a"], [np.array([2])])
     bins.edge_ps[:] = np.array([0, 1, 2, 3, 4, 5]) * 1_000_000
     assert history(bins, groups, columns=5).values["load"][0].tolist() == [1, 0, 0, 0, 0]
 
@@ -296,7 +296,7 @@ def test_what_is_little_is_not_shown_as_nothing() -> None:
     [(0, 45, [0, 10, 20, 30, 40, 45]), (12, 28, [10, 20, 30]), (44, 45, [40, 45]), (20, 20, [20, 30])],
 )  # fmt: skip
 def test_a_window_is_covered_by_whole_bins(low: int, high: int, edges: list[int]) -> None:
-    groups = Groups.of(["one"], ["a"], [np.array([0])])
+    groups = WireGroups.of(["one"], ["a"], [np.array([0])])
     found = history(made_bins(), groups, columns=100, from_ps=low, until_ps=high)
     assert found.edge_ps.tolist() == edges
 

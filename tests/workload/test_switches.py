@@ -7,7 +7,7 @@ import pytest
 import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.training import train, training_report
-from clusim.workload.parallel.volumes import Machines, sent_bytes
+from clusim.workload.parallel.volumes import SpannedMachines, sent_bytes
 from support.workloads import tiny
 
 SIZE = 4 << 20
@@ -53,7 +53,7 @@ def test_the_volumes_of_reports_are_those_on_wires(operation: str, algorithm: st
 def test_sharp_moves_less_than_rings(topology: str, nodes: int) -> None:
     for ranks in (range(16), (0, 8)):
         found = leaving(topology, nodes, "allreduce", "sharp", ranks)
-        machines = Machines(nodes, topology == "dgx-h100")
+        machines = SpannedMachines(nodes, topology == "dgx-h100")
         assert sent_bytes("allreduce", "sharp", SIZE, len(ranks), machines) == found
         assert found <= sent_bytes("allreduce", "ring", SIZE, len(ranks))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import critical
 from clusim.units import format_time
 
@@ -23,7 +23,7 @@ class _Sum:
     wires: set[int] = field(default_factory=set)
 
 
-def blame(path: str | Path) -> Table:
+def blame(path: str | Path) -> ColumnTable:
     """Return what the critical path of a trace spent its time on.
 
     Rows have the group (``stall``: lost, ``cost``: latencies and fixed costs, ``work``), the resource, the reason,
@@ -56,12 +56,12 @@ def blame(path: str | Path) -> Table:
     facts = {"time_ps": total, "complete": complete}
     for group in _ORDER:
         facts[f"{group}_ps"] = sum(entry.ps for key, entry in sums.items() if key[0] == group)
-    table = Table.of(COLUMNS, rows, facts)
+    table = ColumnTable.of(COLUMNS, rows, facts)
     table.notes.extend(_notes(table))
     return table
 
 
-def _notes(table: Table) -> list[str]:
+def _notes(table: ColumnTable) -> list[str]:
     """Say what to do about it."""
     total, notes = table.facts["time_ps"], []
     rows = table.rows()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import task_columns
 from clusim.analysis.traced import open_traced
@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def collectives(path: str | Path) -> Table:
+def collectives(path: str | Path) -> ColumnTable:
     """Return a row for each collective call, in the order of start.
 
     The time is from the first rank's start to the last one's end; `skew_ps` is how much later the last rank started.
@@ -83,7 +83,7 @@ def collectives(path: str | Path) -> Table:
         )
     rows.sort(key=lambda row: (row[9], row[0]))
     facts = {"time_ps": result.time_ps, "complete": result.complete, "collectives": len(rows)}
-    return Table.of(COLUMNS, rows, facts, _notes(rows))
+    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows))
 
 
 def _notes(rows: list[tuple[Any, ...]]) -> list[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, ConnKind, Op
 from clusim.analysis.network import Network, Stage
 from clusim.analysis.usage import Usage
-from clusim.analysis.walk import Kind, Step, Walk
+from clusim.analysis.walk import Step, StepKind, Walk
 
 __all__ = ["Charge", "Charger", "Scale"]
 
@@ -85,13 +85,13 @@ class Charger:
 
     def charges(self, step: Step) -> Iterator[Charge]:
         """Yield the parts of a step; their times add up to its length."""
-        if step.kind is Kind.TRANSFER:
+        if step.kind is StepKind.TRANSFER:
             return self._transfer(step)
-        if step.kind is Kind.FLIGHT:
+        if step.kind is StepKind.FLIGHT:
             return self._flight(step)
-        if step.kind is Kind.KERNEL:
+        if step.kind is StepKind.KERNEL:
             return self._kernel(step)
-        if step.kind in (Kind.PACE, Kind.FIXED):
+        if step.kind in (StepKind.PACE, StepKind.FIXED):
             return self._cta(step)
         return iter([self._plain(step)])
 
@@ -105,16 +105,16 @@ class Charger:
 
     def _plain(self, step: Step) -> Charge:
         rank, length = self._rank(step.endpoint), step.length_ps
-        if step.kind in (Kind.TAIL, Kind.HEAD):
+        if step.kind in (StepKind.TAIL, StepKind.HEAD):
             conn = self._image["conns"][step.connection]
             ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
-            what = "data" if step.kind is Kind.TAIL else "room"
+            what = "data" if step.kind is StepKind.TAIL else "room"
             return Charge("cost", f"flags {ends[0]}->{ends[1]}", f"flag that says {what}", length)
-        if step.kind is Kind.LAUNCH:
+        if step.kind is StepKind.LAUNCH:
             return Charge("cost", f"launch of {rank}", "start of CTAs, one after the other", length)
-        if step.kind is Kind.SLOT:
+        if step.kind is StepKind.SLOT:
             return Charge("stall", f"CTA slots of {rank}", "all in use", length)
-        if step.kind is Kind.DELAY:
+        if step.kind is StepKind.DELAY:
             return Charge("cost", f"delays of {rank}", "pause in the schedule", length)
         return Charge("cost", rank, "task without slices", length)
 
@@ -125,7 +125,7 @@ class Charger:
         rank = self._rank(step.endpoint)
         if self._is_proxy(step):
             yield Charge("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
-        elif step.kind is Kind.FIXED:
+        elif step.kind is StepKind.FIXED:
             yield Charge("cost", f"CTAs of {rank}", "fixed cost per step", nominal)
         else:
             yield Charge("work", f"CTAs of {rank}", "copies and reductions", nominal)
@@ -337,22 +337,22 @@ class Charger:
     def scaled_ps(self, step: Step, scale: Scale) -> float:
         """Return the length of a step [ps] if things were faster, all else as it was."""
         kind, endpoint, length = step.kind, step.endpoint, float(step.length_ps)
-        if kind is Kind.TRANSFER:
+        if kind is StepKind.TRANSFER:
             return self._scaled_transfer(step, scale)
-        if kind is Kind.FLIGHT:
+        if kind is StepKind.FLIGHT:
             alone = min(length, self.network.flight_ps(step.connection))
             first = _busiest(self._behind(step))
             queue = (length - alone) / scale(first.what, first.number)
             return alone / scale("latency", endpoint) + queue
         name = {
-            Kind.PACE: "cta",
-            Kind.FIXED: "step",
-            Kind.TAIL: "latency",
-            Kind.HEAD: "latency",
-            Kind.LAUNCH: "launch",
-            Kind.DELAY: "launch",
+            StepKind.PACE: "cta",
+            StepKind.FIXED: "step",
+            StepKind.TAIL: "latency",
+            StepKind.HEAD: "latency",
+            StepKind.LAUNCH: "launch",
+            StepKind.DELAY: "launch",
         }.get(kind)
-        if kind is Kind.KERNEL:
+        if kind is StepKind.KERNEL:
             task = self._image["tasks"][step.task]
             memory = int(task["mem_bytes"]) * int(self._image["endpoints"]["mem_cost16"][endpoint])
             name = "hbm" if memory >> 16 > int(task["compute_ps"]) else "compute"

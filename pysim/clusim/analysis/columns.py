@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Table"]
+__all__ = ["ColumnTable"]
 
 
 def _plain(value: Any) -> Any:
@@ -19,7 +19,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ColumnTable:
     """Rows of an analysis.
 
     Attributes
@@ -43,7 +43,7 @@ class Table:
         rows: Iterable[Sequence[Any]],
         facts: Mapping[str, Any] | None = None,
         notes: Iterable[str] = (),
-    ) -> Table:
+    ) -> ColumnTable:
         """Return a table of `rows`, each with a value for each of `names`."""
         table: dict[str, list[Any]] = {name: [] for name in names}
         for row in rows:
@@ -61,12 +61,12 @@ class Table:
         values = zip(*self.columns.values(), strict=True)
         return [dict(zip(names, row, strict=True)) for row in values]
 
-    def top(self, count: int | None) -> Table:
+    def top(self, count: int | None) -> ColumnTable:
         """Return the first `count` rows; all for None."""
         if count is None:
             return self
         cut = {name: values[:count] for name, values in self.columns.items()}
-        return Table(cut, self.facts, self.notes)
+        return ColumnTable(cut, self.facts, self.notes)
 
     def to_json(self) -> dict[str, Any]:
         """Return facts, notes and rows for `json.dumps`."""

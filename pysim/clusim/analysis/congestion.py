@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import Traced, open_traced
 from clusim.units import format_size
 
@@ -34,7 +34,7 @@ MOST_PAIRS = 50_000
 """Pairs of endpoints up to which the sources of each wire are counted."""
 
 
-def congestion(path: str | Path) -> Table:
+def congestion(path: str | Path) -> ColumnTable:
     """Return the use of wires: rows of level ``tier`` (classes), ``group`` (uneven parallel wires), ``wire``.
 
     `busy` is the part of the run, for tiers the mean of the wires that carried anything; `peak` that of the fullest
@@ -47,7 +47,7 @@ def congestion(path: str | Path) -> Table:
     rows = [*_tiers(traced), *_groups(traced), *_wires(traced)]
     result = traced.result
     facts = {"time_ps": result.time_ps, "complete": result.complete}
-    return Table.of(COLUMNS, rows, facts, _notes(rows, traced))
+    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows, traced))
 
 
 def hot_spots(traced: Traced) -> Array:
@@ -174,7 +174,7 @@ def _sources(traced: Traced) -> Array | None:
     return np.array([len(own) for own in found])
 
 
-def wire_history(path: str | Path) -> Table:
+def wire_history(path: str | Path) -> ColumnTable:
     """Return tiers, as means, and every wire that carried anything over time: a row for each bin, times in ps."""
     traced = open_traced(path)
     bins, names = traced.result.bins, traced.result.wires.names
@@ -204,7 +204,7 @@ def wire_history(path: str | Path) -> Table:
                 edges = (int(edge_ps[b]), int(edge_ps[b + 1]))
                 yield (level, name, *edges, *map(float, shares), carried, queue)
 
-    return Table.of(columns, rows(), {"time_ps": traced.result.time_ps})
+    return ColumnTable.of(columns, rows(), {"time_ps": traced.result.time_ps})
 
 
 def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:

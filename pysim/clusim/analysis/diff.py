@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clusim.analysis.blame import blame
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import Traced, open_traced
 from clusim.errors import TraceError
 from clusim.units import format_time
@@ -21,7 +21,7 @@ LEAST = 0.005
 """Changes below this part of the first run are not told in sentences."""
 
 
-def diff(path_a: str | Path, path_b: str | Path) -> Table:
+def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     """Return how run B differs from run A.
 
     Rows of level ``run`` (time), ``phase`` (tasks of one name: from the first start to the last end), ``blame`` (what
@@ -44,7 +44,7 @@ def diff(path_a: str | Path, path_b: str | Path) -> Table:
     notes = [_headline(a, b), *_inputs(a, b)]
     notes += _phase_sentences(phases, time_a) + _blame_sentences(blames, time_a)
     notes += _wire_sentences(wires, a, b)
-    return Table.of(COLUMNS, rows, facts, notes)
+    return ColumnTable.of(COLUMNS, rows, facts, notes)
 
 
 def _headline(a: Traced, b: Traced) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from clusim.abi import TaskKind
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import open_traced
 
 __all__ = ["memory"]
@@ -18,7 +18,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def memory(path: str | Path) -> Table:
+def memory(path: str | Path) -> ColumnTable:
     """Return the use of each endpoint's memory; shares are parts of what it could move in the run.
 
     `communication`, `kernels` and `left` add up to 1 unless kernels did not end. `peak` is communication's share in its
@@ -63,7 +63,7 @@ def memory(path: str | Path) -> Table:
             )
         )
     rows.sort(key=lambda row: (-(row[5] + row[10]), row[1]))
-    table = Table.of(COLUMNS, rows, {"time_ps": result.time_ps, "complete": result.complete})
+    table = ColumnTable.of(COLUMNS, rows, {"time_ps": result.time_ps, "complete": result.complete})
     if rows:
         row = table.rows()[0]
         table.notes.append(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tasks import TaskColumns, task_columns
 from clusim.analysis.traced import Traced, open_traced
@@ -49,7 +49,7 @@ def exposed_ps(tasks: TaskColumns) -> Array:
     return found
 
 
-def overlap(path: str | Path) -> Table:
+def overlap(path: str | Path) -> ColumnTable:
     """Return compute, communication, both and neither for ranks and streams, and exposed communication.
 
     Rows have a level: ``all`` (mean over ranks), ``rank``, ``stream`` (of a rank), and ``collective``, ``name``,
@@ -73,7 +73,7 @@ def overlap(path: str | Path) -> Table:
     rows += _grouped(tasks, exposed, "name", tasks.name)
     rows += _grouped(tasks, exposed, "dimension", tasks.stream)
     facts = {"time_ps": total, "complete": traced.result.complete}
-    return Table.of(COLUMNS, rows, facts, _notes(rows, total))
+    return ColumnTable.of(COLUMNS, rows, facts, _notes(rows, total))
 
 
 def _rank_row(tasks: TaskColumns, exposed: Array, rank: int, total: int) -> tuple[Any, ...]:

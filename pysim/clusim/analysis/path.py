@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import Critical, critical
-from clusim.analysis.walk import Kind, Step
+from clusim.analysis.walk import Step, StepKind
 
 __all__ = ["critical_path"]
 
@@ -26,13 +26,13 @@ OPCODES = (
 """Names of opcodes by number, as in `clusim.image`."""
 
 
-def critical_path(path: str | Path) -> Table:
+def critical_path(path: str | Path) -> ColumnTable:
     """Return the steps of a trace's critical path in the order of time; their times add up to the run.
 
-    `kind` is that of `clusim.analysis.walk.Kind`; `peer` the rank at the other end of the connection, -1 without.
+    `kind` is that of `clusim.analysis.walk.StepKind`; `peer` the rank at the other end of the connection, -1 without.
     """
     rows: list[tuple[Any, ...]] = []
-    kinds = dict.fromkeys((kind.name.lower() for kind in Kind), 0)
+    kinds = dict.fromkeys((kind.name.lower() for kind in StepKind), 0)
     total, count, ranks = 0, 0, set()
     with critical(path) as run:
         for step in run.walk.steps():
@@ -46,7 +46,7 @@ def critical_path(path: str | Path) -> Table:
     rows.reverse()
     facts: dict[str, Any] = {"time_ps": total, "steps": count, "complete": complete}
     facts["kinds_ps"] = {name: ps for name, ps in kinds.items() if ps}
-    table = Table.of(COLUMNS, rows, facts)
+    table = ColumnTable.of(COLUMNS, rows, facts)
     shares = sorted(facts["kinds_ps"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {ps / max(1, total):.1%}" for name, ps in shares)
     table.notes.append(f"{count} steps over {len(ranks)} ranks: {parts}")

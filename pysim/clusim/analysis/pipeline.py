@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.intervals import Union
 from clusim.analysis.tasks import TaskColumns, task_columns
 from clusim.analysis.traced import open_traced
@@ -23,7 +23,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def pipeline(path: str | Path) -> Table:
+def pipeline(path: str | Path) -> ColumnTable:
     """Return how each rank's kernels fill the run.
 
     A bubble is time without a kernel: `fill_ps` before the first, `drain_ps` after the last, `gaps_ps` between;
@@ -58,7 +58,7 @@ def pipeline(path: str | Path) -> Table:
             )
         )
     facts = {"time_ps": total, "complete": traced.result.complete}
-    table = Table.of(COLUMNS, rows, facts)
+    table = ColumnTable.of(COLUMNS, rows, facts)
     if not any(table.columns["kernels"]):
         table.notes.append("the run has no kernels: all of it is communication")
     elif rows:

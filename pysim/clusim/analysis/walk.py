@@ -20,12 +20,12 @@ from clusim.errors import TraceError
 from clusim.outcome import Cause
 from clusim.trace.records import RecordFile
 
-__all__ = ["Kind", "Step", "Walk"]
+__all__ = ["Step", "StepKind", "Walk"]
 
 Array = NDArray[Any]
 
 
-class Kind(IntEnum):
+class StepKind(IntEnum):
     """What the time of a step went by with."""
 
     TRANSFER = 0  # a slice's data on their way out (writes) or in (reads)
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     crossed last.
     """
 
-    kind: Kind
+    kind: StepKind
     start_ps: int
     end_ps: int
     task: int
@@ -190,8 +190,8 @@ class Walk:
             if last is not None:
                 return (yield from self._slice_steps(last))
         if end_ps > start_ps:
-            named = {TaskKind.KERNEL: Kind.KERNEL, TaskKind.DELAY: Kind.DELAY}.get(
-                TaskKind(kind), Kind.TASK
+            named = {TaskKind.KERNEL: StepKind.KERNEL, TaskKind.DELAY: StepKind.DELAY}.get(
+                TaskKind(kind), StepKind.TASK
             )
             yield Step(named, start_ps, end_ps, task, endpoint)
         return self._waited_for(task)
@@ -225,9 +225,9 @@ class Walk:
         fixed_ps = (int(self._fixed_ps[int(instance["cost"])]) * slow) >> 10
         began_ps = row.gate_ps + fixed_ps
         if row.time_ps > began_ps:
-            kind, connection, wire = Kind.PACE, -1, -1
+            kind, connection, wire = StepKind.PACE, -1, -1
             if row.wire != NONE:
-                kind, wire = Kind.TRANSFER, row.wire
+                kind, wire = StepKind.TRANSFER, row.wire
                 connection = self.transfer_connection(row.instance, prim)
                 if connection == NONE:
                     raise TraceError(
@@ -237,7 +237,7 @@ class Walk:
                 kind, began_ps, row.time_ps, task, endpoint, row.instance, row.seq, connection, wire
             )
         if fixed_ps:
-            yield Step(Kind.FIXED, row.gate_ps, began_ps, task, endpoint, row.instance, row.seq)
+            yield Step(StepKind.FIXED, row.gate_ps, began_ps, task, endpoint, row.instance, row.seq)
 
     def transfer_connection(self, instance: int, prim: int) -> int:
         """Return the connection that carries the (last) transfer of a primitive."""
@@ -269,10 +269,10 @@ class Walk:
         flag_ps = row.gate_ps - int(conn["head_ps" if send else "tail_ps"])
         opener = self._cursor.find(*other, flag_ps)
         if row.gate_ps > flag_ps:
-            kind = Kind.HEAD if send else Kind.TAIL
+            kind = StepKind.HEAD if send else StepKind.TAIL
             yield Step(kind, flag_ps, row.gate_ps, *who, connection)
         if flag_ps > opener.time_ps:
-            yield Step(Kind.FLIGHT, opener.time_ps, flag_ps, *who, connection, opener.wire)
+            yield Step(StepKind.FLIGHT, opener.time_ps, flag_ps, *who, connection, opener.wire)
         return opener
 
     def _start(self, row: _Row, task: int) -> Iterator[Step]:
@@ -282,9 +282,9 @@ class Walk:
         start_ps = int(self._start_ps[task])
         launched_ps = start_ps + int(instance["start_ps"])
         if row.gate_ps > launched_ps:
-            yield Step(Kind.SLOT, launched_ps, row.gate_ps, *who)
+            yield Step(StepKind.SLOT, launched_ps, row.gate_ps, *who)
         if launched_ps > start_ps:
-            yield Step(Kind.LAUNCH, start_ps, launched_ps, *who)
+            yield Step(StepKind.LAUNCH, start_ps, launched_ps, *who)
 
 
 def _predecessors(tasks: Array, successors: Array) -> list[list[int]]:

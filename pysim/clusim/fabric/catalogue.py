@@ -14,7 +14,7 @@ from clusim.fabric.model import (
     Endpoint,
     Format,
     Link,
-    Nic,
+    NicTraits,
     Node,
     Protocol,
     RateControl,
@@ -345,7 +345,7 @@ def make_nic(name: str, spec: NicSpec, *, zone: int = 0, tier: str = "") -> Node
     """Return a network adapter of a type."""
     given = {attribute: getattr(spec, key) for key, attribute in _NIC_FIELDS.items()}
     control = _make_rate_control(spec.rate_control) if spec.rate_control is not None else None
-    nic = Nic(
+    nic = NicTraits(
         rate_control=control, **{key: value for key, value in given.items() if value is not None}
     )
     return Node(

@@ -25,7 +25,7 @@ __all__ = [
     "Fabric",
     "Format",
     "Link",
-    "Nic",
+    "NicTraits",
     "Node",
     "NodeKind",
     "Protocol",
@@ -151,7 +151,7 @@ class RateControl:
 
 
 @dataclass(frozen=True, slots=True)
-class Nic:
+class NicTraits:
     """What a network adapter does between host and network.
 
     Attributes
@@ -209,7 +209,7 @@ class Node:
         The endpoint forwards packets for others, store-and-forward.
     ports : int
         How many links a switch takes; 0 is any number.
-    nic : Nic or None
+    nic : NicTraits or None
         What a network adapter does; it forwards like a switch, and packets are steered to it.
     zone : int
         Number of the machine the node is part of, or `NETWORK` for switches between machines.
@@ -232,7 +232,7 @@ class Node:
     tier: str = ""
     relay: bool = False
     ports: int = 0
-    nic: Nic | None = None
+    nic: NicTraits | None = None
     zone: int = 0
     peer_payload_bytes: int = 0
     buffer_bytes: int = 0

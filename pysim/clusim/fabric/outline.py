@@ -13,8 +13,8 @@ from clusim.units import Rate
 
 __all__ = [
     "Branch",
-    "Machine",
     "Outline",
+    "OutlinedMachine",
     "is_gpu_link",
     "kind_of",
     "link_name",
@@ -54,7 +54,7 @@ class Branch:
 
 
 @dataclass(slots=True)
-class Machine:
+class OutlinedMachine:
     """The nodes of one zone.
 
     Attributes
@@ -110,7 +110,7 @@ class Outline:
 
     Attributes
     ----------
-    machines : list of Machine
+    machines : list of OutlinedMachine
         By zone; empty for plain networks of hosts.
     tiers : list of (str, list of Node)
         Hosts and switches of the network, from the machines upward.
@@ -119,13 +119,13 @@ class Outline:
     """
 
     fabric: Fabric
-    machines: list[Machine] = field(default_factory=list)
+    machines: list[OutlinedMachine] = field(default_factory=list)
     tiers: list[tuple[str, list[Node]]] = field(default_factory=list)
     cables: list[Link] = field(default_factory=list)
 
-    def alike(self) -> list[list[Machine]]:
+    def alike(self) -> list[list[OutlinedMachine]]:
         """Return the machines in groups that look alike."""
-        groups: dict[Signature, list[Machine]] = {}
+        groups: dict[Signature, list[OutlinedMachine]] = {}
         for machine in self.machines:
             groups.setdefault(machine.signature(), []).append(machine)
         return list(groups.values())
@@ -204,8 +204,8 @@ def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) ->
     result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]
 
 
-def _machine(zone: int, members: list[Node], links: list[Link]) -> Machine:
-    machine = Machine(zone)
+def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachine:
+    machine = OutlinedMachine(zone)
     nodes = {node.name: node for node in members}
     near: dict[str, list[tuple[str, Link]]] = {name: [] for name in nodes}
     for link in links:

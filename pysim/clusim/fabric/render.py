@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from clusim.fabric.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Link, Nic, Node, Protocol
+from clusim.fabric.model import (
+    KIND_NAMES,
+    NO_LIMIT,
+    Fabric,
+    Format,
+    Link,
+    NicTraits,
+    Node,
+    Protocol,
+)
 from clusim.units import Rate, format_rate, format_size, format_time
 
 __all__ = ["describe", "ranges"]
@@ -83,7 +92,7 @@ def _node(node: Node) -> str:
     return text
 
 
-def _nic(nic: Nic) -> str:
+def _nic(nic: NicTraits) -> str:
     text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
     text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
     if nic.transit_ps:

@@ -12,7 +12,7 @@ from clusim.fabric.model import (
     Fabric,
     Format,
     Link,
-    Nic,
+    NicTraits,
     Node,
     Protocol,
     RateControl,
@@ -159,7 +159,7 @@ def _switch(
     return data
 
 
-def _nic(nic: Nic, ports: int) -> dict[str, Any]:
+def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
     control = nic.rate_control
     return {
         "mtu": f"{nic.mtu_bytes}B",

@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clusim.fabric.model import Fabric, Link, Node
-from clusim.fabric.outline import Branch, Machine, Outline, kind_of, link_name, outline, total
+from clusim.fabric.outline import (
+    Branch,
+    Outline,
+    OutlinedMachine,
+    kind_of,
+    link_name,
+    outline,
+    total,
+)
 from clusim.fabric.render import ranges
 from clusim.units import format_rate, format_time
 
@@ -55,7 +63,7 @@ def _one(word: str) -> str:
     return word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
 
 
-def _machines(group: list[Machine], view: Outline) -> Iterator[str]:
+def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
     machine = group[0]
     if len(view.machines) > 1:
         names = ranges(f"n{m.zone}" for m in group)
@@ -145,7 +153,7 @@ def _alike_links(links: list[Link]) -> dict[str, list[Link]]:
     return found
 
 
-def _gpu_links(machine: Machine) -> Iterator[str]:
+def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
     if not machine.gpu_links:
         return
     yield "links of GPUs"

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE
 from clusim.fabric.routing import Wiring, route
-from clusim.fabric.zonetables import Tables, Zoned, ZoneRoutes
+from clusim.fabric.zonetables import RoutingTables, Zoned, ZoneRoutes
 
 __all__ = ["route_network"]
 
 Array = NDArray[Any]
 
 
-def route_network(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Tables) -> None:
+def route_network(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
     """Append the routes towards NICs of other machines to `tables`, and say in `found` where they are."""
     _Network(wiring, zoned, found, tables).route()
 
@@ -39,7 +39,9 @@ class _Network:
         The switches of each set.
     """
 
-    def __init__(self, wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Tables) -> None:
+    def __init__(
+        self, wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables
+    ) -> None:
         self.wiring, self.zoned, self.found, self.tables = wiring, zoned, found, tables
         self.outside = zoned.zone < 0
         self.switches = np.flatnonzero(self.outside)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from clusim.fabric.routing import RouteTable, Wiring, route
 from clusim.fabric.uplinks import route_network
-from clusim.fabric.zonetables import Machines, Tables, Zoned, ZoneRoutes
+from clusim.fabric.zonetables import Machines, RoutingTables, Zoned, ZoneRoutes
 from clusim.image import empty
 
 __all__ = ["lay_out"]
@@ -50,7 +50,7 @@ def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
         group_wires=np.zeros(0, np.uint32),
         machines=machines,
     )
-    tables = Tables()
+    tables = RoutingTables()
     _route_machines(wiring, zoned, found, tables)
     route_network(wiring, zoned, found, tables)
     routes, group_off, group_wires = tables.finish()
@@ -79,7 +79,7 @@ def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
     )
 
 
-def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Tables) -> None:
+def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: RoutingTables) -> None:
     """Route each distinct machine once and copy its rows to all that are alike."""
     machines = found.machines
     inside = np.flatnonzero(
@@ -127,7 +127,9 @@ def _route_machines(wiring: Wiring, zoned: Zoned, found: ZoneRoutes, tables: Tab
         _tile(table, members, wires[wire_lo[members][:, None] + np.arange(len(own))], found, tables)
 
 
-def _tile(table: RouteTable, zones: Array, wires: Array, found: ZoneRoutes, tables: Tables) -> None:
+def _tile(
+    table: RouteTable, zones: Array, wires: Array, found: ZoneRoutes, tables: RoutingTables
+) -> None:
     """Append a copy of `table` for each of `zones`; `wires` [zone, local wire] are its wires."""
     machines = found.machines
     copies = np.arange(len(zones))[:, None]

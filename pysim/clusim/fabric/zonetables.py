@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE
 
-__all__ = ["Machines", "Tables", "ZoneRoutes", "Zoned"]
+__all__ = ["Machines", "RoutingTables", "ZoneRoutes", "Zoned"]
 
 Array = NDArray[Any]
 
@@ -79,7 +79,7 @@ class ZoneRoutes:
     machines: Machines
 
 
-class Tables:
+class RoutingTables:
     """Routing arrays that grow table by table."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from xml.sax.xmlreader import AttributesImpl, Locator
 from clusim.errors import TopologyError
 from clusim.formats.values import fail, printable, whole
 
-__all__ = ["Element", "parse_xml"]
+__all__ = ["XmlElement", "parse_xml"]
 
 MAX_DEPTH = 64
 MAX_ELEMENTS = 500_000
@@ -22,14 +22,14 @@ MAX_TEXT = 64 * 2**20
 
 
 @dataclass(slots=True)
-class Element:
+class XmlElement:
     """An element: its tag, attributes, children, text, and the line it starts in."""
 
     tag: str
     attributes: dict[str, str]
     line: int
     where: str
-    children: list[Element] = field(default_factory=list)
+    children: list[XmlElement] = field(default_factory=list)
     text: str = ""
 
     def get(self, name: str) -> str:
@@ -57,7 +57,7 @@ class Element:
             return None
         return int(text, 16)
 
-    def all(self, *tags: str) -> list[Element]:
+    def all(self, *tags: str) -> list[XmlElement]:
         """Return the children of these tags."""
         return [child for child in self.children if child.tag in tags]
 
@@ -66,8 +66,8 @@ class _Builder(ContentHandler):
     def __init__(self, where: str) -> None:
         super().__init__()
         self.where = where
-        self.root: Element | None = None
-        self.stack: list[Element] = []
+        self.root: XmlElement | None = None
+        self.stack: list[XmlElement] = []
         self.count = 0
         self.locator: Locator | None = None
 
@@ -85,7 +85,7 @@ class _Builder(ContentHandler):
             raise fail(
                 self.where, line or 0, f"nested deeper than {MAX_DEPTH} levels; is it a topology?"
             )
-        element = Element(name, dict(attrs.items()), line or 0, self.where)
+        element = XmlElement(name, dict(attrs.items()), line or 0, self.where)
         if self.stack:
             self.stack[-1].children.append(element)
         else:
@@ -103,7 +103,7 @@ class _Builder(ContentHandler):
 _DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
 
 
-def parse_xml(text: str, where: str) -> Element:
+def parse_xml(text: str, where: str) -> XmlElement:
     """Return the root element of an XML text; `where` is its name in errors."""
     try:
         from defusedxml import DefusedXmlException

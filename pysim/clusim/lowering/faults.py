@@ -25,7 +25,7 @@ from clusim.units import format_time
 
 __all__ = [
     "Fault",
-    "Way",
+    "FaultedWay",
     "dead_wires",
     "describe_faults",
     "known_at_start",
@@ -196,7 +196,7 @@ def _since(time_ps: int) -> str:
     return f"from {format_time(time_ps)} on" if time_ps else "from the start"
 
 
-class Way(Protocol):
+class FaultedWay(Protocol):
     """How a collective is done."""
 
     @property
@@ -212,7 +212,7 @@ class Way(Protocol):
         """Channels that share the work."""
 
 
-def plan_change(healthy: Sequence[Way], planned: Sequence[Way]) -> str:
+def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) -> str:
     """Return how collectives planned on `known_at_start` differ from those of the whole fabric, for people."""
     head = "planned without what is down from the start:"
     pairs = list(zip(healthy, planned, strict=True))
@@ -229,7 +229,7 @@ def plan_change(healthy: Sequence[Way], planned: Sequence[Way]) -> str:
     )
 
 
-def _changes(before: Way, after: Way) -> str:
+def _changes(before: FaultedWay, after: FaultedWay) -> str:
     return ", ".join(
         f"{name} {getattr(after, name)} instead of {getattr(before, name)}"
         for name in ("algorithm", "protocol", "channels")

@@ -18,7 +18,7 @@ from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import SLICE_SHARE, Grain, automatic, checked, forced, power_below
-from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering, Traffic
+from clusim.lowering.links import BURSTS_PER_BUFFER, CarriedTraffic, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
@@ -138,7 +138,7 @@ def _lowered(image: Image, arrays: FabricArrays, cut: _Cut, requested: str) -> L
 class _Cut:
     """How the traffic of every connection is cut: payload limit [bytes] and packets per burst."""
 
-    traffic: Sequence[Traffic]
+    traffic: Sequence[CarriedTraffic]
     packets: Sequence[int]
     bursts: Sequence[int]
     forms: Sequence[frozenset[int]]
@@ -188,7 +188,7 @@ def _within(links: LinkLowering, bursts: Sequence[int], factor: int) -> list[int
     ]
 
 
-def _largest(item: Traffic, packet_bytes: int, share: int) -> int:
+def _largest(item: CarriedTraffic, packet_bytes: int, share: int) -> int:
     """Return the largest power of two of packets that is at most 1/`share` of a mean slice."""
     if not item.slices:
         return 1

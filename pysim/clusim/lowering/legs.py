@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.abi import NONE
-from clusim.fabric.model import Nic
+from clusim.fabric.model import NicTraits
 
 __all__ = ["Leg", "Place"]
 
@@ -33,7 +33,7 @@ class Leg:
         Formats of the wires it crosses.
     adaptive : bool or None
         Whether its packets choose their ways; None leaves the policy to the schedule.
-    nic : Nic or None
+    nic : NicTraits or None
         Adapter that sends, for rate control; `line_wire` is its first wire into the network.
     """
 
@@ -50,7 +50,7 @@ class Leg:
     via_last: int = NONE
     stage: int = NONE
     adaptive: bool | None = None
-    nic: Nic | None = None
+    nic: NicTraits | None = None
     line_wire: int = NONE
 
 

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, ConnKind, Policy
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays, arrays_of
-from clusim.fabric.model import Fabric, Nic
+from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.legs import Leg
 from clusim.lowering.places import Places, protocol_of
-from clusim.lowering.proxies import Link
+from clusim.lowering.proxies import ProxiedConnection
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
 
-__all__ = ["LinkLowering", "Traffic", "least_buffer"]
+__all__ = ["CarriedTraffic", "LinkLowering", "least_buffer"]
 
 CTA_WARPS = 16
 """Warps of a CTA that the fabric's window is for."""
@@ -62,7 +62,7 @@ _POLICIES = {policy.name.lower(): policy for policy in Policy}
 
 
 @dataclass(slots=True)
-class Traffic:
+class CarriedTraffic:
     """What one connection carries: payload on the wire [bytes], slices and hops per packet."""
 
     wire_bytes: int = 0
@@ -103,9 +103,9 @@ class LinkLowering:
         self.places = Places(self.arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, ProxiedConnection] = {}
         self.control_rows: list[tuple[int, ...]] = []
-        self._controls: dict[tuple[Nic, int], int] = {}
+        self._controls: dict[tuple[NicTraits, int], int] = {}
         self._mgroups: dict[tuple[int, ...], int] = {}
         self._unit_groups: dict[int, int] = {}
         self._unit_wires: dict[int, list[int]] = {}
@@ -140,7 +140,7 @@ class LinkLowering:
             number = len(self.schedule.connections) + len(second)
             second.append(place.legs[0])
             self.owner.append(index)
-            self.links[index] = Link(index, number, index, place.proxy, place.post_ps)
+            self.links[index] = ProxiedConnection(index, number, index, place.proxy, place.post_ps)
 
     def _proxy_flag(self, index: int, connection: Connection) -> Leg:
         """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
@@ -152,7 +152,7 @@ class LinkLowering:
         end = places.endpoint(rank)
         return Leg(end, end, ConnKind.FLAG, tail, head)
 
-    def _adapter(self, rank: int, channel: int) -> tuple[int, Nic]:
+    def _adapter(self, rank: int, channel: int) -> tuple[int, NicTraits]:
         """Return the NIC (target index) that aggregates for a rank on a channel."""
         rail = self.places.rails.choice(rank, channel)
         if rail < 0:
@@ -161,7 +161,7 @@ class LinkLowering:
             )
         nic = self.places.rails.nics(self.places.zone(rank))[rail]
         node = self.fabric.nodes[int(self.arrays.targets["node"][nic])]
-        return nic, node.nic or Nic()
+        return nic, node.nic or NicTraits()
 
     def post_ps(self, rank: int, channel: int) -> int:
         """Return what it costs to post an aggregation [ps]."""
@@ -217,9 +217,9 @@ class LinkLowering:
             )
         return self._unit_wires[rank]
 
-    def traffic(self) -> list[Traffic]:
+    def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""
-        found = [Traffic(hops=max(1, leg.hops)) for leg in self.leg_of]
+        found = [CarriedTraffic(hops=max(1, leg.hops)) for leg in self.leg_of]
         connections = self.schedule.connections
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         sums = _Sums(self.schedule)
@@ -390,7 +390,7 @@ class LinkLowering:
         return found
 
 
-def control_row(nic: Nic, line_Bps: float) -> tuple[int, ...]:
+def control_row(nic: NicTraits, line_Bps: float) -> tuple[int, ...]:
     """Return the row of a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
     control = nic.rate_control
     assert control is not None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
-from clusim.fabric.model import Nic, Protocol
+from clusim.fabric.model import NicTraits, Protocol
 from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place
-from clusim.lowering.ways import Ways
+from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import ABSENT, Connection
 
 __all__ = ["Networked"]
@@ -19,7 +19,9 @@ __all__ = ["Networked"]
 class Networked:
     """The way of one connection over one rail."""
 
-    def __init__(self, ways: Ways, connection: Connection, protocol: Protocol, rail: int) -> None:
+    def __init__(
+        self, ways: WireWays, connection: Connection, protocol: Protocol, rail: int
+    ) -> None:
         self.ways, self.connection, self.protocol = ways, connection, protocol
         arrays = self.arrays = ways.arrays
         self.src, self.dst = connection.src, connection.dst
@@ -29,7 +31,7 @@ class Networked:
             for rank, own in zip((self.src, self.dst), self.rails, strict=True)
         ]
         nodes = [arrays.fabric.nodes[int(arrays.targets["node"][nic])] for nic in self.nics]
-        self.adapters = [node.nic or Nic() for node in nodes]
+        self.adapters = [node.nic or NicTraits() for node in nodes]
 
     def _choose(self, rail: int) -> tuple[int, int]:
         """Return the rails of sender and receiver: `rail`, or where it is not on the network the nearest that is."""

@@ -22,7 +22,7 @@ from clusim.fabric.model import Fabric, Protocol
 from clusim.fabric.rails import PathType, path_type
 from clusim.lowering.legs import Leg, Place
 from clusim.lowering.networked import Networked
-from clusim.lowering.ways import Ways
+from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import Connection
 
 __all__ = ["Places", "protocol_of"]
@@ -37,7 +37,7 @@ def protocol_of(fabric: Fabric, name: str) -> Protocol:
     return found
 
 
-class Places(Ways):
+class Places(WireWays):
     """Finds the ways of connections on a fabric."""
 
     def __init__(self, arrays: FabricArrays) -> None:

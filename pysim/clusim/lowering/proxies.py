@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from clusim.errors import ScheduleError
 from clusim.schedule.ir import ABSENT, Prim, Schedule, Template
 
-__all__ = ["MAX_SLOTS", "Link", "Proxy", "plan_proxies", "proxy_connections"]
+__all__ = ["MAX_SLOTS", "ProxiedConnection", "Proxy", "plan_proxies", "proxy_connections"]
 
 MAX_SLOTS = 256
 """Most flows that an endpoint of an image can have at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ProxiedConnection:
     """A connection between machines: connection of the schedule, the image's two, and where its proxy runs."""
 
     connection: int
@@ -38,11 +38,13 @@ class Proxy:
     """A proxy instance: it forwards what `instance` sends on `links`."""
 
     instance: int
-    links: tuple[Link, ...]
+    links: tuple[ProxiedConnection, ...]
     template: Template
 
 
-def plan_proxies(schedule: Schedule, links: dict[int, Link], room: Sequence[int]) -> list[Proxy]:
+def plan_proxies(
+    schedule: Schedule, links: dict[int, ProxiedConnection], room: Sequence[int]
+) -> list[Proxy]:
     """Return the proxies of all connections between machines, in order of the sending instances.
 
     `room` is how many flows each endpoint has left beside the schedule's own programs.
@@ -50,7 +52,7 @@ def plan_proxies(schedule: Schedule, links: dict[int, Link], room: Sequence[int]
     if not links:
         return []
     sending = [_sends(template) for template in schedule.templates]
-    by_instance: list[tuple[int, list[tuple[int, Link]]]] = []
+    by_instance: list[tuple[int, list[tuple[int, ProxiedConnection]]]] = []
     for index, instance in enumerate(schedule.instances):
         own = [
             (slot, links[instance.connections[slot]])
@@ -82,16 +84,18 @@ def _sends(template: Template) -> list[int]:
 
 
 def _by_endpoint(
-    index: int, own: Sequence[tuple[int, Link]]
-) -> list[tuple[int, list[tuple[int, Link]]]]:
-    found: dict[int, list[tuple[int, Link]]] = {}
+    index: int, own: Sequence[tuple[int, ProxiedConnection]]
+) -> list[tuple[int, list[tuple[int, ProxiedConnection]]]]:
+    found: dict[int, list[tuple[int, ProxiedConnection]]] = {}
     for item in own:
         found.setdefault(item[1].endpoint, []).append(item)
     return [(index, items) for items in found.values()]
 
 
 def _fits(
-    schedule: Schedule, proxies: Sequence[tuple[int, list[tuple[int, Link]]]], room: Sequence[int]
+    schedule: Schedule,
+    proxies: Sequence[tuple[int, list[tuple[int, ProxiedConnection]]]],
+    room: Sequence[int],
 ) -> bool:
     """Return whether the proxies of each call fit beside the programs."""
     count: dict[tuple[int, int], int] = {}

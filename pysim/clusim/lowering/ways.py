@@ -9,10 +9,10 @@ from clusim.abi import NONE
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.rails import Rails
 
-__all__ = ["Ways"]
+__all__ = ["WireWays"]
 
 
-class Ways:
+class WireWays:
     """Shortest ways on a fabric from ranks, and the machines ranks are in.
 
     Attributes

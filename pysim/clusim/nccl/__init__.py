@@ -1,6 +1,6 @@
 """What NCCL would choose on a fabric: graphs, channels, algorithm, protocol, chunks; by release and environment."""
 
-from clusim.nccl.communicator import Communicator, Plan, communicator
+from clusim.nccl.communicator import Communicator, NcclPlan, communicator
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.env import Settings, parse_assignments, parse_env
 from clusim.nccl.versions import LATEST, Version, parse_version
@@ -10,7 +10,7 @@ __all__ = [
     "Algorithm",
     "Collective",
     "Communicator",
-    "Plan",
+    "NcclPlan",
     "Protocol",
     "Settings",
     "Version",

@@ -1,7 +1,7 @@
 """Channels of a graph search under construction: the depth-first walk over GPUs and adapters.
 
-One `Builder` is one attempt of `clusim.nccl.search`, under the conditions of a `Draft`: bandwidth per channel, kinds
-of paths, rule for adapters. It takes bandwidth from the links as it goes and gives it back when it turns around.
+One `Builder` is one attempt of `clusim.nccl.search`, under the conditions of a `GraphDraft`: bandwidth per channel,
+kinds of paths, rule for adapters. It takes bandwidth from the links as it goes and gives it back when it turns around.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusim.nccl.graph import Graph
 from clusim.nccl.system import Device, Route, System
 from clusim.nccl.versions import since
 
-__all__ = ["HEADS", "Builder", "Draft", "Time"]
+__all__ = ["HEADS", "Builder", "GraphDraft", "Time"]
 
 _TREES = (Pattern.TREE, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
 HEADS = (Pattern.NVLS, Pattern.COLLNET_DIRECT)
@@ -23,7 +23,7 @@ _FIRST_STEPS = 1 << 10
 
 
 @dataclass(slots=True)
-class Draft:
+class GraphDraft:
     """Channels under construction, and the conditions they are built under."""
 
     pattern: Pattern
@@ -69,7 +69,7 @@ class Time:
 class Builder:
     """One attempt: fills a draft with as many channels as fit."""
 
-    def __init__(self, system: System, draft: Draft, best: Graph, time: Time) -> None:
+    def __init__(self, system: System, draft: GraphDraft, best: Graph, time: Time) -> None:
         self.system, self.draft, self.best, self.time = system, draft, best, time
         self.ledger = Ledger(system)
         self.used: list[bool] = []

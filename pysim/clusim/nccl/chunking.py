@@ -17,11 +17,11 @@ from clusim.nccl.versions import Version, since
 __all__ = [
     "STEPS",
     "Buffers",
+    "ChannelPart",
     "Chunks",
     "Cutting",
     "GridLoop",
-    "Part",
-    "Shape",
+    "GroupShape",
     "continuous_parts",
     "grid_loops",
     "loop_chunk_bytes",
@@ -102,7 +102,7 @@ def buffers(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GroupShape:
     """What chunk sizes depend on beside the size.
 
     Attributes
@@ -130,7 +130,7 @@ class Cutting:
     algorithm: Algorithm
     protocol: Protocol
     collective: Collective
-    shape: Shape
+    shape: GroupShape
     version: Version
     settings: Settings = field(default_factory=Settings)
 
@@ -241,7 +241,7 @@ def slice_elements(num_elements: int, fifo: Buffers, element_bytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChannelPart:
     """What one channel does: the bytes from `offset`, in chunks of `chunk_bytes`.
 
     `num_bytes` counts what the user's count counts: for all-gather and reduce-scatter the share of a rank [bytes].
@@ -267,7 +267,7 @@ def continuous_parts(
     *,
     element_bytes: int = 4,
     most_channels: int | None = None,
-) -> list[Part]:
+) -> list[ChannelPart]:
     """Return what each channel does when a collective is alone in its launch (NCCL 2.19 and later).
 
     Parameters
@@ -302,7 +302,7 @@ def continuous_parts(
         length = min(number * cell, count_bytes - offset)
         whole = length * global_factor
         chunk_bytes = plan_chunks(cutting, whole, 1).chunk_bytes
-        parts.append(Part(channel, offset, length, chunk_bytes))
+        parts.append(ChannelPart(channel, offset, length, chunk_bytes))
         offset += length
     return parts
 
@@ -310,7 +310,7 @@ def continuous_parts(
 _SHARED = (Collective.ALLGATHER, Collective.REDUCESCATTER)
 
 
-def loop_chunk_bytes(part: Part, num_ranks: int, element_bytes: int = 4) -> Iterator[int]:
+def loop_chunk_bytes(part: ChannelPart, num_ranks: int, element_bytes: int = 4) -> Iterator[int]:
     """Yield the chunk of every loop of a ring all-reduce: the last loop deals what is left evenly, in 16 B."""
     left = part.num_bytes
     whole = part.chunk_bytes // element_bytes * element_bytes

@@ -14,15 +14,15 @@ from functools import cached_property
 from clusim.errors import InputError
 from clusim.fabric.model import NETWORK, Fabric
 from clusim.nccl.chunking import (
+    ChannelPart,
     Chunks,
     Cutting,
-    Part,
-    Shape,
+    GroupShape,
     continuous_parts,
     distributes_continuously,
     plan_chunks,
 )
-from clusim.nccl.connect import Channel, Machine, connect
+from clusim.nccl.connect import Channel, SearchedMachine, connect
 from clusim.nccl.constants import (
     Algorithm,
     Collective,
@@ -34,22 +34,22 @@ from clusim.nccl.constants import (
 )
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings
-from clusim.nccl.graph import Graph, Group
+from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.notes import notes_on_chips, notes_on_variables
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
-from clusim.nccl.tuner import Lanes, Selection, select
+from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
 
-__all__ = ["Communicator", "Plan", "communicator"]
+__all__ = ["Communicator", "NcclPlan", "communicator"]
 
 _SIMPLE = Protocol.SIMPLE
 _BY_HEADS = (Algorithm.NVLS, Algorithm.NVLS_TREE, Algorithm.COLLNET_DIRECT)
 
 
 @dataclass(frozen=True)
-class Plan:
+class NcclPlan:
     """One collective as NCCL would run it.
 
     Attributes
@@ -58,13 +58,13 @@ class Plan:
         Algorithm, protocol, channels, threads and why.
     chunks : Chunks
         Chunk and slices of a channel.
-    parts : tuple of Part
+    parts : tuple of ChannelPart
         What each channel does, since NCCL 2.19; empty before, when all channels walked over the data together.
     """
 
     selection: Selection
     chunks: Chunks
-    parts: tuple[Part, ...]
+    parts: tuple[ChannelPart, ...]
 
     @property
     def num_channels(self) -> int:
@@ -78,7 +78,7 @@ class Communicator:
 
     Attributes
     ----------
-    machines : tuple of Machine
+    machines : tuple of SearchedMachine
         Ranks, graphs and adapters of every machine.
     systems : tuple of System
         What NCCL sees of each machine; alike ones share one.
@@ -95,8 +95,8 @@ class Communicator:
     name: str
     version: Version
     settings: Settings
-    group: Group
-    machines: tuple[Machine, ...]
+    group: RankGroup
+    machines: tuple[SearchedMachine, ...]
     systems: tuple[System, ...]
     graphs: dict[Algorithm, Graph]
     num_searched: int
@@ -151,17 +151,17 @@ class Communicator:
         return select(self.table, collective, num_bytes, self.lanes)
 
     @cached_property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> ChannelSupply:
         """Return what a collective can have of the communicator."""
         heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
-        return Lanes(self.num_channels, self.nvls_channels, heads, self.settings)
+        return ChannelSupply(self.num_channels, self.nvls_channels, heads, self.settings)
 
     @cached_property
-    def shape(self) -> Shape:
+    def shape(self) -> GroupShape:
         """Return what chunk sizes depend on."""
         group = self.group
         nvls = self.table.cost(Collective.ALLREDUCE, Algorithm.NVLS, _SIMPLE).bandwidth_GBps
-        return Shape(
+        return GroupShape(
             group.num_ranks,
             group.num_nodes,
             max(1, self.graphs[Algorithm.NVLS].num_channels),
@@ -170,18 +170,18 @@ class Communicator:
             group.lowest_capability >= 100,
         )
 
-    def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> Plan:
+    def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> NcclPlan:
         """Return how NCCL runs a collective of `num_bytes` (as in `select`)."""
         return self.plan_of(self.select(collective, num_bytes), element_bytes=element_bytes)
 
-    def plan_of(self, chosen: Selection, *, element_bytes: int = 4) -> Plan:
+    def plan_of(self, chosen: Selection, *, element_bytes: int = 4) -> NcclPlan:
         """Return how NCCL runs a collective with an algorithm, protocol and channels that are chosen already."""
         collective, num_bytes = chosen.collective, chosen.num_bytes
         count = chosen.threads.num_channels
         algorithm, protocol = chosen.algorithm, chosen.protocol
         shape = self._shape_for(algorithm)
         how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
-        parts: list[Part] = []
+        parts: list[ChannelPart] = []
         if distributes_continuously(self.version) and algorithm not in _BY_HEADS:
             share = collective in (Collective.ALLGATHER, Collective.REDUCESCATTER)
             count_bytes = max(1, num_bytes // self.group.num_ranks) if share else num_bytes
@@ -195,9 +195,9 @@ class Communicator:
         chunks = plan_chunks(how, num_bytes, count)
         if parts:
             chunks = replace(chunks, chunk_bytes=max(part.chunk_bytes for part in parts))
-        return Plan(chosen, chunks, tuple(parts))
+        return NcclPlan(chosen, chunks, tuple(parts))
 
-    def _shape_for(self, algorithm: Algorithm) -> Shape:
+    def _shape_for(self, algorithm: Algorithm) -> GroupShape:
         if algorithm in (Algorithm.COLLNET_DIRECT, Algorithm.COLLNET_CHAIN):
             heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
             depth = 2 if algorithm is Algorithm.COLLNET_DIRECT else self.shape.depth
@@ -240,7 +240,7 @@ def communicator(
             f"{fabric.name}: a machine without adapters cannot be in a communicator of several machines"
         )
     found: dict[int, tuple[Graph, ...]] = {}
-    machines: list[Machine] = []
+    machines: list[SearchedMachine] = []
     first = 0
     for zone, system in by_zone.items():
         if id(system) not in found:
@@ -251,7 +251,7 @@ def communicator(
         adapters = tuple(tuple(name[_short(m)] for m in net.members) for net in system.adapters)
         gpus = tuple(name[_short(gpu.name)] for gpu in system.gpus)
         ranks_here = tuple(range(first, first + count))
-        machines.append(Machine(ranks_here, ring, tree, nvls, adapters, gpus))
+        machines.append(SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus))
         first += count
     made = _agree(fabric, systems, machines, list(found.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
@@ -351,7 +351,7 @@ def _least(graphs: list[Graph]) -> Graph:
 def _agree(
     fabric: Fabric,
     systems: list[System],
-    machines: list[Machine],
+    machines: list[SearchedMachine],
     found: list[tuple[Graph, ...]],
 ) -> Communicator:
     version, settings = systems[0].version, systems[0].settings
@@ -360,7 +360,7 @@ def _agree(
     ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
     capabilities = [system.capabilities for system in systems]
     low, high = min(c[0] for c in capabilities), max(c[1] for c in capabilities)
-    group = Group(
+    group = RankGroup(
         sum(len(machine.ranks) for machine in machines),
         len(machines),
         low,
@@ -396,7 +396,9 @@ def _can_reduce(fabric: Fabric) -> bool:
     return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
 
 
-def _num_channels(group: Group, ring: Graph, chain: Graph, system: System, searched: int) -> int:
+def _num_channels(
+    group: RankGroup, ring: Graph, chain: Graph, system: System, searched: int
+) -> int:
     """Return the channels of the communicator: those found, doubled, and what the settings make of it."""
     version, settings = system.version, system.settings
     most = max_channels(version)
@@ -420,7 +422,7 @@ def _up(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _p2p_channels(system: System, group: Group, count: int) -> tuple[int, int]:
+def _p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, int]:
     """Return the channels of send and receive, in all and for one peer; powers of two."""
     per_peer = count
     for a in system.gpus:

@@ -15,13 +15,13 @@ from clusim.nccl.constants import Pattern
 from clusim.nccl.graph import Graph
 from clusim.nccl.versions import Version
 
-__all__ = ["Channel", "Machine", "binary_tree", "connect", "double_tree", "nvls_trees"]
+__all__ = ["Channel", "SearchedMachine", "binary_tree", "connect", "double_tree", "nvls_trees"]
 
 NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SearchedMachine:
     """The ranks of a machine, by the index of their GPU, and what the search found there.
 
     Attributes
@@ -110,7 +110,7 @@ def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
 
 
 def connect(
-    machines: Sequence[Machine], num_searched: int, num_channels: int, version: Version
+    machines: Sequence[SearchedMachine], num_searched: int, num_channels: int, version: Version
 ) -> list[Channel]:
     """Return the channels of a communicator.
 
@@ -134,7 +134,7 @@ def connect(
 
 
 def _ring(
-    machines: Sequence[Machine], channel: int, searched: int, version: Version
+    machines: Sequence[SearchedMachine], channel: int, searched: int, version: Version
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     order: list[int] = []
     adapters: list[tuple[int, int]] = []
@@ -148,7 +148,7 @@ def _ring(
 
 
 def _tree(
-    machines: Sequence[Machine],
+    machines: Sequence[SearchedMachine],
     channel: int,
     trees: Sequence[tuple[tuple[int, int, int, int], ...]],
     which: int,

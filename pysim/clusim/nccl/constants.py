@@ -22,7 +22,7 @@ __all__ = [
     "UNKNOWN_CPU",
     "Algorithm",
     "Collective",
-    "Cpu",
+    "CpuModel",
     "LOCAL_GBps",
     "Path",
     "Pattern",
@@ -134,23 +134,23 @@ def pcie_GBps(generation: int, lanes: int) -> float:
     return _PCIE_STEP[generation] * lanes / 80
 
 
-class Cpu(NamedTuple):
+class CpuModel(NamedTuple):
     """A processor as NCCL sees it."""
 
     vendor: str = "other"
     model: str = ""
 
 
-UNKNOWN_CPU = Cpu()
+UNKNOWN_CPU = CpuModel()
 
 
-def cpu_of(name: str) -> Cpu:
+def cpu_of(name: str) -> CpuModel:
     """Return the processor of a root complex from its vendor and model; empty is unknown."""
     vendor, _, model = name.partition(" ")
-    return Cpu(vendor, model) if name else UNKNOWN_CPU
+    return CpuModel(vendor, model) if name else UNKNOWN_CPU
 
 
-def socket_GBps(cpu: Cpu, version: Version) -> float:
+def socket_GBps(cpu: CpuModel, version: Version) -> float:
     """Return what NCCL takes the link between two sockets for [GB/s]."""
     known = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
     figure = next((p.socket_GBps for p in known), None)

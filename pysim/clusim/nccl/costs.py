@@ -21,7 +21,7 @@ from clusim.nccl.constants import (
     Protocol,
 )
 from clusim.nccl.env import Settings, allows
-from clusim.nccl.graph import Graph, Group
+from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tables import Tables, Triple, architecture_of, tables_for
 from clusim.nccl.versions import Version, since
 
@@ -56,7 +56,7 @@ class CostTable:
     """All costs of a communicator, and what they were made from."""
 
     version: Version
-    group: Group
+    group: RankGroup
     graphs: Mapping[Algorithm, Graph]
     costs: Mapping[Key, Cost]
     tables: Tables
@@ -115,7 +115,7 @@ class _Model:
     """Everything an entry is computed from."""
 
     version: Version
-    group: Group
+    group: RankGroup
     graphs: Mapping[Algorithm, Graph]
     settings: Settings
     tables: Tables
@@ -389,7 +389,7 @@ _LL128_28 = dict(zip(COLLECTIVES, (18.8, 12.0, 18.3, 15.2, 16.7), strict=True))
 
 
 def cost_table(
-    group: Group,
+    group: RankGroup,
     graphs: Mapping[Algorithm, Graph],
     version: Version,
     settings: Settings | None = None,

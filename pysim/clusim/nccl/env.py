@@ -26,7 +26,7 @@ from clusim.units import parse_size
 __all__ = [
     "PLAN_ONLY",
     "WITHOUT_EFFECT",
-    "Choice",
+    "Allowed",
     "Settings",
     "adapter_allowed",
     "allows",
@@ -38,7 +38,7 @@ Name = TypeVar("Name", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Allowed:
     """What ``NCCL_ALGO`` or ``NCCL_PROTO`` allows, per collective.
 
     Attributes
@@ -62,8 +62,8 @@ class Choice:
 class Settings:
     """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``."""
 
-    algo: Choice | None = None
-    proto: Choice | None = None
+    algo: Allowed | None = None
+    proto: Allowed | None = None
     min_nchannels: int | None = None
     max_nchannels: int | None = None
     min_ctas: int | None = None
@@ -238,7 +238,7 @@ def _text(_name: str, value: str) -> str:
     return value
 
 
-def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
+def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
     known: dict[str, Name] = {str(name.value).lower(): name for name in names}
 
     def one(variable: str, value: str, text: str) -> frozenset[Name]:
@@ -253,7 +253,7 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
             chosen.add(name)
         return frozenset(names) - chosen if inverted else frozenset(chosen)
 
-    def read(variable: str, value: str) -> Choice:
+    def read(variable: str, value: str) -> Allowed:
         if not value.strip():
             raise _fail(variable, value, f"empty; give a list of {', '.join(known)}")
         functions = {str(collective.value).lower(): collective for collective in COLLECTIVES}
@@ -272,13 +272,13 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
                     f"{where.strip()!r} is no collective; give {', '.join(functions)}",
                 )
             allowed[functions[word]] = one(variable, value, text.strip())
-        return Choice(value, allowed)
+        return Allowed(value, allowed)
 
     return read
 
 
-_ALGO: Callable[[str, str], Choice] = _list(ALGORITHMS, "algorithm")
-_PROTO: Callable[[str, str], Choice] = _list(PROTOCOLS, "protocol")
+_ALGO: Callable[[str, str], Allowed] = _list(ALGORITHMS, "algorithm")
+_PROTO: Callable[[str, str], Allowed] = _list(PROTOCOLS, "protocol")
 _CHANNELS = _whole(1, 64)
 
 

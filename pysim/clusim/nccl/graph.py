@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clusim.nccl.constants import Path, Pattern
 
-__all__ = ["Graph", "Group"]
+__all__ = ["Graph", "RankGroup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """The ranks of a communicator and the machines they are on, as far as costs depend on it.
 
     Attributes

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
-from clusim.nccl.builder import HEADS, Builder, Draft, Time
+from clusim.nccl.builder import HEADS, Builder, GraphDraft, Time
 from clusim.nccl.constants import (
     MAX_DIRECT_HEADS,
     MAX_NVLS_HEADS,
@@ -142,7 +142,7 @@ class _Plan:
         crossing = pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
         self.crossing = system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
         self.best = Graph(pattern)
-        self.draft = Draft(pattern, least=least, most=most, collective=collective)
+        self.draft = GraphDraft(pattern, least=least, most=most, collective=collective)
         self.draft.same = self.try_same = pattern is not Pattern.NVLS
         self.draft.cross = 1 if self.crossing == 1 else 0
         self.steps_left = _ALL_STEPS

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from clusim.errors import TopologyError
-from clusim.nccl.constants import UNKNOWN_CPU, Cpu, Path
+from clusim.nccl.constants import UNKNOWN_CPU, CpuModel, Path
 from clusim.nccl.env import Settings
 from clusim.nccl.versions import Version
 
-__all__ = ["Device", "Link", "Route", "System", "unknown"]
+__all__ = ["Device", "DeviceLink", "Route", "System", "unknown"]
 
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
 LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class DeviceLink:
     """One direction of a connection; `rate` is in GB/s and `number` counts the links of a system."""
 
     kind: LinkKind
@@ -51,12 +51,12 @@ class Device:
     kind: Kind
     name: str
     index: int
-    links: list[Link] = field(default_factory=list)
+    links: list[DeviceLink] = field(default_factory=list)
     capability: int = 0
     chip: str = ""
     architecture: str = ""
     peer_access: bool | None = None
-    cpu: Cpu = UNKNOWN_CPU
+    cpu: CpuModel = UNKNOWN_CPU
     speed_GBps: float = 0.0
     latency_us: float = 0.0
     collective: bool = False
@@ -74,13 +74,13 @@ class Route:
 
     Attributes
     ----------
-    links : tuple of Link
+    links : tuple of DeviceLink
         The links in order.
     rate : float
         Bandwidth of the narrowest [GB/s].
     """
 
-    links: tuple[Link, ...]
+    links: tuple[DeviceLink, ...]
     rate: float
     type: Path
 
@@ -114,9 +114,9 @@ class System:
     gdr_level: Path | None = None
 
     @property
-    def cpu(self) -> Cpu:
+    def cpu(self) -> CpuModel:
         """Return the processor of the machine."""
-        return self.cpus[0].cpu if self.cpus else Cpu()
+        return self.cpus[0].cpu if self.cpus else CpuModel()
 
     @property
     def capabilities(self) -> tuple[int, int]:
@@ -139,8 +139,8 @@ class System:
                 return
         there, back = self.num_links, self.num_links + 1
         self.num_links += 2
-        a.links.append(Link(kind, rate, b, there, back))
-        b.links.append(Link(kind, rate, a, back, there))
+        a.links.append(DeviceLink(kind, rate, b, there, back))
+        b.links.append(DeviceLink(kind, rate, a, back, there))
 
     def trim_network(self) -> None:
         """Forget the adapters: all ranks are on this machine."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.nccl.communicator import Communicator, Plan
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.constants import Algorithm, Collective
 
-__all__ = ["Traffic", "bus_factor", "traffic"]
+__all__ = ["RankTraffic", "bus_factor", "traffic"]
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RankTraffic:
     """Payload sent [bytes].
 
     Attributes
@@ -35,7 +35,7 @@ def bus_factor(collective: Collective, num_ranks: int) -> float:
     return 1.0
 
 
-def traffic(comm: Communicator, collective: Collective, plan: Plan) -> Traffic | None:
+def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankTraffic | None:
     """Return what GPUs and adapters send, None for an algorithm whose traffic is not derived."""
     algorithm, size = plan.selection.algorithm, float(plan.selection.num_bytes)
     n = comm.group.num_ranks
@@ -43,9 +43,9 @@ def traffic(comm: Communicator, collective: Collective, plan: Plan) -> Traffic |
         # Every GPU sends its data to the switch, and its head's share of the results.
         share = size / n
         if collective is Collective.ALLREDUCE:
-            return Traffic((size + share, size + share))
+            return RankTraffic((size + share, size + share))
         only = size if collective is Collective.REDUCESCATTER else share
-        return Traffic((only, only))
+        return RankTraffic((only, only))
     if algorithm not in (Algorithm.RING, Algorithm.TREE):
         return None
     machine_of = [0] * n
@@ -88,6 +88,6 @@ def traffic(comm: Communicator, collective: Collective, plan: Plan) -> Traffic |
             else:
                 outside[number, adapters[number][1]] += amount
     if comm.group.num_nodes == 1:
-        return Traffic((min(inside), max(inside)))
+        return RankTraffic((min(inside), max(inside)))
     used = list(outside.values())
-    return Traffic((min(inside), max(inside)), (min(used), max(used)))
+    return RankTraffic((min(inside), max(inside)), (min(used), max(used)))

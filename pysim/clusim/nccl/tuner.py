@@ -101,7 +101,7 @@ def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorith
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class ChannelSupply:
     """What a collective can have of a communicator.
 
     Attributes
@@ -119,7 +119,7 @@ class Lanes:
 
 
 def channels_and_threads(
-    table: CostTable, algorithm: Algorithm, protocol: Protocol, num_bytes: int, lanes: Lanes
+    table: CostTable, algorithm: Algorithm, protocol: Protocol, num_bytes: int, lanes: ChannelSupply
 ) -> Threads:
     """Return how many channels and threads a collective of `num_bytes` gets, and why."""
     ring, settings, num_channels = table.graphs[Algorithm.RING], lanes.settings, lanes.num_channels
@@ -166,7 +166,7 @@ def select(
     table: CostTable,
     collective: Collective,
     num_bytes: int,
-    lanes: Lanes,
+    lanes: ChannelSupply,
 ) -> Selection:
     """Return what NCCL runs for a collective of `num_bytes` (the larger of what a rank sends and receives)."""
     settings = lanes.settings

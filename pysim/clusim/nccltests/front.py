@@ -10,9 +10,9 @@ from typing import Any
 from clusim import words
 from clusim.nccl.programs import COLLECTIVE_OF
 from clusim.nccltests.operations import Program
-from clusim.nccltests.options import Options
-from clusim.nccltests.sweep import Place, devices, library_code, rows
-from clusim.nccltests.table import Invocation, Line, foot, head, json_of, table_head
+from clusim.nccltests.options import PerfOptions
+from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
+from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.text import said
 
 __all__ = ["Table", "table_of"]
@@ -26,7 +26,7 @@ class Table:
 
     Attributes
     ----------
-    lines : list of Line
+    lines : list of PerfLine
         One per size, type and reduction: bytes, and times [us] and bandwidths [10^9 bytes/s] out of place and in place.
     printed : list of str
         Everything that the program prints.
@@ -34,10 +34,10 @@ class Table:
         When it started and ended.
     """
 
-    where: Place
+    where: PerfPlace
     test: Program
-    options: Options
-    lines: list[Line] = field(default_factory=list)
+    options: PerfOptions
+    lines: list[PerfLine] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     times: tuple[str, str] = ("", "")
 
@@ -65,9 +65,9 @@ class Table:
 
 
 def table_of(
-    where: Place,
+    where: PerfPlace,
     test: Program,
-    options: Options,
+    options: PerfOptions,
     *,
     jobs: int | None = None,
     show: Callable[[str], None] | None = None,

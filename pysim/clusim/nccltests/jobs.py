@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusim.errors import ClusimError
-from clusim.nccltests.kernel import Kernel, kernel
+from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 
@@ -30,14 +30,14 @@ class Failure:
     reason: str
 
 
-def _timed(case: Request) -> Kernel | Failure:
+def _timed(case: Request) -> PerfKernel | Failure:
     try:
         return kernel(case)
     except ClusimError as error:
         return Failure(str(error))
 
 
-def _batch(cases: list[Request]) -> list[Kernel | Failure]:
+def _batch(cases: list[Request]) -> list[PerfKernel | Failure]:
     return [_timed(case) for case in cases]
 
 
@@ -61,7 +61,9 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     pool.shutdown()
 
 
-def in_order(cases: Sequence[Request], *, jobs: int | None = None) -> Iterator[Kernel | Failure]:
+def in_order(
+    cases: Sequence[Request], *, jobs: int | None = None
+) -> Iterator[PerfKernel | Failure]:
     """Yield the kernels of cases in their order, each as soon as it and those before it are known."""
     count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(set(cases))))
     if count == 1:
@@ -76,7 +78,7 @@ def in_order(cases: Sequence[Request], *, jobs: int | None = None) -> Iterator[K
 
 def kernels(
     cases: Iterable[Request], *, jobs: int | None = None, progress: Progress | None = None
-) -> dict[Request, Kernel | Failure]:
+) -> dict[Request, PerfKernel | Failure]:
     """Return the kernel of every distinct case.
 
     Parameters
@@ -89,9 +91,9 @@ def kernels(
     tell = progress or (lambda done, total: None)
     if count == 1:
         return _here(wanted, tell)
-    found: dict[Request, Kernel | Failure] = {}
+    found: dict[Request, PerfKernel | Failure] = {}
     with workers(count) as pool:
-        waiting: dict[Future[list[Kernel | Failure]], list[Request]] = {
+        waiting: dict[Future[list[PerfKernel | Failure]], list[Request]] = {
             pool.submit(_batch, batch): batch for batch in _batches(wanted, count)
         }
         while waiting:
@@ -103,8 +105,8 @@ def kernels(
     return found
 
 
-def _here(wanted: list[Request], tell: Progress) -> dict[Request, Kernel | Failure]:
-    found: dict[Request, Kernel | Failure] = {}
+def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | Failure]:
+    found: dict[Request, PerfKernel | Failure] = {}
     for case in wanted:
         found[case] = _timed(case)
         tell(len(found), len(wanted))

@@ -19,13 +19,13 @@ from math import log2
 
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS
-from clusim.nccl import Collective, Communicator, Plan, programs
+from clusim.nccl import Collective, Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
 from clusim.nccl.constants import Algorithm
 from clusim.nccl.tuner import Selection
 from clusim.result import Result
-from clusim.run.job import Job, Options, collective_job, run_job
+from clusim.run.job import Job, RunOptions, collective_job, run_job
 from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -34,7 +34,7 @@ from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 
-__all__ = ["Kernel", "kernel", "program"]
+__all__ = ["PerfKernel", "kernel", "program"]
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
@@ -56,7 +56,7 @@ ITERATIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class PerfKernel:
     """A kernel's time and what ran.
 
     Attributes
@@ -80,7 +80,7 @@ class Kernel:
     host: Host | None = None
 
 
-def kernel(request: Request) -> Kernel:
+def kernel(request: Request) -> PerfKernel:
     """Return the time of the kernel of one collective, as NCCL runs it or by an algorithm that is named."""
     if request.algorithm not in ("", "nccl"):
         return _named(request)
@@ -104,16 +104,16 @@ def kernel(request: Request) -> Kernel:
     else:
         time_ps, more = _timed(request, plan)
         notes = (*notes, *more)
-    return Kernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
+    return PerfKernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
 
 
-def _named(request: Request) -> Kernel:
+def _named(request: Request) -> PerfKernel:
     """Return the time of a kernel that is not NCCL's."""
-    result = result_of(request, Options(bins=2))
+    result = result_of(request, RunOptions(bins=2))
     call = result.call
     protocol = call.protocol if call is not None else ""
     notes = _grain_notes(result.provenance.granularity_note, result.provenance.error_bound)
-    return Kernel(result.time_ps, request.algorithm, protocol, 0, notes)
+    return PerfKernel(result.time_ps, request.algorithm, protocol, 0, notes)
 
 
 def _result(setup: Setup, schedule: Schedule, request: Request, *, verify: bool = False) -> Result:
@@ -131,7 +131,7 @@ def _grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
     return () if bound == 0 else (note,)
 
 
-def program(request: Request, plan: Plan | None) -> Schedule:
+def program(request: Request, plan: NcclPlan | None) -> Schedule:
     """Return the program of one collective."""
     setup = request.setup
     if request.operation == "hypercube":
@@ -157,7 +157,7 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     return builder.build()
 
 
-def _timed(request: Request, plan: Plan | None) -> tuple[int, tuple[str, ...]]:
+def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
     setup, size_bytes = request.setup, request.size_bytes
     job = _job(setup, _stream(request, plan, 1), request)
@@ -176,11 +176,11 @@ def _timed(request: Request, plan: Plan | None) -> tuple[int, tuple[str, ...]]:
 
 
 def _job(setup: Setup, schedule: Schedule, request: Request) -> Job:
-    options = Options(granularity=request.granularity, faults=setup.faults, bins=2)
+    options = RunOptions(granularity=request.granularity, faults=setup.faults, bins=2)
     return collective_job(setup.fabric, schedule, options)
 
 
-def _stream(request: Request, plan: Plan | None, count: int) -> Schedule:
+def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
     """Return the program of so many iterations of a collective, one behind the other."""
     if count == 1:
         return program(request, plan)
@@ -193,9 +193,9 @@ def _stream(request: Request, plan: Plan | None, count: int) -> Schedule:
     return builder.build()
 
 
-def _per_iteration(request: Request, plan: Plan | None, job: Job) -> int:
+def _per_iteration(request: Request, plan: NcclPlan | None, job: Job) -> int:
     """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
-    options = Options(bins=2)
+    options = RunOptions(bins=2)
     if request.operation not in OVERLAPPING:
         return run_job(job, options).time_ps
     more = _job(request.setup, _stream(request, plan, ITERATIONS), request)
@@ -211,7 +211,7 @@ _ANCHORS: dict[tuple[object, ...], int] = {}
 """Times of anchors this process has simulated already: curves share them."""
 
 
-def _anchor(request: Request, plan: Plan | None, size_bytes: int) -> int:
+def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
     own = replace(request, size_bytes=size_bytes)
     chunk = 0 if plan is None else plan.chunks.chunk_bytes
     shown = *way_of(request.setup.comm, plan), chunk
@@ -222,7 +222,7 @@ def _anchor(request: Request, plan: Plan | None, size_bytes: int) -> int:
     return _ANCHORS[own, shown]
 
 
-def _shorter(comm: Communicator, plan: Plan, size_bytes: int) -> Plan:
+def _shorter(comm: Communicator, plan: NcclPlan, size_bytes: int) -> NcclPlan:
     """Return a plan with the same chunks for a smaller size."""
     shorter = comm.plan_of(replace(plan.selection, num_bytes=size_bytes))
     chunk = plan.chunks.chunk_bytes
@@ -230,7 +230,7 @@ def _shorter(comm: Communicator, plan: Plan, size_bytes: int) -> Plan:
     return replace(shorter, chunks=plan.chunks, parts=parts)
 
 
-def _stream_bytes(comm: Communicator, plan: Plan | None) -> int:
+def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
     """Return what a collective of this plan moves until its channels go on with the next chunk [bytes]."""
     if plan is None:
         return P2P_CHUNK * comm.group.num_ranks * comm.p2p_per_peer
@@ -239,14 +239,14 @@ def _stream_bytes(comm: Communicator, plan: Plan | None) -> int:
     return plan.chunks.chunk_bytes * plan.num_channels * chunks
 
 
-def _anchor_nodes(comm: Communicator, operation: str, plan: Plan | None) -> int:
+def _anchor_nodes(comm: Communicator, operation: str, plan: NcclPlan | None) -> int:
     """Return the larger number of machines that is simulated in place of more; trees need some depth."""
     per_node = max(1, comm.group.num_ranks // comm.group.num_nodes)
     least = 4 if _law(operation, plan)[0] == "ranks" or per_node > MOST_RANKS else 8
     return max(least, 1 << max(1, MOST_RANKS // per_node).bit_length() - 1)
 
 
-def _fewer(request: Request, plan: Plan | None) -> tuple[int, str]:
+def _fewer(request: Request, plan: NcclPlan | None) -> tuple[int, str]:
     setup, size_bytes = request.setup, request.size_bytes
     comm = setup.comm
     large = _anchor_nodes(comm, request.operation, plan)
@@ -272,7 +272,7 @@ def _fewer(request: Request, plan: Plan | None) -> tuple[int, str]:
     return max(time_ps, 1), f"from {small} and {large} machines, linear in {linear}"
 
 
-def _law(operation: str, plan: Plan | None) -> tuple[str, bool]:
+def _law(operation: str, plan: NcclPlan | None) -> tuple[str, bool]:
     """Return what the time is linear in, and whether the size is scaled with the ranks."""
     if plan is None:
         return "ranks", operation != "sendrecv"

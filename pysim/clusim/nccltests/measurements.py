@@ -18,7 +18,7 @@ from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
 
-__all__ = ["COLUMNS", "Group", "Row", "groups", "read_measurements", "setup_of"]
+__all__ = ["COLUMNS", "CurveGroup", "Row", "groups", "read_measurements", "setup_of"]
 
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (
@@ -36,7 +36,7 @@ MOST_TIME_US = DURATION_END_PS // 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CurveGroup:
     """What a curve of measurements has in common; fields as the columns."""
 
     system: str
@@ -97,7 +97,7 @@ class Group:
 class Row:
     """One measured size."""
 
-    group: Group
+    group: CurveGroup
     size_bytes: int
     time_us: float
     source: str = ""
@@ -192,7 +192,7 @@ def _row(values: dict[str, str], where: str) -> Row:
     time_us = real(values["time_us"], 0, MOST_TIME_US)
     if not time_us:
         raise InputError(f"{where}: time_us {values['time_us'][:40]!r}: must be a time above 0")
-    group = Group(
+    group = CurveGroup(
         values["system"].strip(),
         _whole(values, "n_nodes", where, (1, MOST_RANKS), default=1),
         _whole(values, "n_gpus", where, (2, MOST_RANKS)),
@@ -225,7 +225,7 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
                 f"{path}:{run.line}: cannot tell {what}; keep the lines of nccl-tests in front of the table"
             )
         hosts = len({device.host for device in run.devices})
-        group = Group(
+        group = CurveGroup(
             system,
             hosts,
             run.n_ranks,
@@ -251,15 +251,15 @@ def _release(library: str) -> str:
     return f"{major}.{minor}.{patch}"
 
 
-def groups(rows: Sequence[Row]) -> dict[Group, list[Row]]:
+def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
     """Return the rows by what they have in common, in the order of sizes."""
-    found: dict[Group, list[Row]] = {}
+    found: dict[CurveGroup, list[Row]] = {}
     for row in rows:
         found.setdefault(row.group, []).append(row)
     return {group: sorted(own, key=lambda row: row.size_bytes) for group, own in found.items()}
 
 
-def setup_of(group: Group) -> Setup:
+def setup_of(group: CurveGroup) -> Setup:
     """Return the machines of a group: its system is a preset, of which so many GPUs of so many machines take part."""
     if resources.find_topology(group.system) is None and not Path(group.system).exists():
         known = ", ".join(sorted(resources.shipped_topologies()))

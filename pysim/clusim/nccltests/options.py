@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from clusim.errors import InputError
 
-__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "Options", "flags_of", "parse_flags"]
+__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "PerfOptions", "flags_of", "parse_flags"]
 
 TYPES: dict[str, tuple[int, str]] = {
     "int8": (1, "int8"),
@@ -43,7 +43,7 @@ class Flag:
 
 
 @dataclass
-class Options:
+class PerfOptions:
     """Values of the flags, with nccl-tests' defaults; sizes in bytes."""
 
     nthreads: int = 1
@@ -201,9 +201,9 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def parse_flags(values: dict[str, str]) -> Options:
+def parse_flags(values: dict[str, str]) -> PerfOptions:
     """Return the options of flags given by attribute name, checked against each other."""
-    options = Options()
+    options = PerfOptions()
     for flag in FLAGS:
         if flag.attribute in values:
             setattr(options, flag.attribute, value_of(flag, values[flag.attribute]))

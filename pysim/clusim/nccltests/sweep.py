@@ -11,21 +11,21 @@ from clusim.errors import InputError
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
 from clusim.nccltests.jobs import Failure, in_order
-from clusim.nccltests.kernel import Kernel
+from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.operations import Program
-from clusim.nccltests.options import TYPES, Options
-from clusim.nccltests.table import Device, Half, Line
+from clusim.nccltests.options import TYPES, PerfOptions
+from clusim.nccltests.table import Half, PerfDevice, PerfLine
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 
-__all__ = ["Place", "devices", "library_code", "place", "rows"]
+__all__ = ["PerfPlace", "devices", "library_code", "place", "rows"]
 
 NO_DATA = ("f8e4m3", "f8e5m2", "mulsum")
 """Types and operations whose numbers are not modelled: they move like others of their size, but are not verified."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PerfPlace:
     """Which GPUs run the test: machines, and processes on each."""
 
     setup: Setup
@@ -40,7 +40,7 @@ def library_code(setup: Setup) -> int:
     return version.major * 10_000 + version.minor * 100 + version.patch
 
 
-def devices(where: Place, options: Options) -> list[Device]:
+def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     """Return the ranks as nccl-tests lists them; process numbers and bus numbers are made up."""
     fabric, comm = where.setup.fabric, where.setup.comm
     found = []
@@ -53,11 +53,11 @@ def devices(where: Place, options: Options) -> list[Device]:
             pid = 1000 + rank // each
             bus = f"0000:{0x1A + 0x11 * local & 0xFF:02x}:00"
             product = GPUS[chip].products[0] if chip in GPUS else chip or node.model
-            found.append(Device(rank, pid, host, local, bus, product))
+            found.append(PerfDevice(rank, pid, host, local, bus, product))
     return found
 
 
-def place(setup: Setup, options: Options, processes: int | None = None) -> Place:
+def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> PerfPlace:
     """Return which GPUs of a machine take part.
 
     `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
@@ -73,12 +73,12 @@ def place(setup: Setup, options: Options, processes: int | None = None) -> Place
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
-    return Place(replace(setup, per_node=per_node if per_node < has else None), processes)
+    return PerfPlace(replace(setup, per_node=per_node if per_node < has else None), processes)
 
 
 def rows(
-    where: Place, test: Program, options: Options, *, jobs: int | None = None
-) -> Iterator[Line]:
+    where: PerfPlace, test: Program, options: PerfOptions, *, jobs: int | None = None
+) -> Iterator[PerfLine]:
     """Yield the rows in nccl-tests' order, each when it is known."""
     setup = where.setup
     ranks = setup.num_ranks
@@ -100,7 +100,7 @@ def rows(
                 cases.append(case)
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
-        found = next(kernels) if case is not None else Kernel(0, "-", "-", 0)
+        found = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
         if isinstance(found, Failure):
             raise InputError(found.reason)
         yield _line(heads[number], found, where, test, options)
@@ -118,11 +118,11 @@ def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
 
 def _line(
     head: tuple[int, int, str, str],
-    found: Kernel,
-    where: Place,
+    found: PerfKernel,
+    where: PerfPlace,
     test: Program,
-    options: Options,
-) -> Line:
+    options: PerfOptions,
+) -> PerfLine:
     size, count, kind, op = head
     host = host_of(where.setup.comm)
     launch = Launch(
@@ -141,4 +141,4 @@ def _line(
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.rooted else -1
-    return Line(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))
+    return PerfLine(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))

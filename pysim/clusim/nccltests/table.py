@@ -9,9 +9,9 @@ from typing import Any
 
 from clusim import words
 from clusim.errors import one_line
-from clusim.nccltests.options import Options
+from clusim.nccltests.options import PerfOptions
 
-__all__ = ["Device", "Half", "Line", "float_text", "foot", "head", "json_of", "table_head"]
+__all__ = ["Half", "PerfDevice", "PerfLine", "float_text", "foot", "head", "json_of", "table_head"]
 
 TESTS_VERSION = "2.17.9"
 """Release whose layout this is."""
@@ -20,7 +20,7 @@ JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PerfDevice:
     """A rank as the list of devices has it."""
 
     rank: int
@@ -49,7 +49,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PerfLine:
     """A row; `how` it was simulated, if not in exact packets."""
 
     size: int
@@ -92,7 +92,11 @@ def _half(half: Half) -> str:
 
 
 def head(
-    program: str, options: Options, library: int, devices: Sequence[Device], notes: Sequence[str]
+    program: str,
+    options: PerfOptions,
+    library: int,
+    devices: Sequence[PerfDevice],
+    notes: Sequence[str],
 ) -> list[str]:
     """Return the lines in front of the table; `notes` are our own."""
     step = options.stepfactor if options.stepfactor > 1 else options.stepbytes
@@ -113,7 +117,7 @@ def head(
     return [*lines, *(device.line() for device in devices)]
 
 
-def table_head(options: Options) -> list[str]:
+def table_head(options: PerfOptions) -> list[str]:
     """Return the three lines of titles."""
     time = "cputime" if options.report_cputime else "time"
     pad = 19 if options.report_timestamps else 0
@@ -131,16 +135,16 @@ def table_head(options: Options) -> list[str]:
     ]
 
 
-def _mean(lines: Sequence[Line]) -> float:
+def _mean(lines: Sequence[PerfLine]) -> float:
     values = [half.busbw for line in lines for half in line.halves]
     return sum(values) / len(values) if values else 0.0
 
 
-def _wrong(lines: Sequence[Line]) -> int:
+def _wrong(lines: Sequence[PerfLine]) -> int:
     return sum(1 for line in lines for half in line.halves if half.wrong)
 
 
-def foot(program: str, lines: Sequence[Line]) -> list[str]:
+def foot(program: str, lines: Sequence[PerfLine]) -> list[str]:
     """Return the lines behind the table."""
     wrong = _wrong(lines)
     return [
@@ -171,7 +175,7 @@ class Invocation:
     """How a program was called, as far as its output says it; `times` are those of start and end."""
 
     program: str
-    options: Options
+    options: PerfOptions
     library: int
     args: Sequence[str] = ()
     env: Sequence[str] = ()
@@ -182,8 +186,8 @@ class Invocation:
 
 def json_of(
     test: Invocation,
-    devices: Sequence[Device],
-    lines: Sequence[Line],
+    devices: Sequence[PerfDevice],
+    lines: Sequence[PerfLine],
 ) -> dict[str, Any]:
     """Return what ``-J`` writes."""
     program, options, times = test.program, test.options, test.times

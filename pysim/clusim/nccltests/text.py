@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from clusim.errors import InputError
 from clusim.files import write_text
-from clusim.nccltests.measurements import Group
+from clusim.nccltests.measurements import CurveGroup
 from clusim.nccltests.validate import REGIMES, Point, Report, statistics
 from clusim.units import format_size
 
@@ -68,7 +68,7 @@ def _remarks(report: Report) -> list[str]:
     return lines
 
 
-def _title(group: Group) -> str:
+def _title(group: CurveGroup) -> str:
     return f"{group.system} {group.title}"[:53]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.nccl.calls.launch import host_of, iteration_ps
 from clusim.nccltests.jobs import Failure, Progress, kernels
-from clusim.nccltests.measurements import Group, Row, groups, setup_of
+from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
@@ -61,9 +61,9 @@ class Report:
     unusable: list[tuple[Row, str]]
     thinned: int
 
-    def by_group(self) -> dict[Group, list[Point]]:
+    def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by what they have in common."""
-        found: dict[Group, list[Point]] = {}
+        found: dict[CurveGroup, list[Point]] = {}
         for point in self.points:
             found.setdefault(point.row.group, []).append(point)
         return found
@@ -115,7 +115,7 @@ def _point_json(point: Point) -> dict[str, Any]:
     }
 
 
-def _names(group: Group) -> dict[str, Any]:
+def _names(group: CurveGroup) -> dict[str, Any]:
     return {
         "system": group.system,
         "n_nodes": group.n_nodes,
@@ -130,7 +130,7 @@ def _names(group: Group) -> dict[str, Any]:
     }
 
 
-def _group_json(group: Group, points: list[Point]) -> dict[str, Any]:
+def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
     return {**_names(group), "points": len(points), **statistics(points), "notes": notes}
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from clusim.errors import InputError
 from clusim.files import note_input
 
-__all__ = ["Node", "read_json"]
+__all__ = ["JsonNode", "read_json"]
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 64
@@ -23,7 +23,7 @@ _STRINGS = JSONDecoder()
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-class Node(dict[str, Any]):
+class JsonNode(dict[str, Any]):
     """An object of a JSON file: a dictionary that knows its file and the line in which it begins."""
 
     where: str = ""
@@ -54,10 +54,10 @@ class Node(dict[str, Any]):
             raise self.bad(f"{name}={_shown(value)}: must be true or false")
         return value
 
-    def nodes(self, name: str) -> list[Node]:
+    def nodes(self, name: str) -> list[JsonNode]:
         """Return a list of objects; empty if it is not there."""
         value = self.get(name, [])
-        if not isinstance(value, list) or any(not isinstance(item, Node) for item in value):
+        if not isinstance(value, list) or any(not isinstance(item, JsonNode) for item in value):
             raise self.bad(f"{name}: must be a list of objects")
         return value
 
@@ -77,7 +77,7 @@ def _shown(value: object) -> str:
     return ascii(value)[:40]
 
 
-def read_json(path: str | Path) -> Node:
+def read_json(path: str | Path) -> JsonNode:
     """Read a file whose outermost value is an object; raises `InputError` that names the line."""
     where = str(path)
     note_input(path)
@@ -91,7 +91,7 @@ def read_json(path: str | Path) -> Node:
         raise InputError(f"{where}: larger than {MAX_BYTES >> 20} MiB; is it a plan?")
     reader = _Reader(raw.decode("utf-8", "replace").removeprefix("\ufeff"), where)
     value = reader.value(0)
-    if not isinstance(value, Node):
+    if not isinstance(value, JsonNode):
         raise InputError(f"{where}:1: no plan of MSCCL++, which is one JSON object")
     reader.space()
     if reader.at != len(reader.text):
@@ -145,8 +145,8 @@ class _Reader:
             self.fail("a text that does not end, or a bad escape in it")
         return str(text)
 
-    def _object(self, depth: int) -> Node:
-        node = Node()
+    def _object(self, depth: int) -> JsonNode:
+        node = JsonNode()
         node.where, node.line = self.where, 1 + bisect_right(self.starts, self.at)
         self.at += 1
         if self.space() == "}":

@@ -12,7 +12,15 @@ from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
 
-__all__ = ["BLOCKWISE", "OPERATIONS", "ROOTED", "Layout", "Wanted", "chunk_elements", "start"]
+__all__ = [
+    "BLOCKWISE",
+    "OPERATIONS",
+    "ROOTED",
+    "PlanLayout",
+    "WantedPlan",
+    "chunk_elements",
+    "start",
+]
 
 OPERATIONS = {
     "allreduce": "allreduce",
@@ -35,7 +43,7 @@ BLOCKWISE = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PlanLayout:
     """What a plan says about its data.
 
     Attributes
@@ -62,7 +70,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPlan:
     """What the user asks for: bytes as in `clusim.schedule.CollectiveCall`, ranks that play GPUs 0, 1, ... (all).
 
     Without a protocol it is the plan's own.
@@ -76,7 +84,7 @@ class Wanted:
     protocol: str = ""
 
 
-def start(layout: Layout, fabric: Fabric | None, wanted: Wanted) -> tuple[Plan, int]:
+def start(layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan) -> tuple[Plan, int]:
     """Return the call of a plan to write programs for, and the size of its chunks [bytes].
 
     Chunks are equal and as large as the data need; where the size is no multiple, what lies behind the data moves, too.
@@ -121,7 +129,7 @@ def start(layout: Layout, fabric: Fabric | None, wanted: Wanted) -> tuple[Plan, 
     return Plan(builder, call, shape, tuple(tasks), chunk), chunk
 
 
-def chunk_elements(layout: Layout, elements: int) -> int:
+def chunk_elements(layout: PlanLayout, elements: int) -> int:
     """Return the size of a chunk [elements]: the least with which all data have a place."""
     if layout.operation in BLOCKWISE:
         own = layout.chunks // layout.gpus
@@ -132,7 +140,7 @@ def chunk_elements(layout: Layout, elements: int) -> int:
     return -(-size // layout.grain) * layout.grain
 
 
-def _check_root(layout: Layout, group: Sequence[int], root: int | None, rooted: bool) -> None:
+def _check_root(layout: PlanLayout, group: Sequence[int], root: int | None, rooted: bool) -> None:
     if root is None:
         return
     if root not in group:

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric.model import Fabric
-from clusim.plans.layout import BLOCKWISE, Layout, Wanted, start
-from clusim.plans.msccl_xml import Block, MscclPlan, Step, read_plan
+from clusim.plans.layout import BLOCKWISE, PlanLayout, WantedPlan, start
+from clusim.plans.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
@@ -44,11 +44,11 @@ MAX_COUNT = 71
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.plans.layout.Wanted`."""
-    return build(read_plan(path), fabric, Wanted(bytes, **options))
+    """Read an MSCCL XML file and return its schedule; `options` as of `clusim.plans.layout.WantedPlan`."""
+    return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
-def build(plan: MscclPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
+def build(plan: MscclPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises
@@ -57,7 +57,7 @@ def build(plan: MscclPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
         A step waits for ever, however large the buffers are.
     """
     program = _Program(plan).run()
-    layout = Layout(
+    layout = PlanLayout(
         plan.where,
         "msccl",
         plan.operation,
@@ -104,7 +104,7 @@ class _Program:
         self.in_place = plan.in_place and (
             plan.operation != "messages" or not any(gpu.outputs for gpu in plan.gpus)
         )
-        self.blocks: dict[Key, Block] = {
+        self.blocks: dict[Key, MscclBlock] = {
             (gpu, number): block
             for gpu, own in enumerate(plan.gpus)
             for number, block in enumerate(own.blocks)
@@ -131,11 +131,11 @@ class _Program:
                     signals.setdefault(((key[0], other), at), []).append(key)
         return waits, signals
 
-    def _check_own(self, step: Step, key: Key, number: int) -> None:
+    def _check_own(self, step: MscclStep, key: Key, number: int) -> None:
         if step.after is not None and step.after[1] >= number:
             raise self._bad(step, key, f"waits for step {step.after[1]} of its own thread block")
 
-    def _bad(self, step: Step, key: Key, what: str) -> InputError:
+    def _bad(self, step: MscclStep, key: Key, what: str) -> InputError:
         return InputError(
             f"{self.plan.where}:{step.line}: gpu {key[0]} thread block {key[1]}: {what}"
         )
@@ -160,7 +160,7 @@ class _Program:
                 )
         return self
 
-    def _stuck(self, key: Key, block: Block) -> DeadlockError:
+    def _stuck(self, key: Key, block: MscclBlock) -> DeadlockError:
         step = block.steps[self.at[key]]
         waits = f"a chunk from gpu {block.recv} on channel {block.channel}"
         if (key, self.at[key]) in self.waits and step.after is not None:
@@ -200,7 +200,7 @@ class _Program:
                 queue.extend(asleep.pop(event, ()))
         return None
 
-    def _place(self, key: Key, step: Step, end: tuple[str, int]) -> Place:
+    def _place(self, key: Key, step: MscclStep, end: tuple[str, int]) -> Place:
         """Return where the first chunk of an operand is."""
         buffer, first = end
         gpu, size, chunks = key[0], len(self.plan.gpus), self.plan.chunks
@@ -220,7 +220,7 @@ class _Program:
             return "scratch", first
         return "input" if buffer == "i" and not self.in_place else "output", first + shift
 
-    def _write(self, key: Key, number: int, step: Step) -> None:
+    def _write(self, key: Key, number: int, step: MscclStep) -> None:
         out = self.out[key]
         if (key, number) in self.waits and step.after is not None:
             slot = out.flag(((key[0], step.after[0]), key))
@@ -230,7 +230,7 @@ class _Program:
         for waiting in self.signals.get((key, number), ()):
             out.prims.append(Prim("signal", send=out.flag((key, waiting)), sync=True))
 
-    def _work(self, key: Key, step: Step, out: _Written) -> None:
+    def _work(self, key: Key, step: MscclStep, out: _Written) -> None:
         """Write the primitive of a step."""
         op = step.op
         src = self._place(key, step, step.src) if op.reads else None
@@ -382,7 +382,7 @@ def _in_pieces(prim: Prim, grain: int) -> Prim:
 
 
 def _talking(
-    blocks: Mapping[Key, Block], senders: Mapping[tuple[int, int, int], Key]
+    blocks: Mapping[Key, MscclBlock], senders: Mapping[tuple[int, int, int], Key]
 ) -> list[list[Key]]:
     """Return the sets of thread blocks that are joined by connections."""
     first: dict[Key, Key] = {key: key for key in blocks}

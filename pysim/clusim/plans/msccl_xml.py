@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from clusim.errors import InputError, TopologyError
 from clusim.files import note_input
-from clusim.formats.xmltext import Element, parse_xml
+from clusim.formats.xmltext import XmlElement, parse_xml
 from clusim.plans.layout import BLOCKWISE, OPERATIONS
 
-__all__ = ["OPS", "Block", "Gpu", "MscclPlan", "Op", "Step", "read_plan"]
+__all__ = ["OPS", "MscclBlock", "MscclGpu", "MscclOp", "MscclPlan", "MscclStep", "read_plan"]
 
 MAX_BYTES = 64 * 2**20
 MAX_CHUNKS = 65_536
@@ -20,7 +20,7 @@ MAX_GPUS = 4096
 MAX_CHANNELS = 64
 
 
-class Op(NamedTuple):
+class MscclOp(NamedTuple):
     """What a step does: the primitive of the schedule, and which ends it has."""
 
     prim: str
@@ -30,16 +30,16 @@ class Op(NamedTuple):
     writes: bool = False
 
 
-OPS: Mapping[str, Op] = {
-    "s": Op("send", sends=True, reads=True),
-    "r": Op("recv", receives=True, writes=True),
-    "rcs": Op("recvCopySend", receives=True, sends=True, writes=True),
-    "rrc": Op("recvReduceCopy", receives=True, reads=True, writes=True),
-    "rrs": Op("recvReduceSend", receives=True, sends=True, reads=True),
-    "rrcs": Op("recvReduceCopySend", receives=True, sends=True, reads=True, writes=True),
-    "cpy": Op("copy", reads=True, writes=True),
-    "re": Op("reduce", reads=True, writes=True),
-    "nop": Op(""),
+OPS: Mapping[str, MscclOp] = {
+    "s": MscclOp("send", sends=True, reads=True),
+    "r": MscclOp("recv", receives=True, writes=True),
+    "rcs": MscclOp("recvCopySend", receives=True, sends=True, writes=True),
+    "rrc": MscclOp("recvReduceCopy", receives=True, reads=True, writes=True),
+    "rrs": MscclOp("recvReduceSend", receives=True, sends=True, reads=True),
+    "rrcs": MscclOp("recvReduceCopySend", receives=True, sends=True, reads=True, writes=True),
+    "cpy": MscclOp("copy", reads=True, writes=True),
+    "re": MscclOp("reduce", reads=True, writes=True),
+    "nop": MscclOp(""),
 }
 """Steps by their type."""
 
@@ -47,7 +47,7 @@ _PROTOCOLS = {"simple": "simple", "ll": "ll", "ll128": "ll128"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MscclStep:
     """One step of a thread block.
 
     Attributes
@@ -60,7 +60,7 @@ class Step:
         Thread block and step of the same GPU that must be done first.
     """
 
-    op: Op
+    op: MscclOp
     src: tuple[str, int]
     dst: tuple[str, int]
     count: int
@@ -69,24 +69,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MscclBlock:
     """A thread block: the GPUs it sends to and receives from (-1: none), its channel and steps."""
 
     send: int
     recv: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[MscclStep, ...]
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class MscclGpu:
     """Thread blocks of a GPU, and the chunks of its buffers."""
 
     inputs: int
     outputs: int
     scratch: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[MscclBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class MscclPlan:
     chunks: int
     in_place: bool
     root: int
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[MscclGpu, ...]
 
     @property
     def channels(self) -> int:
@@ -131,11 +131,11 @@ def read_plan(path: str | Path) -> MscclPlan:
     return _plan(root, where)
 
 
-def _bad(element: Element, what: str) -> InputError:
+def _bad(element: XmlElement, what: str) -> InputError:
     return InputError(f"{element.where}:{element.line}: {what}")
 
 
-def _number(element: Element, name: str, low: int, high: int, default: int | None = None) -> int:
+def _number(element: XmlElement, name: str, low: int, high: int, default: int | None = None) -> int:
     text = element.get(name)
     if not text and default is not None:
         return default
@@ -151,7 +151,7 @@ def _number(element: Element, name: str, low: int, high: int, default: int | Non
     return value
 
 
-def _plan(root: Element, where: str) -> MscclPlan:
+def _plan(root: XmlElement, where: str) -> MscclPlan:
     ranks = _number(root, "ngpus", 2, MAX_GPUS)
     chunks = _number(root, "nchunksperloop", 1, MAX_CHUNKS)
     coll = root.get("coll").lower().replace("_", "")
@@ -165,7 +165,7 @@ def _plan(root: Element, where: str) -> MscclPlan:
         raise _bad(
             root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
         )
-    gpus: dict[int, Gpu] = {}
+    gpus: dict[int, MscclGpu] = {}
     for element in root.all("gpu"):
         number = _number(element, "id", 0, ranks - 1)
         if number in gpus:
@@ -188,9 +188,9 @@ def _plan(root: Element, where: str) -> MscclPlan:
     return plan
 
 
-def _gpu(element: Element, number: int, ranks: int) -> Gpu:
+def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
     most = [_number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"]
-    blocks: dict[int, Block] = {}
+    blocks: dict[int, MscclBlock] = {}
     for child in element.all("tb"):
         own = _number(child, "id", 0, 1023)
         if own in blocks:
@@ -200,16 +200,16 @@ def _gpu(element: Element, number: int, ranks: int) -> Gpu:
             raise _bad(child, f"gpu {number} talks to itself; use cpy")
         channel = _number(child, "chan", 0, MAX_CHANNELS - 1, 0)
         steps = tuple(_step(item, at) for at, item in enumerate(child.all("step")))
-        blocks[own] = Block(send, recv, channel, steps, child.line)
+        blocks[own] = MscclBlock(send, recv, channel, steps, child.line)
         _check_peers(element, blocks[own], number)
     if sorted(blocks) != list(range(len(blocks))):
         raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
-    gpu = Gpu(most[0], most[1], most[2], tuple(blocks[own] for own in range(len(blocks))))
+    gpu = MscclGpu(most[0], most[1], most[2], tuple(blocks[own] for own in range(len(blocks))))
     _check_deps(element, gpu)
     return gpu
 
 
-def _step(element: Element, at: int) -> Step:
+def _step(element: XmlElement, at: int) -> MscclStep:
     kind = element.get("type")
     op = OPS.get(kind)
     if op is None:
@@ -227,10 +227,10 @@ def _step(element: Element, at: int) -> Step:
     after = (depid, deps) if depid >= 0 and deps >= 0 else None
     low = 1 if op.prim else 0
     count = _number(element, "cnt", low, MAX_CHUNKS, low)
-    return Step(op, ends[0], ends[1], count, after, element.line)
+    return MscclStep(op, ends[0], ends[1], count, after, element.line)
 
 
-def _check_peers(element: Element, block: Block, number: int) -> None:
+def _check_peers(element: XmlElement, block: MscclBlock, number: int) -> None:
     for step in block.steps:
         for needed, peer, name in (
             (step.op.sends, block.send, "send"),
@@ -243,7 +243,7 @@ def _check_peers(element: Element, block: Block, number: int) -> None:
                 )
 
 
-def _check_deps(element: Element, gpu: Gpu) -> None:
+def _check_deps(element: XmlElement, gpu: MscclGpu) -> None:
     for block in gpu.blocks:
         for step in block.steps:
             if step.after is None:

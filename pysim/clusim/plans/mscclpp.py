@@ -22,10 +22,10 @@ from typing import Any
 
 from clusim.errors import InputError, one_line
 from clusim.fabric.model import Fabric
-from clusim.plans.layout import Layout, Wanted, chunk_elements, start
-from clusim.plans.mscclpp_json import MscclppPlan, Op, read_plan
-from clusim.plans.mscclpp_parts import Block, Item, Link, Stores
-from clusim.plans.mscclpp_run import HELPER, Run
+from clusim.plans.layout import PlanLayout, WantedPlan, chunk_elements, start
+from clusim.plans.mscclpp_json import MscclppOp, MscclppPlan, read_plan
+from clusim.plans.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
+from clusim.plans.mscclpp_run import HELPER, MscclppRun
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.dtypes import element, redop_name
 from clusim.schedule.ir import ABSENT, Prim, Schedule
@@ -47,11 +47,11 @@ FREE = 2**30
 
 
 def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
-    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.plans.layout.Wanted`."""
-    return build(read_plan(path), fabric, Wanted(bytes, **options))
+    """Read an MSCCL++ plan and return its schedule; `options` as of `clusim.plans.layout.WantedPlan`."""
+    return build(read_plan(path), fabric, WantedPlan(bytes, **options))
 
 
-def build(plan: MscclppPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
+def build(plan: MscclppPlan, fabric: Fabric | None, wanted: WantedPlan) -> Schedule:
     """Return the schedule of a plan.
 
     Raises
@@ -62,7 +62,7 @@ def build(plan: MscclppPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
     _check(plan, wanted)
     room = max(plan.chunks, *(gpu.chunks["s"] for gpu in plan.gpus))
     channels = min(64, max(1, *(len(gpu.blocks) for gpu in plan.gpus)))
-    layout = Layout(
+    layout = PlanLayout(
         plan.where,
         "mscclpp",
         plan.operation,
@@ -81,14 +81,14 @@ def build(plan: MscclppPlan, fabric: Fabric | None, wanted: Wanted) -> Schedule:
     slices = 1
     if plan.protocol == "ll":
         slices = max(1, min(MAX_SLOTS, -(-chunk // (grain * PASS_BYTES))))
-    run = Run(plan, grain, MAX_SLOTS // slices, turns).run()
+    run = MscclppRun(plan, grain, MAX_SLOTS // slices, turns).run()
     emitter = _Emitter(plan, written, chunk // grain, room * grain, slices)
     for block in run.blocks.values():
         emitter.program(block)
     return written.schedule()
 
 
-def _check(plan: MscclppPlan, wanted: Wanted) -> None:
+def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
     bytes, redop, protocol = wanted.bytes, wanted.redop, wanted.protocol
     if protocol and protocol != plan.protocol:
         raise InputError(
@@ -116,7 +116,7 @@ def _check_units(plan: MscclppPlan, fabric: Fabric | None, written: Plan) -> Non
                     return
 
 
-def _ops(ops: Sequence[Op]) -> list[Op]:
+def _ops(ops: Sequence[MscclppOp]) -> list[MscclppOp]:
     return [one for op in ops for one in (op, *op.inner)]
 
 
@@ -155,11 +155,11 @@ class _Emitter:
     ) -> None:
         self.plan, self.written = plan, written
         self.grain_bytes, self.grains, self.slices = grain_bytes, grains, slices
-        self.known: dict[Link, int] = {}
+        self.known: dict[MscclppLink, int] = {}
 
-    def program(self, block: Block) -> None:
+    def program(self, block: MscclppBlock) -> None:
         """Write the program of a thread block or helper, unless it does nothing."""
-        bound: dict[Link, int] = {}
+        bound: dict[MscclppLink, int] = {}
         prims = [prim for item in block.flat() for prim in self._prims(item, bound)]
         if not prims:
             return
@@ -186,7 +186,7 @@ class _Emitter:
             sm=0 if helper else 1,
         )
 
-    def _prims(self, item: Item, bound: dict[Link, int]) -> list[Prim]:
+    def _prims(self, item: Item, bound: dict[MscclppLink, int]) -> list[Prim]:
         """Return the primitives of an item: one per connection that what it stores goes over."""
         if isinstance(item.send, Stores):
             prims = []
@@ -196,7 +196,12 @@ class _Emitter:
         return [self._prim(item, 0, item.count, item.send, bound)]
 
     def _prim(
-        self, item: Item, first: int, count: int, send: Link | None, bound: dict[Link, int]
+        self,
+        item: Item,
+        first: int,
+        count: int,
+        send: MscclppLink | None,
+        bound: dict[MscclppLink, int],
     ) -> Prim:
         fields: dict[str, Any] = {}
         for name, link in (("recv", item.recv), ("send", send)):
@@ -218,7 +223,7 @@ class _Emitter:
                 fields |= {"dst_base": target, "dst_step": step}
         return Prim(item.op, **fields)
 
-    def _connection(self, link: Link, channel: int) -> int:
+    def _connection(self, link: MscclppLink, channel: int) -> int:
         if link not in self.known:
             fields: dict[str, Any] = {"kind": link.kind, "slots": MAX_SLOTS}
             if link.kind == "multimem":
@@ -230,7 +235,7 @@ class _Emitter:
         return self.known[link]
 
 
-def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, Link]]:
+def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, MscclppLink]]:
     """Return the runs of stores that are in a range of them."""
     found = []
     for low, size, link in sorted(stores.runs, key=lambda run: run[0]):

@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusim.errors import InputError
-from clusim.plans.jsonlines import Node, read_json
+from clusim.plans.jsonlines import JsonNode, read_json
 from clusim.plans.layout import BLOCKWISE, OPERATIONS
 
-__all__ = ["OPS", "Gpu", "Kind", "MscclppPlan", "Op", "Ref", "ThreadBlock", "read_plan"]
+__all__ = [
+    "OPS",
+    "MscclppGpu",
+    "MscclppOp",
+    "MscclppPlan",
+    "OpKind",
+    "Ref",
+    "ThreadBlock",
+    "read_plan",
+]
 
 MAX_CHUNKS = 65_536
 MAX_GPUS = 1024
@@ -20,7 +29,7 @@ MAX_BLOCKS = 256
 MAX_BYTES = 2**64 - 1
 
 
-class Kind(NamedTuple):
+class OpKind(NamedTuple):
     """What an operation does.
 
     Attributes
@@ -38,9 +47,9 @@ class Kind(NamedTuple):
     targets: str = ""
 
 
-_SYNC = Kind("sync")
+_SYNC = OpKind("sync")
 
-OPS: Mapping[str, Kind] = {
+OPS: Mapping[str, OpKind] = {
     "nop": _SYNC,
     "barrier": _SYNC,
     "signal": _SYNC,
@@ -50,26 +59,26 @@ OPS: Mapping[str, Kind] = {
     "flush": _SYNC,
     "sem_acquire": _SYNC,
     "sem_release": _SYNC,
-    "pipeline": Kind("pipeline"),
-    "put": Kind("put", "l", "r"),
-    "pws": Kind("put", "l", "r"),
-    "pwsf": Kind("put", "l", "r"),
-    "ppkt": Kind("put", "l", "P"),
-    "get": Kind("get", "r", "l"),
-    "copy": Kind("copy", "l", "l"),
-    "cpkt": Kind("copy", "l", "p"),
-    "upkt": Kind("copy", "p", "l"),
-    "re": Kind("combine", "l", "l"),
-    "res": Kind("combine", "l", "lr"),
-    "rre": Kind("combine", "lr", "l"),
-    "rres": Kind("combine", "lr", "lr"),
-    "repkt": Kind("combine", "lp", "l"),
-    "respkt": Kind("combine", "lp", "lP"),
-    "recpkt": Kind("combine", "lp", "lp"),
-    "recspkt": Kind("combine", "lp", "lpP"),
-    "rppkt": Kind("forward", "p", "P"),
-    "glres": Kind("switch", "m", "m"),
-    "gstore": Kind("switch", "l", "m"),
+    "pipeline": OpKind("pipeline"),
+    "put": OpKind("put", "l", "r"),
+    "pws": OpKind("put", "l", "r"),
+    "pwsf": OpKind("put", "l", "r"),
+    "ppkt": OpKind("put", "l", "P"),
+    "get": OpKind("get", "r", "l"),
+    "copy": OpKind("copy", "l", "l"),
+    "cpkt": OpKind("copy", "l", "p"),
+    "upkt": OpKind("copy", "p", "l"),
+    "re": OpKind("combine", "l", "l"),
+    "res": OpKind("combine", "l", "lr"),
+    "rre": OpKind("combine", "lr", "l"),
+    "rres": OpKind("combine", "lr", "lr"),
+    "repkt": OpKind("combine", "lp", "l"),
+    "respkt": OpKind("combine", "lp", "lP"),
+    "recpkt": OpKind("combine", "lp", "lp"),
+    "recspkt": OpKind("combine", "lp", "lpP"),
+    "rppkt": OpKind("forward", "p", "P"),
+    "glres": OpKind("switch", "m", "m"),
+    "gstore": OpKind("switch", "l", "m"),
 }
 """Operations by their name."""
 
@@ -87,7 +96,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class MscclppOp:
     """One operation.
 
     Attributes
@@ -115,19 +124,19 @@ class Op:
     semaphores: tuple[int, ...] = ()
     unit_bytes: int = 0
     unit_chunks: int = 0
-    inner: tuple[Op, ...] = ()
+    inner: tuple[MscclppOp, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
     """Operations of a thread block, in order."""
 
-    ops: tuple[Op, ...]
+    ops: tuple[MscclppOp, ...]
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class MscclppGpu:
     """Chunks of a GPU's buffers, first values of its semaphores, and its thread blocks."""
 
     chunks: Mapping[str, int]
@@ -148,7 +157,7 @@ class MscclppPlan:
     least_bytes: int
     most_bytes: int
     redops: frozenset[str]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[MscclppGpu, ...]
 
 
 def read_plan(path: str | Path) -> MscclppPlan:
@@ -191,7 +200,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
     return plan
 
 
-def _chunks(root: Node, operation: str, gpus: list[_Gpu]) -> int:
+def _chunks(root: JsonNode, operation: str, gpus: list[_Gpu]) -> int:
     """Return the chunks of the largest buffer of the collective; every GPU must have as many."""
     inputs = {gpu.buffers["i"] for gpu in gpus}
     outputs = {gpu.buffers["o"] for gpu in gpus}
@@ -209,7 +218,7 @@ def _chunks(root: Node, operation: str, gpus: list[_Gpu]) -> int:
 class _Gpu:
     """Looks up what the operations of a GPU refer to."""
 
-    def __init__(self, node: Node, number: int, gpus: int) -> None:
+    def __init__(self, node: JsonNode, number: int, gpus: int) -> None:
         self.node, self.number = node, number
         self.buffers = {
             letter: node.number(f"{name}_chunks", 0, MAX_CHUNKS, 0)
@@ -232,7 +241,7 @@ class _Gpu:
             item.number("init_value", 0, 2**31) for item in node.nodes("semaphores")
         )
 
-    def _channel(self, item: Node, seen: Counter[tuple[str, int]]) -> None:
+    def _channel(self, item: JsonNode, seen: Counter[tuple[str, int]]) -> None:
         kind = item.text("channel_type")
         if kind == "switch":
             buffer = _buffer(item, "buffer_type" if "buffer_type" in item else "buff")
@@ -262,7 +271,7 @@ class _Gpu:
                     found.add(op.text("reduce_op").lower())
         return found
 
-    def read(self, tables: list[dict[str, int]]) -> Gpu:
+    def read(self, tables: list[dict[str, int]]) -> MscclppGpu:
         """Return the GPU; `tables` are the chunks of the buffers of all GPUs."""
         self.tables = tables
         nodes = self.node.nodes("threadblocks")
@@ -272,13 +281,13 @@ class _Gpu:
         if numbers != list(range(len(nodes))):
             raise self.node.bad(f"threadblocks: must have the ids 0..{len(nodes) - 1} in order")
         blocks = tuple(_Block(self, node).read() for node in nodes)
-        return Gpu(self.buffers, self.semaphores, blocks)
+        return MscclppGpu(self.buffers, self.semaphores, blocks)
 
 
 class _Block:
     """Looks up what the operations of a thread block refer to: indices into its own lists of channels and buffers."""
 
-    def __init__(self, gpu: _Gpu, node: Node) -> None:
+    def __init__(self, gpu: _Gpu, node: JsonNode) -> None:
         self.gpu, self.node = gpu, node
         self.channels: dict[str, list[int]] = {"memory": [], "port": [], "switch": []}
         for item in node.nodes("channels"):
@@ -300,7 +309,7 @@ class _Block:
             tuple(self._op(node, False) for node in self.node.nodes("ops")), self.node.line
         )
 
-    def _op(self, node: Node, inside: bool) -> Op:
+    def _op(self, node: JsonNode, inside: bool) -> MscclppOp:
         name = node.text("name")
         kind = OPS.get(name)
         if kind is None:
@@ -310,13 +319,13 @@ class _Block:
         where = node.text("channel_type", "memory")
         part, parts = 0, 1
         group = node.get("tbg_info")
-        if isinstance(group, Node):
+        if isinstance(group, JsonNode):
             parts = group.number("tbg_size", 1, MAX_BLOCKS)
             part = group.number("tb_id", 0, parts - 1)
         sources = self._refs(node, "src_buff", kind.sources, where)
         targets = self._refs(node, "dst_buff", kind.targets, where)
         _check_sizes(node, name, kind, sources, targets)
-        return Op(
+        return MscclppOp(
             name,
             node.line,
             sources,
@@ -328,19 +337,19 @@ class _Block:
             tuple(node.numbers("semaphore_ids", 0, len(self.gpu.semaphores) - 1)),
         )
 
-    def _pipeline(self, node: Node, inside: bool) -> Op:
+    def _pipeline(self, node: JsonNode, inside: bool) -> MscclppOp:
         context = node.get("iter_context")
-        if inside or not isinstance(context, Node):
+        if inside or not isinstance(context, JsonNode):
             raise node.bad("a pipeline needs an iter_context, and cannot be in another one")
         unit = context.number("unit_size", 16, MAX_BYTES)
         chunks = context.number("num_chunks", 1, MAX_CHUNKS)
         inner = tuple(self._op(item, True) for item in node.nodes("ops"))
-        return Op("pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner)
+        return MscclppOp("pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner)
 
-    def _barrier(self, node: Node) -> tuple[int, int]:
+    def _barrier(self, node: JsonNode) -> tuple[int, int]:
         return node.number("barrier_id", 0, 1023), node.number("num_threadblocks", 1, MAX_BLOCKS)
 
-    def _ends(self, node: Node, name: str, where: str) -> tuple[tuple[str, int, int], ...]:
+    def _ends(self, node: JsonNode, name: str, where: str) -> tuple[tuple[str, int, int], ...]:
         if name not in ("signal", "wait", "rlxsignal", "rlxwait", "pws", "pwsf"):
             return ()
         if where not in self.gpu.channels:
@@ -351,7 +360,7 @@ class _Block:
             raise node.bad(f"{name}: needs channel_ids")
         return tuple(self.gpu.channels[where][own[number]] for number in numbers)
 
-    def _refs(self, node: Node, name: str, letters: str, where: str) -> tuple[Ref, ...]:
+    def _refs(self, node: JsonNode, name: str, letters: str, where: str) -> tuple[Ref, ...]:
         found = []
         for at, item in enumerate(node.nodes(name)):
             if not letters:
@@ -361,7 +370,7 @@ class _Block:
             raise node.bad(f"{name}: {node.text('name')} needs at least {len(letters)}")
         return tuple(found)
 
-    def _ref(self, item: Node, letter: str, where: str) -> Ref:
+    def _ref(self, item: JsonNode, letter: str, where: str) -> Ref:
         index = item.number("index", 0, MAX_CHUNKS)
         size = item.number("size", 1, MAX_CHUNKS)
         gpu = self.gpu.number
@@ -388,7 +397,7 @@ class _Block:
         return Ref(letter, gpu, buffer, index, size, ranks)
 
 
-def _buffer(item: Node, name: str) -> str:
+def _buffer(item: JsonNode, name: str) -> str:
     buffer = item.text(name)
     if buffer not in ("i", "o", "s"):
         raise item.bad(f"{name}={buffer[:40]!r}: must be i, o or s")
@@ -396,7 +405,7 @@ def _buffer(item: Node, name: str) -> str:
 
 
 def _check_sizes(
-    node: Node, name: str, kind: Kind, sources: tuple[Ref, ...], targets: tuple[Ref, ...]
+    node: JsonNode, name: str, kind: OpKind, sources: tuple[Ref, ...], targets: tuple[Ref, ...]
 ) -> None:
     if kind.shape in ("put", "get") and len(sources) not in (1, len(targets)):
         raise node.bad(f"{name}: {len(sources)} src_buff for {len(targets)} dst_buff")
@@ -424,5 +433,5 @@ def _check_barriers(plan: MscclppPlan) -> None:
                     )
 
 
-def _all_ops(block: ThreadBlock) -> list[Op]:
+def _all_ops(block: ThreadBlock) -> list[MscclppOp]:
     return [one for op in block.ops for one in (op, *op.inner)]

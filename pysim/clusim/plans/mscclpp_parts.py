@@ -7,10 +7,21 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Union
 
-from clusim.plans.mscclpp_json import Op
+from clusim.plans.mscclpp_json import MscclppOp
 from clusim.schedule.ir import Buffer
 
-__all__ = ["Block", "Item", "Key", "Link", "Packet", "Place", "Stores", "Task", "common", "moved"]
+__all__ = [
+    "Item",
+    "Key",
+    "MscclppBlock",
+    "MscclppLink",
+    "MscclppPacket",
+    "MscclppTask",
+    "Place",
+    "Stores",
+    "common",
+    "moved",
+]
 
 Key = tuple[int, int]
 """A GPU and a thread block of it; programs that only bring data to or from others have numbers from `HELPER` on."""
@@ -20,7 +31,7 @@ Place = tuple[Buffer, int]
 
 
 @dataclass(slots=True, eq=False)
-class Link:
+class MscclppLink:
     """A connection: between GPUs, or a flag between thread blocks of one; `group` are the members of a multicast."""
 
     src: int
@@ -48,11 +59,11 @@ class Stores:
     gpu: int
     place: Place
     count: int
-    runs: list[tuple[int, int, Link]] = field(default_factory=list)
+    runs: list[tuple[int, int, MscclppLink]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
-class Packet:
+class MscclppPacket:
     """A grain of packets in a scratch buffer: stored by another GPU, or here by operation `at` of `block`."""
 
     stores: Stores | None
@@ -69,8 +80,8 @@ class Item:
     count: int = 0
     src: Place | None = None
     dst: Place | None = None
-    recv: Link | None = None
-    send: Link | Stores | None = None
+    recv: MscclppLink | None = None
+    send: MscclppLink | Stores | None = None
     first: int = 0
 
 
@@ -78,16 +89,16 @@ Items = list[Union[Item, "Items"]]
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class MscclppTask:
     """An operation to be done: in a pipeline, iteration `turn`, which works on `grains` of its chunks."""
 
-    op: Op
+    op: MscclppOp
     turn: int = 0
     grains: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MscclppBlock:
     """A thread block under way, or a helper.
 
     Attributes
@@ -101,7 +112,7 @@ class Block:
     """
 
     key: Key
-    tasks: list[Task]
+    tasks: list[MscclppTask]
     at: int = 0
     items: Items = field(default_factory=list)
     spots: list[Items] = field(default_factory=list)
@@ -136,8 +147,8 @@ def moved(place: Place, grains: int) -> Place:
 
 
 def common(
-    count: int, cuts: list[list[tuple[int, int, Link | None]]]
-) -> Iterable[tuple[int, int, list[Link | None]]]:
+    count: int, cuts: list[list[tuple[int, int, MscclppLink | None]]]
+) -> Iterable[tuple[int, int, list[MscclppLink | None]]]:
     """Return ranges in which each operand comes from one place: first grain, number, and the operands' links."""
     if not cuts:
         yield 0, count, []

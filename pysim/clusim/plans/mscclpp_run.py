@@ -13,22 +13,22 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusim.errors import DeadlockError, InputError
-from clusim.plans.mscclpp_json import OPS, MscclppPlan, Op, Ref
+from clusim.plans.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
 from clusim.plans.mscclpp_order import Knowledge, Snapshot
 from clusim.plans.mscclpp_parts import (
-    Block,
     Item,
     Key,
-    Link,
-    Packet,
+    MscclppBlock,
+    MscclppLink,
+    MscclppPacket,
+    MscclppTask,
     Place,
     Stores,
-    Task,
     common,
     moved,
 )
 
-__all__ = ["HELPER", "Run"]
+__all__ = ["HELPER", "MscclppRun"]
 
 HELPER = 100_000
 """First number of programs that are no thread blocks."""
@@ -47,10 +47,10 @@ class _Operands(NamedTuple):
     span: tuple[int, int]
     place: Place
     here: list[Place]
-    links: list[Link]
+    links: list[MscclppLink]
 
 
-class Run(Knowledge):
+class MscclppRun(Knowledge):
     """A plan being gone through; `grain` grains make a chunk, and a link takes at most `batch` of them."""
 
     def __init__(
@@ -60,8 +60,8 @@ class Run(Knowledge):
         self.plan, self.grain, self.turns = plan, grain, turns
         for gpu, own in enumerate(plan.gpus):
             for number, block in enumerate(own.blocks):
-                self.blocks[gpu, number] = Block((gpu, number), self._tasks(block.ops))
-        self.packets: dict[tuple[int, int], deque[Packet]] = {}
+                self.blocks[gpu, number] = MscclppBlock((gpu, number), self._tasks(block.ops))
+        self.packets: dict[tuple[int, int], deque[MscclppPacket]] = {}
         self.signals: dict[tuple[str, int, int, int], deque[Snapshot]] = {}
         self.tokens: dict[tuple[int, int], deque[Snapshot | None]] = {
             (gpu, number): deque([None] * min(first, 65_536))
@@ -70,23 +70,23 @@ class Run(Knowledge):
         }
         self.barriers: dict[tuple[int, int], list[Key]] = {}
         self.passed: set[Key] = set()
-        self.groups: dict[tuple[Key, tuple[int, ...]], Link] = {}
+        self.groups: dict[tuple[Key, tuple[int, ...]], MscclppLink] = {}
         self.often = self._read_often()
 
     # What operations work on
 
-    def _tasks(self, ops: Iterable[Op]) -> list[Task]:
+    def _tasks(self, ops: Iterable[MscclppOp]) -> list[MscclppTask]:
         tasks = []
         for op in ops:
             if op.name != "pipeline":
-                tasks.append(Task(op))
+                tasks.append(MscclppTask(op))
                 continue
             turns = self.turns[op.unit_bytes, op.unit_chunks]
             grains = op.unit_chunks * self.grain // turns
-            tasks += [Task(one, turn, grains) for turn in range(turns) for one in op.inner]
+            tasks += [MscclppTask(one, turn, grains) for turn in range(turns) for one in op.inner]
         return tasks
 
-    def _span(self, task: Task, ref: Ref) -> tuple[int, int]:
+    def _span(self, task: MscclppTask, ref: Ref) -> tuple[int, int]:
         """Return the first grain of an operand in its buffer, and how many it has."""
         total = ref.size * self.grain
         low, high = (total * part // task.op.parts for part in (task.op.part, task.op.part + 1))
@@ -107,14 +107,14 @@ class Run(Knowledge):
             grain += ref.gpu * (plan.chunks // len(plan.gpus)) * self.grain
         return "output" if plan.in_place or ref.buffer == "o" else "input", grain
 
-    def _target(self, task: Task, ref: Ref) -> tuple[Place, int]:
+    def _target(self, task: MscclppTask, ref: Ref) -> tuple[Place, int]:
         first, count = self._span(task, ref)
         place = self._place(ref, first)
         if place[0] == "input":
             raise self.bad(task.op, "writes to an input; only a plan with inplace=true may")
         return place, count
 
-    def bad(self, op: Op, what: str) -> InputError:
+    def bad(self, op: MscclppOp, what: str) -> InputError:
         """Return an error that names the line of an operation."""
         return InputError(f"{self.plan.where}:{op.line}: {op.name}: {what}")
 
@@ -134,7 +134,7 @@ class Run(Knowledge):
 
     # Going through
 
-    def run(self) -> Run:
+    def run(self) -> MscclppRun:
         """Go through all operations; raises `DeadlockError` that names the first that waits for ever."""
         going = True
         while going:
@@ -154,7 +154,7 @@ class Run(Knowledge):
         self._collect()
         return self
 
-    def _missing(self, block: Block, op: Op) -> str:
+    def _missing(self, block: MscclppBlock, op: MscclppOp) -> str:
         if op.name in ("wait", "rlxwait"):
             for kind, peer, number in op.channels:
                 if not self.signals.get((kind, peer, block.key[0], number)):
@@ -165,7 +165,7 @@ class Run(Knowledge):
             return f"thread blocks at barrier {op.barrier[0]}"
         return "packets that nobody stores"
 
-    def _ready(self, block: Block) -> bool:
+    def _ready(self, block: MscclppBlock) -> bool:
         """Return whether the next operation of a thread block can go on."""
         task, gpu = block.tasks[block.at], block.key[0]
         op = task.op
@@ -184,7 +184,7 @@ class Run(Knowledge):
                     return False
         return True
 
-    def _meet(self, block: Block, op: Op) -> bool:
+    def _meet(self, block: MscclppBlock, op: MscclppOp) -> bool:
         """Come to a barrier; the last one ties all together, and each may then pass once."""
         if block.key in self.passed:
             self.passed.remove(block.key)
@@ -200,7 +200,7 @@ class Run(Knowledge):
         self.passed.update(member.key for member in members if member is not block)
         return True
 
-    def _tie(self, members: list[Block], op: Op) -> None:
+    def _tie(self, members: list[MscclppBlock], op: MscclppOp) -> None:
         """Let every thread block at a barrier tell all others, and then wait for all others."""
         shots = [self.shot(member) for member in members]
         waits: list[list[Item]] = []
@@ -220,7 +220,7 @@ class Run(Knowledge):
 
     # Operations
 
-    def _do(self, block: Block, task: Task) -> None:
+    def _do(self, block: MscclppBlock, task: MscclppTask) -> None:
         op = task.op
         shape = OPS[op.name].shape
         if shape == "sync":
@@ -241,7 +241,7 @@ class Run(Knowledge):
         else:
             self._combine(block, task)
 
-    def _sync(self, block: Block, op: Op) -> None:
+    def _sync(self, block: MscclppBlock, op: MscclppOp) -> None:
         gpu = block.key[0]
         if op.name in ("signal", "rlxsignal"):
             self._signal(block, op)
@@ -258,31 +258,31 @@ class Run(Knowledge):
                 if token is not None:
                     self._take(block, token, ("semaphore", number))
 
-    def _signal(self, block: Block, op: Op) -> None:
+    def _signal(self, block: MscclppBlock, op: MscclppOp) -> None:
         for kind, peer, number in op.channels:
             key = (kind, block.key[0], peer, number)
             self.signals.setdefault(key, deque()).append(self.shot(block))
 
-    def _take(self, block: Block, shot: Snapshot, about: object) -> None:
+    def _take(self, block: MscclppBlock, shot: Snapshot, about: object) -> None:
         giver, at, told = shot
         if giver != block.key:
             self.flag(giver, at, block, about)
         self.learn(block, told)
 
-    def _store(self, block: Block, task: Task, ref: Ref) -> Stores:
+    def _store(self, block: MscclppBlock, task: MscclppTask, ref: Ref) -> Stores:
         """Return new stores to a remote operand."""
         place, count = self._target(task, ref)
         stores = Stores(block.key, block.at + 1, ref.gpu, place, count)
         if ref.kind == "P":
             for at in range(count):
-                packet = Packet(stores, at)
+                packet = MscclppPacket(stores, at)
                 self.packets.setdefault((ref.gpu, place[1] + at), deque()).append(packet)
         else:
             queue = self.pending.setdefault(ref.gpu, {}).setdefault(block.key, deque())
             queue.append(stores)
         return stores
 
-    def _put(self, block: Block, task: Task) -> None:
+    def _put(self, block: MscclppBlock, task: MscclppTask) -> None:
         for at, ref in enumerate(task.op.targets):
             source = task.op.sources[min(at, len(task.op.sources) - 1)]
             first, count = self._span(task, source)
@@ -293,49 +293,53 @@ class Run(Knowledge):
         if task.op.channels:
             self._signal(block, task.op)
 
-    def _pulled(self, block: Block, task: Task, ref: Ref) -> list[tuple[int, int, Link]]:
+    def _pulled(
+        self, block: MscclppBlock, task: MscclppTask, ref: Ref
+    ) -> list[tuple[int, int, MscclppLink]]:
         """Let a helper at another GPU make data ready; returns the links to pull them over."""
         first, count = self._span(task, ref)
         place = self._place(ref, first)
         key = (ref.gpu, HELPER + 1000 * block.key[0] + block.key[1])
-        helper = self.blocks.setdefault(key, Block(key, []))
+        helper = self.blocks.setdefault(key, MscclppBlock(key, []))
         for giver, at in list(block.known.items()):
             if giver[0] == ref.gpu and giver[1] < HELPER and at > helper.known.get(giver, 0):
                 self.flag(giver, at, helper)
         self.learn(helper, block.known)
         runs = []
         for low in range(0, count, self.batch):
-            link = Link(ref.gpu, block.key[0], "data", "simple", "pull")
+            link = MscclppLink(ref.gpu, block.key[0], "data", "simple", "pull")
             size = min(self.batch, count - low)
             helper.items.append(Item("send", size, src=moved(place, low), send=link))
             runs.append((low, size, link))
         helper.close()
         return runs
 
-    def _get(self, block: Block, task: Task) -> None:
+    def _get(self, block: MscclppBlock, task: MscclppTask) -> None:
         for at, ref in enumerate(task.op.targets):
             source = task.op.sources[min(at, len(task.op.sources) - 1)]
             place, _ = self._target(task, ref)
             for first, count, link in self._pulled(block, task, source):
                 block.items.append(Item("recv", count, dst=moved(place, first), recv=link))
 
-    def _switch(self, block: Block, task: Task) -> None:
+    def _switch(self, block: MscclppBlock, task: MscclppTask) -> None:
         source, target = task.op.sources[0], task.op.targets[0]
         place, count = self._target(task, target)
         link = self.groups.setdefault(
             (block.key, target.group),
-            Link(block.key[0], block.key[0], "multimem", group=target.group),
+            MscclppLink(block.key[0], block.key[0], "multimem", group=target.group),
         )
         if count:
             src = self._place(source, self._span(task, source)[0])
             op = "reduceLoadStore" if source.kind == "m" else "multicastStore"
             block.items.append(Item(op, count, src=src, dst=place, send=link))
 
-    def _arrived(self, block: Block, task: Task, ref: Ref) -> list[tuple[int, int, Link | None]]:
+    def _arrived(
+        self, block: MscclppBlock, task: MscclppTask, ref: Ref
+    ) -> list[tuple[int, int, MscclppLink | None]]:
         """Return the packets of an operand, cut where they come from: first grain, number, link if stored elsewhere."""
         gpu = block.key[0]
         low, count = self._span(task, ref)
-        runs: list[tuple[int, int, Link | None]] = []
+        runs: list[tuple[int, int, MscclppLink | None]] = []
         at = 0
         while at < count:
             packet = self.packets[gpu, low + at][0]
@@ -356,24 +360,24 @@ class Run(Knowledge):
             at += size
         return runs
 
-    def _see(self, block: Block, packet: Packet) -> None:
+    def _see(self, block: MscclppBlock, packet: MscclppPacket) -> None:
         """Wait for packets that another thread block of the GPU has written, unless that is known."""
         if packet.block != block.key and block.known.get(packet.block, 0) < packet.at:
             self.flag(packet.block, packet.at, block)
 
     def _keep(
-        self, block: Block, low: int, part: list[tuple[int, int, Link]]
-    ) -> list[tuple[int, int, Link | None]]:
+        self, block: MscclppBlock, low: int, part: list[tuple[int, int, MscclppLink]]
+    ) -> list[tuple[int, int, MscclppLink | None]]:
         """Put packets that others read, too, into the scratch buffer; they are local ones from now on."""
         for first, count, link in part:
             place: Place = ("scratch", low + first)
             block.items.append(Item("recv", count, dst=place, recv=link))
             for grain in range(low + first, low + first + count):
-                kept = Packet(None, 0, block.key, block.at + 1)
+                kept = MscclppPacket(None, 0, block.key, block.at + 1)
                 self.packets[block.key[0], grain][0] = kept
         return [(first, count, None) for first, count, _ in part]
 
-    def _alike(self, gpu: int, low: int, most: int, packet: Packet) -> int:
+    def _alike(self, gpu: int, low: int, most: int, packet: MscclppPacket) -> int:
         """Return how many grains from `low` on come from the same operation, one after the other."""
         count = 1
         often = (gpu, low) in self.often
@@ -389,7 +393,7 @@ class Run(Knowledge):
             count += 1
         return count
 
-    def _forward(self, block: Block, task: Task) -> None:
+    def _forward(self, block: MscclppBlock, task: MscclppTask) -> None:
         """Read packets and store them at other GPUs."""
         source = task.op.sources[0]
         low, _ = self._span(task, source)
@@ -403,14 +407,14 @@ class Run(Knowledge):
             for out in left:
                 block.items.append(Item("send", count, place, send=out, first=first))
 
-    def _combine(self, block: Block, task: Task) -> None:
+    def _combine(self, block: MscclppBlock, task: MscclppTask) -> None:
         """Bring all sources together in the first target and hand the result on."""
         op = task.op
         place, count = self._target(task, op.targets[0])
         if not count:
             return
         local: list[Place] = []
-        cuts: list[list[tuple[int, int, Link | None]]] = []
+        cuts: list[list[tuple[int, int, MscclppLink | None]]] = []
         packets: list[int] = []
         for ref in op.sources:
             if ref.kind == "l":
@@ -441,12 +445,12 @@ class Run(Knowledge):
             block.items.append(Item("copy", count, place, ("scratch", low)))
             self._write_packets(block, low, count)
 
-    def _write_packets(self, block: Block, low: int, count: int) -> None:
+    def _write_packets(self, block: MscclppBlock, low: int, count: int) -> None:
         for grain in range(low, low + count):
-            packet = Packet(None, 0, block.key, block.at + 1)
+            packet = MscclppPacket(None, 0, block.key, block.at + 1)
             self.packets.setdefault((block.key[0], grain), deque()).append(packet)
 
-    def _join(self, block: Block, operands: _Operands, stores: list[Stores]) -> None:
+    def _join(self, block: MscclppBlock, operands: _Operands, stores: list[Stores]) -> None:
         """Write the primitives that reduce local and arriving operands into a place, and store the result."""
         (first, size), place, here, links = operands
         todo, outs = list(here), list(stores)
@@ -478,7 +482,7 @@ class Run(Knowledge):
             todo += [(one.stores, one.first, 1, "ll") for one in queue if one.stores is not None]
         for stores, first, count, protocol in todo:
             key = (stores.gpu, _COLLECTOR)
-            helper = self.blocks.setdefault(key, Block(key, []))
+            helper = self.blocks.setdefault(key, MscclppBlock(key, []))
             for low, size, link in self.cut(stores, first, count, protocol):
                 helper.items.append(
                     Item("waitSignal", size, dst=moved(stores.place, low), recv=link)

@@ -6,6 +6,6 @@ before speed throughout.
 
 from __future__ import annotations
 
-from clusim.reference.simulation import Simulation
+from clusim.reference.simulation import ReferenceSimulation
 
-__all__ = ["Simulation"]
+__all__ = ["ReferenceSimulation"]

@@ -10,10 +10,10 @@ from functools import partial
 from clusim.abi import Policy
 from clusim.outcome import Beyond
 from clusim.reference.machine import Machine
-from clusim.reference.rate_control import RateControl
+from clusim.reference.rate_control import FlowRate
 from clusim.reference.specs import ConnSpec
 
-__all__ = ["Connection", "Post"]
+__all__ = ["ConnectionState", "Post"]
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Post:
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class ConnectionState:
     """A connection's state.
 
     Attributes
@@ -35,7 +35,7 @@ class Connection:
         Slots taken by the sender, seen by the receiver, released, seen by the sender.
     packet_count, read_count : int
         The running counts `b` of section 5 (mod 2^32); a staged connection's READs have their own.
-    rate : RateControl or None
+    rate : FlowRate or None
         Rate control of its writes.
     posts : deque
         Slices issued that have not posted, in order.
@@ -52,14 +52,14 @@ class Connection:
     head_visible: int = 0
     packet_count: int = field(init=False)
     read_count: int = field(init=False)
-    rate: RateControl | None = field(init=False)
+    rate: FlowRate | None = field(init=False)
     posts: deque[Post] = field(default_factory=deque)
     waiters: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.packet_count = self.read_count = self.spec.key
         who = (Beyond.CONNECTION, self.index)
-        self.rate = RateControl(self.spec.control, who) if self.spec.control else None
+        self.rate = FlowRate(self.spec.control, who) if self.spec.control else None
 
     def count(self, packets: int, staged_read: bool) -> int:
         """Count the packets of a new transfer; return what they count from, or the pinned key."""

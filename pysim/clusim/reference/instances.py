@@ -11,13 +11,13 @@ from clusim.opcodes import OP_FLAGS, Op
 from clusim.outcome import Beyond, Cause, State
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.arithmetic import ceil_div
-from clusim.reference.connections import Connection, Post
-from clusim.reference.iteration import Slice, slices
+from clusim.reference.connections import ConnectionState, Post
+from clusim.reference.iteration import InstanceStep, slices
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Terms, Transfer, steered
 from clusim.reference.specs import InstanceSpec, PrimSpec
 
-__all__ = ["Instance", "InstanceHost", "first_group"]
+__all__ = ["InstanceHost", "InstanceState", "first_group"]
 
 _FLAGS = OP_FLAGS.tolist()
 
@@ -25,13 +25,13 @@ _FLAGS = OP_FLAGS.tolist()
 class InstanceHost(Protocol):
     """What an instance knows of the rest of the run, and tells it."""
 
-    connections: list[Connection]
+    connections: list[ConnectionState]
 
     def record(self, instance: int, sequence: int) -> None:
         """A slice was completed, now."""
         ...
 
-    def finished(self, instance: Instance) -> None:
+    def finished(self, instance: InstanceState) -> None:
         """The instance has no slice left."""
         ...
 
@@ -40,11 +40,11 @@ class InstanceHost(Protocol):
 class _Carry:
     """A transfer on behalf of a slice: wakes the instance, lets the slice post."""
 
-    instance: Instance
+    instance: InstanceState
     reads: bool
     pace_ps: int
     post: Post | None
-    connection: Connection
+    connection: ConnectionState
 
     def all_granted(self, end_ps: int) -> None:
         """A write is done when its packets have left."""
@@ -71,7 +71,7 @@ def first_group(machine: Machine, terms: Terms, group: int | None) -> tuple[int,
     return machine.usable(model.route(model.endpoints[terms.requester].node, terms.targets[0]))
 
 
-class Instance:
+class InstanceState:
     """A CTA's program in progress.
 
     Attributes
@@ -126,7 +126,7 @@ class Instance:
         self.state = State.DONE
         self._host.finished(self)
 
-    def _slice(self, step: Slice) -> Iterator[None]:
+    def _slice(self, step: InstanceStep) -> Iterator[None]:
         """Do one slice; the numbers are those of section 7."""
         prim, machine, slots = step.prim, self._machine, self.spec.slots_per_slice
         flags = _FLAGS[prim.opcode]
@@ -146,12 +146,12 @@ class Instance:
             post.done = True
             send.advance_posts()
 
-    def _connection(self, position: int | None) -> Connection:
+    def _connection(self, position: int | None) -> ConnectionState:
         assert position is not None
         conn = self._machine.model.inst_conns[self.spec.conn_off + position]
         return self._host.connections[conn]
 
-    def _gate(self, recv: Connection | None, send: Connection | None) -> Iterator[None]:
+    def _gate(self, recv: ConnectionState | None, send: ConnectionState | None) -> Iterator[None]:
         slots = self.spec.slots_per_slice
         self.cause = Cause.NONE
         while True:
@@ -177,7 +177,11 @@ class Instance:
         return (self.spec.cost.op_cost16[prim.opcode] * self._slow_1024) >> 10
 
     def _move(
-        self, step: Slice, recv: Connection | None, send: Connection | None, post: Post | None
+        self,
+        step: InstanceStep,
+        recv: ConnectionState | None,
+        send: ConnectionState | None,
+        post: Post | None,
     ) -> Iterator[None]:
         """Do the slice's transfers, if any, or let its pace pass (section 7, 3.)."""
         kinds = [] if step.prim.sync else self._transfers(step.prim, recv, send)
@@ -189,8 +193,8 @@ class Instance:
             yield from self._until(now_ps + ((step.bytes * self._cost16(step.prim)) >> 16))
 
     def _transfers(
-        self, prim: PrimSpec, recv: Connection | None, send: Connection | None
-    ) -> list[tuple[Connection, int]]:
+        self, prim: PrimSpec, recv: ConnectionState | None, send: ConnectionState | None
+    ) -> list[tuple[ConnectionState, int]]:
         """Return which transfers a primitive makes, in order: connection and kind of packets."""
         flags = _FLAGS[prim.opcode]
         if flags & Op.REDUCE:
@@ -199,14 +203,14 @@ class Instance:
             return [(self._connection(prim.send), Kind.MCAST)]
         if flags & Op.AGGREGATE:
             return [(self._connection(prim.send), Kind.AGG_UP)]
-        found: list[tuple[Connection, int]] = []
+        found: list[tuple[ConnectionState, int]] = []
         if recv is not None and (recv.spec.kind == ConnKind.READ or recv.spec.stage is not None):
             found.append((recv, Kind.READ_REQ))
         if send is not None and send.spec.kind == ConnKind.WRITE:
             found.append((send, Kind.WRITE))
         return found
 
-    def _terms(self, connection: Connection, kind: int, prim: PrimSpec) -> Terms:
+    def _terms(self, connection: ConnectionState, kind: int, prim: PrimSpec) -> Terms:
         spec = connection.spec
         terms = Terms(
             kind=kind,
@@ -236,7 +240,7 @@ class Instance:
         return replace(terms, multicast_result=both)
 
     def _transfer(
-        self, step: Slice, connection: Connection, kind: int, post: Post | None
+        self, step: InstanceStep, connection: ConnectionState, kind: int, post: Post | None
     ) -> Iterator[None]:
         """Inject a transfer from now on, and wait until the slice may go on."""
         machine, terms = self._machine, self._terms(connection, kind, step.prim)

@@ -9,11 +9,11 @@ from clusim.abi import Mode
 from clusim.reference.arithmetic import ceil_div, round_up
 from clusim.reference.specs import InstanceSpec, PrimSpec
 
-__all__ = ["Slice", "loop_count", "slices"]
+__all__ = ["InstanceStep", "loop_count", "slices"]
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class InstanceStep:
     """One step of an instance; `number` is the primitive's index in the template."""
 
     loop: int
@@ -31,13 +31,13 @@ def loop_count(spec: InstanceSpec) -> int:
     return max(loops, 1) if any(prim.sync for prim in spec.template.prims) else loops
 
 
-def slices(spec: InstanceSpec) -> Iterator[Slice]:
+def slices(spec: InstanceSpec) -> Iterator[InstanceStep]:
     """Yield every slice that is not skipped."""
     for loop in range(loop_count(spec)):
         for number, prim in enumerate(spec.template.prims):
             for i in range(prim.repeat):
                 for size in _slice_sizes(spec, prim, _piece_bytes(spec, prim, i, loop)):
-                    yield Slice(loop, number, prim, size)
+                    yield InstanceStep(loop, number, prim, size)
 
 
 def _piece_bytes(spec: InstanceSpec, prim: PrimSpec, i: int, loop: int) -> int:

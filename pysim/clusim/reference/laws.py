@@ -6,13 +6,13 @@ from clusim.abi import TaskKind
 from clusim.reference.ends import may_wait
 from clusim.reference.machine import Machine
 from clusim.reference.payload import demand
-from clusim.reference.schedule import Schedule
+from clusim.reference.schedule import ScheduleState
 
 __all__ = ["check_laws"]
 
 
 def check_laws(
-    machine: Machine, schedule: Schedule, final: list[dict[str, int]], end_ps: int
+    machine: Machine, schedule: ScheduleState, final: list[dict[str, int]], end_ps: int
 ) -> None:
     """Raise `InternalError` if a run that took `end_ps` broke a law; `final` are the counters at its end."""
     _check_wires(machine, final, end_ps)
@@ -43,7 +43,7 @@ def _check_servers(machine: Machine) -> None:
         demand(due16 <= memory.clock16 + 2 * grants, what, memory.clock16, due16)
 
 
-def _check_tasks(schedule: Schedule) -> None:
+def _check_tasks(schedule: ScheduleState) -> None:
     for i, spec in enumerate(schedule.machine.model.tasks):
         start_ps, end_ps = schedule.starts_ps[i], schedule.ends_ps[i]
         least_ps = spec.delay_ps if spec.kind == TaskKind.DELAY else 0

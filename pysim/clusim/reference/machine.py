@@ -7,11 +7,11 @@ from collections.abc import Callable
 from clusim.outcome import Beyond
 from clusim.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.reference.agenda import Agenda, Class
-from clusim.reference.memory import Memory
+from clusim.reference.memory import MemoryState
 from clusim.reference.model import Model
 from clusim.reference.packets import Buffer, Transfer
 from clusim.reference.payload import Payload
-from clusim.reference.unit_state import Unit
+from clusim.reference.unit_state import UnitState
 from clusim.reference.vertex_state import Vertex
 from clusim.reference.waves import Waves
 from clusim.reference.wires import Pause, Wire
@@ -59,8 +59,8 @@ class Machine:
             )
             for i, spec in enumerate(model.wires)
         ]
-        self.memories = [Memory(spec.mem_cost16) for spec in model.endpoints]
-        self.units = [Unit(i, spec) for i, spec in enumerate(model.units)]
+        self.memories = [MemoryState(spec.mem_cost16) for spec in model.endpoints]
+        self.units = [UnitState(i, spec) for i, spec in enumerate(model.units)]
         self.vertices = [Vertex(i, spec) for i, spec in enumerate(model.vertices)]
         self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
         self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]

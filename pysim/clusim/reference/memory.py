@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Memory"]
+__all__ = ["MemoryState"]
 
 
 @dataclass(slots=True)
-class Memory:
+class MemoryState:
     """The memory server of one endpoint.
 
     Attributes

@@ -13,10 +13,10 @@ from clusim.reference.specs import (
     CostSpec,
     EndpointSpec,
     FaultSpec,
-    Format,
+    ImageFormat,
+    ImageNode,
     InstanceSpec,
     MessageSpec,
-    NodeSpec,
     PrimSpec,
     SourceSpec,
     TargetSpec,
@@ -91,7 +91,9 @@ class Model:
             EndpointSpec(**_plain(image.endpoints, i)) for i in range(len(image.endpoints))
         )
         self.formats = tuple(
-            Format(int(row["flit_bytes"]), *(_numbers(row[n]) for n in Format.__slots__[1:]))
+            ImageFormat(
+                int(row["flit_bytes"]), *(_numbers(row[n]) for n in ImageFormat.__slots__[1:])
+            )
             for row in image.formats
         )
         self.targets = tuple(
@@ -118,7 +120,7 @@ class Model:
             outgoing[plain["src"]].append(i)
         self.wires = tuple(specs)
         self.nodes = tuple(
-            NodeSpec(
+            ImageNode(
                 latency_ps=int(row["latency_ps"]),
                 store_and_forward=bool(int(row["flags"]) & NodeFlag.STORE_FORWARD),
                 bridge=bool(int(row["flags"]) & NodeFlag.BRIDGE),

@@ -9,7 +9,7 @@ from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.queues import forward
 from clusim.reference.routing import at_destination, route_choice, targets_at
-from clusim.reference.specs import NodeSpec
+from clusim.reference.specs import ImageNode
 from clusim.reference.wires import Wire
 
 __all__ = ["arrival_ps", "arrive"]
@@ -20,11 +20,11 @@ def _is_multicast(packet: Packet) -> bool:
     return packet.kind == Kind.MCAST and not packet.targets
 
 
-def _at_unit(node: NodeSpec, packet: Packet) -> bool:
+def _at_unit(node: ImageNode, packet: Packet) -> bool:
     return node.endpoint is None and packet.kind in (Kind.RED_REQ, Kind.RED_DATA)
 
 
-def _kind_beyond(node: NodeSpec, packet: Packet) -> int:
+def _kind_beyond(node: ImageNode, packet: Packet) -> int:
     """Return the kind of a packet behind `node`: a bridge makes a WRITE of a FETCH (section 3)."""
     return Kind.WRITE if node.bridge and packet.kind == Kind.FETCH else packet.kind
 

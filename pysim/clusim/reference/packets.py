@@ -8,7 +8,7 @@ from typing import Protocol
 from clusim.abi import NONE, Kind, Policy
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.model import Model
-from clusim.reference.rate_control import RateControl
+from clusim.reference.rate_control import FlowRate
 
 __all__ = ["Buffer", "Packet", "Terms", "Transfer", "TransferOwner", "steered"]
 
@@ -67,7 +67,7 @@ class Transfer:
         The running packet count `b` of the connection before this transfer.
     granted, outstanding : dict
         Packets granted, and of these requests without a response, per first-hop wire.
-    rate : RateControl or None
+    rate : FlowRate or None
         Rate control of its connection or source.
     first_number : int
         AGGREGATE: number of its first packet.
@@ -80,7 +80,7 @@ class Transfer:
     cost16: int
     wires: tuple[int, ...]
     base: int = 0
-    rate: RateControl | None = None
+    rate: FlowRate | None = None
     first_number: int = 0
     granted: dict[int, int] = field(default_factory=dict)
     outstanding: dict[int, int] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.routing import next_vc
-from clusim.reference.specs import NodeSpec
+from clusim.reference.specs import ImageNode
 from clusim.reference.wires import Wire
 
 __all__ = ["emit", "enter", "forward"]
@@ -25,7 +25,7 @@ def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> 
         packet.marked = True
 
 
-def emit(machine: Machine, node: NodeSpec, out: int, packet: Packet) -> None:
+def emit(machine: Machine, node: ImageNode, out: int, packet: Packet) -> None:
     """Let a packet made in a switch enter the queue for such packets of wire `out`."""
     candidate = len(node.incoming) * machine.model.nvc + packet.first_vc
     packet.vc = next_vc(machine.model, packet, out)

@@ -8,7 +8,7 @@ from clusim.outcome import Beyond
 from clusim.reference.arithmetic import ceil_div
 from clusim.reference.specs import ControlSpec
 
-__all__ = ["RateControl"]
+__all__ = ["FlowRate"]
 
 _ONE = 65536
 
@@ -29,7 +29,7 @@ class _Timer:
         return times
 
 
-class RateControl:
+class FlowRate:
     """The rate of one flow; `rate` and `target` in payload bytes per 2^30 ps. `who` has the flow."""
 
     def __init__(self, spec: ControlSpec, who: tuple[Beyond, int]) -> None:

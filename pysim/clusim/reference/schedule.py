@@ -5,15 +5,15 @@ from __future__ import annotations
 from clusim.abi import TaskKind
 from clusim.outcome import Beyond, State
 from clusim.reference.arithmetic import mix
-from clusim.reference.connections import Connection
-from clusim.reference.instances import Instance, InstanceHost
+from clusim.reference.connections import ConnectionState
+from clusim.reference.instances import InstanceHost, InstanceState
 from clusim.reference.kernels import Kernels
 from clusim.reference.machine import Machine
 
-__all__ = ["Schedule"]
+__all__ = ["ScheduleState"]
 
 
-class Schedule(InstanceHost):
+class ScheduleState(InstanceHost):
     """Starts tasks and instances, and counts what is done.
 
     Attributes
@@ -37,9 +37,9 @@ class Schedule(InstanceHost):
         self._keep_records = keep_records
         self._missing = [task.num_deps for task in model.tasks]
         self._instances_left = [task.inst_hi - task.inst_lo for task in model.tasks]
-        self.connections = [Connection(i, spec, machine) for i, spec in enumerate(model.conns)]
+        self.connections = [ConnectionState(i, spec, machine) for i, spec in enumerate(model.conns)]
         self.instances = [
-            Instance(i, spec, machine, self) for i, spec in enumerate(model.instances)
+            InstanceState(i, spec, machine, self) for i, spec in enumerate(model.instances)
         ]
         self.kernels = [Kernels(machine, i, self._task_done) for i in range(len(model.endpoints))]
         self._free_slots = [set(range(spec.cta_slots)) for spec in model.endpoints]
@@ -69,7 +69,7 @@ class Schedule(InstanceHost):
             for instance in self.instances[spec.inst_lo : spec.inst_hi]:
                 self._launch(instance)
 
-    def _launch(self, instance: Instance) -> None:
+    def _launch(self, instance: InstanceState) -> None:
         """Start an instance `start_ps` from now (section 7)."""
         delay_ps = instance.spec.start_ps
         if delay_ps == 0:
@@ -81,7 +81,7 @@ class Schedule(InstanceHost):
                 (Beyond.INSTANCE, instance.index),
             )
 
-    def _begin_waiting(self, instance: Instance) -> None:
+    def _begin_waiting(self, instance: InstanceState) -> None:
         instance.state = State.WAIT_CTA_SLOT
         self._waiting[instance.spec.endpoint].append((self.machine.now_ps, instance.index))
         self.machine.waves.slots_changed = True
@@ -111,7 +111,7 @@ class Schedule(InstanceHost):
             row = (now_ps, done.gate_ps, instance, sequence, done.wire, int(done.cause))
             self.records.append(row)
 
-    def finished(self, instance: Instance) -> None:
+    def finished(self, instance: InstanceState) -> None:
         """Free the slot and the SMs of an instance that is done; its task counts down."""
         endpoint, task = instance.spec.endpoint, instance.spec.task
         self._free_slots[endpoint].add(instance.slot)

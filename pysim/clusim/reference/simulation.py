@@ -20,11 +20,11 @@ from clusim.reference.laws import check_laws
 from clusim.reference.limits import check_sizes
 from clusim.reference.machine import Machine
 from clusim.reference.model import Model
-from clusim.reference.schedule import Schedule
-from clusim.reference.sources import Source
+from clusim.reference.schedule import ScheduleState
+from clusim.reference.sources import SourceState
 from clusim.reference.specs import FaultSpec
 
-__all__ = ["Simulation"]
+__all__ = ["ReferenceSimulation"]
 
 _FINGERPRINTED = (
     "packets",
@@ -39,7 +39,7 @@ _FINGERPRINTED = (
 _FINGERPRINTED_TOO = ("pauses", "marks", "held_max", "overflows")  # of wires that pause or mark
 
 
-class Simulation:
+class ReferenceSimulation:
     """A run of an image by the reference simulator; see `clusim.outcome.Engine`.
 
     Parameters
@@ -67,11 +67,11 @@ class Simulation:
             raise ScheduleError(f"image: {wrong}")
         self._machine = Machine(Model(image))
         check_sizes(self._machine.model)
-        self._schedule = Schedule(self._machine, records)
+        self._schedule = ScheduleState(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
         self._sources = [
-            Source(i, spec, self._schedule, self._messages_ps)
+            SourceState(i, spec, self._schedule, self._messages_ps)
             for i, spec in enumerate(model.sources)
         ]
         for i, fault in enumerate(model.faults):

@@ -7,25 +7,25 @@ from clusim.outcome import Beyond
 from clusim.reference.arbitration import start_transfer
 from clusim.reference.instances import first_group
 from clusim.reference.packets import Terms, Transfer, steered
-from clusim.reference.rate_control import RateControl
-from clusim.reference.schedule import Schedule
+from clusim.reference.rate_control import FlowRate
+from clusim.reference.schedule import ScheduleState
 from clusim.reference.specs import SourceSpec
 
-__all__ = ["Source"]
+__all__ = ["SourceState"]
 
 
-class Source:
+class SourceState:
     """A source in progress; it holds its CTA slot from time 0 on."""
 
     def __init__(
-        self, index: int, spec: SourceSpec, schedule: Schedule, done_ps: list[int]
+        self, index: int, spec: SourceSpec, schedule: ScheduleState, done_ps: list[int]
     ) -> None:
         self._spec, self._schedule, self._done_ps = spec, schedule, done_ps
         self._machine = schedule.machine
         self._slot = schedule.take_slot(spec.endpoint)
         self._message = spec.msg_lo
         self._who = (Beyond.SOURCE, index)
-        self._rate = RateControl(spec.control, self._who) if spec.control else None
+        self._rate = FlowRate(spec.control, self._who) if spec.control else None
         self._granted_ps: int | None = 0  # greatest end of the message before, once known
         self._complete_ps: int | None = 0  # completion of the message before, once known
         self._plan()
@@ -87,7 +87,7 @@ class Source:
 class _Message:
     """Owner of a message's transfer."""
 
-    def __init__(self, source: Source, message: int) -> None:
+    def __init__(self, source: SourceState, message: int) -> None:
         self._source, self._message = source, message
 
     def all_granted(self, end_ps: int) -> None:

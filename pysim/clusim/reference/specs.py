@@ -17,10 +17,10 @@ __all__ = [
     "CostSpec",
     "EndpointSpec",
     "FaultSpec",
-    "Format",
+    "ImageFormat",
+    "ImageNode",
     "InstanceSpec",
     "MessageSpec",
-    "NodeSpec",
     "PrimSpec",
     "SourceSpec",
     "TargetSpec",
@@ -37,7 +37,7 @@ PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ImageFormat:
     """A packet format; all but the flit are indexed by kind."""
 
     flit_bytes: int
@@ -74,7 +74,7 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class ImageNode:
     """A node; `endpoint` and `unit` are indices or None."""
 
     latency_ps: int
@@ -124,7 +124,7 @@ class WireSpec:
     src: int
     dst: int
     reverse: int | None
-    format: Format
+    format: ImageFormat
     ordinal: int
     error_threshold: int
     dim: int

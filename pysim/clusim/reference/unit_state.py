@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from clusim.reference.packets import Packet
 from clusim.reference.specs import UnitSpec
 
-__all__ = ["Operation", "Unit"]
+__all__ = ["Operation", "UnitState"]
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Unit:
+class UnitState:
     """A reduction unit's state; `clock16` is in 2^-16 ps."""
 
     index: int

@@ -9,18 +9,18 @@ from clusim.reference.machine import Machine
 from clusim.reference.packets import Packet
 from clusim.reference.queues import emit
 from clusim.reference.routing import route_choice
-from clusim.reference.specs import NodeSpec
-from clusim.reference.unit_state import Operation, Unit
+from clusim.reference.specs import ImageNode
+from clusim.reference.unit_state import Operation, UnitState
 
 __all__ = ["data_arrive", "request_arrives"]
 
 
-def _unit_of(machine: Machine, node: NodeSpec) -> Unit:
+def _unit_of(machine: Machine, node: ImageNode) -> UnitState:
     assert node.unit is not None
     return machine.units[node.unit]
 
 
-def request_arrives(machine: Machine, node: NodeSpec, packet: Packet) -> None:
+def request_arrives(machine: Machine, node: ImageNode, packet: Packet) -> None:
     """Admit a RED_REQ, or let it wait in its input buffer."""
     unit = _unit_of(machine, node)
     if unit.waiting or not unit.fits(packet.p):
@@ -29,7 +29,7 @@ def request_arrives(machine: Machine, node: NodeSpec, packet: Packet) -> None:
         _admit(machine, node, unit, packet)
 
 
-def _admit(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> None:
+def _admit(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) -> None:
     assert request.buffer is not None
     assert request.arrived_over is not None
     unit.in_use_bytes += request.p
@@ -55,7 +55,7 @@ def _admit(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> Non
         emit(machine, node, out, fetch)
 
 
-def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
+def data_arrive(machine: Machine, node: ImageNode, packet: Packet) -> None:
     """Take a member's RED_DATA; the last one lets the unit reduce."""
     unit = _unit_of(machine, node)
     assert packet.buffer is not None
@@ -73,7 +73,7 @@ def data_arrive(machine: Machine, node: NodeSpec, packet: Packet) -> None:
     machine.plan(time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), who, order)
 
 
-def _result(machine: Machine, node: NodeSpec, unit: Unit, request: Packet) -> None:
+def _result(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) -> None:
     """Send the result of an operation, then admit what waited (RESULT)."""
     assert request.arrived_over is not None
     out = machine.model.wires[request.arrived_over].reverse

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusim.formats.logs import Log
-from clusim.formats.logs.communicators import Communicator as Logged
+from clusim.formats.logs.communicators import LoggedCommunicator as Logged
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.summary import channels_of
 from clusim.nccl import Communicator

@@ -34,7 +34,7 @@ from clusim.replaying.placing import Placed, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import Request
 from clusim.replaying.timing import Timed, Timer, emit_call
-from clusim.replaying.whole import Known, replay_recording
+from clusim.replaying.whole import KnownMachine, replay_recording
 from clusim.run.simulate import simulate
 from clusim.schedule.builder import ProgramBuilder
 
@@ -234,7 +234,7 @@ def _whole(job: _Job, table: CallTable, request: Request, machine: list[str]) ->
         job.nccl.adopt(job.own(number), job.built(number))
     version = request.version or str(job.version)
     asked = replace(request, version=version, replan=not job.kept.choices)
-    found = replay_recording(recording, asked, Known(job.placed, job.nccl, machine))
+    found = replay_recording(recording, asked, KnownMachine(job.placed, job.nccl, machine))
     found.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
     return found
 

@@ -23,7 +23,7 @@ from clusim.result import Result
 from clusim.run.setup import loaded
 from clusim.run.simulate import simulate
 from clusim.workload.recorded.emitter import NcclEmitter
-from clusim.workload.recorded.schedule import Translation, Unit, to_schedule
+from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 
 __all__ = ["replay_recording"]
 
@@ -52,7 +52,7 @@ def _notes(fabric: Fabric, request: Request) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownMachine:
     """What is known of the machine of a recording besides what was asked for.
 
     Attributes
@@ -70,7 +70,9 @@ class Known:
     machine: list[str]
 
 
-def replay_recording(recording: Recording, request: Request, known: Known | None = None) -> Replay:
+def replay_recording(
+    recording: Recording, request: Request, known: KnownMachine | None = None
+) -> Replay:
     """Replay a recording on the machine that was asked for, or that is known."""
     if not recording.events:
         raise InputError(f"{recording.name}: nothing recorded that could be replayed")
@@ -122,7 +124,12 @@ def replay_recording(recording: Recording, request: Request, known: Known | None
 
 
 def _run(
-    recording: Recording, request: Request, topology: str, known: Known | None, *, recorded: bool
+    recording: Recording,
+    request: Request,
+    topology: str,
+    known: KnownMachine | None,
+    *,
+    recorded: bool,
 ) -> tuple[str, Placed, Translation, Result]:
     placed = known.placed if known else _placed(topology, request.nodes, recording)
     version, settings, _ = _settings(recording, request)
@@ -202,7 +209,7 @@ def _name_of(text: str, named: Callable[[str], StrEnum | None]) -> str:
     return "P2P" if text == "p2p" else text if found is None else found.value
 
 
-def _most_moved(recording: Recording, unit: Unit) -> int:
+def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
     """Return the most bytes a rank sends or receives in a launch."""
     moved: Counter[tuple[int, str]] = Counter()
     for number in unit.events:
@@ -211,7 +218,7 @@ def _most_moved(recording: Recording, unit: Unit) -> int:
     return max(moved.values())
 
 
-def _recorded_span(recording: Recording, unit: Unit) -> float | None:
+def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
     """Return how long the rank that came last took [us]: the others also waited."""
     durations = [
         recording.events[n].duration_ps for n in unit.events if recording.events[n].duration_ps > 0

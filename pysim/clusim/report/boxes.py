@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.report.machine import Groups, Machine, own_name, span
+from clusim.report.machine import DrawnMachine, WireGroups, own_name, span
 from clusim.result import Wires
 
 __all__ = [
@@ -21,10 +21,10 @@ __all__ = [
     "ROW_MOST",
     "WIDTH",
     "Box",
+    "BoxLayout",
     "Frame",
-    "Layout",
     "Picture",
-    "Placed",
+    "PlacedBox",
     "common_prefix",
     "count_lines",
     "finish",
@@ -46,7 +46,7 @@ BAR_TOP, BAR_PITCH = 29.0, 14.0
 """Where the first bar of a box is below the box's upper edge, and from one bar to the next."""
 
 
-class Placed(NamedTuple):
+class PlacedBox(NamedTuple):
     """Nodes that make one box, the part of their names that is left out, and where the box is."""
 
     nodes: list[int]
@@ -95,7 +95,7 @@ class Picture:
         Title of a row of boxes and its y; empty where there are no rows.
     source, target : list of int
         Boxes at the ends of every line; the same box for a bar inside it. Bars come last.
-    lines : Groups
+    lines : WireGroups
         The wires of every line; one line for each direction.
     bow : float
         How far to bend a line that would run through other boxes, as those around a torus.
@@ -117,7 +117,7 @@ class Picture:
     titles: list[tuple[str, float]]
     source: list[int]
     target: list[int]
-    lines: Groups
+    lines: WireGroups
     bow: float = 0.0
     hidden: int = 0
     arc: float = 0.0
@@ -147,7 +147,7 @@ class Picture:
         return list(at.items())
 
 
-def count_lines(machine: Machine, cells: list[list[list[int]]]) -> int:
+def count_lines(machine: DrawnMachine, cells: list[list[list[int]]]) -> int:
     """Return how many directed lines there are if nodes of one cell are one box."""
     cell_of = np.zeros(len(machine.nodes), np.int64)
     for number, cell in enumerate(cell for row in cells for cell in row):
@@ -163,11 +163,11 @@ def common_prefix(names: list[str]) -> str:
     return prefixes.pop() if all(matches) and len(prefixes) == 1 else ""
 
 
-class Layout(NamedTuple):
+class BoxLayout(NamedTuple):
     """Where boxes and titles are, and how lines between them run; see `Picture`."""
 
     height: float
-    placed: list[Placed]
+    placed: list[PlacedBox]
     titles: list[tuple[str, float]]
     bow: float = 0.0
     arc: float = 0.0
@@ -175,9 +175,9 @@ class Layout(NamedTuple):
 
 
 def finish(
-    machine: Machine,
+    machine: DrawnMachine,
     wires: Wires,
-    layout: Layout,
+    layout: BoxLayout,
     *,
     bars: tuple[str, ...] = (),
 ) -> Picture:
@@ -212,7 +212,7 @@ def finish(
             members.append(group)
             labels.append(f"{boxes[box].name}: {bars[place]}")
             classes.append(f"{bars[place]} inside the machine")
-    lines = Groups.of(labels, classes, members)
+    lines = WireGroups.of(labels, classes, members)
     return Picture(
         WIDTH, layout.height, boxes, layout.titles, source, target, lines, layout.bow,
         len(machine.source) - len(lines.wires), layout.arc, bars, tuple(bar), frames,

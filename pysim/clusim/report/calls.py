@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 
 __all__ = ["CallRow", "call_rows"]
 
@@ -50,7 +50,7 @@ class CallRow:
     exposed_ps: float
 
 
-def call_rows(calls: Table | None, limit: int = 60) -> list[CallRow]:
+def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
     """Return a row for every collective, or for every kind of them if they are more than `limit`."""
     if calls is None:
         return []

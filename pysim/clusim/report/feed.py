@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.errors import TraceError
 from clusim.report.histories import MEASURES, History, history
 from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
-from clusim.report.machine import Groups, Machine, group_wires, machine_of
+from clusim.report.machine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part
@@ -38,11 +38,11 @@ class Feed:
 
     Attributes
     ----------
-    rows : Groups
+    rows : WireGroups
         Rows of the heatmap.
     picture : Picture
         The machine; ``picture.lines`` are its lines.
-    blame, calls : Table or None
+    blame, calls : ColumnTable or None
         Where the time of the critical path went, and the collectives, if the trace tells.
     idle_classes : tuple of str
         Classes of wires that carried nothing and are left out of everything above.
@@ -50,13 +50,13 @@ class Feed:
 
     result: Result
     schedule: Schedule
-    machine: Machine
-    rows: Groups
+    machine: DrawnMachine
+    rows: WireGroups
     picture: Picture
     lanes: Lanes
     shares: Shares
-    blame: Table | None = None
-    calls: Table | None = None
+    blame: ColumnTable | None = None
+    calls: ColumnTable | None = None
     idle_classes: tuple[str, ...] = ()
 
     @classmethod
@@ -76,8 +76,8 @@ class Feed:
         inputs: Inputs | None = None,
         rows: int = 400,
         *,
-        blame: Table | None = None,
-        calls: Table | None = None,
+        blame: ColumnTable | None = None,
+        calls: ColumnTable | None = None,
     ) -> Feed:
         """Prepare a result; without `inputs` there is no timeline."""
         schedule: Schedule = inputs.schedule if inputs else {}
@@ -161,7 +161,7 @@ class Feed:
             },
         )
 
-    def _history(self, groups: Groups, from_ps: int, until_ps: int, columns: int) -> bytes:
+    def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:
         found: History = history(
             self.result.bins, groups, columns=columns, from_ps=from_ps, until_ps=until_ps
         )
@@ -178,7 +178,7 @@ class Feed:
         line: list[int] = np.where(first == last, first, -1).tolist()
         return line
 
-    def _table(self, groups: Groups) -> dict[str, Any]:
+    def _table(self, groups: WireGroups) -> dict[str, Any]:
         """Return the totals of every group as lists."""
         result, time_ps = self.result, max(1, self.result.time_ps)
         counters = result.wires.counters
@@ -206,9 +206,9 @@ class Feed:
         return head | columns
 
 
-def _findings(path: str | Path) -> dict[str, Table]:
+def _findings(path: str | Path) -> dict[str, ColumnTable]:
     """Return what analyses say, without those for which the trace does not hold enough."""
-    found: dict[str, Table] = {}
+    found: dict[str, ColumnTable] = {}
     for name, analyse in (("blame", blame), ("calls", collectives)):
         with suppress(TraceError):
             found[name] = analyse(path)

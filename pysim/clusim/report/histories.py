@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bins import Bins
-from clusim.report.machine import Groups
+from clusim.report.machine import WireGroups
 
 __all__ = ["MEASURES", "History", "history"]
 
@@ -51,7 +51,7 @@ class History:
 
 
 def history(
-    bins: Bins, groups: Groups, *, columns: int, from_ps: int = 0, until_ps: int | None = None
+    bins: Bins, groups: WireGroups, *, columns: int, from_ps: int = 0, until_ps: int | None = None
 ) -> History:
     """Return the history of `groups` between two times [ps] in at most `columns` columns of whole bins."""
     edge_ps = bins.edge_ps

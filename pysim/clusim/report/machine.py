@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from clusim.result import Wires
 
 __all__ = [
-    "Groups",
-    "Machine",
+    "DrawnMachine",
+    "WireGroups",
     "group_wires",
     "machine_of",
     "natural_key",
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DrawnMachine:
     """Nodes and wires.
 
     Attributes
@@ -55,18 +55,18 @@ class Machine:
         found = {zone_of(name) for name in self.nodes} - {""}
         return sorted(found, key=natural_key)
 
-    def part(self, kept: Array) -> Machine:
+    def part(self, kept: Array) -> DrawnMachine:
         """Return the same nodes with some of the wires."""
         return replace(self, source=self.source[kept], target=self.target[kept])
 
-    def folded(self) -> Machine:
+    def folded(self) -> DrawnMachine:
         """Return the machines of a cluster as endpoints, and the switches between them."""
         zones = self.zones()
         others = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
         place = {zone: number for number, zone in enumerate(zones)}
         into = np.array([place.get(zone_of(name), -1) for name in self.nodes], np.int64)
         into[others] = len(zones) + np.arange(len(others))
-        return Machine(
+        return DrawnMachine(
             [*zones, *(self.nodes[i] for i in others)],
             [*["machine"] * len(zones), *(self.kinds[i] for i in others)],
             len(zones),
@@ -76,7 +76,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class WireGroups:
     """Sets of wires that are shown as one row or one line.
 
     Attributes
@@ -93,7 +93,7 @@ class Groups:
     wires: Array
 
     @classmethod
-    def of(cls, labels: list[str], classes: list[str], members: Sequence[Array]) -> Groups:
+    def of(cls, labels: list[str], classes: list[str], members: Sequence[Array]) -> WireGroups:
         """Return groups of the wires in `members`."""
         offset = np.cumsum([0, *map(len, members)])
         wires = np.concatenate(members) if members else np.zeros(0, np.int64)
@@ -139,7 +139,7 @@ def own_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> Machine:
+def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> DrawnMachine:
     """Return the machine that `wires` connect; `nodes` say the order of ranks, which else is that of names."""
     ends = [name.rsplit(".", 1)[0].split("->", 1) for name in wires.names]
     kinds: dict[str, str] = {}
@@ -157,7 +157,7 @@ def machine_of(wires: Wires, nodes: Sequence[str] = ()) -> Machine:
     first = sorted(endpoints, key=place.__getitem__ if known else natural_key)
     order = first + sorted(kinds.keys() - endpoints, key=natural_key)
     index = {name: i for i, name in enumerate(order)}
-    return Machine(
+    return DrawnMachine(
         order,
         [kinds[name] for name in order],
         len(first),
@@ -177,7 +177,7 @@ def span(names: Sequence[str]) -> str:
     return f"{first} ... {last}"
 
 
-def group_wires(machine: Machine, wires: Wires, limit: int) -> Groups:
+def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
     """Return at most about `limit` groups that together have every wire, those of one class side by side.
 
     Wires stay alone if there is room; else parallel ones come together, then all of one class at one node, then those
@@ -187,7 +187,7 @@ def group_wires(machine: Machine, wires: Wires, limit: int) -> Groups:
     class_of = np.array([classes.index(name) for name in wires.classes], np.int64)
     order = np.lexsort((machine.target, machine.source, class_of))
     if len(order) <= limit:
-        return Groups.of(
+        return WireGroups.of(
             [wires.names[w] for w in order],
             [wires.classes[w] for w in order],
             [order[i : i + 1] for i in range(len(order))],
@@ -210,7 +210,7 @@ def _cut(order: Array, keys: Array) -> list[Array]:
     return np.split(order, changes)
 
 
-def _at_nodes(machine: Machine, mine: Array) -> list[Array]:
+def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
     """Group the wires of one class by the end of which there are more nodes, endpoints first."""
     source, target = machine.source[mine], machine.target[mine]
     use_target = len(np.unique(target)) > len(np.unique(source))
@@ -228,15 +228,15 @@ def _merged(groups: list[Array], class_of: Array, count: int) -> list[Array]:
     return joined
 
 
-def _named(machine: Machine, wires: Wires, groups: list[Array]) -> Groups:
+def _named(machine: DrawnMachine, wires: Wires, groups: list[Array]) -> WireGroups:
     labels, classes = [], []
     for group in groups:
         sources = _names(machine, machine.source[group])
         targets = _names(machine, machine.target[group])
         labels.append(f"{sources}->{targets}")
         classes.append(wires.classes[int(group[0])])
-    return Groups.of(labels, classes, groups)
+    return WireGroups.of(labels, classes, groups)
 
 
-def _names(machine: Machine, nodes: Iterable[int]) -> str:
+def _names(machine: DrawnMachine, nodes: Iterable[int]) -> str:
     return span([machine.nodes[int(node)] for node in np.unique(np.fromiter(nodes, np.int64))])

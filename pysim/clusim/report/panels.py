@@ -9,15 +9,15 @@ import numpy as np
 from clusim.report.boxes import (
     ROW_MOST,
     WIDTH,
+    BoxLayout,
     Frame,
-    Layout,
     Picture,
-    Placed,
+    PlacedBox,
     common_prefix,
     count_lines,
     finish,
 )
-from clusim.report.machine import Machine, natural_key, own_name, zone_of
+from clusim.report.machine import DrawnMachine, natural_key, own_name, zone_of
 from clusim.result import Wires
 
 __all__ = ["HOST_TIERS", "MOST_PANELS", "panels"]
@@ -53,7 +53,7 @@ class _Row(NamedTuple):
     cells: list[list[int]]
 
 
-def panels(machine: Machine, wires: Wires) -> Picture | None:
+def panels(machine: DrawnMachine, wires: Wires) -> Picture | None:
     """Return a picture with every machine as a panel, or None if the network has no tiers one above another."""
     near = _neighbours(machine)
     levels = _levels(machine, near)
@@ -72,7 +72,7 @@ def panels(machine: Machine, wires: Wires) -> Picture | None:
     return _drawn(machine, wires, near, rows, zones)
 
 
-def _neighbours(machine: Machine) -> list[set[int]]:
+def _neighbours(machine: DrawnMachine) -> list[set[int]]:
     near: list[set[int]] = [set() for _ in machine.nodes]
     for a, b in zip(machine.source.tolist(), machine.target.tolist(), strict=True):
         near[a].add(b)
@@ -80,7 +80,7 @@ def _neighbours(machine: Machine) -> list[set[int]]:
     return near
 
 
-def _levels(machine: Machine, near: list[set[int]]) -> list[int]:
+def _levels(machine: DrawnMachine, near: list[set[int]]) -> list[int]:
     """Return the row of every node, from the bottom; rows may be empty."""
     clustered = bool(machine.zones())
     levels = []
@@ -102,7 +102,7 @@ def _levels(machine: Machine, near: list[set[int]]) -> list[int]:
     return [_NETWORK if own < 0 else own for own in levels]
 
 
-def _members(machine: Machine, levels: list[int], level: int, zone: str) -> list[int]:
+def _members(machine: DrawnMachine, levels: list[int], level: int, zone: str) -> list[int]:
     mine = [
         n
         for n, own in enumerate(levels)
@@ -132,7 +132,7 @@ def _cells(near: list[set[int]], nodes: list[int], most: int) -> list[list[int]]
     return cells
 
 
-def _fewer(machine: Machine, rows: list[_Row]) -> list[_Row]:
+def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
     """Draw nodes together until there are few enough lines, all machines alike."""
     while count_lines(machine, [row.cells for row in rows]) > LINES:
         longest = max(rows, key=lambda row: len(row.cells))
@@ -151,7 +151,7 @@ def _joined(cells: list[list[int]]) -> list[list[int]]:
 
 
 def _drawn(
-    machine: Machine, wires: Wires, near: list[set[int]], rows: list[_Row], zones: list[str]
+    machine: DrawnMachine, wires: Wires, near: list[set[int]], rows: list[_Row], zones: list[str]
 ) -> Picture:
     used = sorted({row.level for row in rows})
     clustered = zones != [""]
@@ -160,7 +160,7 @@ def _drawn(
     height = floor + BOX + GAP * (len(used) - 1) + PAD + 6
     y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(used)}
     share = (WIDTH - LEFT - 6) / len(zones)
-    placed: list[Placed] = []
+    placed: list[PlacedBox] = []
     x_of: dict[int, float] = {}
     for row in sorted(rows, key=lambda row: (row.level == _SWITCH, row.level)):
         low, wide = LEFT, WIDTH - LEFT - 6
@@ -178,7 +178,7 @@ def _drawn(
         prefix = common_prefix([own_name(machine.nodes[n]) for cell in row.cells for n in cell])
         for i, x in zip(order, spots, strict=True):
             x_of |= dict.fromkeys(row.cells[i], x)
-            placed.append(Placed(row.cells[i], prefix, x, y_of[row.level], width, BOX))
+            placed.append(PlacedBox(row.cells[i], prefix, x, y_of[row.level], width, BOX))
     inside = [y_of[level] for level in used if level < _NETWORK]
     frames = tuple(
         Frame(zone, LEFT + share * i + 3, min(inside) - BOX / 2 - PAD, share - 6,
@@ -186,10 +186,10 @@ def _drawn(
         for i, zone in enumerate(zones)
     ) if clustered else ()  # fmt: skip
     titles = _titles(machine, rows, y_of)
-    return finish(machine, wires, Layout(height, placed, titles, arc=ARC, frames=frames))
+    return finish(machine, wires, BoxLayout(height, placed, titles, arc=ARC, frames=frames))
 
 
-def _hanging(machine: Machine, rows: list[_Row]) -> set[int]:
+def _hanging(machine: DrawnMachine, rows: list[_Row]) -> set[int]:
     """Return the levels with lines between their own boxes."""
     level_of = np.zeros(len(machine.nodes), np.int64)
     for row in rows:
@@ -219,7 +219,9 @@ def _apart(wanted: list[float], pitch: float, low: float, high: float) -> list[f
     return [start + i * pitch for i, start in enumerate(starts)]
 
 
-def _titles(machine: Machine, rows: list[_Row], y_of: dict[int, float]) -> list[tuple[str, float]]:
+def _titles(
+    machine: DrawnMachine, rows: list[_Row], y_of: dict[int, float]
+) -> list[tuple[str, float]]:
     titles = []
     for level, y in y_of.items():
         nodes = [n for row in rows if row.level == level for cell in row.cells for n in cell]

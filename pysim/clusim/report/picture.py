@@ -17,15 +17,15 @@ from clusim.report.boxes import (
     ROW_MOST,
     WIDTH,
     Box,
-    Layout,
+    BoxLayout,
     Picture,
-    Placed,
+    PlacedBox,
     common_prefix,
     count_lines,
     finish,
     link_kinds,
 )
-from clusim.report.machine import Machine, natural_key, span
+from clusim.report.machine import DrawnMachine, natural_key, span
 from clusim.report.panels import HOST_TIERS, MOST_PANELS, panels
 from clusim.result import Wires
 
@@ -47,7 +47,7 @@ MOST_BARS = 4
 """Kinds of links of which a machine drawn as one box has a bar."""
 
 
-def draw(machine: Machine, wires: Wires) -> Picture:
+def draw(machine: DrawnMachine, wires: Wires) -> Picture:
     """Return the picture of a machine: rows by distance from the endpoints, a grid, or a circle.
 
     A few machines are drawn with what is in them, many as boxes with a bar for each kind of links inside.
@@ -70,7 +70,7 @@ def draw(machine: Machine, wires: Wires) -> Picture:
     return finish(folded, wires, plan, bars=bars)
 
 
-def _plan(machine: Machine, bars: int) -> Layout:
+def _plan(machine: DrawnMachine, bars: int) -> BoxLayout:
     """Place the nodes; endpoints have room for `bars` in their boxes where these lie in a row."""
     depth = _depths(machine)
     inside = depth[machine.source] == depth[machine.target]
@@ -89,7 +89,7 @@ def _plan(machine: Machine, bars: int) -> Layout:
     return _circle(machine, rows)
 
 
-def _depths(machine: Machine) -> Array:
+def _depths(machine: DrawnMachine) -> Array:
     """Return how far every node is from the nearest endpoint [hops]."""
     count = len(machine.nodes)
     near: list[list[int]] = [[] for _ in range(count)]
@@ -108,11 +108,11 @@ def _depths(machine: Machine) -> Array:
     return depth
 
 
-def _by_neighbour(machine: Machine, row: list[int]) -> list[int]:
+def _by_neighbour(machine: DrawnMachine, row: list[int]) -> list[int]:
     return sorted(row, key=lambda node: natural_key(machine.nodes[node]))
 
 
-def _halves(machine: Machine, depth: Array, inside: Array) -> list[list[int]] | None:
+def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int]] | None:
     """Return rows for two like machines joined at their top: one upwards, the other upside down."""
     if depth.max(initial=0) < 1:
         return None
@@ -138,11 +138,11 @@ def _halves(machine: Machine, depth: Array, inside: Array) -> list[list[int]] | 
     return rows
 
 
-def _pairs(machine: Machine) -> Array:
+def _pairs(machine: DrawnMachine) -> Array:
     return np.unique(np.stack([machine.source, machine.target], axis=1), axis=0)
 
 
-def _in_rows(machine: Machine, rows: list[list[int]], bars: int) -> Layout:
+def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayout:
     """Draw rows from the bottom to the top, with nodes drawn together where they would be too many."""
     chunk = [max(1, -(-len(row) // ROW_MOST)) for row in rows]
     while True:
@@ -171,11 +171,11 @@ def _in_rows(machine: Machine, rows: list[list[int]], bars: int) -> Layout:
         pitch = (WIDTH - left - 10) / len(row)
         for place, cell in enumerate(row):
             x = left + pitch * (place + 0.5)
-            boxes.append(Placed(cell, prefix, x, y, min(74.0, pitch * 0.84), tall))
-    return Layout(height, boxes, titles)
+            boxes.append(PlacedBox(cell, prefix, x, y, min(74.0, pitch * 0.84), tall))
+    return BoxLayout(height, boxes, titles)
 
 
-def _grid(machine: Machine, rows: list[list[int]]) -> Layout | None:
+def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
     """Place routers with coordinates in their names on a grid of a pitch, and endpoints beside their router.
 
     It is a grid if the ends of every link between routers differ in one coordinate.
@@ -207,7 +207,7 @@ def _grid(machine: Machine, rows: list[list[int]]) -> Layout | None:
         x = shift + pitch * (place[-1] + 0.5 + sheet * (across + 0.5))
         y = pitch * (place[-2] + 0.62)
         spots[node] = (x, y)
-        boxes.append(Placed([node], prefix, x, y, box, box * 0.62))
+        boxes.append(PlacedBox([node], prefix, x, y, box, box * 0.62))
     hanging: dict[int, list[int]] = {}
     for node in rows[0]:
         router = int(machine.target[np.flatnonzero(machine.source == node)[0]])
@@ -219,11 +219,11 @@ def _grid(machine: Machine, rows: list[list[int]]) -> Layout | None:
         for turn, cell in enumerate(cells):
             name = span([machine.nodes[n] for n in cell])
             left, top = x + pitch * (0.34 - 0.2 * turn), y - pitch * 0.34
-            boxes.append(Placed(cell, name, left, top, size, size))
-    return Layout(pitch * (down + 0.24), boxes, [], 0.3 * pitch)
+            boxes.append(PlacedBox(cell, name, left, top, size, size))
+    return BoxLayout(pitch * (down + 0.24), boxes, [], 0.3 * pitch)
 
 
-def _circle(machine: Machine, rows: list[list[int]]) -> Layout:
+def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
     """Draw the innermost nodes on a circle and what hangs on them around it."""
     core = rows[-1]
     chunk = max(1, -(-len(core) // 48))
@@ -244,12 +244,16 @@ def _circle(machine: Machine, rows: list[list[int]]) -> Layout:
             angle = 2 * math.pi * (place + 0.5) / len(row) - math.pi / 2
             x, y = WIDTH / 2 + 1.35 * reach * math.cos(angle), size / 2 + reach * math.sin(angle)
             boxes.append(
-                Placed(cell, "" if len(rows) == 1 else prefix, x, y, width, min(28.0, width * 0.62))
+                PlacedBox(
+                    cell, "" if len(rows) == 1 else prefix, x, y, width, min(28.0, width * 0.62)
+                )
             )
-    return Layout(size, boxes, [])
+    return BoxLayout(size, boxes, [])
 
 
-def _near_core(machine: Machine, rows: list[list[int]], cells: list[list[int]]) -> list[list[int]]:
+def _near_core(
+    machine: DrawnMachine, rows: list[list[int]], cells: list[list[int]]
+) -> list[list[int]]:
     """Return the nodes outside the core in as many cells as the core has, each beside what it hangs on."""
     cell_of = {node: number for number, cell in enumerate(cells) for node in cell}
     near: list[list[int]] = [[] for _ in cells]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from clusim.analysis.columns import Table
+from clusim.analysis.columns import ColumnTable
 from clusim.analysis.limits import WireUse, busiest_wires, class_traffic
 from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
@@ -73,7 +73,7 @@ def _summary(feed: Feed) -> Markup:
     )
 
 
-def _blamed(blame: Table | None) -> list[str]:
+def _blamed(blame: ColumnTable | None) -> list[str]:
     """Return what the critical path was made of, and what was lost on it if that is worth a sentence."""
     if blame is None or not len(blame):
         return []
@@ -94,7 +94,7 @@ def _blamed(blame: Table | None) -> list[str]:
     return said
 
 
-def _blame(blame: Table) -> Markup:
+def _blame(blame: ColumnTable) -> Markup:
     """Return where the critical path spent its time: the three groups, and the longest rows."""
     rows = sorted(blame.rows(), key=lambda row: -row["time_ps"])
     total = max(1, blame.facts["time_ps"])

@@ -10,7 +10,7 @@ from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.nccl import parse_env
 from clusim.result import Result
-from clusim.run.job import Options
+from clusim.run.job import RunOptions
 from clusim.run.request import Request
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
@@ -159,7 +159,7 @@ def collective(
         faults=tuple(given.pop("faults", ())),
         **{name: given.pop(name) for name in _OF_SETUP if name in given},
     )
-    how = Options(**{name: given.pop(name) for name in _OF_RUN if name in given})
+    how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
     with guarded():
         return result_of(Request(setup, operation, as_bytes(size), algorithm, **given), how)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusim.schedule import Schedule
     from clusim.trace.writer import TraceWriter
 
-__all__ = ["Checker", "Job", "Options", "collective_job", "run_job", "traffic_job"]
+__all__ = ["Checker", "Job", "RunOptions", "collective_job", "run_job", "traffic_job"]
 
 Array = NDArray[Any]
 
@@ -52,7 +52,7 @@ VERIFY_LIMIT_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """How to run, as the caller asked for it; see `clusim.simulate`. `around` is what the time does not include."""
 
     granularity: str | int = "auto"
@@ -92,7 +92,7 @@ class Job:
 def collective_job(
     fabric: Fabric,
     schedule: Schedule,
-    options: Options = Options(),
+    options: RunOptions = RunOptions(),
 ) -> Job:
     """Lower `schedule` onto `fabric`."""
     from clusim.lowering import Broken, lower
@@ -135,7 +135,7 @@ def collective_job(
     )
 
 
-def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
+def traffic_job(fabric: Fabric, traffic: Traffic, options: RunOptions) -> Job:
     """Draw the messages of `traffic` and put them on `fabric`."""
     from clusim.run.traffic import grain_of, to_image
 
@@ -162,7 +162,7 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: Options) -> Job:
     )
 
 
-def _provenance(fabric: Fabric, options: Options, *, grain: Grain, **rest: Any) -> Provenance:
+def _provenance(fabric: Fabric, options: RunOptions, *, grain: Grain, **rest: Any) -> Provenance:
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
@@ -286,7 +286,7 @@ def slice_count(image: Image) -> int:
     return int((loop_counts(image) * prims * rows["slices"]).sum())
 
 
-def _most_records(job: Job, options: Options) -> int:
+def _most_records(job: Job, options: RunOptions) -> int:
     """Return how many completion records the trace may take."""
     if options.trace_out is None or options.trace_primitives is False:
         return 0
@@ -296,7 +296,7 @@ def _most_records(job: Job, options: Options) -> int:
     return room if slice_count(job.image) <= min(room, AUTO_RECORDS) else 0
 
 
-def _open_trace(job: Job, options: Options, max_records: int) -> TraceWriter | None:
+def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter | None:
     if options.trace_out is None:
         return None
     from clusim.trace.writer import Begun, TraceWriter
@@ -312,7 +312,7 @@ def _open_trace(job: Job, options: Options, max_records: int) -> TraceWriter | N
     )
 
 
-def run_job(job: Job, options: Options, checker: Checker | None = None) -> Result:
+def run_job(job: Job, options: RunOptions, checker: Checker | None = None) -> Result:
     """Run to the end; whatever goes wrong, what the trace already has is kept and closed."""
     if options.bins < 2:
         raise InputError(f"bins {options.bins}: must be at least 2")

@@ -8,13 +8,13 @@ from clusim import collectives
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.lowering import plan_change
-from clusim.nccl import Communicator, Plan, programs
+from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
 from clusim.nccl.programs import Moved
 from clusim.plans import msccl, mscclpp
-from clusim.plans.layout import Wanted as WantedPlan
+from clusim.plans.layout import WantedPlan as WantedPlan
 from clusim.result import Around
 from clusim.run.request import Request
 from clusim.schedule import Schedule
@@ -166,7 +166,7 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
 
 
 def nccl_program(
-    request: Request, comm: Communicator, operation: str, size_bytes: int, plan: Plan | None
+    request: Request, comm: Communicator, operation: str, size_bytes: int, plan: NcclPlan | None
 ) -> Schedule:
     """Return the program of a plan of NCCL, of another size than the request's if need be."""
     return programs.build(request.setup.known, comm, moved_of(request, operation, size_bytes), plan)
@@ -179,7 +179,7 @@ def moved_of(request: Request, operation: str, size_bytes: int) -> Moved:
     return Moved(operation, size_bytes, request.dtype, request.redop, root)
 
 
-def _around(comm: Communicator, operation: str, plan: Plan | None) -> Around:
+def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> Around:
     """Return what launching adds with one process per GPU, and what NCCL's tuner expects."""
     host, launch = host_of(comm), Launch()
     model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None

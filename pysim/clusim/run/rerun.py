@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clusim.abi import FaultKind
 
 if TYPE_CHECKING:
-    from clusim.analysis.columns import Table
+    from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import Change
     from clusim.run.session import EngineName, Progress
     from clusim.trace.inputs import Inputs
@@ -72,7 +72,7 @@ def _simulate(
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 
-def without_first_stall(path: str | Path, blamed: Table) -> str:
+def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     """Simulate a run again with its first stalled link as fast as its like; return a sentence about it.
 
     Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets

@@ -61,7 +61,7 @@ def start_engine(image: Image, engine: EngineName, records: bool) -> Engine:
     if engine == "reference":
         from clusim import reference
 
-        return reference.Simulation(image, records=records)
+        return reference.ReferenceSimulation(image, records=records)
     if engine != "c":
         raise InputError(f"engine {engine!r}: unknown; use c or reference")
     try:

@@ -13,7 +13,7 @@ from clusim.run.job import (
     MAX_BINS,
     TRACE_LIMIT_BYTES,
     Checker,
-    Options,
+    RunOptions,
     collective_job,
     run_job,
     traffic_job,
@@ -85,7 +85,7 @@ def simulate(
     ClusimError
         Any other bad input or failure of the surroundings; each is one line.
     """
-    options = Options(
+    options = RunOptions(
         *(granularity, engine, bins, trace_out, trace_primitives, progress, command),
         *(trace_limit_bytes, seed, faults, notes),
     )
@@ -93,12 +93,12 @@ def simulate(
     return run_job(collective_job(fabric, schedule, options), options, checker)
 
 
-def result_of(request: Request, options: Options = Options()) -> Result:  # noqa: B008 - frozen
+def result_of(request: Request, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
     """Run what a request asks for and return what happened.
 
     Parameters
     ----------
-    options : Options
+    options : RunOptions
         Where a trace goes, who is told of progress; what the request says itself is taken from there.
     """
     setup, plan = request.setup, planned(request)
@@ -131,7 +131,7 @@ def simulate_traffic(
 
     Parameters are those of `simulate`.
     """
-    options = Options(
+    options = RunOptions(
         granularity, engine, bins, trace_out, False, progress, command, trace_limit_bytes
     )
     return run_job(traffic_job(fabric, traffic, options), options)

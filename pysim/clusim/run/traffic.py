@@ -28,9 +28,9 @@ from clusim.units import format_size, format_time
 __all__ = [
     "PATTERNS",
     "Pattern",
-    "Plan",
     "Routing",
     "Traffic",
+    "TrafficPlan",
     "capacity_Bps",
     "grain_of",
     "to_image",
@@ -63,7 +63,7 @@ PS_PER_S = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrafficPlan:
     """Messages in the order of their sources; source number i has messages `first[i]` to `end[i]`."""
 
     messages: Messages
@@ -123,7 +123,7 @@ class Traffic:
                 f"load {self.load}: must be above 0 and at most 10 (1 saturates the fabric)"
             )
 
-    def plan(self, arrays: FabricArrays) -> Plan:
+    def plan(self, arrays: FabricArrays) -> TrafficPlan:
         """Draw the messages and deal them out to sources."""
         num = arrays.num_ranks
         if num < 2:
@@ -145,7 +145,7 @@ class Traffic:
             np.full(len(source), -1, np.int64),
         )
         _, first, counts = np.unique(lane[order], return_index=True, return_counts=True)
-        return Plan(messages, first, first + counts)
+        return TrafficPlan(messages, first, first + counts)
 
     def describe(self, arrays: FabricArrays) -> str:
         """Return the pattern in a few words."""
@@ -398,7 +398,7 @@ def _vias(arrays: FabricArrays, messages: Messages) -> Array:
     return found
 
 
-def to_image(fabric: Fabric, traffic: Traffic, plan: Plan, burst: int = 1) -> Image:
+def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1) -> Image:
     """Return the image of `plan` on `fabric`, `burst` packets travelling as one."""
     arrays, messages = arrays_of(fabric), plan.messages
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import Schedule
 
-__all__ = ["Group", "find_groups"]
+__all__ = ["AggregationGroup", "find_groups"]
 
 Array = NDArray[Any]
 
 
-class Group:
+class AggregationGroup:
     """The state of one aggregation group.
 
     Attributes
@@ -56,13 +56,13 @@ class Group:
         return result
 
 
-def find_groups(schedule: Schedule) -> dict[int, Group]:
+def find_groups(schedule: Schedule) -> dict[int, AggregationGroup]:
     """Return the group of every aggregation connection of a schedule, by connection."""
-    by_key: dict[int, Group] = {}
-    groups: dict[int, Group] = {}
+    by_key: dict[int, AggregationGroup] = {}
+    groups: dict[int, AggregationGroup] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":
-            group = by_key.setdefault(connection.key, Group(connection.members))
+            group = by_key.setdefault(connection.key, AggregationGroup(connection.members))
             group.connections[connection.src] = index
             groups[index] = group
     if not groups:

@@ -14,15 +14,15 @@ from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.training.sharing import Sharing
 from clusim.workload.models import Transformer
-from clusim.workload.parallel.plan import Plan
-from clusim.workload.parallel.volumes import Traffic
+from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.volumes import Volume
 from clusim.workload.spec import Workload, complain
 
 __all__ = ["by_depth"]
 
 
 def by_depth(
-    workload: Workload, plan: Plan, run: Callable[[Workload], TrainingResult]
+    workload: Workload, plan: TrainingPlan, run: Callable[[Workload], TrainingResult]
 ) -> TrainingResult:
     """Return the result of a workload from two runs with as many layers as its `depth` says."""
     assert workload.depth is not None
@@ -48,7 +48,7 @@ def by_depth(
         idle = step_ps[-1] - compute - exposed
         ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4]))
     traffic = {
-        dim: Traffic(
+        dim: Volume(
             line(one.traffic[dim].calls, moved.calls),
             line(one.traffic[dim].sent_bytes, moved.sent_bytes),
         )

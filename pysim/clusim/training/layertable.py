@@ -9,7 +9,7 @@ from typing import Any
 from clusim.units import format_size, format_time
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Comm, Layer, backward_steps
-from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.plan import TrainingPlan
 
 __all__ = ["LayerRow", "layer_json", "layer_report", "layer_rows", "optimizer_row"]
 
@@ -62,7 +62,7 @@ class LayerRow:
         }
 
 
-def layer_rows(plan: Plan) -> list[LayerRow]:
+def layer_rows(plan: TrainingPlan) -> list[LayerRow]:
     """Return the layers of every pipeline stage, like ones that follow each other as one row."""
     found: list[LayerRow] = []
     for stage, chunks in enumerate(plan.stages):
@@ -75,7 +75,7 @@ def layer_rows(plan: Plan) -> list[LayerRow]:
     return found
 
 
-def _row(plan: Plan, stage: int, layer: Layer, count: int) -> LayerRow:
+def _row(plan: TrainingPlan, stage: int, layer: Layer, count: int) -> LayerRow:
     recompute = plan.workload.recompute
     steps = {"forward": list(layer.forward), "backward": backward_steps(layer, recompute)}
     kernels = [step for own in steps.values() for step in own if isinstance(step, Kernel)]
@@ -113,14 +113,14 @@ def _messages(steps: list[Any]) -> Iterator[str]:
         yield f"{times}{operation} {dim} {format_size(size)}"
 
 
-def optimizer_row(plan: Plan, stage: int) -> tuple[int, int, int]:
+def optimizer_row(plan: TrainingPlan, stage: int) -> tuple[int, int, int]:
     """Return parameters, memory traffic [bytes] and time [ps] of a stage's step of the optimiser on one GPU."""
     elements = plan.stepped(stage)
     kernel = plan.optimizer.kernel(elements)
     return elements, kernel.bytes, plan.chip.time_ps(kernel) if elements else 0
 
 
-def layer_json(plan: Plan) -> dict[str, Any]:
+def layer_json(plan: TrainingPlan) -> dict[str, Any]:
     """Return what ``clusim train --layers --json`` prints."""
     chip = plan.chip
     steps = [optimizer_row(plan, stage) for stage in range(len(plan.stages))]
@@ -142,7 +142,7 @@ def layer_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def layer_report(plan: Plan) -> str:
+def layer_report(plan: TrainingPlan) -> str:
     """Return the table that ``clusim train --layers`` prints."""
     chip, own = plan.chip, plan.workload
     lines = [

@@ -12,12 +12,12 @@ from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.plan import TrainingPlan
 
 __all__ = ["plan_notes", "written"]
 
 
-def written(plan: Plan, folder: Folder | None, steps: int) -> tuple[StepWriter, Schedule]:
+def written(plan: TrainingPlan, folder: Folder | None, steps: int) -> tuple[StepWriter, Schedule]:
     """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it."""
     builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
     writer = StepWriter(Emitter(plan, builder, folder))
@@ -25,7 +25,7 @@ def written(plan: Plan, folder: Folder | None, steps: int) -> tuple[StepWriter, 
     return writer, builder.build()
 
 
-def plan_notes(plan: Plan, whole: Fabric) -> list[str]:
+def plan_notes(plan: TrainingPlan, whole: Fabric) -> list[str]:
     """Return what must be said of the collectives of a plan, whose fabric lacks what is down from the start.
 
     Parameters

@@ -15,7 +15,7 @@ import numpy as np
 from clusim.training.breakdown import Spans, covered, merge
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
-__all__ = ["AFFORDABLE", "FoldReport", "State", "affordable", "fold_report", "states"]
+__all__ = ["AFFORDABLE", "BlockState", "FoldReport", "affordable", "fold_report", "states"]
 
 AFFORDABLE = 1 << 26
 """Events of a run in which the default writes out blocks that were not proved: about half a minute."""
@@ -52,7 +52,7 @@ class FoldReport:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class BlockState:
     """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps]."""
 
     late_ps: int
@@ -66,7 +66,7 @@ class State:
 
 def states(
     folder: Folder, spans: Mapping[int, Spans], start: Any, end: Any
-) -> Iterator[tuple[FoldedBlock, State]]:
+) -> Iterator[tuple[FoldedBlock, BlockState]]:
     """Give every folded block and what was under way at its ranks meanwhile."""
     active = {rank: merge(np.concatenate((own.active, own.compute))) for rank, own in spans.items()}
     for block in folder.blocks:
@@ -81,7 +81,7 @@ def states(
             if last > first:
                 beside += covered(own[first:last], np.array([[low, high]], np.int64))
             total += high - low
-        yield block, State(late, beside, total)
+        yield block, BlockState(late, beside, total)
 
 
 def fold_report(

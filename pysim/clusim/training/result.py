@@ -14,8 +14,8 @@ from clusim.training.proof import FoldReport
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
 from clusim.workload.memory import Memory
-from clusim.workload.parallel.plan import Plan
-from clusim.workload.parallel.volumes import Traffic
+from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["TrainingResult"]
 
@@ -40,11 +40,11 @@ class TrainingResult:
         Busiest wires and the part of the run in which they were busy.
     """
 
-    plan: Plan
+    plan: TrainingPlan
     step_ps: list[int]
     ranks: list[Breakdown]
     memory: list[Memory]
-    traffic: dict[str, Traffic]
+    traffic: dict[str, Volume]
     wires: list[tuple[str, float]]
     fold: FoldReport
     result: Result

@@ -28,7 +28,7 @@ from clusim.training.switches import switching
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
-from clusim.workload.parallel.plan import Plan, make_plan
+from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from clusim.workload.spec import Workload, complain
 
 __all__ = ["FOLDS", "train"]
@@ -143,19 +143,19 @@ def train(
 class _Run:
     """A schedule that was written and simulated."""
 
-    plan: Plan
+    plan: TrainingPlan
     writer: StepWriter
     schedule: Schedule
     result: Result
 
 
-def _run(plan: Plan, folder: Folder | None, steps: int, options: dict[str, Any]) -> _Run:
+def _run(plan: TrainingPlan, folder: Folder | None, steps: int, options: dict[str, Any]) -> _Run:
     writer, schedule = written(plan, folder, steps)
     return _Run(plan, writer, schedule, simulate(schedule=schedule, **options))
 
 
 def _run_proved(
-    plan: Plan, folder: Folder, steps: int, options: dict[str, Any], *, always: bool
+    plan: TrainingPlan, folder: Folder, steps: int, options: dict[str, Any], *, always: bool
 ) -> _Run:
     """Run again and again, writing in full what was not proved identical, until every folded block is.
 
@@ -172,7 +172,7 @@ def _run_proved(
     return _run(plan, None, steps, options)
 
 
-def _memory_notes(plan: Plan, memory: list[Memory], strict: bool) -> list[str]:
+def _memory_notes(plan: TrainingPlan, memory: list[Memory], strict: bool) -> list[str]:
     worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
     item = memory[worst]
     if not item.missing:

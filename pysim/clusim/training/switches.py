@@ -21,7 +21,7 @@ from clusim.run.simulate import simulate
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.volumes import Machines, Switched, Traffic, sent_bytes
+from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
 
 __all__ = ["Switching", "switching"]
 
@@ -33,7 +33,7 @@ LARGEST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class SwitchCost:
     """A collective alone: SMs it holds on a GPU, memory traffic and bytes sent per GPU [bytes], its time [ps]."""
 
     sms: float
@@ -41,14 +41,14 @@ class Cost:
     sent_bytes: float
     time_ps: float
 
-    def times(self, factor: float) -> Cost:
+    def times(self, factor: float) -> SwitchCost:
         """Return the cost of so many of them; SMs become SMs x times."""
-        return Cost(*(value * factor for value in astuple(self)))
+        return SwitchCost(*(value * factor for value in astuple(self)))
 
-    def plus(self, other: Cost) -> Cost:
+    def plus(self, other: SwitchCost) -> SwitchCost:
         """Return both together."""
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Cost(*(one + two for one, two in pairs))
+        return SwitchCost(*(one + two for one, two in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class Switching:
 
     Attributes
     ----------
-    switch, ring : Cost
+    switch, ring : SwitchCost
         SMs are means over the collectives; the rest are sums over a step.
     """
 
     calls: float
-    switch: Cost
-    ring: Cost
+    switch: SwitchCost
+    ring: SwitchCost
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""
@@ -80,7 +80,7 @@ class Switching:
 
 def switching(
     fabric: Fabric,
-    traffic: Mapping[str, Traffic],
+    traffic: Mapping[str, Volume],
     gpus: int,
     steps: int = 1,
     granularity: str | int = "auto",
@@ -93,7 +93,7 @@ def switching(
     if not kinds:
         return None
     order = sorted(kinds, key=lambda kind: -kind.bytes * kinds[kind][0])
-    known: dict[Switched, tuple[Cost, Cost]] = {}
+    known: dict[Switched, tuple[SwitchCost, SwitchCost]] = {}
     parts = []
     for kind in order:
         count, group = kinds[kind]
@@ -108,20 +108,20 @@ def switching(
     return Switching(calls, own, ring)
 
 
-def _sum(parts: Iterable[tuple[float, float, Cost]]) -> Cost:
-    total, calls = Cost(0, 0, 0, 0), 0.0
+def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
+    total, calls = SwitchCost(0, 0, 0, 0), 0.0
     for count, scale, cost in parts:
         one = cost.times(scale)
         total = total.plus(
-            Cost(cost.sms, one.memory_bytes, one.sent_bytes, one.time_ps).times(count)
+            SwitchCost(cost.sms, one.memory_bytes, one.sent_bytes, one.time_ps).times(count)
         )
         calls += count
-    return Cost(total.sms / calls, total.memory_bytes, total.sent_bytes, total.time_ps)
+    return SwitchCost(total.sms / calls, total.memory_bytes, total.sent_bytes, total.time_ps)
 
 
 def _alone(
     fabric: Fabric, kind: Switched, group: Sequence[int], granularity: str | int
-) -> tuple[Cost, Cost]:
+) -> tuple[SwitchCost, SwitchCost]:
     """Run a collective by switches and as a ring."""
     size = min(kind.bytes, LARGEST_BYTES)
     costs = []
@@ -129,16 +129,18 @@ def _alone(
         schedule = _schedule(fabric, kind, algorithm, size, group)
         result = simulate(fabric, schedule, granularity=granularity, bins=16)
         zones = zones_of(fabric)
-        machines = Machines(len({zones[r] for r in group}), uses_switches(fabric, tuple(group)))
+        machines = SpannedMachines(
+            len({zones[r] for r in group}), uses_switches(fabric, tuple(group))
+        )
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
-        own = Cost(
+        own = SwitchCost(
             sum(item.sm for item in schedule.instances) / len(group),
             float(result.bins.hbm_bytes.sum()) / len(group),
             sent / len(group),
             result.time_ps,
         )
         rest = own.times(kind.bytes / size)
-        costs.append(Cost(own.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
+        costs.append(SwitchCost(own.sms, rest.memory_bytes, rest.sent_bytes, rest.time_ps))
     return costs[0], costs[1]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusim.fabric.drawing.page import GAP, ROW, Arch, Box, Page, label
-from clusim.fabric.outline import Branch, Machine, Outline, kind_of, link_name, total
+from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
+from clusim.fabric.outline import Branch, Outline, OutlinedMachine, kind_of, link_name, total
 from clusim.fabric.render import ranges
 from clusim.units import format_rate
 
@@ -15,19 +15,19 @@ MOST_SWITCHES = 12
 MOST_ROOTS = 4
 
 
-def place_machine(page: Page, group: list[Machine], view: Outline, base: float) -> float:
+def place_machine(page: Page, group: list[OutlinedMachine], view: Outline, base: float) -> float:
     """Place a machine above the height `base`; return the height of its top."""
     machine = group[0]
     roots = [(root, len(rest)) for root, rest in machine.shown_roots(MOST_ROOTS, 2)]
     depth = max(_depth(root) for root, _ in roots)
     lift = base + _room_below(machine) + 0.5
-    places: dict[str, Box] = {}
+    places: dict[str, DrawnBox] = {}
     rows = _Rows(page, places, lift)
     x = 0.0
     for root, more in roots:
         x = _place(rows, root, x, depth) + GAP
         if more:
-            box = Box(
+            box = DrawnBox(
                 [f"{more} more", f"like {root.node.name.partition('/')[2] or root.node.name}"],
                 "more",
             )
@@ -59,7 +59,7 @@ class _Rows(NamedTuple):
     """Where branches are placed: a page, the boxes by node, and the height of the lowest row."""
 
     page: Page
-    places: dict[str, Box]
+    places: dict[str, DrawnBox]
     lift: float
 
 
@@ -74,7 +74,7 @@ def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
         for m in memory
         if m.node.endpoint
     ]
-    box = Box(lines, kind_of(branch.node))
+    box = DrawnBox(lines, kind_of(branch.node))
     box.height = 1.35 if len(lines) > 2 else 1.0
     page.boxes.append(box)
     places[branch.node.name] = box
@@ -92,7 +92,7 @@ def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
         # GPUs are in the lowest row, above their links; everything else is right below its switch.
         below = 0 if kind_of(first.node) in ("gpu", "host") else max(0, level - 1)
         if len(group) > 1:
-            stack = Box(
+            stack = DrawnBox(
                 [ranges(label(item.node)[0] for item in group), *label(first.node)[1:]], "nic"
             )
             stack.x, stack.y = x + stack.width / 2, lift + below * ROW
@@ -115,7 +115,7 @@ def _place(rows: _Rows, branch: Branch, x: float, level: int) -> float:
     return end
 
 
-def _sides(page: Page, machine: Machine, places: dict[str, Box], y: float) -> None:
+def _sides(page: Page, machine: OutlinedMachine, places: dict[str, DrawnBox], y: float) -> None:
     """Draw links between CPUs above them; the label says what they are."""
     labels: dict[str, tuple[float, float]] = {}
     for link in machine.side_links:
@@ -132,7 +132,7 @@ def _sides(page: Page, machine: Machine, places: dict[str, Box], y: float) -> No
         page.text(x, top + 0.25 + 0.4 * number, text, "small")
 
 
-def _room_below(machine: Machine) -> float:
+def _room_below(machine: OutlinedMachine) -> float:
     """Return the room that NVSwitches or arcs take below the GPUs."""
     if machine.switches:
         return 1.0 + ROW * 0.9
@@ -140,7 +140,7 @@ def _room_below(machine: Machine) -> float:
 
 
 def _gpu_links(
-    page: Page, machine: Machine, places: dict[str, Box], base: float, lift: float
+    page: Page, machine: OutlinedMachine, places: dict[str, DrawnBox], base: float, lift: float
 ) -> None:
     if machine.switches:
         _nvswitches(page, machine, places, base)
@@ -168,16 +168,18 @@ def _gpu_links(
     )
 
 
-def _nvswitches(page: Page, machine: Machine, places: dict[str, Box], base: float) -> None:
+def _nvswitches(
+    page: Page, machine: OutlinedMachine, places: dict[str, DrawnBox], base: float
+) -> None:
     gpus = [name for name in places if any(name in (k.a, k.b) for k in machine.gpu_links)]
     if not gpus:
         return
     left = min(places[name].x for name in gpus)
     right = max(places[name].x for name in gpus)
     shown = machine.switches
-    boxes: dict[str, Box] = {}
+    boxes: dict[str, DrawnBox] = {}
     if len(shown) > MOST_SWITCHES:
-        box = Box(
+        box = DrawnBox(
             [ranges(label(node)[0] for node in shown), f"{len(shown)} {label(shown[0])[-1]}"],
             "nvswitch",
         )
@@ -185,7 +187,7 @@ def _nvswitches(page: Page, machine: Machine, places: dict[str, Box], base: floa
         page.boxes.append(box)
         members = [box]
     else:
-        members = [Box(label(node), "nvswitch") for node in shown]
+        members = [DrawnBox(label(node), "nvswitch") for node in shown]
         page.boxes += members
         boxes = {node.name: box for node, box in zip(shown, members, strict=True)}
     need = sum(box.width for box in members) + GAP * (len(members) - 1)

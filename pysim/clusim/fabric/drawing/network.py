@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.fabric.drawing.page import GAP, ROW, Arch, Box, Page, label
+from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
 from clusim.fabric.model import Link, Node
 from clusim.fabric.outline import Outline, kind_of
 
@@ -13,8 +13,8 @@ MOST_SWITCHES = 16
 
 
 def place_network(page: Page, view: Outline, base: float) -> None:
-    rows: list[list[Box]] = []
-    boxes: dict[str, Box] = {}
+    rows: list[list[DrawnBox]] = []
+    boxes: dict[str, DrawnBox] = {}
     if view.machines:
         row, members = _machine_boxes(view)
         rows.append(row)
@@ -34,7 +34,7 @@ def place_network(page: Page, view: Outline, base: float) -> None:
             box.x, box.y = x + space / 2 + box.width / 2, base + 0.6 + level * ROW * 1.35
             x += box.width + space
         page.boxes += row
-    joints: dict[tuple[int, int], tuple[Box, Box, Link, int]] = {}
+    joints: dict[tuple[int, int], tuple[DrawnBox, DrawnBox, Link, int]] = {}
     machine_of = {node.name: node.zone for node in view.fabric.nodes}
     for link in view.cables:
         a = boxes.get(link.a) or boxes.get(f"machine {machine_of[link.a]}")
@@ -60,21 +60,21 @@ def place_network(page: Page, view: Outline, base: float) -> None:
         page.text(page_width, top + 1.2, note, "right")
 
 
-def _machine_boxes(view: Outline) -> tuple[list[Box], dict[str, Box]]:
+def _machine_boxes(view: Outline) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
     shown = (
         view.machines if len(view.machines) <= MOST_MACHINES else view.machines[: MOST_MACHINES - 2]
     )
-    boxes: dict[str, Box] = {}
-    row: list[Box] = []
+    boxes: dict[str, DrawnBox] = {}
+    row: list[DrawnBox] = []
     for machine in shown:
         gpus = len(machine.gpus())
         nics = sum(kind_of(b.node) == "nic" for root in machine.roots for b in root.walk())
-        box = Box([f"n{machine.zone}", f"{gpus} GPUs, {nics} NICs"], "machine")
+        box = DrawnBox([f"n{machine.zone}", f"{gpus} GPUs, {nics} NICs"], "machine")
         boxes[f"machine {machine.zone}"] = box
         row.append(box)
     rest = view.machines[len(shown) :]
     if rest:
-        box = Box(
+        box = DrawnBox(
             [f"n{rest[0].zone}..{rest[-1].zone}", f"{len(rest)} more machines"], "more", dashed=True
         )
         boxes |= {f"machine {machine.zone}": box for machine in rest}
@@ -82,14 +82,14 @@ def _machine_boxes(view: Outline) -> tuple[list[Box], dict[str, Box]]:
     return row, boxes
 
 
-def _tier_boxes(tier: str, nodes: list[Node]) -> tuple[list[Box], dict[str, Box]]:
+def _tier_boxes(tier: str, nodes: list[Node]) -> tuple[list[DrawnBox], dict[str, DrawnBox]]:
     most = MOST_SWITCHES
     shown = nodes if len(nodes) <= most else nodes[: most - 2]
-    row = [Box(label(node), kind_of(node)) for node in shown]
+    row = [DrawnBox(label(node), kind_of(node)) for node in shown]
     boxes = {node.name: box for node, box in zip(shown, row, strict=True)}
     rest = nodes[len(shown) :]
     if rest:
-        box = Box([f"{len(rest)} more", tier], "more", dashed=True)
+        box = DrawnBox([f"{len(rest)} more", tier], "more", dashed=True)
         boxes |= {node.name: box for node in rest}
         row.append(box)
     return row, boxes

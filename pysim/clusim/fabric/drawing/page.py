@@ -12,7 +12,7 @@ from clusim.fabric.model import Link, Node
 from clusim.fabric.outline import link_name
 from clusim.units import format_rate, format_time
 
-__all__ = ["CHAR", "GAP", "ROW", "Arch", "Box", "Line", "Page", "Text", "label"]
+__all__ = ["CHAR", "GAP", "ROW", "Arch", "DrawnBox", "DrawnLine", "Page", "Text", "label"]
 
 CHAR = 0.155
 """Width of a character of a label."""
@@ -38,7 +38,7 @@ SPARE = ("#c1440e", "#1f4e9e", "#6a51a3", "#2a9d3a", "#8c564b", "#e377c2", "#17b
 
 
 @dataclass(slots=True)
-class Box:
+class DrawnBox:
     """A rectangle with lines of text."""
 
     lines: list[str]
@@ -55,7 +55,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DrawnLine:
     """A straight link between two rows."""
 
     x1: float
@@ -103,8 +103,8 @@ class Text:
 class Page:
     """What was placed so far."""
 
-    boxes: list[Box] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    boxes: list[DrawnBox] = field(default_factory=list)
+    lines: list[DrawnLine] = field(default_factory=list)
     arches: list[Arch] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     legend: dict[str, str] = field(default_factory=dict)
@@ -121,11 +121,11 @@ class Page:
         self.legend.setdefault(name, colour)
         return colour
 
-    def join(self, low: Box, high: Box, link: Link, width: float = 1.2) -> None:
+    def join(self, low: DrawnBox, high: DrawnBox, link: Link, width: float = 1.2) -> None:
         """Draw a link between the facing edges of two boxes of different rows."""
         below, above = (low, high) if high.y >= low.y else (high, low)
         y1, y2 = below.y + below.height / 2, above.y - above.height / 2
-        self.lines.append(Line(below.x, y1, above.x, y2, self.colour(link), width))
+        self.lines.append(DrawnLine(below.x, y1, above.x, y2, self.colour(link), width))
 
     def text(self, x: float, y: float, words: str, style: str) -> None:
         """Write words."""

@@ -10,7 +10,7 @@ from matplotlib.patches import Arc, FancyBboxPatch
 
 from clusim.fabric.drawing.machine import place_machine
 from clusim.fabric.drawing.network import place_network
-from clusim.fabric.drawing.page import CHAR, Box, Page, Text
+from clusim.fabric.drawing.page import CHAR, DrawnBox, Page, Text
 from clusim.fabric.outline import Outline
 
 __all__ = ["render"]
@@ -107,7 +107,7 @@ def _draw_links(axes: Axes, page: Page) -> None:
         )
 
 
-def _draw_box(axes: Axes, box: Box) -> None:
+def _draw_box(axes: Axes, box: DrawnBox) -> None:
     axes.add_patch(
         FancyBboxPatch(
             (box.x - box.width / 2, box.y - box.height / 2),

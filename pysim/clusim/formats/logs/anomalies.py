@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import (
     MOST_CHOICES,
     MOST_COMMUNICATORS,
@@ -20,7 +20,7 @@ from clusim.formats.logs.facts import (
 )
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
 __all__ = ["Anomaly", "find_anomalies"]
@@ -136,11 +136,11 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
             )  # fmt: skip
 
 
-def _name(log: Log, communicator: Communicator) -> str:
+def _name(log: Log, communicator: LoggedCommunicator) -> str:
     return "" if len(log.communicators) == 1 else f"communicator {communicator.number}: "
 
 
-def _ranks(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+def _ranks(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     where = _name(log, communicator)
     members = log.members(communicator)
     for name in ("coll", "nvls", "p2p"):
@@ -170,7 +170,7 @@ def _ranks(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
         )
 
 
-def _transports(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     where = _name(log, communicator)
     shm: set[tuple[int, int]] = set()
     p2p: set[tuple[int, int]] = set()
@@ -220,7 +220,7 @@ def _no_device(log: Log) -> bool:
     return any(kind.startswith("NET/IB : No device") for kind in log.facts.unknown)
 
 
-def _graph(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
+def _graph(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     where = _name(log, communicator)
     members = log.members(communicator)
     rings = log.rings(communicator)
@@ -248,7 +248,7 @@ def _graph(log: Log, communicator: Communicator) -> Iterator[Anomaly]:
         yield from _links(log, communicator, member)
 
 
-def _numa(log: Log, communicator: Communicator) -> dict[int, tuple[str, str]]:
+def _numa(log: Log, communicator: LoggedCommunicator) -> dict[int, tuple[str, str]]:
     """Return host and CPU of each rank that the topology print names."""
     found: dict[int, tuple[str, str]] = {}
     for member in log.members(communicator):
@@ -262,7 +262,7 @@ def _numa(log: Log, communicator: Communicator) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _links(log: Log, communicator: Communicator, member: Member) -> Iterator[Anomaly]:
+def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterator[Anomaly]:
     """Compare the NVLinks in the topology print with those the chip has, and network cards with each other."""
     host = log.facts.processes[member.process].host
     links: dict[str, float] = {}
@@ -326,7 +326,7 @@ def _calls(log: Log) -> Iterator[Anomaly]:
         yield Anomaly("calls cut", f"{facts.cut_calls} lines of calls are cut and not counted")
 
 
-def _run(run: Run) -> Iterator[Anomaly]:
+def _run(run: TableRun) -> Iterator[Anomaly]:
     name = run.collective() or "nccl-tests"
     if run.wrong > 0:
         yield Anomaly("wrong results", f"{name}: {run.wrong} wrong values")

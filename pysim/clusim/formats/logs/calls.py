@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, TYPE_BYTES
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.tables import TableRun
 
 __all__ = ["OPERATIONS", "CallTable", "LoggedCall", "call_table", "operation_named"]
 
@@ -316,5 +316,5 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
             )
 
 
-def _unknown(run: Run, operation: str) -> str:
+def _unknown(run: TableRun, operation: str) -> str:
     return "communicator" if operation else "collective"

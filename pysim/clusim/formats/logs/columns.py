@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NONE", "Columns", "Groups", "Rows", "small"]
+__all__ = ["NONE", "Columns", "OwnedRows", "Rows", "small"]
 
 NONE = -1
 """In a column: not there."""
@@ -91,7 +91,7 @@ class Columns:
         return dict(whole)
 
 
-class Groups:
+class OwnedRows:
     """Rows of columns by whose they are: a look at one owner's takes the time of its rows, and not of all."""
 
     def __init__(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from clusim.bounded import MOST_RANKS
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import MOST_COMMUNICATORS, Facts, Member
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.tables import TableRun
 
-__all__ = ["Communicator", "find_communicators", "rings_of"]
+__all__ = ["LoggedCommunicator", "find_communicators", "rings_of"]
 
 _SIGNATURE = 64
 _MACHINE_RANKS = 1 << 10
@@ -34,7 +34,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 
 
 @dataclass(slots=True)
-class Communicator:
+class LoggedCommunicator:
     """A communicator; `members` has the handle of each rank that logged, `assumed` what was concluded and not read."""
 
     number: int
@@ -98,18 +98,18 @@ class _Signatures:
 
 
 def find_communicators(
-    facts: Facts, calls: dict[str, NDArray[np.integer]], runs: Sequence[Run]
-) -> list[Communicator]:
+    facts: Facts, calls: dict[str, NDArray[np.integer]], runs: Sequence[TableRun]
+) -> list[LoggedCommunicator]:
     """Return the communicators, in the order their first handle was spoken of."""
     devices = _devices(runs)
     sizes = _sizes(facts, runs)
     used = _used(facts, calls)
     signatures = _Signatures(calls)
-    found: list[Communicator] = []
-    by_key: dict[tuple[object, ...], Communicator] = {}
+    found: list[LoggedCommunicator] = []
+    by_key: dict[tuple[object, ...], LoggedCommunicator] = {}
     open_ones: dict[tuple[int, int], _Open] = {}
     looks = _Looks()
-    of_member: dict[int, Communicator] = {}
+    of_member: dict[int, LoggedCommunicator] = {}
     for number in sorted(range(len(facts.members)), key=lambda i: facts.members[i].line):
         member = facts.members[number]
         if member.pointer == 0 and number not in used and not member.orders:
@@ -157,14 +157,14 @@ def find_communicators(
     return found
 
 
-def _new(found: list[Communicator], member: Member, n_ranks: int) -> Communicator:
-    communicator = Communicator(len(found), member.run, n_ranks, member.comm_id)
+def _new(found: list[LoggedCommunicator], member: Member, n_ranks: int) -> LoggedCommunicator:
+    communicator = LoggedCommunicator(len(found), member.run, n_ranks, member.comm_id)
     found.append(communicator)
     return communicator
 
 
 def _key(
-    member: Member, n_ranks: int, of_member: dict[int, Communicator], pid: int
+    member: Member, n_ranks: int, of_member: dict[int, LoggedCommunicator], pid: int
 ) -> tuple[object, ...] | None:
     """Return what a handle shares only with handles of its own communicator, if the log says it."""
     if member.comm_id:
@@ -181,7 +181,7 @@ def _key(
 class _Candidate:
     """A communicator that may lack ranks: its handle of the lowest rank, and where its handles are."""
 
-    communicator: Communicator
+    communicator: LoggedCommunicator
     lowest: int
     lowest_rank: int = MOST_RANKS
     places: set[tuple[int, int]] = field(default_factory=set)
@@ -201,7 +201,7 @@ class _Open:
         self._all: list[_Candidate] = []
         self._lacking: dict[int, tuple[list[_Candidate], int]] = {}
 
-    def choose(self, number: int, looks: _Looks) -> Communicator | None:
+    def choose(self, number: int, looks: _Looks) -> LoggedCommunicator | None:
         """Return the one that lacks this rank and did the same calls, on this host if there is a choice."""
         member = self._facts.members[number]
         host = self._facts.processes[member.process].host
@@ -219,7 +219,7 @@ class _Open:
         self._join(best, number)
         return best.communicator
 
-    def add(self, communicator: Communicator, number: int) -> None:
+    def add(self, communicator: LoggedCommunicator, number: int) -> None:
         """Keep a communicator whose first handle this is."""
         self._all.append(_Candidate(communicator, number))
         self._join(self._all[-1], number)
@@ -249,7 +249,7 @@ class _Looks:
         self.left = _MOST_LOOKS
 
 
-def _devices(runs: Sequence[Run]) -> dict[tuple[int, str, int, int], int]:
+def _devices(runs: Sequence[TableRun]) -> dict[tuple[int, str, int, int], int]:
     return {
         (run.number, device.host, device.pid, device.device): device.rank
         for run in runs
@@ -260,7 +260,7 @@ def _devices(runs: Sequence[Run]) -> dict[tuple[int, str, int, int], int]:
 class _sizes:  # noqa: N801 - used as a function with a memory
     """Number of ranks of a handle that does not say it itself."""
 
-    def __init__(self, facts: Facts, runs: Sequence[Run]) -> None:
+    def __init__(self, facts: Facts, runs: Sequence[TableRun]) -> None:
         self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}
         self._facts = facts
         self._highest: dict[tuple[bool, int], int] = {}
@@ -304,7 +304,7 @@ def _used(facts: Facts, calls: dict[str, NDArray[np.integer]]) -> set[int]:
     return used
 
 
-def _place_by_labels(facts: Facts, communicator: Communicator) -> None:
+def _place_by_labels(facts: Facts, communicator: LoggedCommunicator) -> None:
     """Give handles without rank the rank their launcher tagged them with, if that is possible for all."""
     labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
     free = all(
@@ -325,9 +325,9 @@ class _Described:
     of so many in all: a small file could else fill the memory with the same names again and again.
     """
 
-    def __init__(self, facts: Facts, runs: Sequence[Run]) -> None:
+    def __init__(self, facts: Facts, runs: Sequence[TableRun]) -> None:
         self._facts = facts
-        self._runs: dict[int, tuple[Run, int]] = {}
+        self._runs: dict[int, tuple[TableRun, int]] = {}
         self._names: dict[tuple[int, str, int], str] = {}
         for run in runs:
             self._runs.setdefault(run.number, (run, run.n_ranks))
@@ -335,7 +335,7 @@ class _Described:
                 self._names.setdefault((run.number, device.host, device.device), device.name)
         self._left = _MOST_PLACES
 
-    def add(self, communicator: Communicator) -> None:
+    def add(self, communicator: LoggedCommunicator) -> None:
         """Describe one."""
         facts = self._facts
         run, n_ranks = self._runs.get(communicator.run, (None, NONE))
@@ -363,7 +363,7 @@ class _Described:
         self._left -= ranks
         return self._left >= 0
 
-    def _from_system(self, communicator: Communicator) -> None:
+    def _from_system(self, communicator: LoggedCommunicator) -> None:
         """Note the ranks that the topology print of a machine names, also if they did not log."""
         facts = self._facts
         for handle in communicator.handles:
@@ -386,7 +386,7 @@ class _Described:
                     communicator.host_of.setdefault(rank, host)
 
 
-def _assume(facts: Facts, communicator: Communicator) -> None:
+def _assume(facts: Facts, communicator: LoggedCommunicator) -> None:
     """Note the hosts of a communicator, and what the log does not say of it."""
     missing = communicator.n_ranks > sum(
         0 <= r < communicator.n_ranks for r in communicator.members

@@ -9,9 +9,18 @@ from dataclasses import dataclass, field
 
 from clusim.formats.logs.columns import NONE, Columns, Rows
 from clusim.formats.logs.remembered import remembered
-from clusim.formats.logs.routes import Route, parse_route
+from clusim.formats.logs.routes import LoggedRoute, parse_route
 
-__all__ = ["Facts", "Kind", "Member", "Pattern", "Process", "SystemNode", "Thread", "kind_of"]
+__all__ = [
+    "Facts",
+    "LineKind",
+    "LoggedPattern",
+    "Member",
+    "Process",
+    "SystemNode",
+    "Thread",
+    "kind_of",
+]
 
 MAX_KINDS = 500
 """Kinds of lines that are told apart; what comes later is counted together."""
@@ -67,7 +76,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class LoggedPattern:
     """A result of the graph search; bandwidths per channel [GB/s] within and between machines."""
 
     pattern: int
@@ -125,7 +134,7 @@ class Member:
     nvls: bool | None = None
     nvls_heads: dict[int, list[int]] = field(default_factory=dict)
     n_heads: int = NONE
-    patterns: list[Pattern] = field(default_factory=list)
+    patterns: list[LoggedPattern] = field(default_factory=list)
     system: list[SystemNode] = field(default_factory=list)
     system_bw: tuple[float, float] | None = None
     paths: dict[str, dict[str, tuple[int, float, str]]] = field(default_factory=dict)
@@ -137,7 +146,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Kind:
+class LineKind:
     """Lines of one kind that were counted and not used further."""
 
     count: int
@@ -177,13 +186,13 @@ class Facts:
         self.processes: list[Process] = []
         self.threads: list[Thread] = []
         self.members: list[Member] = []
-        self.routes: list[Route] = []
+        self.routes: list[LoggedRoute] = []
         self.environment: dict[str, dict[str, set[int]]] = {}
         self.nics: dict[str, dict[str, str]] = {}
-        self.notes: dict[str, Kind] = {}
-        self.warnings: dict[str, Kind] = {}
-        self.unknown: dict[str, Kind] = {}
-        self.timeouts: dict[str, Kind] = {}
+        self.notes: dict[str, LineKind] = {}
+        self.warnings: dict[str, LineKind] = {}
+        self.unknown: dict[str, LineKind] = {}
+        self.timeouts: dict[str, LineKind] = {}
         self.kernels: Counter[str] = Counter()
         self.run = 0
         self.run_open = False
@@ -390,7 +399,7 @@ class Facts:
         known = self.members[member]
         return known.run == self.run and (rank == NONE or known.rank in (NONE, rank))
 
-    def count(self, table: dict[str, Kind], text: str, line: int, times: int = 1) -> str:
+    def count(self, table: dict[str, LineKind], text: str, line: int, times: int = 1) -> str:
         """Count a line in one of the tables by its kind; return the kind."""
         kind = kind_of(text)
         found = table.get(kind)
@@ -399,13 +408,13 @@ class Facts:
                 kind = "(others)"
                 found = table.get(kind)
             if found is None:
-                found = table[kind] = Kind(0, text.strip()[:200], self.place(line))
+                found = table[kind] = LineKind(0, text.strip()[:200], self.place(line))
         found.count += times
         return kind
 
-    def count_as(self, table: dict[str, Kind], kind: str, example: str, line: int) -> None:
+    def count_as(self, table: dict[str, LineKind], kind: str, example: str, line: int) -> None:
         """Count a line as one of a kind that was found otherwise."""
-        found = table.setdefault(kind, Kind(0, example, self.place(line)))
+        found = table.setdefault(kind, LineKind(0, example, self.place(line)))
         found.count += 1
 
     def add_call(self, *row: int) -> None:

@@ -11,7 +11,7 @@ from clusim.formats.logs.facts import (
     MOST_ORDERS,
     MOST_PATH_LINES,
     Facts,
-    Pattern,
+    LoggedPattern,
     SystemNode,
 )
 from clusim.formats.logs.messages import HANDLERS
@@ -228,11 +228,11 @@ def _counts(facts: Facts, thread: int, line: int, text: str) -> bool:
 
 
 @remembered
-def _pattern_of(text: str) -> Pattern | None:
+def _pattern_of(text: str) -> LoggedPattern | None:
     match = _PATTERN.match(text)
     if match is None:
         return None
-    return Pattern(
+    return LoggedPattern(
         int(match[1]), int(match[2]), int(match[3]), float(match[4]), float(match[5]),
         match[6], match[7], int(match[8]),
     )  # fmt: skip
@@ -253,7 +253,7 @@ def _pattern_order(facts: Facts, thread: int, line: int, text: str) -> bool:
     if found and len(found[-1].orders) < MOST_ORDERS:
         last = found[-1]
         orders = (*last.orders, tuple(match[1].split()))
-        found[-1] = Pattern(
+        found[-1] = LoggedPattern(
             last.pattern, last.cross_nic, last.channels, last.bw_intra, last.bw_inter,
             last.type_intra, last.type_inter, last.same_channels, orders,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 
 __all__ = ["JobRanks", "add_runs", "job_ranks"]
@@ -64,7 +64,7 @@ def add_runs(log: Log) -> None:
         if run.number in have or run.n_ranks < 2 or not run.sizes:
             continue
         have.add(run.number)
-        made = Communicator(len(log.communicators), run.number, run.n_ranks)
+        made = LoggedCommunicator(len(log.communicators), run.number, run.n_ranks)
         for device in run.devices:
             made.host_of[device.rank] = device.host
             made.gpu_of[device.rank] = device.name
@@ -103,14 +103,14 @@ class _Buses:
                 if index != NONE:
                     self._nvml.setdefault(host, {})[bus] = index
 
-    def _device(self, communicator: Communicator, rank: int) -> int:
+    def _device(self, communicator: LoggedCommunicator, rank: int) -> int:
         handle = communicator.members.get(rank)
         if handle is None:
             return NONE
         member = self._log.facts.members[handle]
         return member.nvml if 0 <= member.nvml < MOST_GPUS else NONE
 
-    def index(self, communicator: Communicator, rank: int) -> int:
+    def index(self, communicator: LoggedCommunicator, rank: int) -> int:
         """Return the index of a rank's GPU, NONE if nothing tells it."""
         host = communicator.host_of.get(rank, "")
         bus = communicator.bus_of.get(rank, NONE)
@@ -147,7 +147,7 @@ def job_ranks(log: Log) -> JobRanks:
     return found
 
 
-def _hosts(log: Log, communicator: Communicator, found: JobRanks) -> list[str]:
+def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[str]:
     """Return the host of every rank; machines that did not log get names."""
     n, known = communicator.n_ranks, communicator.host_of
     if len(known) >= n and all(rank in known for rank in range(n)):
@@ -169,7 +169,7 @@ def _hosts(log: Log, communicator: Communicator, found: JobRanks) -> list[str]:
     return [named[rank // per] for rank in range(n)]
 
 
-def _per_machine(log: Log, communicator: Communicator) -> int:
+def _per_machine(log: Log, communicator: LoggedCommunicator) -> int:
     """Return how many ranks of a communicator a machine has."""
     members = log.members(communicator)
     local = max((m.local_ranks for m in members), default=NONE)
@@ -185,7 +185,9 @@ def _per_machine(log: Log, communicator: Communicator) -> int:
     return min(n, USUAL_GPUS)
 
 
-def _places(communicator: Communicator, hosts: list[str], buses: _Buses) -> list[tuple[str, int]]:
+def _places(
+    communicator: LoggedCommunicator, hosts: list[str], buses: _Buses
+) -> list[tuple[str, int]]:
     """Return host and index of GPU of every rank; by the order of ranks where indices are unknown or clash."""
     indices = [buses.index(communicator, rank) for rank in range(len(hosts))]
     by_host: dict[str, list[int]] = {}

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Known"]
+__all__ = ["KnownTexts"]
 
 _MISSING = np.iinfo(np.int64).min
 _MOST = 1 << 20
 
 
-class Known:
+class KnownTexts:
     """A number for each text that was seen, looked up by many hashes at once."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from clusim.bounded import MOST_RANKS
 
-__all__ = ["Part", "clean", "label_of", "parts", "stamp_ns", "token"]
+__all__ = ["LinePart", "clean", "label_of", "parts", "stamp_ns", "token"]
 
 _LEVEL = re.compile(rb"NCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION) ?")
 _BEFORE = re.compile(
@@ -37,7 +37,7 @@ _LONGEST_HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LinePart:
     """A piece of a line. `level` is empty for text without an NCCL header, `cut` says another header ended it."""
 
     host: str
@@ -85,7 +85,7 @@ def _host(host: str, before: bytes, known: Collection[str]) -> str:
     return max(fitting, key=len) if fitting else host
 
 
-def parts(line: bytes, known: Collection[str]) -> list[Part]:
+def parts(line: bytes, known: Collection[str]) -> list[LinePart]:
     """Split a line (without tags) where NCCL headers start in it.
 
     Parameters
@@ -95,8 +95,8 @@ def parts(line: bytes, known: Collection[str]) -> list[Part]:
     known : collection of str
         Host names that are known; a name right behind other text is cut to the longest of them that fits.
     """
-    found: list[Part] = []
-    start, head = 0, Part("", -1, -1, -1, "", "", 0)
+    found: list[LinePart] = []
+    start, head = 0, LinePart("", -1, -1, -1, "", "", 0)
     for match in _LEVEL.finditer(line):
         low = max(start, match.start() - _LOOK_BACK)
         before = _BEFORE.search(line, low, match.start())
@@ -110,7 +110,7 @@ def parts(line: bytes, known: Collection[str]) -> list[Part]:
         _append(found, head, line[start:at], cut=True)
         level = match[1].decode()
         where = (before["where"] or b"").decode("utf-8", "replace")
-        head = Part(
+        head = LinePart(
             name, int(before["pid"] or -1), int(before["tid"] or -1),
             -1 if before["device"] is None else int(before["device"]),
             level, where, at, False, int(before["stamp"] or -1),
@@ -120,14 +120,14 @@ def parts(line: bytes, known: Collection[str]) -> list[Part]:
     return found
 
 
-def _append(found: list[Part], head: Part, text: bytes, *, cut: bool) -> None:
+def _append(found: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:
     shown = text.decode("utf-8", "replace")
     if not head.level and not shown.strip():
         return
     if head.level == "WARN" and head.text:
         shown = f"{head.text} {shown}"
     found.append(
-        Part(
+        LinePart(
             head.host, head.pid, head.tid, head.device, head.level, shown, head.start, cut,
             head.stamp,
         )

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bounded import uncollected
-from clusim.formats.logs.columns import NONE, Groups
-from clusim.formats.logs.communicators import Communicator, find_communicators, rings_of
+from clusim.formats.logs.columns import NONE, OwnedRows
+from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
 from clusim.formats.logs.facts import Facts, Member
 from clusim.formats.logs.operations import Columns, find_operations
-from clusim.formats.logs.reader import Reader, require_something
-from clusim.formats.logs.routes import Route
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.reader import LogReader, require_something
+from clusim.formats.logs.routes import LoggedRoute
+from clusim.formats.logs.tables import TableRun
 from clusim.formats.logs.torn import merge_torn_names
 
 __all__ = ["Log", "Tree", "read_logs"]
@@ -35,15 +35,15 @@ class Log:
     """
 
     facts: Facts
-    runs: list[Run]
-    communicators: list[Communicator]
+    runs: list[TableRun]
+    communicators: list[LoggedCommunicator]
     calls: Columns
     operations: Columns
     connections: Columns
     links: dict[str, NDArray[np.int64]]
     trees: dict[str, NDArray[np.int64]]
 
-    def members(self, communicator: Communicator) -> list[Member]:
+    def members(self, communicator: LoggedCommunicator) -> list[Member]:
         """Return the handles of a communicator, by rank where it is known."""
         found = self._members.get(communicator.number)
         if found is None:
@@ -51,7 +51,7 @@ class Log:
             self._members[communicator.number] = found
         return found
 
-    def rings(self, communicator: Communicator) -> dict[int, list[int]]:
+    def rings(self, communicator: LoggedCommunicator) -> dict[int, list[int]]:
         """Return the rings of a communicator, as orders of ranks by channel."""
         found = self._rings.get(communicator.number)
         if found is None:
@@ -61,7 +61,7 @@ class Log:
             self._rings[communicator.number] = found
         return found
 
-    def trees_of(self, communicator: Communicator) -> dict[int, Tree]:
+    def trees_of(self, communicator: LoggedCommunicator) -> dict[int, Tree]:
         """Return the trees of a communicator by channel, with the ranks that logged."""
         found: dict[int, Tree] = {}
         names = ("channel", "rank", "up", "down0", "down1", "down2")
@@ -71,8 +71,8 @@ class Log:
         return dict(sorted(found.items()))
 
     def connections_of(
-        self, communicator: Communicator
-    ) -> list[tuple[int, int, int, int, Route, int]]:
+        self, communicator: LoggedCommunicator
+    ) -> list[tuple[int, int, int, int, LoggedRoute, int]]:
         """Return the connections of a communicator: channel, index, source, target, route, number of lines.
 
         Both ends of a network connection print a line, so `number` is 2 where both logged.
@@ -100,15 +100,15 @@ class Log:
         return owners
 
     @cached_property
-    def _links(self) -> Groups:
-        return Groups(self._owners[self.links["member"]], self.links)
+    def _links(self) -> OwnedRows:
+        return OwnedRows(self._owners[self.links["member"]], self.links)
 
     @cached_property
-    def _trees(self) -> Groups:
-        return Groups(self._owners[self.trees["member"]], self.trees)
+    def _trees(self) -> OwnedRows:
+        return OwnedRows(self._owners[self.trees["member"]], self.trees)
 
     @cached_property
-    def _connections(self) -> Groups:
+    def _connections(self) -> OwnedRows:
         columns: list[NDArray[np.integer]] = [
             self._owners[self.connections["member"].astype(np.int64)],
             *(self.connections[name] for name in _CONNECTION),
@@ -122,9 +122,9 @@ class Log:
         first = np.flatnonzero(new)
         owners, *unique = (column[first] for column in columns)
         table: Columns = dict(zip(_CONNECTION, unique, strict=True))
-        return Groups(owners, table | {"times": np.diff(first, append=len(order))})
+        return OwnedRows(owners, table | {"times": np.diff(first, append=len(order))})
 
-    def run_of(self, communicator: Communicator) -> Run | None:
+    def run_of(self, communicator: LoggedCommunicator) -> TableRun | None:
         """Return the run of nccl-tests a communicator was in."""
         return next((run for run in self.runs if run.number == communicator.run), None)
 
@@ -157,7 +157,7 @@ def read_logs(names: Iterable[str]) -> Log:
     InputError
         If a file cannot be opened, or there is nothing of NCCL, RCCL or nccl-tests in any.
     """
-    reader = Reader()
+    reader = LogReader()
     with uncollected():
         reader.read(names)
     facts = reader.facts
@@ -182,7 +182,7 @@ def read_logs(names: Iterable[str]) -> Log:
 
 
 def _name_runs(
-    facts: Facts, runs: list[Run], communicators: list[Communicator], operations: Columns
+    facts: Facts, runs: list[TableRun], communicators: list[LoggedCommunicator], operations: Columns
 ) -> None:
     """Name what a run measured after its calls, if they are all of one kind and nothing else tells it."""
     run_of = np.array([c.run for c in communicators] + [NONE], np.int64)  # the last is for none

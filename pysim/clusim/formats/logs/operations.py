@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.communicators import Communicator
+from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import Facts
 
 __all__ = [
@@ -119,7 +119,9 @@ def _choices(facts: Facts, calls: Columns, sizes: NDArray[np.int64]) -> NDArray[
     return chosen
 
 
-def find_operations(facts: Facts, calls: Columns, communicators: Sequence[Communicator]) -> Columns:
+def find_operations(
+    facts: Facts, calls: Columns, communicators: Sequence[LoggedCommunicator]
+) -> Columns:
     """Return the operations in the order of their first line.
 
     Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (how many calls

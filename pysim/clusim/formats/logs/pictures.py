@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Tree
-from clusim.formats.logs.routes import Route
+from clusim.formats.logs.routes import LoggedRoute
 
 __all__ = ["matrix", "ranges", "ring_picture", "tree_picture"]
 
@@ -77,7 +77,7 @@ def _far(one: int, other: int, hosts: Mapping[int, str]) -> bool:
     return one in hosts and other in hosts and hosts[one] != hosts[other]
 
 
-def symbol(route: Route) -> str:
+def symbol(route: LoggedRoute) -> str:
     """Return the letter of a transport in the matrix."""
     if route.kind == "P2P":
         return "i" if route.how == "indirect" else "P"
@@ -88,7 +88,9 @@ def symbol(route: Route) -> str:
     return {"SHM": "S", "COLLNET": "C"}[route.kind]
 
 
-def matrix(connections: Sequence[tuple[int, int, int, int, Route, int]], n_ranks: int) -> list[str]:
+def matrix(
+    connections: Sequence[tuple[int, int, int, int, LoggedRoute, int]], n_ranks: int
+) -> list[str]:
     """Return the transports between ranks as lines; row = source, column = target."""
     cells: dict[tuple[int, int], set[str]] = {}
     for _channel, _index, source, target, route, _ in connections:

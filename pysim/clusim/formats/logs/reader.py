@@ -1,4 +1,4 @@
-"""Reads logs: regular lines many at once, all others one at a time, into `Facts` and `Tables`."""
+"""Reads logs: regular lines many at once, all others one at a time, into `Facts` and `TableReader`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import hashes
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.fronts import FRONT_BYTES, LABEL, OTHER, front, stamps
-from clusim.formats.logs.known import Known
+from clusim.formats.logs.known import KnownTexts
 from clusim.formats.logs.lines import label_of, token
 from clusim.formats.logs.messages import parse_choice
 from clusim.formats.logs.scan import Calls, Scan, find_calls
 from clusim.formats.logs.single import NOISE_FACTOR, SingleLines
 from clusim.formats.logs.source import STDIN, blocks
-from clusim.formats.logs.tables import Tables
+from clusim.formats.logs.tables import TableReader
 
-__all__ = ["Reader"]
+__all__ = ["LogReader"]
 
 Positions = NDArray[np.int64]
 
@@ -44,15 +44,20 @@ class _Lines(NamedTuple):
     threads: Positions
 
 
-class Reader:
+class LogReader:
     """Reads any number of logs, one after the other; `facts` and `tables` have what they say."""
 
     def __init__(self) -> None:
         """Start with nothing read."""
         self.facts = Facts()
-        self.tables: list[Tables] = []
-        self._prefixes, self._stamps, self._choices = Known(), Known(), Known()
-        self._routes, self._names, self._comms, self._streams = Known(), Known(), Known(), Known()
+        self.tables: list[TableReader] = []
+        self._prefixes, self._stamps, self._choices = KnownTexts(), KnownTexts(), KnownTexts()
+        self._routes, self._names, self._comms, self._streams = (
+            KnownTexts(),
+            KnownTexts(),
+            KnownTexts(),
+            KnownTexts(),
+        )
         self._places: list[tuple[int, int]] = []
         self._noise: dict[int, str] = {}
         self._times = np.zeros(0, np.int64)
@@ -66,7 +71,7 @@ class Reader:
     def _file(self, name: str) -> None:
         facts = self.facts
         base = facts.lines
-        tables = Tables(name)
+        tables = TableReader(name)
         single = SingleLines(facts, tables, self._noise)
         nulls = 0
         started = False
@@ -402,7 +407,7 @@ def _pairs(process: Positions, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return key ^ (process.astype(np.uint64) * np.uint64(0xD6E8FEB86659FD93))
 
 
-def require_something(facts: Facts, tables: list[Tables]) -> None:
+def require_something(facts: Facts, tables: list[TableReader]) -> None:
     """Refuse files in which nothing of NCCL or nccl-tests was found."""
     if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
         return

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Route", "parse_route"]
+__all__ = ["LoggedRoute", "parse_route"]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class LoggedRoute:
     """How data go from one rank to another.
 
     `kind` is P2P, SHM, NET or COLLNET; `how` tells more (IPC, CUMEM, MNNVL, direct, indirect, or the network's name);
@@ -48,19 +48,19 @@ _NET = re.compile(
 )
 
 
-def parse_route(text: str) -> Route | None:
+def parse_route(text: str) -> LoggedRoute | None:
     """Return the transport written as `text`, or None if it is none we know or is cut."""
     if match := _P2P.match(text):
         how, via = match[1], match[2]
         if via is not None:
-            return Route("P2P", "indirect", proxy=int(via))
+            return LoggedRoute("P2P", "indirect", proxy=int(via))
         how = "direct" if how.startswith("direct") else how
-        return Route("P2P", how, bool(match[3]), bool(match[4]))
+        return LoggedRoute("P2P", how, bool(match[3]), bool(match[4]))
     if match := _SHM.match(text):
-        return Route("SHM", "", copy_engine="/CE" in text)
+        return LoggedRoute("SHM", "", copy_engine="/CE" in text)
     if match := _NET.match(text):
         proxy = -1 if match[4] is None else int(match[4])
-        return Route(
+        return LoggedRoute(
             match[1], match[2], nic=int(match[3]), proxy=proxy, gdr=match[5] is not None,
             shared=match[6] is not None,
         )  # fmt: skip

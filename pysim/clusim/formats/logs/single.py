@@ -8,10 +8,10 @@ from clusim.bounded import MOST_COUNT, MOST_RANKS
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.graphs import BARE, CONNECTION, by_shape, system_line
-from clusim.formats.logs.lines import Part, clean, label_of, parts, stamp_ns
+from clusim.formats.logs.lines import LinePart, clean, label_of, parts, stamp_ns
 from clusim.formats.logs.messages import HANDLERS, environment, note_version, parse_choice
 from clusim.formats.logs.routes import parse_route
-from clusim.formats.logs.tables import MOST_ROWS, Tables
+from clusim.formats.logs.tables import MOST_ROWS, TableReader
 
 __all__ = ["NOISE_FACTOR", "SingleLines"]
 
@@ -41,7 +41,7 @@ _USED_WORDS = frozenset(HANDLERS)
 class SingleLines:
     """Reads the lines of one file that need a look each."""
 
-    def __init__(self, facts: Facts, tables: Tables, noise: dict[int, str]) -> None:
+    def __init__(self, facts: Facts, tables: TableReader, noise: dict[int, str]) -> None:
         """Read into `facts` and `tables`; kinds of lines that say nothing go to `noise` by their first 16 bytes."""
         self.facts, self.tables, self._noise = facts, tables, noise
         self._heads: list[tuple[str, int]] = []
@@ -89,7 +89,7 @@ class SingleLines:
         facts.torn_work += work
         return True
 
-    def _part(self, part: Part, number: int, line: bytes, label: int) -> None:
+    def _part(self, part: LinePart, number: int, line: bytes, label: int) -> None:
         facts = self.facts
         if not part.level:
             text = part.text
@@ -122,7 +122,7 @@ class SingleLines:
             self._stamp = part.stamp * 1000
         self.message(thread, number, text, cut=part.cut)
 
-    def _thread(self, part: Part, label: int) -> int:
+    def _thread(self, part: LinePart, label: int) -> int:
         facts = self.facts
         if not part.host:
             return facts.thread_of("", NONE, NONE, part.device)
@@ -289,7 +289,7 @@ class SingleLines:
         if not self._heads or len(text) > (256 if whole or " via " in text else 48):
             return False
         self._heads = [head for head in self._heads if head[1] > number - _HEADS_LIVE]
-        fitting: list[tuple[int, Part]] = []
+        fitting: list[tuple[int, LinePart]] = []
         for i, (head, _) in enumerate(self._heads):
             if not whole and " via " not in head and " via " not in text:
                 continue
@@ -349,7 +349,7 @@ def parse_call(
     )  # fmt: skip
 
 
-def _rebuilt(part: Part) -> str:
+def _rebuilt(part: LinePart) -> str:
     """Return a part's line as it was written."""
     where = f"{part.host}:{part.pid}:{part.tid} " if part.host else ""
     device = f"[{part.device}] " if part.device != NONE else ""

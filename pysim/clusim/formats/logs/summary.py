@@ -10,11 +10,11 @@ import numpy as np
 
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.communicators import Communicator
-from clusim.formats.logs.facts import Kind, Member, Pattern
+from clusim.formats.logs.communicators import LoggedCommunicator
+from clusim.formats.logs.facts import LineKind, LoggedPattern, Member
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, alike
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.tables import TableRun
 
 __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
 
@@ -53,7 +53,7 @@ def summarize(log: Log) -> dict[str, Any]:
     }
 
 
-def _kinds(kinds: dict[str, Kind]) -> list[dict[str, Any]]:
+def _kinds(kinds: dict[str, LineKind]) -> list[dict[str, Any]]:
     found = sorted(kinds.items(), key=lambda item: -item[1].count)
     return [
         {"kind": kind, "count": entry.count, "example": entry.example, "first": entry.where}
@@ -71,7 +71,7 @@ def channels_of(members: list[Member]) -> dict[str, int]:
     return found
 
 
-def _communicator(log: Log, communicator: Communicator) -> dict[str, Any]:
+def _communicator(log: Log, communicator: LoggedCommunicator) -> dict[str, Any]:
     members = log.members(communicator)
     connections = log.connections_of(communicator)
     lines = Counter[str]()
@@ -131,12 +131,12 @@ def _communicator(log: Log, communicator: Communicator) -> dict[str, Any]:
     }
 
 
-def search_of(members: list[Member]) -> list[Pattern]:
+def search_of(members: list[Member]) -> list[LoggedPattern]:
     """Return the results of the graph search as the first rank that printed some says, each once."""
     return list(dict.fromkeys(next((m.patterns for m in members if m.patterns), [])))
 
 
-def _pattern(pattern: Pattern) -> dict[str, Any]:
+def _pattern(pattern: LoggedPattern) -> dict[str, Any]:
     return {
         "pattern": pattern.pattern,
         "channels": pattern.channels,
@@ -183,7 +183,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: TableRun) -> dict[str, Any]:
     rows = zip(run.sizes, run.types, run.ops, run.values, strict=True)
     return {
         "collective": run.collective(),

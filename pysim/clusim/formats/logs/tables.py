@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Device", "Run", "Tables"]
+__all__ = ["TableDevice", "TableReader", "TableRun"]
 
 _TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16",
@@ -45,7 +45,7 @@ MOST_RUNS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TableDevice:
     """A rank of nccl-tests: where it ran, on which GPU; `bus` is the bus number, -1 if the tool printed none."""
 
     rank: int
@@ -58,7 +58,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Run:
+class TableRun:
     """One start of an nccl-tests program and its rows; times in us, bandwidths in GB/s, nan where not printed."""
 
     source: str
@@ -68,7 +68,7 @@ class Run:
     test: str = ""
     version: str = ""
     library: str = ""
-    devices: list[Device] = field(default_factory=list)
+    devices: list[TableDevice] = field(default_factory=list)
     header: tuple[str, ...] = ()
     halves: int = 0
     sizes: list[int] = field(default_factory=list)
@@ -123,13 +123,13 @@ def _float(word: str) -> float:
     return float("nan") if word == "N/A" else float(word)
 
 
-class Tables:
+class TableReader:
     """Reads the lines of nccl-tests of one file, in order; other programs' lines are refused."""
 
     def __init__(self, source: str) -> None:
         """Start with no run open."""
         self.source = source
-        self.runs: list[Run] = []
+        self.runs: list[TableRun] = []
         self.command = ""
         self.rows = 0
         self._head: tuple[int, int, str, str, int] | None = None
@@ -147,7 +147,7 @@ class Tables:
             rank, group, pid, host, device, bus, name = match.groups()
             run = self._run(line)
             run.devices.append(
-                Device(int(rank), int(group or 0), int(pid), host, int(device), bus, name)
+                TableDevice(int(rank), int(group or 0), int(pid), host, int(device), bus, name)
             )
             return True
         bare = text[1:].strip()
@@ -194,17 +194,17 @@ class Tables:
         """Finish a row that is still open at the end of the file."""
         self._finish()
 
-    def _run(self, line: int) -> Run:
+    def _run(self, line: int) -> TableRun:
         return self.runs[-1] if self.runs else self._begin(line)
 
-    def _begin(self, line: int) -> Run:
+    def _begin(self, line: int) -> TableRun:
         """Open a run, unless the one that is open has only its first lines."""
         self._finish()
         last = self.runs[-1] if self.runs else None
         if len(self.runs) >= MOST_RUNS:
             self.runs[-1].broken += 1
         elif last is None or last.config or last.header or last.devices:
-            self.runs.append(Run(self.source, line, test=self.command))
+            self.runs.append(TableRun(self.source, line, test=self.command))
             self.command = ""
         return self.runs[-1]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.communicators import Communicator
-from clusim.formats.logs.facts import Kind, Member
+from clusim.formats.logs.communicators import LoggedCommunicator
+from clusim.formats.logs.facts import LineKind, Member
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.pictures import matrix, ranges, ring_picture, tree_picture
 from clusim.formats.logs.summary import channels_of, groups_of_calls, search_of
-from clusim.formats.logs.tables import Run
+from clusim.formats.logs.tables import TableRun
 from clusim.units import format_size
 
 __all__ = ["report"]
@@ -73,7 +73,7 @@ def _head(log: Log) -> list[str]:
 
 def _communicators(log: Log, most: int) -> list[list[str]]:
     """Return a part for each communicator; those that say the same are one."""
-    bodies: dict[tuple[str, ...], list[Communicator]] = {}
+    bodies: dict[tuple[str, ...], list[LoggedCommunicator]] = {}
     looked = log.communicators[: 256 * most]
     for communicator in looked:
         body = tuple(_communicator(log, communicator, most))
@@ -97,7 +97,7 @@ def _communicators(log: Log, most: int) -> list[list[str]]:
     return parts
 
 
-def _communicator(log: Log, communicator: Communicator, most: int) -> list[str]:
+def _communicator(log: Log, communicator: LoggedCommunicator, most: int) -> list[str]:
     members = log.members(communicator)
     lines: list[str] = []
     by_host: dict[str, list[int]] = {}
@@ -208,7 +208,7 @@ def _costs(members: Sequence[Member]) -> list[str]:
     ]
 
 
-def _search(log: Log, communicator: Communicator) -> list[str]:
+def _search(log: Log, communicator: LoggedCommunicator) -> list[str]:
     return [
         f"  search       {_PATTERNS.get(p.pattern, f'pattern {p.pattern}')}: {p.channels} channels of"
         f" {p.bw_intra:g}/{p.bw_inter:g} GB/s, {p.type_intra}/{p.type_inter}"
@@ -216,7 +216,7 @@ def _search(log: Log, communicator: Communicator) -> list[str]:
     ]
 
 
-def _transports(log: Log, communicator: Communicator) -> list[str]:
+def _transports(log: Log, communicator: LoggedCommunicator) -> list[str]:
     connections = log.connections_of(communicator)
     if not connections:
         return []
@@ -257,7 +257,7 @@ def _calls(log: Log, limit: int) -> list[str]:
     return lines
 
 
-def _run(run: Run) -> list[str]:
+def _run(run: TableRun) -> list[str]:
     name = run.collective() or "an unknown collective"
     lines = [f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"]
     if run.values:
@@ -285,6 +285,6 @@ def _rest(log: Log, limit: int) -> list[str]:
     return lines
 
 
-def _kinds(kinds: Iterable[tuple[str, Kind]]) -> Iterator[str]:
+def _kinds(kinds: Iterable[tuple[str, LineKind]]) -> Iterator[str]:
     for name, kind in kinds:
         yield f"  {kind.count:>9}  {name}"

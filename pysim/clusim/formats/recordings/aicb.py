@@ -14,7 +14,7 @@ from math import prod
 
 from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
-from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, Step, Template, recording
+from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, EventTemplate, RankStep, recording
 from clusim.formats.recordings.model import ABSENT, Recording
 from clusim.formats.recordings.source import head, lines
 
@@ -55,7 +55,7 @@ class _Reader:
         self.name = name
         self.skipped: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
-        self.step = Step(self, self.sizes, gathers_parts=False)
+        self.step = RankStep(self, self.sizes, gathers_parts=False)
         self.titles: list[str] = []
 
     def recording(self) -> Recording:
@@ -148,7 +148,7 @@ class _Reader:
                 self.skipped["communications in groups of one rank"] += 1
                 return
         self._add(
-            Template(
+            EventTemplate(
                 "collective",
                 role,
                 row.get("stage", "") or operation,
@@ -170,7 +170,9 @@ class _Reader:
             duration = self._number(line, row, "_elapsed_time", MAX_NS)
             if duration:
                 self._add(
-                    Template("compute", "compute", stage, line, self.step.now, duration_ns=duration)
+                    EventTemplate(
+                        "compute", "compute", stage, line, self.step.now, duration_ns=duration
+                    )
                 )
             return
         shapes = [
@@ -181,8 +183,8 @@ class _Reader:
         if not 0 < flops <= MAX_FLOPS:
             self.skipped["computations without a time or the shapes of two matrices"] += 1
             return
-        self._add(Template("compute", "compute", stage, line, self.step.now, flops=flops))
+        self._add(EventTemplate("compute", "compute", stage, line, self.step.now, flops=flops))
 
-    def _add(self, event: Template) -> None:
+    def _add(self, event: EventTemplate) -> None:
         self.step.events.append(event)
         self.step.now = (len(self.step.events) - 1,)

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 from clusim.errors import InputError
 from clusim.formats.recordings import passes
-from clusim.formats.recordings.layers import Layer, Part, Step, Table, parameter, recording
+from clusim.formats.recordings.layers import (
+    LayerPart,
+    LayerTable,
+    RankStep,
+    TableLayer,
+    parameter,
+    recording,
+)
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, names_of
 
@@ -69,14 +76,14 @@ class _Reader:
 
     def __init__(self, name: str, num_ranks: int, machine_ranks: int) -> None:
         self.name, self.num_ranks, self.machine_ranks = name, num_ranks, machine_ranks
-        self.table = Table(name)
+        self.table = LayerTable(name)
         self.policy = self.table.words[0]
         if self.policy not in POLICIES:
             raise InputError(
                 f"{name}:1: parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}"
             )
         if self.policy == "HYBRID_CUSTOMIZED":
-            self.table = Table(name, policies=True)
+            self.table = LayerTable(name, policies=True)
         self.assumed = [
             f"the file does not say how many ranks there are: all {num_ranks} GPUs of the topology; a cycle is 1 ns;"
             " one pass"
@@ -109,13 +116,13 @@ class _Reader:
 
     def recording(self) -> Recording:
         """Read the file."""
-        step = Step(
+        step = RankStep(
             self.table, {role: size for role, (_, size) in self.strides.items()}, gathers_parts=True
         )
         self._write(step)
         return recording("astra", step, self.num_ranks, self._group_of, self.assumed)
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: RankStep) -> None:
         if self.policy == "MICRO":
             if len(self.table.layers) > 1:
                 self.assumed.append(
@@ -135,7 +142,7 @@ class _Reader:
         else:
             passes.hybrid(step, self.table, self._role)
 
-    def _role(self, layer: Layer, what: str, part: Part) -> str:
+    def _role(self, layer: TableLayer, what: str, part: LayerPart) -> str:
         policy = layer.policy if self.policy == "HYBRID_CUSTOMIZED" else self.policy
         if policy not in _OF:
             known = ", ".join(sorted(_OF))

@@ -7,12 +7,19 @@ from typing import Final
 
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_files import find_files, numbered
-from clusim.formats.recordings.chakra_graph import CALLS, Node, Rank, number_calls, play, sort_nodes
+from clusim.formats.recordings.chakra_graph import (
+    CALLS,
+    ChakraNode,
+    Rank,
+    number_calls,
+    play,
+    sort_nodes,
+)
 from clusim.formats.recordings.chakra_host import host_graph
-from clusim.formats.recordings.chakra_nodes import Graph
+from clusim.formats.recordings.chakra_nodes import ChakraGraph
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish, full_bytes
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import Part, Paths, names_of
+from clusim.formats.recordings.source import FilePart, Paths, names_of
 
 __all__ = ["read"]
 
@@ -78,7 +85,9 @@ class _Reader:
             if self.files.hosts:
                 self._host(number, part)
             else:
-                self.ranks.append(Graph(number, part, self.skipped, self.found.assumed.append).rank)
+                self.ranks.append(
+                    ChakraGraph(number, part, self.skipped, self.found.assumed.append).rank
+                )
         self.ranks.sort(key=lambda rank: rank.number)
         self._count_ranks()
         for rank in self.ranks:
@@ -93,7 +102,7 @@ class _Reader:
         clone_peers(self.found, self.groups)
         return finish(self.found, self.groups, self.skipped)
 
-    def _host(self, number: int, part: Part) -> None:
+    def _host(self, number: int, part: FilePart) -> None:
         rank, host = host_graph(number, part, self.skipped)
         if len(self.files.hosts) == 1 and number:
             rank.number = 0
@@ -144,7 +153,7 @@ class _Reader:
                 callers.setdefault(comm, []).append(rank.number)
         self.callers = {comm: tuple(numbers) for comm, numbers in callers.items()}
 
-    def _resolve(self, rank: Rank, node: Node) -> None:
+    def _resolve(self, rank: Rank, node: ChakraNode) -> None:
         """Find the communicator of a call, and sizes and positions in it."""
         if node.kind != "collective":
             self._message(rank, node)
@@ -169,7 +178,7 @@ class _Reader:
                     ranks.index(node.root) if node.root in ranks else min(node.root, len(ranks) - 1)
                 )
 
-    def _message(self, rank: Rank, node: Node) -> None:
+    def _message(self, rank: Rank, node: ChakraNode) -> None:
         everyone = self.everyone
         if node.peer == ABSENT:
             key = "comm_dst" if node.kind == "send" else "comm_src"
@@ -183,7 +192,7 @@ class _Reader:
             )
         node.group = self.groups.add("all ranks", everyone)
 
-    def _members(self, rank: Rank, node: Node) -> tuple[str, tuple[int, ...]]:
+    def _members(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         ranks = rank.communicators.get(node.comm, self.common.get(node.comm))
         if ranks:
             return f"group {node.comm}", ranks
@@ -198,7 +207,7 @@ class _Reader:
                 return f"group {node.comm}", callers
         return self._dimensions(rank, node)
 
-    def _dimensions(self, rank: Rank, node: Node) -> tuple[str, tuple[int, ...]]:
+    def _dimensions(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
         """Return the ranks of the dimensions of the network a collective is over."""
         everyone = self.everyone
         if len(set(node.dims)) < 2:
@@ -274,7 +283,7 @@ _EAGER: Final = (
 _ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
 
-def _event(rank: int, node: Node, deps: tuple[int, ...]) -> Event:
+def _event(rank: int, node: ChakraNode, deps: tuple[int, ...]) -> Event:
     if node.kind == "collective" and node.chained:
         stream = f"group {node.group}"
     else:
@@ -301,7 +310,7 @@ def _event(rank: int, node: Node, deps: tuple[int, ...]) -> Event:
     )
 
 
-def _dtype(node: Node) -> str:
+def _dtype(node: ChakraNode) -> str:
     if node.kind == "compute":
         return "bfloat16"
     return "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"

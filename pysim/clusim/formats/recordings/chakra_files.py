@@ -13,7 +13,7 @@ from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_host import is_host
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import Part, integer, natural, parts, read_bytes
+from clusim.formats.recordings.source import FilePart, integer, natural, parts, read_bytes
 
 __all__ = ["Files", "find_files", "numbered"]
 
@@ -36,8 +36,8 @@ class Files:
         What was not read.
     """
 
-    traces: list[Part] = field(default_factory=list)
-    hosts: list[Part] = field(default_factory=list)
+    traces: list[FilePart] = field(default_factory=list)
+    hosts: list[FilePart] = field(default_factory=list)
     siblings: int = 0
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     table_file: str = ""
@@ -71,7 +71,7 @@ def find_files(shown: str, names: list[str]) -> Files:
     return found
 
 
-def _sort(found: Files, part: Part) -> None:
+def _sort(found: Files, part: FilePart) -> None:
     is_json = ".json" in part.name.rsplit("/", 1)[-1].lower()
     if part.data.lstrip()[:1] != b"{":
         if is_json:
@@ -133,7 +133,7 @@ def _place(name: str) -> tuple[str, int | None]:
     return found["job"], int(found["rank"])
 
 
-def numbered(files: list[Part], found: Recording) -> Iterator[tuple[int, Part]]:
+def numbered(files: list[FilePart], found: Recording) -> Iterator[tuple[int, FilePart]]:
     """Return the files with their ranks, which their names say."""
     places = [_place(re.split(r"[/\\]", part.name)[-1]) for part in files]
     numbers = [number for _, number in places]
@@ -177,4 +177,4 @@ def _beside(found: Files, name: str) -> None:
     pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
     tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
     if len(tables) == 1:
-        _sort(found, Part(str(tables[0]), read_bytes(str(tables[0]))))
+        _sort(found, FilePart(str(tables[0]), read_bytes(str(tables[0]))))

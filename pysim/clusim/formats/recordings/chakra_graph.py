@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from clusim.errors import InputError
 from clusim.formats.recordings.model import ABSENT
 
-__all__ = ["CALLS", "Node", "Rank", "number_calls", "play", "sort_nodes"]
+__all__ = ["CALLS", "ChakraNode", "Rank", "number_calls", "play", "sort_nodes"]
 
 CALLS = ("collective", "send", "recv")
 _LATENCY_PS = 10_000_000
@@ -26,7 +26,7 @@ _PS_PER_BYTE = 10
 
 
 @dataclass(slots=True)
-class Node:
+class ChakraNode:
     """A node of a graph.
 
     Attributes
@@ -75,7 +75,7 @@ class Rank:
 
     number: int
     name: str
-    nodes: dict[int, Node] = field(default_factory=dict)
+    nodes: dict[int, ChakraNode] = field(default_factory=dict)
     communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)
 
@@ -148,10 +148,10 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
         What had to be assumed -> how often.
     """
     notes: Counter[str] = Counter()
-    members: dict[int, list[list[Node]]] = defaultdict(list)
+    members: dict[int, list[list[ChakraNode]]] = defaultdict(list)
     messages: Counter[Hashable] = Counter()
     for rank in ranks:
-        own: dict[int, list[Node]] = defaultdict(list)
+        own: dict[int, list[ChakraNode]] = defaultdict(list)
         for at in rank.order:
             node = rank.nodes[at]
             if node.kind == "collective":
@@ -175,7 +175,7 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
     return notes
 
 
-def _by_position(lists: list[list[Node]]) -> bool:
+def _by_position(lists: list[list[ChakraNode]]) -> bool:
     """Return whether the n-th call of every rank is the n-th of all."""
     contents = [[(node.operation, node.bytes) for node in nodes] for nodes in lists]
     if all(content == contents[0] for content in contents):
@@ -186,7 +186,7 @@ def _by_position(lists: list[list[Node]]) -> bool:
     return all(name == names[0] for name in names)
 
 
-def _by_content(lists: list[list[Node]]) -> None:
+def _by_content(lists: list[list[ChakraNode]]) -> None:
     """Number calls by operation and size; they follow no order then."""
     numbers: dict[Hashable, int] = {}
     for nodes in lists:
@@ -252,7 +252,7 @@ class _Player:
             yield at, deps
 
     @staticmethod
-    def _key(rank: Rank, node: Node) -> Hashable:
+    def _key(rank: Rank, node: ChakraNode) -> Hashable:
         if node.kind == "collective":
             return (node.group, node.sequence)
         ends = (rank.number, node.peer) if node.kind == "send" else (node.peer, rank.number)
@@ -300,7 +300,7 @@ class _Player:
             for p, a in self.waiting.pop(key):
                 heappush(self.heap, (self.now + _LATENCY_PS + size * _PS_PER_BYTE, p, a))
 
-    def _message(self, node: Node, place: int, at: int, key: Hashable) -> None:
+    def _message(self, node: ChakraNode, place: int, at: int, key: Hashable) -> None:
         """Let a message go when it is sent; who receives it waits for it to come."""
         if node.kind == "recv":
             if key in self.arrives:

@@ -11,17 +11,17 @@ from collections import Counter
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.chakra_graph import Node, Rank
+from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.common import dtype_of, operation_of
-from clusim.formats.recordings.source import Part, integer, load_json, time_ps
+from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
 
-__all__ = ["Host", "groups_of", "host_graph", "is_host"]
+__all__ = ["ChakraHost", "groups_of", "host_graph", "is_host"]
 
 PS_PER_US = 1_000_000
 MOST_US = 10**11
 
 
-class Host:
+class ChakraHost:
     """What is known of a host trace besides its graph.
 
     Attributes
@@ -58,12 +58,12 @@ def groups_of(text: str) -> list[dict[str, Any]]:
     return []
 
 
-def host_graph(number: int, part: Part, skipped: Counter[str]) -> tuple[Rank, Host]:
+def host_graph(number: int, part: FilePart, skipped: Counter[str]) -> tuple[Rank, ChakraHost]:
     """Return the graph of a host trace."""
     data = load_json(part)
     if not is_host(data):
         raise InputError(f"{part.name}: is no execution trace of PyTorch: no list 'nodes'")
-    rank, host = Rank(number, part.name), Host()
+    rank, host = Rank(number, part.name), ChakraHost()
     rows = [row for row in data["nodes"] if isinstance(row, dict)]
     for row in rows:
         if "process_group:init" in str(row.get("name")):
@@ -82,7 +82,7 @@ def host_graph(number: int, part: Part, skipped: Counter[str]) -> tuple[Rank, Ho
     return rank, host
 
 
-def _learn(host: Host, row: dict[str, Any]) -> None:
+def _learn(host: ChakraHost, row: dict[str, Any]) -> None:
     for item in groups_of(str(_values(row)[:1])):
         name = str(item["pg_name"])
         ranks = item.get("ranks")
@@ -107,11 +107,15 @@ def _attributes(row: dict[str, Any]) -> dict[str, Any]:
     return {str(i["name"]): i.get("value") for i in items if isinstance(i, dict) and "name" in i}
 
 
-def _node(at: int, row: dict[str, Any], file: str, host: Host, skipped: Counter[str]) -> Node:
+def _node(
+    at: int, row: dict[str, Any], file: str, host: ChakraHost, skipped: Counter[str]
+) -> ChakraNode:
     name = str(row.get("name", ""))
     attributes = {**row, **_attributes(row)}
     parent = integer(attributes.get("ctrl_deps", attributes.get("parent")))
-    node = Node(at, name, "none", f"{file}: node {at}", calls=[] if parent is None else [parent])
+    node = ChakraNode(
+        at, name, "none", f"{file}: node {at}", calls=[] if parent is None else [parent]
+    )
     if name == "record_param_comms":
         _call(node, _values(row), attributes, host, skipped)
         return node
@@ -128,7 +132,11 @@ def _node(at: int, row: dict[str, Any], file: str, host: Host, skipped: Counter[
 
 
 def _call(
-    node: Node, values: list[Any], attributes: dict[str, Any], host: Host, skipped: Counter[str]
+    node: ChakraNode,
+    values: list[Any],
+    attributes: dict[str, Any],
+    host: ChakraHost,
+    skipped: Counter[str],
 ) -> None:
     names = [i for i, value in enumerate(values) if isinstance(value, str) and value != ""]
     place = next((i for i in names if _kind(values[i])), -1)
@@ -162,7 +170,7 @@ def _kind(name: Any) -> str:
     return "collective" if operation_of(name) else ""
 
 
-def _group(values: list[Any], attributes: dict[str, Any], host: Host) -> str:
+def _group(values: list[Any], attributes: dict[str, Any], host: ChakraHost) -> str:
     """Return the name of the group of a call: as an attribute, as (name, description), or by its backend's number."""
     name = attributes.get("pg_name")
     if isinstance(name, str):

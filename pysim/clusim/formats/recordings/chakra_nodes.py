@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from clusim.errors import InputError
-from clusim.formats.recordings.chakra_graph import Node, Rank
+from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_host import groups_of
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
 from clusim.formats.recordings.common import MOST_RANKS, operation_of
 from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import Part, integer
+from clusim.formats.recordings.source import FilePart, integer
 
-__all__ = ["Graph"]
+__all__ = ["ChakraGraph"]
 
 PS_PER_US: Final = 1_000_000
 MOST_US: Final = 10**11
@@ -30,11 +30,11 @@ _CALL_KINDS: Final = {
 }
 
 
-class Graph:
+class ChakraGraph:
     """Reads the graph of one rank; `rank` is it."""
 
     def __init__(
-        self, number: int, part: Part, skipped: Counter[str], cut: Callable[[str], None]
+        self, number: int, part: FilePart, skipped: Counter[str], cut: Callable[[str], None]
     ) -> None:
         self.rank = Rank(number, part.name)
         self.skipped = skipped
@@ -56,9 +56,9 @@ class Graph:
                 deps[:] = [dep for dep in deps if dep in nodes]
         return count
 
-    def _node(self, message: Any) -> Node:
+    def _node(self, message: Any) -> ChakraNode:
         values = attributes(message)
-        node = Node(
+        node = ChakraNode(
             message.id,
             message.name.decode("utf-8", "replace"),
             "none",
@@ -80,13 +80,13 @@ class Graph:
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         return node
 
-    def _took(self, node: Node, message: Any, values: dict[str, Any]) -> None:
+    def _took(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
         took = message.duration_micros or self._number(node, values, "runtime", MOST_US)
         if took > MOST_US:
             raise InputError(f"{node.where}: duration_micros = {took}; at most {MOST_US}")
         node.duration_ps = took * PS_PER_US if took else ABSENT
 
-    def _number(self, node: Node, values: dict[str, Any], name: str, most: int) -> int:
+    def _number(self, node: ChakraNode, values: dict[str, Any], name: str, most: int) -> int:
         """Return an attribute that is a number, 0 if there is none."""
         if name not in values:
             return 0
@@ -97,7 +97,7 @@ class Graph:
             )
         return found
 
-    def _compute(self, node: Node, kind: str, values: dict[str, Any]) -> None:
+    def _compute(self, node: ChakraNode, kind: str, values: dict[str, Any]) -> None:
         memory = kind != "COMP_NODE"
         size = self._number(node, values, "tensor_size", MOST_BYTES)
         operations = self._number(node, values, "num_ops", MOST_OPS)
@@ -112,7 +112,7 @@ class Graph:
         else:
             node.lane = "memory" if memory else f"stream {values.get('stream', 0)}"
 
-    def _call(self, node: Node, values: dict[str, Any]) -> None:
+    def _call(self, node: ChakraNode, values: dict[str, Any]) -> None:
         node.bytes = self._number(node, values, "comm_size", MOST_BYTES)
         name = values.get("pg_name", values.get("comm_group", ""))
         node.comm = str(name[0] if isinstance(name, list) and name else name or "")
@@ -138,7 +138,7 @@ class Graph:
             )
 
 
-def _operation(node: Node, value: Any) -> str:
+def _operation(node: ChakraNode, value: Any) -> str:
     name = value
     number = integer(value, 1 << 62)
     if number is not None:

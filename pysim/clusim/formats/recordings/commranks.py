@@ -9,7 +9,7 @@ from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError, one_line
 from clusim.formats.recordings.source import natural
 
-__all__ = ["Comm", "Owner", "World", "world_of"]
+__all__ = ["Owner", "RecordedComm", "World", "world_of"]
 
 Owner = tuple[str, int]
 """Host and process."""
@@ -22,7 +22,7 @@ _Gpu = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class Comm:
+class RecordedComm:
     """A communicator: its size, its machines (0 is unknown), and which processes its ranks are, as far as seen."""
 
     name: str
@@ -60,7 +60,7 @@ class World:
     assumed: list[str] = field(default_factory=list)
 
 
-def world_of(comms: dict[str, Comm]) -> World:
+def world_of(comms: dict[str, RecordedComm]) -> World:
     """Number the GPUs of a job as its largest communicator does.
 
     Raises
@@ -99,7 +99,7 @@ def _order(gpu: _Gpu) -> tuple[object, ...]:
     return natural(gpu[0]), gpu[1], gpu[2]
 
 
-def _gpus(comms: dict[str, Comm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
+def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
     """Return the GPU of every rank that was seen; the ranks a process has are its GPUs in order."""
     gpus: dict[str, dict[int, _Gpu]] = {}
     widths: dict[Owner, set[int]] = {}
@@ -118,7 +118,7 @@ def _gpus(comms: dict[str, Comm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]
 
 
 def _members(
-    world: World, comm: Comm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
+    world: World, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
 ) -> tuple[int, ...]:
     """Return the ranks of the job in a communicator; those that were not seen are concluded or new."""
     known = {rank: number[gpu] for rank, gpu in gpus.items()}
@@ -165,7 +165,7 @@ def _regular(known: dict[int, int], size: int, world: int) -> tuple[int, ...] | 
     return None
 
 
-def _hosts(world: World, largest: Comm, number: dict[_Gpu, int]) -> list[str]:
+def _hosts(world: World, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
     """Return the machine of every rank; none if they are not all known and do not follow from their number."""
     known = {rank: gpu[0] for gpu, rank in number.items()}
     if not all(known.values()):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
-from clusim.formats.recordings.goal_order import ANY, Op, Order, Step, play
+from clusim.formats.recordings.goal_order import ANY, GoalOp, GoalStep, Order, play
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
 from clusim.formats.recordings.source import Paths, head, lines, names_of
 
@@ -44,11 +44,11 @@ class _Rank:
 
     def __init__(self, number: int, where: str) -> None:
         self.number, self.where = number, where
-        self.steps: list[Step] = []
+        self.steps: list[GoalStep] = []
         self.labels: dict[str, int] = {}
         self.edges: list[tuple[int, str, str, str]] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: GoalStep) -> None:
         """Append an operation."""
         if step.label:
             if step.label in self.labels:
@@ -150,7 +150,7 @@ class _Reader:
         if calc is not None:
             if int(calc[2]) > MAX_NS:
                 raise self._bad(line, f"calc {calc[2]}: at most {MAX_NS} ns")
-            step = Step("compute", line, calc[1] or "", int(calc[2]))
+            step = GoalStep("compute", line, calc[1] or "", int(calc[2]))
             self._attributes(step, calc[3])
             rank.add(step)
             return
@@ -162,7 +162,7 @@ class _Reader:
             )
         rank.add(self._message(rank, line, message))
 
-    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> Step:
+    def _message(self, rank: _Rank, line: int, found: re.Match[str]) -> GoalStep:
         kind, word, peer = found[2], found[4], int(found[5])
         if word != ("to" if kind == "send" else "from"):
             raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
@@ -174,7 +174,7 @@ class _Reader:
         if int(found[3]) > MAX_BYTES:
             raise self._bad(line, f"{kind} {found[3]}b: at most 1 TiB")
         event: EventKind = "send" if kind == "send" else "recv"
-        step = Step(event, line, found[1] or "", int(found[3]), peer)
+        step = GoalStep(event, line, found[1] or "", int(found[3]), peer)
         self._attributes(step, found[6])
         if step.tag < (ANY if kind == "recv" else 0):
             raise self._bad(
@@ -182,7 +182,7 @@ class _Reader:
             )
         return step
 
-    def _attributes(self, step: Step, text: str) -> None:
+    def _attributes(self, step: GoalStep, text: str) -> None:
         words = text.split()
         for name, value in zip(words[::2], words[1::2], strict=True):
             if name == "tag":
@@ -210,7 +210,7 @@ class _Reader:
         _Events(self.name, found, steps, order, eager).write()
         return found
 
-    def _refuse(self, order: Order, steps: dict[int, list[Step]]) -> None:
+    def _refuse(self, order: Order, steps: dict[int, list[GoalStep]]) -> None:
         if order.stuck is None:
             return
         rank, at = order.stuck
@@ -227,12 +227,17 @@ class _Events:
     """Writes the operations as events, in the order in which they start."""
 
     def __init__(
-        self, name: str, found: Recording, steps: dict[int, list[Step]], order: Order, eager: int
+        self,
+        name: str,
+        found: Recording,
+        steps: dict[int, list[GoalStep]],
+        order: Order,
+        eager: int,
     ) -> None:
         self.name, self.found, self.steps, self.order = name, found, steps, order
         self.eager_bytes = eager
-        self.event_of: dict[Op, int] = {}
-        self.waits: dict[Op, tuple[int, ...]] = {}
+        self.event_of: dict[GoalOp, int] = {}
+        self.waits: dict[GoalOp, tuple[int, ...]] = {}
         self.last: dict[tuple[int, int], int] = {}
         self.first_cpu: dict[int, int] = {}
         self.turns = 0
@@ -269,10 +274,10 @@ class _Events:
         if alone:
             self.found.skipped["receives from any rank for which there is no send"] = alone
 
-    def _numbers(self) -> dict[Op, tuple[int, int, int, int]]:
+    def _numbers(self) -> dict[GoalOp, tuple[int, int, int, int]]:
         """Return source, target, tag and number among these of every message whose ends are known."""
         count: Counter[tuple[int, int, int]] = Counter()
-        found: dict[Op, tuple[int, int, int, int]] = {}
+        found: dict[GoalOp, tuple[int, int, int, int]] = {}
         sent = {send: recv for recv, send in self.order.match.items()}
         for op in self.order.started:
             step = self.steps[op.rank][op.at]
@@ -290,20 +295,20 @@ class _Events:
                 found[sent[op]] = found[op]
         return found
 
-    def _inside(self, op: Op) -> bool:
+    def _inside(self, op: GoalOp) -> bool:
         """Return whether an operation is a message of a rank to itself."""
         step = self.steps[op.rank][op.at]
         send = self.order.match.get(op)
         return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
 
-    def _waits(self, op: Op, step: Step) -> tuple[int, ...]:
+    def _waits(self, op: GoalOp, step: GoalStep) -> tuple[int, ...]:
         """Return the events whose end an operation waits for.
 
         Who waits for a start waits for what that one waits for; so does who waits for a send that does not block.
         """
         found: list[int] = []
         for at in step.needs:
-            other = Op(op.rank, at)
+            other = GoalOp(op.rank, at)
             before = self.steps[op.rank][at]
             free = before.kind == "send" and before.size <= self.eager_bytes
             if self.event_of[other] == ABSENT and other in self.order.match:
@@ -311,10 +316,10 @@ class _Events:
             gone = free or self.event_of[other] == ABSENT
             found += self.waits[other] if gone else (self.event_of[other],)
         for at in step.starts:
-            found += self.waits[Op(op.rank, at)]
+            found += self.waits[GoalOp(op.rank, at)]
         return tuple(dict.fromkeys(found))
 
-    def _calc(self, op: Op, step: Step) -> None:
+    def _calc(self, op: GoalOp, step: GoalStep) -> None:
         cpu = (op.rank, step.cpu)
         before = self.last.get(cpu)
         if before is not None and before not in self.waits[op]:
@@ -343,7 +348,7 @@ class _Events:
             seen += [d for d in self.found.events[at].deps if d >= before and d not in seen]
         return False
 
-    def _message(self, op: Op, step: Step, *key: int) -> None:
+    def _message(self, op: GoalOp, step: GoalStep, *key: int) -> None:
         source, target, tag, sequence = key
         self.event_of[op] = len(self.found.events)
         self.found.events.append(

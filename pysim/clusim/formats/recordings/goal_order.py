@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 from clusim.formats.recordings.model import ABSENT, EventKind
 
-__all__ = ["Op", "Order", "Step", "play"]
+__all__ = ["GoalOp", "GoalStep", "Order", "play"]
 
 ANY = -1
 """Peer or tag of a receive that takes a message of any."""
 
 
-class Op(NamedTuple):
+class GoalOp(NamedTuple):
     """An operation: its rank, and its place in the rank's list."""
 
     rank: int
@@ -29,7 +29,7 @@ class Op(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
+class GoalStep:
     """An operation of a rank; `needs` and `starts` are the operations whose end and start it waits for.
 
     Attributes
@@ -55,20 +55,20 @@ class Order:
 
     Attributes
     ----------
-    started : list of Op
+    started : list of GoalOp
         All operations that could start, in their order.
     match : dict
         Receive -> its send.
-    stuck : Op or None
+    stuck : GoalOp or None
         An operation that never got done, as the ranks wait for each other; None if all did.
     """
 
-    started: list[Op] = field(default_factory=list)
-    match: dict[Op, Op] = field(default_factory=dict)
-    stuck: Op | None = None
+    started: list[GoalOp] = field(default_factory=list)
+    match: dict[GoalOp, GoalOp] = field(default_factory=dict)
+    stuck: GoalOp | None = None
 
 
-def play(ranks: Mapping[int, list[Step]], eager_bytes: int) -> Order:
+def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
     """Play the operations of all ranks; messages above `eager_bytes` hold their sender until they are received."""
     return _Player(ranks, eager_bytes).run()
 
@@ -80,12 +80,12 @@ class _Box:
     """What waits at a rank under (peer, tag), in the order in which it came."""
 
     def __init__(self) -> None:
-        self._queues: dict[_Key, deque[tuple[int, Op]]] = {}
+        self._queues: dict[_Key, deque[tuple[int, GoalOp]]] = {}
 
-    def put(self, key: _Key, number: int, op: Op) -> None:
+    def put(self, key: _Key, number: int, op: GoalOp) -> None:
         self._queues.setdefault(key, deque()).append((number, op))
 
-    def take(self, key: _Key) -> Op | None:
+    def take(self, key: _Key) -> GoalOp | None:
         """Take out the first that fits; what waits or what is asked for may be of any peer or tag."""
         peer, tag = key
         if ANY in key:
@@ -105,27 +105,27 @@ class _Box:
 class _Player:
     """The state of playing a schedule; times are in ns."""
 
-    def __init__(self, ranks: Mapping[int, list[Step]], eager_bytes: int) -> None:
+    def __init__(self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> None:
         self.ranks, self.eager_bytes = ranks, eager_bytes
         self.found = Order()
-        self.heap: list[tuple[int, int, Op, bool]] = []
+        self.heap: list[tuple[int, int, GoalOp, bool]] = []
         self.count = 0
         self.now = 0
-        self.waits: dict[Op, int] = {}
-        self.after_end: dict[Op, list[Op]] = {}
-        self.after_start: dict[Op, list[Op]] = {}
-        self.cpus: dict[tuple[int, int], deque[Op]] = {}
+        self.waits: dict[GoalOp, int] = {}
+        self.after_end: dict[GoalOp, list[GoalOp]] = {}
+        self.after_start: dict[GoalOp, list[GoalOp]] = {}
+        self.cpus: dict[tuple[int, int], deque[GoalOp]] = {}
         self.sent: dict[int, _Box] = {}
         self.posted: dict[int, _Box] = {}
-        self.blocked: dict[Op, None] = {}
+        self.blocked: dict[GoalOp, None] = {}
         self.coming: dict[tuple[int, EventKind], Counter[_Key]] = {}
-        self.done: set[Op] = set()
+        self.done: set[GoalOp] = set()
 
     def run(self) -> Order:
         """Play everything."""
         for rank, steps in self.ranks.items():
             for at, step in enumerate(steps):
-                self._add(Op(rank, at), step)
+                self._add(GoalOp(rank, at), step)
         for op in [op for op, count in self.waits.items() if not count]:
             self._push(0, op)
         while self.heap or self._release():
@@ -140,34 +140,34 @@ class _Player:
             self.found.stuck = min([op for op in left if not self.waits[op]] or left)
         return self.found
 
-    def _add(self, op: Op, step: Step) -> None:
+    def _add(self, op: GoalOp, step: GoalStep) -> None:
         self.waits[op] = len(step.needs) + len(step.starts)
         for other in step.needs:
-            self.after_end.setdefault(Op(op.rank, other), []).append(op)
+            self.after_end.setdefault(GoalOp(op.rank, other), []).append(op)
         for other in step.starts:
-            self.after_start.setdefault(Op(op.rank, other), []).append(op)
+            self.after_start.setdefault(GoalOp(op.rank, other), []).append(op)
         if step.kind != "compute":
             rank, key = _address(op, step)
             self.coming.setdefault((rank, step.kind), Counter())[key] += 1
 
-    def _step(self, op: Op) -> Step:
+    def _step(self, op: GoalOp) -> GoalStep:
         return self.ranks[op.rank][op.at]
 
-    def _push(self, time: int, op: Op, *, ends: bool = False) -> None:
+    def _push(self, time: int, op: GoalOp, *, ends: bool = False) -> None:
         self.count += 1
         heappush(self.heap, (time, self.count, op, ends))
 
-    def _wake(self, ops: list[Op]) -> None:
+    def _wake(self, ops: list[GoalOp]) -> None:
         for op in ops:
             self.waits[op] -= 1
             if not self.waits[op]:
                 self._push(self.now, op)
 
-    def _end(self, op: Op) -> None:
+    def _end(self, op: GoalOp) -> None:
         self.done.add(op)
         self._wake(self.after_end.get(op, []))
 
-    def _start(self, op: Op) -> None:
+    def _start(self, op: GoalOp) -> None:
         step = self._step(op)
         if step.kind == "compute":
             queue = self.cpus.setdefault((op.rank, step.cpu), deque())
@@ -193,22 +193,22 @@ class _Player:
         if op not in self.done:
             self.blocked[op] = None
 
-    def _begin(self, op: Op) -> None:
+    def _begin(self, op: GoalOp) -> None:
         self.found.started.append(op)
         self._wake(self.after_start.get(op, []))
 
-    def _calculate(self, op: Op) -> None:
+    def _calculate(self, op: GoalOp) -> None:
         self._begin(op)
         self._push(self.now + self._step(op).size, op, ends=True)
 
-    def _calculated(self, op: Op) -> None:
+    def _calculated(self, op: GoalOp) -> None:
         queue = self.cpus[op.rank, self._step(op).cpu]
         queue.popleft()
         if queue:
             self._calculate(queue[0])
         self._end(op)
 
-    def _meet(self, send: Op, recv: Op) -> None:
+    def _meet(self, send: GoalOp, recv: GoalOp) -> None:
         self.found.match[recv] = send
         for op in (send, recv):
             self.blocked.pop(op, None)
@@ -230,7 +230,7 @@ class _Player:
         return bool(found)
 
 
-def _address(op: Op, step: Step) -> tuple[int, _Key]:
+def _address(op: GoalOp, step: GoalStep) -> tuple[int, _Key]:
     """Return the rank at which a message is received, and from whom with which tag."""
     if step.kind == "send":
         return step.peer, (op.rank, step.tag)

@@ -21,10 +21,10 @@ from clusim.formats.recordings.common import (
     full_bytes,
     operation_of,
 )
-from clusim.formats.recordings.commranks import Comm, Owner, World, world_of
+from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import Part, Paths, integer, parts
+from clusim.formats.recordings.source import FilePart, Paths, integer, parts
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
 
@@ -67,7 +67,7 @@ class _Call:
 class _Job:
     """What was read so far."""
 
-    comms: dict[str, Comm] = field(default_factory=dict)
+    comms: dict[str, RecordedComm] = field(default_factory=dict)
     calls: list[_Call] = field(default_factory=list)
     seen: dict[tuple[str, int, str, int, int], _Call] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ def read(paths: Paths) -> Recording:
     return finish(found, groups, skipped)
 
 
-def _file(job: _Job, part: Part) -> None:
+def _file(job: _Job, part: FilePart) -> None:
     """Read one file; an object without a header has that of the statistics in front of it."""
     around: dict[str, Any] = {}
 
@@ -164,7 +164,7 @@ def _record(job: _Job, record: dict[str, Any], where: str) -> None:
         # Without a process each rank of each communicator would be a GPU of its own.
         owner = ("", rank)
     nodes = integer(header.get("nnodes"), n_ranks) or 0
-    comm = job.comms.setdefault(call.comm, Comm(call.comm, n_ranks, nodes))
+    comm = job.comms.setdefault(call.comm, RecordedComm(call.comm, n_ranks, nodes))
     if comm.n_ranks != n_ranks:
         raise InputError(
             f"{where}: communicator {call.comm} has {n_ranks} ranks, and {comm.n_ranks} in"

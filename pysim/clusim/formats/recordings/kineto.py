@@ -18,7 +18,7 @@ from typing import Literal
 from clusim.bounded import uncollected
 from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
-from clusim.formats.recordings.kineto_calls import Call, Resolver, number_calls
+from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
 from clusim.formats.recordings.kineto_order import lanes, waits
 from clusim.formats.recordings.kineto_trace import Trace, read_trace
 from clusim.formats.recordings.model import Event, Recording
@@ -38,7 +38,7 @@ _TOGETHER = ("allreduce", "all_gather", "reduce_scatter", "alltoall", "barrier")
 _UNEVEN = 1
 """Tag of the messages of uneven all-to-alls."""
 
-Calls = dict[int, list[Call]]
+Calls = dict[int, list[KinetoCall]]
 Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
 
@@ -256,14 +256,14 @@ class _Writer:
             )
         ]  # fmt: skip
 
-    def _message(self, event: Event, call: Call, at: int) -> Event:
+    def _message(self, event: Event, call: KinetoCall, at: int) -> Event:
         kind: Literal["send", "recv"] = "send" if call.operation == "send" else "recv"
         return replace(
             event, kind=kind, group=call.group, sequence=call.number, bytes=call.bytes, dtype=call.dtype,
             peer=call.peer, bunch=at,
         )  # fmt: skip
 
-    def _parts(self, event: Event, call: Call, at: int) -> list[Event]:
+    def _parts(self, event: Event, call: KinetoCall, at: int) -> list[Event]:
         """Return the messages of an uneven all-to-all; what a rank keeps is no message."""
         ranks, sent = self.groups.found[call.group].ranks, self.spread[call.group, call.number]
         own = ranks.index(event.rank)

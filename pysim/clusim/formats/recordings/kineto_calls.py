@@ -17,7 +17,7 @@ from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, extern
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
 
-__all__ = ["Call", "Resolver", "number_calls"]
+__all__ = ["KinetoCall", "Resolver", "number_calls"]
 
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _MOST_BYTES = 1 << 44
@@ -25,7 +25,7 @@ _UNKNOWN = "communication kernels without operation, size and group: kept as ker
 
 
 @dataclass(slots=True)
-class Call:
+class KinetoCall:
     """What a kernel of NCCL did.
 
     Attributes
@@ -75,7 +75,7 @@ class Resolver:
             self.threads.setdefault(call.thread, []).append(call)
         self.starts = {thread: [c.start for c in own] for thread, own in self.threads.items()}
 
-    def calls(self) -> dict[int, list[Call]]:
+    def calls(self) -> dict[int, list[KinetoCall]]:
         """Return per span of NCCL its calls; several if messages were sent in a batch, none if they are not known."""
         spans = self.trace.spans
         nccl = [at for at, span in enumerate(spans) if span.nccl]
@@ -85,7 +85,7 @@ class Resolver:
             args = self._args(spans[at], used)
             known[at] = [args] if args is not None else []
         self._batches([at for at in nccl if not known[at]], known, used)
-        found: dict[int, list[Call]] = {}
+        found: dict[int, list[KinetoCall]] = {}
         for at in nccl:
             calls = [self._call(args) for args in known[at]]
             found[at] = [call for call in calls if call is not None]
@@ -140,7 +140,7 @@ class Resolver:
             known[at] = [call.args for call in waiting[first:last]]
             first = last
 
-    def _call(self, args: dict[str, Any]) -> Call | None:
+    def _call(self, args: dict[str, Any]) -> KinetoCall | None:
         """Return a call, None (counted) if too little is known of it."""
         name = _message(args) or operation_of(str(args.get("Collective name")).lstrip("_"))
         kind, ranks = dtype_of(args.get("dtype")), self._ranks(args)
@@ -154,7 +154,7 @@ class Resolver:
             ] += 1
             return None
         seq = integer(args.get("Seq"), 1 << 48)
-        found = Call(name, ABSENT, num_bytes, kind[0], number=ABSENT if seq is None else seq)
+        found = KinetoCall(name, ABSENT, num_bytes, kind[0], number=ABSENT if seq is None else seq)
         if name in ("send", "recv"):
             peer = self._peer(name, args, ranks)
             if peer is None:
@@ -261,7 +261,7 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
     return most * size if 0 < most * size < _MOST_BYTES else None
 
 
-def number_calls(calls: Sequence[tuple[int, Call]]) -> list[str]:
+def number_calls(calls: Sequence[tuple[int, KinetoCall]]) -> list[str]:
     """Number the calls of all ranks, given as (rank, call) in the order of each, so that those that match are equal.
 
     ``Seq`` of PyTorch tells which do, also if recordings of ranks began at different calls; without it they are
@@ -272,7 +272,7 @@ def number_calls(calls: Sequence[tuple[int, Call]]) -> list[str]:
     notes : list of str
         What had to be assumed.
     """
-    of_group: dict[int, list[tuple[int, Call]]] = {}
+    of_group: dict[int, list[tuple[int, KinetoCall]]] = {}
     pairs: Counter[tuple[int, int, str, int]] = Counter()
     for rank, call in calls:
         if call.operation in ("send", "recv"):

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.source import Part, integer, load_json, time_ps
+from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
 
 __all__ = ["HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
 
@@ -100,7 +100,7 @@ class Trace:
         return self.texts.setdefault(text, text)
 
 
-def read_trace(part: Part, order: int, skipped: Counter[str]) -> Trace:
+def read_trace(part: FilePart, order: int, skipped: Counter[str]) -> Trace:
     """Read the file of one rank, which is file number `order` of the job.
 
     Raises

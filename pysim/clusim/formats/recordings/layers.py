@@ -1,7 +1,7 @@
 """Tables of layers, as ASTRA-sim and SimAI write them, as what one rank does in a training step.
 
-A layer has computing and communication in three parts: forward, input gradient and weight gradient. `Table` reads the
-file, `Step` collects what a rank does, and `recording` gives it to all ranks: they all do the same.
+A layer has computing and communication in three parts: forward, input gradient and weight gradient. `LayerTable` reads
+the file, `RankStep` collects what a rank does, and `recording` gives it to all ranks: they all do the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from clusim.formats.recordings.source import lines
 __all__ = [
     "MAX_BYTES",
     "MAX_NS",
-    "Layer",
-    "Part",
-    "Step",
-    "Table",
-    "Template",
+    "EventTemplate",
+    "LayerPart",
+    "LayerTable",
+    "RankStep",
+    "TableLayer",
     "parameter",
     "recording",
 ]
@@ -50,7 +50,7 @@ _OPERATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPart:
     """Computing [ns], then communication: an operation (empty for none), the group as written, and a size [bytes]."""
 
     compute_ns: int
@@ -61,26 +61,26 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class TableLayer:
     """A line of the table; `update_ns` follows each of its communications, `policy` is its own parallelism."""
 
     name: str
     line: int
-    forward: Part
-    input_grad: Part
-    weight_grad: Part
+    forward: LayerPart
+    input_grad: LayerPart
+    weight_grad: LayerPart
     update_ns: int
     policy: str = ""
 
 
-class Table:
+class LayerTable:
     """A file of layers.
 
     Attributes
     ----------
     words : list of str
         The first line: the parallelism, and its parameters.
-    layers : list of Layer
+    layers : list of TableLayer
     """
 
     def __init__(self, name: str, *, policies: bool = False) -> None:
@@ -96,7 +96,7 @@ class Table:
         declared = int(second[0])
         if not 1 <= declared <= MAX_LAYERS:
             raise InputError(f"{name}:{line}: {declared} layers; must be 1..{MAX_LAYERS}")
-        self.layers: list[Layer] = []
+        self.layers: list[TableLayer] = []
         for line, words in rows:
             if len(self.layers) == declared:
                 self.skipped[f"lines after the {declared} layers that the second line says"] += 1
@@ -107,7 +107,7 @@ class Table:
                 f"{name}: the second line says {declared} layers and {len(self.layers)} follow; is the file cut?"
             )
 
-    def _layer(self, line: int, words: list[str], *, policies: bool) -> Layer:
+    def _layer(self, line: int, words: list[str], *, policies: bool) -> TableLayer:
         if len(words) not in (COLUMNS, COLUMNS + 1):
             raise InputError(
                 f"{self.name}:{line}: {len(words)} columns; a layer has {COLUMNS}: name, -1, three times computing,"
@@ -120,9 +120,9 @@ class Table:
             raise InputError(
                 f"{self.name}:{line}: no parallelism in column {COLUMNS + 1}; HYBRID_CUSTOMIZED has one per layer"
             )
-        return Layer(words[0], line, parts[0], parts[1], parts[2], update, policy)
+        return TableLayer(words[0], line, parts[0], parts[1], parts[2], update, policy)
 
-    def _part(self, line: int, words: list[str]) -> Part:
+    def _part(self, line: int, words: list[str]) -> LayerPart:
         compute = self._number(line, "computing", words[0], MAX_NS)
         size = self._number(line, "size", words[2], MAX_BYTES)
         word = words[1].upper()
@@ -130,11 +130,11 @@ class Table:
         if operation not in _OPERATIONS:
             if word != "NONE":
                 self.skipped[f"communications {word[:40]}"] += 1
-            return Part(compute)
+            return LayerPart(compute)
         if size < 1:
             self.skipped["communications of 0 bytes"] += 1
-            return Part(compute)
-        return Part(compute, _OPERATIONS[operation], suffix, size, word)
+            return LayerPart(compute)
+        return LayerPart(compute, _OPERATIONS[operation], suffix, size, word)
 
     def _number(self, line: int, what: str, text: str, most: int) -> int:
         try:
@@ -156,7 +156,7 @@ def _rows(name: str) -> Iterator[tuple[int, list[str]]]:
             yield line, words
 
 
-def parameter(table: Table, keys: Sequence[str], most: int) -> int | None:
+def parameter(table: LayerTable, keys: Sequence[str], most: int) -> int | None:
     """Return a parameter ``key: N`` of the first line, None if it is not there."""
     for at, word in enumerate(table.words):
         key, colon, value = word.partition(":")
@@ -172,7 +172,7 @@ def parameter(table: Table, keys: Sequence[str], most: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class EventTemplate:
     """An event of every rank; `deps` are indices of templates, `role` says which group of the rank takes part."""
 
     kind: str
@@ -189,7 +189,7 @@ class Template:
     flops: int = 0
 
 
-class Source(Protocol):
+class LayerSource(Protocol):
     """A file, and what was not understood in it."""
 
     name: str
@@ -197,7 +197,7 @@ class Source(Protocol):
 
 
 @dataclass
-class Step:
+class RankStep:
     """What one rank does, in its order.
 
     Attributes
@@ -208,25 +208,25 @@ class Step:
         Whether the size of an all-gather is what one rank gives, and not what it gets.
     """
 
-    table: Source
+    table: LayerSource
     sizes: Mapping[str, int]
     gathers_parts: bool
-    events: list[Template] = field(default_factory=list)
+    events: list[EventTemplate] = field(default_factory=list)
     now: tuple[int, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     updates: Iterator[int] = field(default_factory=count)
 
-    def compute(self, layer: Layer, part: Part, what: str) -> None:
+    def compute(self, layer: TableLayer, part: LayerPart, what: str) -> None:
         """Compute, after all that was waited for."""
         if part.compute_ns > 0:
             name = f"{layer.name} {what}"
             self.now = (
                 self._add(
-                    Template("compute", "compute", name, layer.line, self.now, part.compute_ns)
+                    EventTemplate("compute", "compute", name, layer.line, self.now, part.compute_ns)
                 ),
             )
 
-    def communicate(self, layer: Layer, part: Part, what: str, role: str) -> int | None:
+    def communicate(self, layer: TableLayer, part: LayerPart, what: str, role: str) -> int | None:
         """Start a communication of the groups `role`; returns what ends with it, None if there is none."""
         if not part.operation:
             return None
@@ -237,7 +237,7 @@ class Step:
             return None
         parts = self.gathers_parts and part.operation == "all_gather"
         call = self._add(
-            Template(
+            EventTemplate(
                 *("collective", role, f"{layer.name} {what}", layer.line, self.now),
                 role=role,
                 operation=part.operation,
@@ -250,7 +250,7 @@ class Step:
             return call
         stream = f"update {next(self.updates)}"
         name = f"{layer.name} update"
-        return self._add(Template("delay", stream, name, layer.line, (call,), layer.update_ns))
+        return self._add(EventTemplate("delay", stream, name, layer.line, (call,), layer.update_ns))
 
     def wait(self, end: int | None) -> None:
         """Let everything that comes wait for the end of a communication."""
@@ -260,14 +260,14 @@ class Step:
         passed.update(*(self.events[d].deps for d in self.events[end].deps))
         self.now = (*(n for n in self.now if n not in passed), end)
 
-    def _add(self, event: Template) -> int:
+    def _add(self, event: EventTemplate) -> int:
         self.events.append(event)
         return len(self.events) - 1
 
 
 def recording(
     kind: str,
-    step: Step,
+    step: RankStep,
     num_ranks: int,
     group_of: Callable[[str, int], Sequence[int]],
     assumed: list[str],
@@ -290,7 +290,7 @@ def recording(
 
 
 def _repeat(
-    found: Recording, step: Step, group_of: Callable[[str, int], Sequence[int]], groups: Groups
+    found: Recording, step: RankStep, group_of: Callable[[str, int], Sequence[int]], groups: Groups
 ) -> None:
     """Let every rank do a step."""
     numbers: dict[tuple[str, int], int] = {}
@@ -307,7 +307,7 @@ def _repeat(
             found.events.append(_event(event, rank, first, group, found.name))
 
 
-def _event(event: Template, rank: int, first: int, group: int, name: str) -> Event:
+def _event(event: EventTemplate, rank: int, first: int, group: int, name: str) -> Event:
     deps = tuple(first + d for d in event.deps)
     where = f"{name}:{event.line}"
     if event.kind == "collective":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.source import Part
+from clusim.formats.recordings.source import FilePart
 
 __all__ = ["objects"]
 
@@ -33,7 +33,7 @@ _MARGIN = 32
 
 
 def objects(
-    part: Part, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
+    part: FilePart, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line and content of the objects of a file; what is between them is looked at no further.
 

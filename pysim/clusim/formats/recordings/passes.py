@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clusim.errors import InputError
-from clusim.formats.recordings.layers import Layer, Part, Step, Table
+from clusim.formats.recordings.layers import LayerPart, LayerTable, RankStep, TableLayer
 
 __all__ = ["Roles", "data_parallel", "dlrm", "forward_only", "hybrid", "micro", "transformer"]
 
-Roles = Callable[[Layer, str, Part], str]
+Roles = Callable[[TableLayer, str, LayerPart], str]
 """Takes a layer, one of ``forward``, ``input`` and ``weight``, and the part; returns the role of its groups."""
 
 FORWARD, INPUT, WEIGHT = "forward", "input", "weight"
 
 
-def _forward(step: Step, layer: Layer, roles: Roles) -> None:
+def _forward(step: RankStep, layer: TableLayer, roles: Roles) -> None:
     """Run a layer forward; what follows waits for its communication."""
     step.compute(layer, layer.forward, "forward")
     step.wait(
@@ -27,34 +27,34 @@ def _forward(step: Step, layer: Layer, roles: Roles) -> None:
     )
 
 
-def _weight(step: Step, layer: Layer, roles: Roles) -> None:
+def _weight(step: RankStep, layer: TableLayer, roles: Roles) -> None:
     """Compute a weight gradient and start its communication, which nothing in the step waits for."""
     step.compute(layer, layer.weight_grad, "weight gradient")
     role = roles(layer, WEIGHT, layer.weight_grad)
     step.communicate(layer, layer.weight_grad, "weight gradient", role)
 
 
-def _input(step: Step, layer: Layer, roles: Roles) -> int | None:
+def _input(step: RankStep, layer: TableLayer, roles: Roles) -> int | None:
     """Compute an input gradient and start its communication; returns its end."""
     step.compute(layer, layer.input_grad, "input gradient")
     role = roles(layer, INPUT, layer.input_grad)
     return step.communicate(layer, layer.input_grad, "input gradient", role)
 
 
-def micro(step: Step, table: Table, roles: Roles) -> None:
+def micro(step: RankStep, table: LayerTable, roles: Roles) -> None:
     """Run nothing but the communication of weight gradients, one after the other."""
     for layer in table.layers:
         role = roles(layer, WEIGHT, layer.weight_grad)
         step.wait(step.communicate(layer, layer.weight_grad, "weight gradient", role))
 
 
-def forward_only(step: Step, table: Table, roles: Roles) -> None:
+def forward_only(step: RankStep, table: LayerTable, roles: Roles) -> None:
     """Run the layers forward."""
     for layer in table.layers:
         _forward(step, layer, roles)
 
 
-def data_parallel(step: Step, table: Table, roles: Roles) -> None:
+def data_parallel(step: RankStep, table: LayerTable, roles: Roles) -> None:
     """Communicate weight gradients only; the first layer needs no input gradient."""
     for layer in table.layers:
         step.compute(layer, layer.forward, "forward")
@@ -65,13 +65,13 @@ def data_parallel(step: Step, table: Table, roles: Roles) -> None:
             step.compute(layer, layer.input_grad, "input gradient")
 
 
-def _left_out(table: Table, *parts: Part) -> None:
+def _left_out(table: LayerTable, *parts: LayerPart) -> None:
     for part in parts:
         if part.operation:
             table.skipped[f"communications that {table.words[0]} does not do"] += 1
 
 
-def hybrid(step: Step, table: Table, roles: Roles) -> None:
+def hybrid(step: RankStep, table: LayerTable, roles: Roles) -> None:
     """Let the communication of input gradients run beside the weight gradient of the same layer.
 
     The first layer has none.
@@ -89,7 +89,7 @@ def hybrid(step: Step, table: Table, roles: Roles) -> None:
 
 
 def transformer(
-    step: Step, table: Table, roles: Roles, checkpoints: set[int], restarts: set[int]
+    step: RankStep, table: LayerTable, roles: Roles, checkpoints: set[int], restarts: set[int]
 ) -> None:
     """Let everything wait for the communication of input gradients, and run layers forward again where asked.
 
@@ -114,7 +114,9 @@ def transformer(
         _weight(step, layer, roles)
 
 
-def dlrm(step: Step, table: Table, roles: Roles, last_bottom: int, *, enhanced: bool) -> None:
+def dlrm(
+    step: RankStep, table: LayerTable, roles: Roles, last_bottom: int, *, enhanced: bool
+) -> None:
     """Exchange embeddings beside the bottom layers, in both directions.
 
     Parameters

@@ -21,10 +21,10 @@ from clusim.formats.recordings.common import (
     full_bytes,
     operation_of,
 )
-from clusim.formats.recordings.commranks import Comm, World, world_of
+from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import Part, Paths, integer, parts, time_ps
+from clusim.formats.recordings.source import FilePart, Paths, integer, parts, time_ps
 
 __all__ = ["KIND", "MOST_CALLS", "read"]
 
@@ -79,7 +79,7 @@ class _Job:
 
     calls: list[_Call] = field(default_factory=list)
     owners: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
-    comms: dict[str, Comm] = field(default_factory=dict)
+    comms: dict[str, RecordedComm] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def _mend(text: str) -> str:
     return _BARE.sub(r'\1"\2"', text.translate(_QUOTES))
 
 
-def _read(job: _Job, part: Part) -> None:
+def _read(job: _Job, part: FilePart) -> None:
     file = _File(part.name)
 
     def damage(line: int) -> None:
@@ -187,7 +187,7 @@ def _open(job: _Job, file: _File, event: dict[str, Any], args: dict[str, Any], w
         comm, rank, str(event.get("name"))[:40], event.get("id"), args, file.root, file.bunch,
         begin if begin else ABSENT, ABSENT, where,
     )  # fmt: skip
-    known = job.comms.setdefault(comm, Comm(comm, 0))
+    known = job.comms.setdefault(comm, RecordedComm(comm, 0))
     process = integer(event.get("pid"), 1 << 40)
     known.see(rank, ("", process if process is not None else ABSENT - rank), where)
     peer = integer(args.get("Peer"), MOST_RANKS - 1)

@@ -14,10 +14,10 @@ from clusim.formats.recordings import aicb, passes
 from clusim.formats.recordings.common import MOST_RANKS
 from clusim.formats.recordings.layers import (
     MAX_BYTES,
-    Layer,
-    Part,
-    Step,
-    Table,
+    LayerPart,
+    LayerTable,
+    RankStep,
+    TableLayer,
     parameter,
     recording,
 )
@@ -62,7 +62,7 @@ class _Reader:
 
     def __init__(self, name: str, num_ranks: int | None) -> None:
         self.name = name
-        self.table = Table(name)
+        self.table = LayerTable(name)
         self.assumed: list[str] = []
         if self.table.words[0] != _PARALLELISM:
             raise InputError(
@@ -114,7 +114,7 @@ class _Reader:
     def recording(self) -> Recording:
         """Read the file."""
         sizes = {"tp": self.tp, "dp": self.dp, "ep": self.ep, "dp_ep": self.dp // self.ep}
-        step = Step(self.table, sizes, gathers_parts=False)
+        step = RankStep(self.table, sizes, gathers_parts=False)
         for key in ("checkpoints", "checkpoint_initiates"):
             if parameter(self.table, [key], 10**9):
                 self.table.skipped[f"{key}: SimAI runs no layers again"] += 1
@@ -133,7 +133,7 @@ class _Reader:
         return range(first, first + stride * size, stride)
 
 
-def _role(layer: Layer, what: str, part: Part) -> str:
+def _role(layer: TableLayer, what: str, part: LayerPart) -> str:
     """Return the role of a communication's group, empty if the suffix is unknown."""
     if part.suffix:
         return {"EP": "ep", "DP_EP": "dp_ep"}.get(part.suffix, "")

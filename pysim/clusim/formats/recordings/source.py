@@ -23,7 +23,7 @@ __all__ = [
     "HEAD_BYTES",
     "LINE_LIMIT",
     "MOST_BYTES",
-    "Part",
+    "FilePart",
     "Paths",
     "head",
     "integer",
@@ -54,7 +54,7 @@ _QUICK = 1 << 22
 """Texts that are parsed in a blink [characters]."""
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A file, or a file in an archive, and what is in it."""
 
     name: str
@@ -157,7 +157,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     return held.getvalue()
 
 
-def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[Part]:
+def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
     """Yield files, and those in directories and tar archives that are `wanted` by name, ``.9.`` before ``.10.``.
 
     Names that begin with a dot are left out.
@@ -166,7 +166,7 @@ def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[Part]:
         if Path(name).is_dir():
             inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
             for path in sorted(inside, key=natural):
-                yield Part(path, read_bytes(path))
+                yield FilePart(path, read_bytes(path))
             if not inside:
                 raise InputError(f"{name}: has no file of this kind in it")
             continue
@@ -174,7 +174,7 @@ def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[Part]:
         if data[257:262] == b"ustar":
             yield from _archive(name, data, wanted)
         else:
-            yield Part(name, data)
+            yield FilePart(name, data)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -197,14 +197,14 @@ def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
     return not base.startswith(".") and wanted(base)
 
 
-def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[Part]:
+def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
             for member in sorted(members, key=lambda item: natural(item.name)):
                 stream = archive.extractfile(member)
                 if stream is not None:
-                    yield Part(f"{name}:{member.name}", stream.read())
+                    yield FilePart(f"{name}:{member.name}", stream.read())
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
     if not members:
@@ -238,7 +238,7 @@ def _float(text: str) -> float | Decimal:
     return float(text) if len(text) < 16 else Decimal(text)
 
 
-def load_json(part: Part, cut: Callable[[str], None] | None = None) -> Any:
+def load_json(part: FilePart, cut: Callable[[str], None] | None = None) -> Any:
     """Return what is in a file of JSON.
 
     Parameters

@@ -10,15 +10,15 @@ from typing import Any
 
 from clusim.formats.topologies.common import Draft
 from clusim.formats.values import fail, number, printable
-from clusim.formats.xmltext import Element, parse_xml
+from clusim.formats.xmltext import XmlElement, parse_xml
 
-__all__ = ["Attributes", "Graph", "read_graphml", "read_node_link"]
+__all__ = ["Attributes", "TextGraph", "read_graphml", "read_node_link"]
 
 Attributes = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Graph:
+class TextGraph:
     """A graph as read: attributes of nodes and edges as they are."""
 
     directed: bool = False
@@ -27,14 +27,14 @@ class Graph:
     edges: list[tuple[str, str, Attributes]] = field(default_factory=list)
 
 
-def read_graphml(text: str, draft: Draft) -> Graph:
+def read_graphml(text: str, draft: Draft) -> TextGraph:
     root = parse_xml(text, draft.where)
     keys = {key.get("id"): key for key in root.all("key")}
     graphs = root.all("graph")
     if not graphs:
         raise fail(draft.where, root.line, "no <graph> in the file")
     top = graphs[0]
-    graph = Graph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
+    graph = TextGraph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
     for element in top.all("node"):
         name = element.get("id")
         if not name or name in graph.nodes:
@@ -50,7 +50,7 @@ def read_graphml(text: str, draft: Draft) -> Graph:
     return graph
 
 
-def _data(element: Element, keys: Mapping[str, Element]) -> Attributes:
+def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
     found: Attributes = {}
     for child in element.all("data"):
         key = keys.get(child.get("key"))
@@ -59,7 +59,7 @@ def _data(element: Element, keys: Mapping[str, Element]) -> Attributes:
     return found
 
 
-def _defaults(keys: Mapping[str, Element], what: str) -> Attributes:
+def _defaults(keys: Mapping[str, XmlElement], what: str) -> Attributes:
     return {
         key.get("attr.name"): _typed(default.text.strip(), key)
         for key in keys.values()
@@ -68,7 +68,7 @@ def _defaults(keys: Mapping[str, Element], what: str) -> Attributes:
     }
 
 
-def _typed(text: str, key: Element) -> Any:
+def _typed(text: str, key: XmlElement) -> Any:
     kind = key.get("attr.type")
     if kind in ("int", "long") and re.fullmatch(r"-?[0-9]{1,18}", text):
         return int(text)
@@ -77,7 +77,7 @@ def _typed(text: str, key: Element) -> Any:
     return text.lower() == "true" if kind == "boolean" else text
 
 
-def read_node_link(text: str, draft: Draft) -> Graph:
+def read_node_link(text: str, draft: Draft) -> TextGraph:
     try:
         data = json.loads(text)
     except RecursionError:
@@ -90,7 +90,7 @@ def read_node_link(text: str, draft: Draft) -> Graph:
     if not isinstance(nodes, list) or not isinstance(edges, list):
         raise fail(draft.where, 0, "no lists 'nodes' and 'links'; is it node-link JSON?")
     settings = data.get("graph")
-    graph = Graph(
+    graph = TextGraph(
         directed=data.get("directed") is True,
         settings=dict(settings) if isinstance(settings, dict) else {},
     )

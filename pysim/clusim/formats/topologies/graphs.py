@@ -13,7 +13,7 @@ from typing import Any
 from clusim.errors import UnitError
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.graph_text import Attributes, Graph, read_graphml, read_node_link
+from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
 from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
 from clusim.formats.values import fail, number, printable
 from clusim.hardware import LINKS, gpu, gpu_by_product, gpu_by_words
@@ -39,12 +39,12 @@ def _keys(model: type[Any], *without: str) -> set[str]:
     return {info.alias or name for name, info in model.model_fields.items()} - set(without)
 
 
-def _is_ours(graph: Graph) -> bool:
+def _is_ours(graph: TextGraph) -> bool:
     typed = isinstance(graph.settings.get("formats"), dict)
     return typed and all("kind" in keys for keys in graph.nodes.values())
 
 
-def _native(graph: Graph, draft: Draft) -> None:
+def _native(graph: TextGraph, draft: Draft) -> None:
     """Take over a graph that `clusim.to_networkx` made."""
     settings = {k: v for k, v in graph.settings.items() if k in _keys(Topology, "nodes", "links")}
     sources = settings.pop("sources", {})
@@ -98,7 +98,7 @@ _COUNTS = ("count", "multiplicity", "num_links", "n_links", "parallel", "lanes_c
 class _Reader:
     """A graph with attributes of any names."""
 
-    def __init__(self, graph: Graph, draft: Draft, chip: str | None) -> None:
+    def __init__(self, graph: TextGraph, draft: Draft, chip: str | None) -> None:
         self.graph = graph
         self.draft = draft
         self.chip = chip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from clusim.formats.topologies.devices import PCIE_GTS
-from clusim.formats.topologies.machine import Device, Gpu, Machine
+from clusim.formats.topologies.machine import ImportedDevice, ImportedGpu, ImportedMachine
 from clusim.formats.values import printable
 from clusim.hardware import (
     gpu_by_capability,
@@ -33,9 +33,11 @@ def generation(speed: str | None) -> int | None:
     return min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - rate))
 
 
-def identify(machine: Machine, device: Device, forced: str | None) -> tuple[str, str]:
+def identify(
+    machine: ImportedMachine, device: ImportedDevice, forced: str | None
+) -> tuple[str, str]:
     """Return the chip of a GPU, and why it was taken (empty if the file says it)."""
-    gpu = device.gpu or Gpu()
+    gpu = device.gpu or ImportedGpu()
     known = gpu_by_pci(device.vendor, device.device)
     if forced is not None:
         differs = known is not None and known.name != forced
@@ -63,7 +65,7 @@ def identify(machine: Machine, device: Device, forced: str | None) -> tuple[str,
     ), "the file does not say; a card of its PCIe generation, --chip names another"
 
 
-def _card(device: Device) -> str:
+def _card(device: ImportedDevice) -> str:
     """Return a card of the device's PCIe generation, for files that say nothing else."""
     cards = standing("card")
     return cards[min(generation(device.speed) or 4, max(cards))].name

@@ -1,6 +1,6 @@
 """What NCCL and `nvidia-smi` know of a machine: CPUs, the PCIe tree below each, GPUs, their links, network adapters.
 
-The parsers build a `Machine` from a file; `clusim.formats.topologies.wiring` makes nodes and links of it.
+The parsers build a `ImportedMachine` from a file; `clusim.formats.topologies.wiring` makes nodes and links of it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 __all__ = [
     "HIDDEN",
     "BusId",
-    "Cpu",
-    "Device",
-    "Gpu",
-    "Machine",
+    "ImportedCpu",
+    "ImportedDevice",
+    "ImportedGpu",
+    "ImportedMachine",
     "Net",
     "Peer",
     "bus_id",
@@ -54,7 +54,7 @@ class Peer:
 
 
 @dataclass(slots=True)
-class Gpu:
+class ImportedGpu:
     """What the file says of a GPU beyond its PCI device.
 
     Attributes
@@ -98,7 +98,7 @@ class Net:
 
 
 @dataclass(slots=True)
-class Device:
+class ImportedDevice:
     """A PCI device: a bridge with devices below it, a GPU, or an adapter."""
 
     bus: BusId = ""
@@ -110,9 +110,9 @@ class Device:
     subdevice: int | None = None
     speed: str | None = None
     width: int | None = None
-    gpu: Gpu | None = None
+    gpu: ImportedGpu | None = None
     nets: list[Net] = field(default_factory=list)
-    children: list[Device] = field(default_factory=list)
+    children: list[ImportedDevice] = field(default_factory=list)
     ignored: str = ""
     line: int = 0
 
@@ -125,7 +125,7 @@ class Device:
         """Whether other devices are reached through it."""
         return bool(self.children) or (self.cls is not None and self.cls >> 8 == 0x0604)
 
-    def walk(self) -> Iterator[Device]:
+    def walk(self) -> Iterator[ImportedDevice]:
         """Yield the device and all below it."""
         yield self
         for child in self.children:
@@ -133,7 +133,7 @@ class Device:
 
 
 @dataclass(slots=True)
-class Cpu:
+class ImportedCpu:
     """A NUMA node, the devices below it, and interfaces without a device of their own."""
 
     numa: int | None = None
@@ -142,18 +142,18 @@ class Cpu:
     family: int | None = None
     model: int | None = None
     host: str = ""
-    devices: list[Device] = field(default_factory=list)
+    devices: list[ImportedDevice] = field(default_factory=list)
     nets: list[Net] = field(default_factory=list)
     line: int = 0
 
-    def walk(self) -> Iterator[Device]:
+    def walk(self) -> Iterator[ImportedDevice]:
         """Yield all devices."""
         for device in self.devices:
             yield from device.walk()
 
 
 @dataclass(slots=True)
-class Machine:
+class ImportedMachine:
     """Everything a file says.
 
     Attributes
@@ -164,11 +164,11 @@ class Machine:
         What its GPUs probably are, and why.
     """
 
-    cpus: list[Cpu] = field(default_factory=list)
+    cpus: list[ImportedCpu] = field(default_factory=list)
     hint: str = ""
     guess: tuple[str, str] | None = None
 
-    def walk(self) -> Iterator[Device]:
+    def walk(self) -> Iterator[ImportedDevice]:
         """Yield all devices."""
         for cpu in self.cpus:
             yield from cpu.walk()

@@ -13,10 +13,18 @@ from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS
-from clusim.formats.topologies.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
+from clusim.formats.topologies.machine import (
+    HIDDEN,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+    Peer,
+)
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, number, printable
-from clusim.formats.xmltext import Element
+from clusim.formats.xmltext import XmlElement
 from clusim.hardware import GPUS, gpu_by_words, nccl_link_GBps, standing
 from clusim.hardware import Gpu as Chip
 
@@ -42,7 +50,7 @@ class _Channels:
     ring: bool = False
 
 
-def read_graphs(root: Element, draft: Draft, chip: str | None) -> None:
+def read_graphs(root: XmlElement, draft: Draft, chip: str | None) -> None:
     """Fill `draft` with a machine on which the graphs of `root` are possible."""
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
@@ -65,7 +73,7 @@ def read_graphs(root: Element, draft: Draft, chip: str | None) -> None:
     wire_machine(machine, draft, chip)
 
 
-def _channels(element: Element) -> _Channels:
+def _channels(element: XmlElement) -> _Channels:
     graph = _Channels(
         intra=printable(element.get("typeintra"), 8).upper(),
         inter=printable(element.get("typeinter"), 8).upper(),
@@ -81,7 +89,7 @@ def _channels(element: Element) -> _Channels:
     return graph
 
 
-def _dev(element: Element) -> int:
+def _dev(element: XmlElement) -> int:
     for name in ("dev", "rank"):
         value = element.whole(name)
         if value is not None and value >= 0:
@@ -93,10 +101,10 @@ def _dev(element: Element) -> int:
     )
 
 
-def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> Machine:
-    machine = Machine(hint=Path(draft.where).name)
+def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
+    machine = ImportedMachine(hint=Path(draft.where).name)
     hint = gpu_by_words(Path(draft.where).name)
-    devices = {dev: Device(text=f"gpu {dev}", gpu=Gpu(dev=dev)) for dev in gpus}
+    devices = {dev: ImportedDevice(text=f"gpu {dev}", gpu=ImportedGpu(dev=dev)) for dev in gpus}
     load = max((sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1)
     total = load * graph.speed
     nvlink = graph.intra.startswith("NV")
@@ -137,7 +145,7 @@ def _by_nvlinks(total_GBps: float) -> Chip:
 
 
 def _add_nvlinks(
-    graph: _Channels, devices: dict[int, Device], chip: Chip, per_link: float, draft: Draft
+    graph: _Channels, devices: dict[int, ImportedDevice], chip: Chip, per_link: float, draft: Draft
 ) -> None:
     if chip.planes:
         for device in devices.values():
@@ -168,28 +176,32 @@ def _add_nvlinks(
 
 
 def _add_tree(
-    machine: Machine, graph: _Channels, devices: dict[int, Device], nets: list[int], draft: Draft
+    machine: ImportedMachine,
+    graph: _Channels,
+    devices: dict[int, ImportedDevice],
+    nets: list[int],
+    draft: Draft,
 ) -> None:
     """Put GPUs and adapters below switches and CPUs, as near to each other as the path types say."""
     names = list(devices)
     sockets = 2 if graph.intra in ("SYS", "NVL", "NVB") and len(names) > 1 else 1
     half = -(-len(names) // sockets)
-    machine.cpus = [Cpu(numa=i) for i in range(sockets)]
+    machine.cpus = [ImportedCpu(numa=i) for i in range(sockets)]
     per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
     if graph.inter in ("PIX", "PXB") and nets and not per_switch:
         per_switch = 1
-    home: dict[int, Device | Cpu] = {}
+    home: dict[int, ImportedDevice | ImportedCpu] = {}
     for number_, cpu in enumerate(machine.cpus):
         own = names[number_ * half : (number_ + 1) * half]
-        parent: list[Device] = cpu.devices
+        parent: list[ImportedDevice] = cpu.devices
         if graph.intra == "PXB":
-            top = Device(text="switch", cls=0x060400)
+            top = ImportedDevice(text="switch", cls=0x060400)
             cpu.devices.append(top)
             parent = top.children
         for start in range(0, len(own), per_switch or 1):
             members = own[start : start + (per_switch or 1)]
             if per_switch:
-                switch = Device(text="switch", cls=0x060400)
+                switch = ImportedDevice(text="switch", cls=0x060400)
                 parent.append(switch)
                 switch.children += [devices[dev] for dev in members]
                 home.update(dict.fromkeys(members, switch))
@@ -203,13 +215,13 @@ def _add_tree(
         )
         speed = graph.net_speed * sum(net in own for own in graph.nets)
         gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
-        device = Device(
+        device = ImportedDevice(
             text=f"net {net}", cls=0x020700, nets=[Net(dev=net, speed_mbps=gbps * 1000)]
         )
         place = home[near]
-        if isinstance(place, Device) and graph.inter not in ("PIX", "PXB"):
+        if isinstance(place, ImportedDevice) and graph.inter not in ("PIX", "PXB"):
             place = machine.cpus[names.index(near) // half]
-        (place.children if isinstance(place, Device) else place.devices).append(device)
+        (place.children if isinstance(place, ImportedDevice) else place.devices).append(device)
         draft.assume(
             f"nic{net}",
             f"{gbps} Gb/s InfiniBand, next to gpu{near}",

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.machine import (
-    Cpu,
-    Device,
-    Gpu,
-    Machine,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
     Net,
     Peer,
     bus_id,
 )
 from clusim.formats.values import fail, natural, printable
-from clusim.formats.xmltext import Element
+from clusim.formats.xmltext import XmlElement
 
 __all__ = ["group_names", "read_system"]
 
@@ -27,10 +27,10 @@ MAX_HEAD = 20_000
 _GROUP_TITLE = "a file of mapping groups, a machine each"
 
 
-def read_system(root: Element, draft: Draft, text: str, group: str | None) -> Machine:
+def read_system(root: XmlElement, draft: Draft, text: str, group: str | None) -> ImportedMachine:
     """Return the machine of a ``<system>`` element; of its groups, the one called or numbered `group`."""
     comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
-    machine = Machine(hint=f"{Path(draft.where).name} {comments}")
+    machine = ImportedMachine(hint=f"{Path(draft.where).name} {comments}")
     top = root
     groups = root.all("group")
     if groups:
@@ -45,7 +45,7 @@ def read_system(root: Element, draft: Draft, text: str, group: str | None) -> Ma
         draft.assume(
             "devices outside of any <cpu>", "they belong to a CPU of their own", "it is not named"
         )
-        machine.cpus.append(Cpu(devices=loose, line=top.line))
+        machine.cpus.append(ImportedCpu(devices=loose, line=top.line))
     if groups:
         _apply_group(top, machine, draft)
     if not machine.cpus:
@@ -55,8 +55,8 @@ def read_system(root: Element, draft: Draft, text: str, group: str | None) -> Ma
     return machine
 
 
-def _cpu(element: Element, draft: Draft) -> Cpu:
-    cpu = Cpu(
+def _cpu(element: XmlElement, draft: Draft) -> ImportedCpu:
+    cpu = ImportedCpu(
         numa=element.whole("numaid"),
         arch=element.get("arch"),
         vendor=element.get("vendor"),
@@ -72,14 +72,16 @@ def _cpu(element: Element, draft: Draft) -> Cpu:
             cpu.nets += _nets(child)
         elif child.tag == "gpu":
             # No PCI device around it: some hand-written files leave it out.
-            device = Device(text=f"gpu {child.get('dev')}", line=child.line, gpu=_gpu(child))
+            device = ImportedDevice(
+                text=f"gpu {child.get('dev')}", line=child.line, gpu=_gpu(child)
+            )
             cpu.devices.append(device)
     return cpu
 
 
-def _device(element: Element, draft: Draft) -> Device:
+def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
     text = element.get("busid")
-    device = Device(
+    device = ImportedDevice(
         bus=bus_id(text) if text else "",
         text=printable(text, 20),
         cls=element.bits("class"),
@@ -99,48 +101,50 @@ def _device(element: Element, draft: Draft) -> Device:
         elif child.tag == "nic":
             _add_nics(device, child)
         elif child.tag == "slot":
-            device.children.append(Device(text=f"slot {child.get('id')}", line=child.line))
+            device.children.append(ImportedDevice(text=f"slot {child.get('id')}", line=child.line))
     return device
 
 
-def _add_gpu(device: Device, element: Element) -> None:
+def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
     gpu = _gpu(element)
     if device.cls is None and not device.text:
         # A mapping group: several GPUs and adapters below one nameless switch.
         speed, width = element.attributes.get("link_speed"), element.whole("link_width")
-        child = Device(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
+        child = ImportedDevice(text=f"gpu {element.get('dev')}", gpu=gpu, line=element.line)
         child.speed, child.width = speed, width
         device.children.append(child)
     elif device.gpu is None:
         device.gpu = gpu
     else:
-        device.children.append(Device(text=device.text, cls=device.cls, gpu=gpu, line=element.line))
+        device.children.append(
+            ImportedDevice(text=device.text, cls=device.cls, gpu=gpu, line=element.line)
+        )
 
 
-def _add_nics(device: Device, element: Element) -> None:
+def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
     nets = _nets(element)
     if not nets and element.get("id"):
         name = printable(element.get("id"), 40)
         nets = [Net(name, speed_mbps=element.whole("speed"), line=element.line)]
-        child = Device(text=name, nets=nets, line=element.line)
+        child = ImportedDevice(text=name, nets=nets, line=element.line)
         child.speed, child.width = (
             element.attributes.get("link_speed"),
             element.whole("link_width"),
         )
         device.children.append(child)
     elif device.cls is None and not device.text:
-        device.children.append(Device(text="nic", nets=nets, line=element.line))
+        device.children.append(ImportedDevice(text="nic", nets=nets, line=element.line))
     else:
         device.nets += nets
 
 
-def _flag(element: Element, name: str) -> bool | None:
+def _flag(element: XmlElement, name: str) -> bool | None:
     value = element.whole(name)
     return None if value is None else bool(value)
 
 
-def _gpu(element: Element) -> Gpu:
-    gpu = Gpu(
+def _gpu(element: XmlElement) -> ImportedGpu:
+    gpu = ImportedGpu(
         dev=element.whole("dev"),
         rank=element.whole("rank"),
         sm=element.whole("sm"),
@@ -170,7 +174,7 @@ def _gpu(element: Element) -> Gpu:
     return gpu
 
 
-def _nets(element: Element) -> list[Net]:
+def _nets(element: XmlElement) -> list[Net]:
     found: list[Net] = []
     for child in element.all("net"):
         net = Net(
@@ -190,12 +194,12 @@ def _nets(element: Element) -> list[Net]:
     return found
 
 
-def group_names(root: Element) -> list[str]:
+def group_names(root: XmlElement) -> list[str]:
     """Return the names of the mapping groups of a file."""
     return [element.get("name") for element in root.all("group")]
 
 
-def _pick(groups: list[Element], draft: Draft, wanted: str | None) -> Element:
+def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElement:
     names = [element.get("name") for element in groups]
     shown = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))
     if wanted is None:
@@ -220,7 +224,7 @@ _GROUP_NAME = re.compile(
 )
 
 
-def _apply_group(element: Element, machine: Machine, draft: Draft) -> None:
+def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) -> None:
     """Read what the name of a group says: GPU and CPU models, and the rate of every adapter."""
     for cpu in machine.cpus:
         for device in list(cpu.walk()):
@@ -254,12 +258,12 @@ def _apply_group(element: Element, machine: Machine, draft: Draft) -> None:
         )
 
 
-def _fill_slots(device: Device, draft: Draft) -> None:
+def _fill_slots(device: ImportedDevice, draft: Draft) -> None:
     """Slots are GPUs and adapters, without saying which: the first half of each switch are GPUs."""
     slots = [child for child in device.children if child.text.startswith("slot ")]
     for number, slot in enumerate(slots):
         if number < (len(slots) + 1) // 2:
-            slot.gpu = Gpu(stated=False, line=slot.line)
+            slot.gpu = ImportedGpu(stated=False, line=slot.line)
         else:
             slot.nets = [Net(line=slot.line)]
     if slots:

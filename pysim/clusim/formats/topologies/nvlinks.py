@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.machine import HIDDEN, BusId, Gpu, Peer
+from clusim.formats.topologies.machine import HIDDEN, BusId, ImportedGpu, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.formats.values import natural
 from clusim.hardware import Gpu as Chip
 
 __all__ = ["connect_gpus"]
 
-Named = tuple[str, Gpu, Chip]
+Named = tuple[str, ImportedGpu, Chip]
 
 _TRUNKS = 8
 """Links between the two boards of a DGX-2, per pair of NVSwitches."""

@@ -10,7 +10,7 @@ from clusim.errors import InternalError
 from clusim.fabric.problems import did_you_mean
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import nic_model
-from clusim.formats.topologies.machine import Device, Net
+from clusim.formats.topologies.machine import ImportedDevice, Net
 from clusim.formats.values import fail, printable
 from clusim.hardware import (
     ADAPTERS,
@@ -149,7 +149,7 @@ class Adapter:
     why: str
 
 
-def adapter_of(net: Net, device: Device | None, generation: int) -> Adapter:
+def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adapter:
     """Return what an interface is; `generation` is the PCIe generation of the GPUs, for files that say nothing."""
     family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
     given = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)

@@ -13,7 +13,7 @@ from typing import Any
 from clusim.errors import UnitError
 from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.devices import processor
-from clusim.formats.topologies.machine import Device, Net
+from clusim.formats.topologies.machine import ImportedDevice, Net
 from clusim.formats.topologies.presets import (
     adapter_of,
     gpu_pcie,
@@ -29,7 +29,7 @@ from clusim.units import parse_rate, parse_time
 __all__ = ["read_simai"]
 
 NETWORK = -1
-_ETHERNET = Device(cls=0x020000)
+_ETHERNET = ImportedDevice(cls=0x020000)
 HOST, _ = processor("", "", None, None)
 
 

@@ -13,7 +13,15 @@ from itertools import combinations
 from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.machine import HIDDEN, Cpu, Device, Gpu, Machine, Net, Peer
+from clusim.formats.topologies.machine import (
+    HIDDEN,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+    Peer,
+)
 from clusim.formats.topologies.matrix import LEVELS, MAX_DEVICES, NVLINK, Matrix, is_gpu
 from clusim.formats.topologies.rocm_smi import parse_rocm
 from clusim.formats.topologies.wiring import wire_machine
@@ -111,7 +119,7 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
         matrix = parse_matrix(text, draft.where)
         peers = None
         draft.settings["description"] = "imported from nvidia-smi topo -m"
-    machine = Machine(hint=Path(draft.where).name)
+    machine = ImportedMachine(hint=Path(draft.where).name)
     devices = {name: _device(matrix, name, index) for index, name in enumerate(matrix.names)}
     if peers is not None:
         _add_xgmi(machine, devices, peers)
@@ -124,13 +132,13 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
     wire_machine(machine, draft, chip)
 
 
-def _device(matrix: Matrix, name: str, index: int) -> Device:
+def _device(matrix: Matrix, name: str, index: int) -> ImportedDevice:
     if is_gpu(name):
         number = int(name[3:])
-        return Device(bus=f"{name}", text=name, gpu=Gpu(dev=number, rank=None))
+        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, rank=None))
     shown = matrix.legend.get(name, name)
     net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
-    return Device(text=shown, cls=_nic_class(shown), nets=[net])
+    return ImportedDevice(text=shown, cls=_nic_class(shown), nets=[net])
 
 
 def _nic_class(name: str) -> int:
@@ -154,7 +162,7 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
 
 
 def _add_nvlinks(
-    machine: Machine, matrix: Matrix, devices: dict[str, Device], draft: Draft
+    machine: ImportedMachine, matrix: Matrix, devices: dict[str, ImportedDevice], draft: Draft
 ) -> None:
     gpus = matrix.gpus
     counts = {(a, b): n for a, b in combinations(gpus, 2) if (n := matrix.nvlinks(a, b))}
@@ -197,7 +205,7 @@ def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
 
 
 def _add_xgmi(
-    machine: Machine, devices: dict[str, Device], peers: dict[tuple[str, str], int]
+    machine: ImportedMachine, devices: dict[str, ImportedDevice], peers: dict[tuple[str, str], int]
 ) -> None:
     totals: dict[str, int] = {}
     for (a, b), count in peers.items():
@@ -262,7 +270,9 @@ def _grouped(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Gro
     return groups
 
 
-def _add_tree(machine: Machine, matrix: Matrix, devices: dict[str, Device], draft: Draft) -> None:
+def _add_tree(
+    machine: ImportedMachine, matrix: Matrix, devices: dict[str, ImportedDevice], draft: Draft
+) -> None:
     names = matrix.names
     pix = _grouped(matrix, names, 1, draft)
     pxb = _grouped(matrix, names, 2, draft)
@@ -291,7 +301,7 @@ def _add_tree(machine: Machine, matrix: Matrix, devices: dict[str, Device], draf
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
         own = [matrix.numa[name] for name in members if name in matrix.numa]
-        cpu = Cpu(numa=own[0] if own else None)
+        cpu = ImportedCpu(numa=own[0] if own else None)
         machine.cpus.append(cpu)
         _fill_cpu(cpu, members, pix, pxb, devices)
     numas = [cpu.numa for cpu in machine.cpus]
@@ -312,14 +322,18 @@ def _add_tree(machine: Machine, matrix: Matrix, devices: dict[str, Device], draf
 
 
 def _fill_cpu(
-    cpu: Cpu, members: list[str], pix: _Groups, pxb: _Groups, devices: dict[str, Device]
+    cpu: ImportedCpu,
+    members: list[str],
+    pix: _Groups,
+    pxb: _Groups,
+    devices: dict[str, ImportedDevice],
 ) -> None:
     for outer in pxb.groups(members):
         inner = pix.groups(outer)
         if len(inner) == 1:
             _place(cpu.devices, inner[0], devices)
             continue
-        top = Device(text="switch", cls=0x060400)
+        top = ImportedDevice(text="switch", cls=0x060400)
         cpu.devices.append(top)
         single = False
         for group in inner:
@@ -331,11 +345,15 @@ def _fill_cpu(
 
 
 def _place(
-    parent: list[Device], group: list[str], devices: dict[str, Device], *, always: bool = False
+    parent: list[ImportedDevice],
+    group: list[str],
+    devices: dict[str, ImportedDevice],
+    *,
+    always: bool = False,
 ) -> None:
     if len(group) == 1 and not always:
         parent.append(devices[group[0]])
         return
-    switch = Device(text="switch", cls=0x060400)
+    switch = ImportedDevice(text="switch", cls=0x060400)
     switch.children = [devices[name] for name in sorted(group, key=natural)]
     parent.append(switch)

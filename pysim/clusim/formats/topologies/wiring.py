@@ -8,7 +8,14 @@ from typing import Any
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS, processor
 from clusim.formats.topologies.identify import generation, gts, identify
-from clusim.formats.topologies.machine import BusId, Cpu, Device, Gpu, Machine, Net
+from clusim.formats.topologies.machine import (
+    BusId,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+)
 from clusim.formats.topologies.nvlinks import connect_gpus
 from clusim.formats.topologies.presets import (
     Adapter,
@@ -33,22 +40,22 @@ _DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU"
 _WIDTHS = (1, 2, 4, 8, 16)
 
 
-def wire_machine(machine: Machine, draft: Draft, chip: str | None = None) -> None:
+def wire_machine(machine: ImportedMachine, draft: Draft, chip: str | None = None) -> None:
     """Fill `draft` with the nodes and links of `machine`; `chip` says what its GPUs are."""
     _Wiring(machine, draft, chip).run()
 
 
 class _Wiring:
-    def __init__(self, machine: Machine, draft: Draft, chip: str | None) -> None:
+    def __init__(self, machine: ImportedMachine, draft: Draft, chip: str | None) -> None:
         self.machine = machine
         self.draft = draft
         self.forced = named_chip(draft, chip) if chip else None
-        self.gpus: list[Device] = []
+        self.gpus: list[ImportedDevice] = []
         self.names: dict[int, str] = {}  # of a device, by id()
         self.chips: dict[int, str] = {}
         self.cpu_names: list[str] = []
         self.processors: list[Processor] = []
-        self.nets: list[tuple[Net, Device | None, Cpu]] = []
+        self.nets: list[tuple[Net, ImportedDevice | None, ImportedCpu]] = []
         self.net_names: dict[int, str] = {}
         self.adapters: dict[str, Adapter] = {}
         self.extra: list[tuple[str, dict[str, Any]]] = []
@@ -84,7 +91,7 @@ class _Wiring:
         if not found:
             found = [device for device in self.machine.walk() if _looks_like_gpu(device)]
             for device in found:
-                device.gpu = Gpu(stated=False, line=device.line)
+                device.gpu = ImportedGpu(stated=False, line=device.line)
         if not found:
             raise fail(self.draft.where, 0, "names no GPU; is it the topology of a GPU machine?")
         if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in found):
@@ -106,7 +113,7 @@ class _Wiring:
         self.gpus = found
 
     def _find_nets(self) -> None:
-        seen: dict[tuple[str, str, int | None], Cpu] = {}
+        seen: dict[tuple[str, str, int | None], ImportedCpu] = {}
         for cpu in self.machine.cpus:
             for device in cpu.walk():
                 self._device_nets(device, cpu)
@@ -133,7 +140,7 @@ class _Wiring:
         for net, device, _ in self.nets:
             self.adapters[self.net_names[id(net)]] = adapter_of(net, device, newest)
 
-    def _device_nets(self, device: Device, cpu: Cpu) -> None:
+    def _device_nets(self, device: ImportedDevice, cpu: ImportedCpu) -> None:
         if device.gpu is not None:
             device.nets = []
         elif not device.nets and device.is_class(0x02) and not device.is_bridge:
@@ -195,7 +202,7 @@ class _Wiring:
 
     # The PCIe tree.
 
-    def _attach(self, device: Device, parent: str) -> None:
+    def _attach(self, device: ImportedDevice, parent: str) -> None:
         """Add a device and all below it, joined to the node `parent`."""
         if id(device) in self.names:
             chip = GPUS[self.chips[id(device)]]
@@ -229,7 +236,7 @@ class _Wiring:
                 f"{what}: PCI class 0x{device.cls or 0:06x}",
             )
 
-    def _newest(self, device: Device) -> int:
+    def _newest(self, device: ImportedDevice) -> int:
         """Return the PCIe generation a device has or, if the file does not say, probably has."""
         given = generation(device.speed)
         if given is None and id(device) in self.chips:
@@ -238,7 +245,7 @@ class _Wiring:
             given = _slot_gen(self.adapters[self.net_names[id(device.nets[0])]].gbps)
         return given or 0
 
-    def _attach_nic(self, device: Device, parent: str) -> None:
+    def _attach_nic(self, device: ImportedDevice, parent: str) -> None:
         names = [self.net_names[id(net)] for net in device.nets]
         gen = _slot_gen(max(self.adapters[name].gbps for name in names))
         link = self._pcie(device, names[0], gen, 16, "enough for the rate of the adapter")
@@ -257,7 +264,7 @@ class _Wiring:
         for name in names:
             self.draft.link(name, parent, type=link)
 
-    def _pcie(self, device: Device, name: str, gen: int, width: int, why: str) -> str:
+    def _pcie(self, device: ImportedDevice, name: str, gen: int, width: int, why: str) -> str:
         """Return the link type of a device's connection to what is above it."""
         given, lanes = generation(device.speed), device.width
         said = printable(device.speed, 24) if device.speed else ""
@@ -280,7 +287,7 @@ class _Wiring:
             lanes = nearest
         return pcie_type(given, lanes)
 
-    def _suspicious(self, device: Device, name: str) -> None:
+    def _suspicious(self, device: ImportedDevice, name: str) -> None:
         up = (generation(device.speed) or 0, device.width or 0)
         below = max((generation(child.speed) or 0 for child in device.children), default=0)
         if up[0] and below - up[0] >= 2:
@@ -380,11 +387,11 @@ def _distinct(numbers: list[int | None]) -> bool:
     return len(given) == len(numbers) == len(set(given))
 
 
-def _gpu_of(device: Device) -> Gpu:
-    return device.gpu if device.gpu is not None else Gpu()
+def _gpu_of(device: ImportedDevice) -> ImportedGpu:
+    return device.gpu if device.gpu is not None else ImportedGpu()
 
 
-def _looks_like_gpu(device: Device) -> bool:
+def _looks_like_gpu(device: ImportedDevice) -> bool:
     display = device.is_class(0x03, 0x12) and not device.children
     return display and device.vendor not in _DISPLAYS
 
@@ -395,13 +402,13 @@ _SPLIT_SWITCHES: Mapping[tuple[int, int], str] = {
 }
 
 
-def _flattened(device: Device, draft: Draft) -> Device:
+def _flattened(device: ImportedDevice, draft: Draft) -> ImportedDevice:
     """Join the virtual switches that one Broadcom chip shows, as NCCL does."""
     identity = (device.vendor or 0, device.device or 0)
     device.children = [_flattened(child, draft) for child in device.children]
     if identity not in _SPLIT_SWITCHES or device.subdevice is None:
         return device
-    kept: list[Device] = []
+    kept: list[ImportedDevice] = []
     joined: list[str] = []
     for child in device.children:
         same = (child.vendor or 0, child.device or 0) == identity and child.subvendor == 0x1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from clusim.errors import InputError
-from clusim.nccl.communicator import Communicator, Plan
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs.front import COLLECTIVE_OF, WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
@@ -73,7 +73,7 @@ class Choice:
 
     Attributes
     ----------
-    plan : Plan or None
+    plan : NcclPlan or None
         None is sends and receives.
     note : str
         What runs in place of what was chosen; empty if that itself does.
@@ -81,7 +81,7 @@ class Choice:
         Whether it is what was wanted, and not the tuner's.
     """
 
-    plan: Plan | None
+    plan: NcclPlan | None
     note: str = ""
     as_wanted: bool = False
 
@@ -162,7 +162,7 @@ def runnable(comm: Communicator, operation: str) -> list[tuple[Algorithm, Protoc
     return _written(comm.select(COLLECTIVE_OF[operation], 1 << 20))
 
 
-def way_of(comm: Communicator, plan: Plan | None) -> Way:
+def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
     """Return how a plan does a collective; without one, how sends and receives are."""
     if plan is None:
         return Way("P2P", "Simple", comm.p2p_channels)

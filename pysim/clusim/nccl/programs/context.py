@@ -17,7 +17,7 @@ from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.communicator import Plan as Choice
+from clusim.nccl.communicator import NcclPlan as Choice
 from clusim.nccl.connect import Channel
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.schedule.builder import Part, Plan, split
@@ -40,7 +40,7 @@ class Context:
     ----------
     plan : clusim.schedule.builder.Plan
         What is written into; positions are the ranks of `comm`.
-    choice : clusim.nccl.Plan
+    choice : clusim.nccl.NcclPlan
         Algorithm, protocol, channels and chunks.
     """
 

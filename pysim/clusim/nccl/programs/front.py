@@ -9,7 +9,7 @@ from clusim.collectives import chain, nvls, ring, sharp, tree
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.communicator import Plan as Choice
+from clusim.nccl.communicator import NcclPlan as Choice
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
@@ -119,7 +119,7 @@ def emit(
     ----------
     moved : Moved
         What it moves; its root is a position in the communicator.
-    plan : clusim.nccl.Plan or None
+    plan : clusim.nccl.NcclPlan or None
         What to run; by default what the communicator's tuner chooses.
 
     Returns

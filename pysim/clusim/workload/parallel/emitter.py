@@ -25,9 +25,9 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
-from clusim.workload.parallel.plan import Plan
+from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
-from clusim.workload.parallel.volumes import Machines, Switched, Traffic
+from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
 from clusim.workload.spec import complain
 
 __all__ = ["Emitter", "Exchange"]
@@ -75,12 +75,12 @@ class Emitter:
         Writes what NCCL chooses, if the workload wants that and does not say how a dimension communicates.
     """
 
-    plan: Plan
+    plan: TrainingPlan
     builder: ScheduleBuilder
     folder: Folder | None = None
     only: frozenset[int] | None = None
     tail: Tails = field(default_factory=dict)
-    traffic: dict[str, Traffic] = field(default_factory=dict)
+    traffic: dict[str, Volume] = field(default_factory=dict)
     flops: int = 0
     nccl: Communicators | None = None
     _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class Emitter:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
-        tally = self.traffic.setdefault(own, Traffic())
+        tally = self.traffic.setdefault(own, Volume())
         tasks: Sequence[int]
         if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
             back = exchange.name.startswith("combine") != exchange.name.endswith("gradient")
@@ -271,10 +271,10 @@ class Emitter:
             found["dtype"] = "uint8"
         return found
 
-    def _machines(self, algorithm: str, group: Sequence[int]) -> Machines:
+    def _machines(self, algorithm: str, group: Sequence[int]) -> SpannedMachines:
         count = len({self._zones[rank] for rank in group})
         adding = algorithm != "sharp" or uses_switches(self.plan.fabric, tuple(group))
-        return Machines(count, adding)
+        return SpannedMachines(count, adding)
 
     @staticmethod
     def _message_channels(size_bytes: int) -> int:
@@ -331,7 +331,7 @@ class Emitter:
         tasks = {rank: self._pause(rank, found.end_ps[rank], name, everyone) for rank in ranks}
         self.folder.blocks.append(FoldedBlock(tasks, waits, found, self.folder.last))
         for dim, moved in found.traffic.items():
-            self.traffic.setdefault(dim, Traffic()).add(moved)
+            self.traffic.setdefault(dim, Volume()).add(moved)
         self.flops += found.flops
 
     def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:

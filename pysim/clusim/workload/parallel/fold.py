@@ -16,7 +16,7 @@ from typing import Any
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
-from clusim.workload.parallel.volumes import Traffic
+from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
 
@@ -45,7 +45,7 @@ class Alone:
 
     schedule: Schedule
     tail: dict[int, tuple[int, ...]]
-    traffic: dict[str, Traffic]
+    traffic: dict[str, Volume]
     flops: int
 
 
@@ -61,7 +61,7 @@ class Folded:
     compute_ps: dict[int, int]
     exposed_ps: dict[int, int]
     communication_ps: dict[int, int]
-    traffic: dict[str, Traffic]
+    traffic: dict[str, Volume]
     flops: int
     wires: dict[str, tuple[int, int]]
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)

@@ -23,7 +23,7 @@ from clusim.workload.models import (
 from clusim.workload.optimizers import Optimizer, find_optimizer
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-__all__ = ["Plan", "divide", "make_plan", "model_of"]
+__all__ = ["TrainingPlan", "divide", "make_plan", "model_of"]
 
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
 """Names of tensors that tensor parallelism leaves whole."""
@@ -39,7 +39,7 @@ ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """Everything that is decided before anything is written into a schedule.
 
     Attributes
@@ -241,7 +241,7 @@ def divide(layers: Sequence[Layer], stages: int, chunks: int) -> list[list[list[
     return [[cuts[chunk * stages + stage] for chunk in range(chunks)] for stage in range(stages)]
 
 
-def make_plan(workload: Workload, fabric: Fabric) -> Plan:
+def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
     try:
         precision = PRECISIONS[workload.precision]
@@ -266,7 +266,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> Plan:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
     _check_interleaving(workload, microbatches)
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
-    return Plan(
+    return TrainingPlan(
         workload,
         fabric,
         model,

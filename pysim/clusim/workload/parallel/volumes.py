@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["IN_SWITCH", "Machines", "Switched", "Traffic", "sent_bytes"]
+__all__ = ["IN_SWITCH", "SpannedMachines", "Switched", "Volume", "sent_bytes"]
 
 IN_SWITCH = ("nvls", "nvlstree", "sharp", "multimem", "collnetdirect", "collnetchain")
 """Algorithms in which switches add up or copy."""
 
 
-class Machines(NamedTuple):
+class SpannedMachines(NamedTuple):
     """How many machines a group is spread over, and whether their own switches add up."""
 
     number: int = 1
     adding: bool = True
 
 
-ONE = Machines()
+ONE = SpannedMachines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Switched:
 
 
 @dataclass(slots=True)
-class Traffic:
+class Volume:
     """What the collectives of a dimension move.
 
     Attributes
@@ -54,14 +54,14 @@ class Traffic:
     sent_bytes: int = 0
     switched: dict[Switched, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
-    def add(self, other: Traffic, times: int = 1) -> None:
+    def add(self, other: Volume, times: int = 1) -> None:
         """Add what another one counted."""
         self.calls += other.calls * times
         self.sent_bytes += other.sent_bytes * times
         for kind, (count, group) in other.switched.items():
             self._count(kind, count * times, group)
 
-    def call(self, kind: Switched, group: Sequence[int], machines: Machines) -> None:
+    def call(self, kind: Switched, group: Sequence[int], machines: SpannedMachines) -> None:
         """Count a collective of a group; only those that switches do are told apart."""
         self.calls += 1
         size, ranks = kind.bytes, kind.ranks
@@ -75,7 +75,7 @@ class Traffic:
 
 
 def sent_bytes(
-    operation: str, algorithm: str, size: int, ranks: int, machines: Machines = ONE
+    operation: str, algorithm: str, size: int, ranks: int, machines: SpannedMachines = ONE
 ) -> int:
     """Return what all ranks of a group send together [bytes]."""
     if operation == "allreduce":
@@ -89,7 +89,7 @@ def sent_bytes(
     return size * (ranks if operation == "sendrecv" else 1)
 
 
-def _allreduce(algorithm: str, ranks: int, machines: Machines) -> int:
+def _allreduce(algorithm: str, ranks: int, machines: SpannedMachines) -> int:
     """Return how often the size of an all-reduce is sent."""
     inside = ranks // machines.number
     if algorithm == "nvlstree":

@@ -19,7 +19,7 @@ from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
 from clusim.workload.recorded.emitter import NcclEmitter
 
-__all__ = ["NcclEmitter", "Translation", "Unit", "to_schedule"]
+__all__ = ["NcclEmitter", "Translation", "WrittenUnit", "to_schedule"]
 
 COMPLETE = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather",
             "scatter", "sendrecv")  # fmt: skip
@@ -35,7 +35,7 @@ _PRECISIONS = {
 
 
 @dataclass(slots=True)
-class Unit:
+class WrittenUnit:
     """Events that are written together; `tasks` has those of each event, `missing` the ranks that did not record."""
 
     events: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Translation:
 
     Attributes
     ----------
-    units : list of Unit
+    units : list of WrittenUnit
         What was written together, in the order in which it was.
     tasks : list of tuple of int
         Per event of the recording, its tasks; none if there is nothing to do.
@@ -58,7 +58,7 @@ class Translation:
     """
 
     schedule: Schedule
-    units: list[Unit]
+    units: list[WrittenUnit]
     tasks: list[tuple[int, ...]]
     notes: Counter[str]
 
@@ -163,16 +163,16 @@ class _Writer:
             last[key] = (*together, number)
         return found
 
-    def _units(self) -> tuple[list[Unit], dict[int, int]]:
+    def _units(self) -> tuple[list[WrittenUnit], dict[int, int]]:
         """Return what is written together, and the unit of every event."""
         keys: dict[Hashable, int] = {}
-        units: list[Unit] = []
+        units: list[WrittenUnit] = []
         unit_of: dict[int, int] = {}
         for number in self.kept:
             key = self._key(number)
             at = keys.setdefault(key, len(units))
             if at == len(units):
-                units.append(Unit())
+                units.append(WrittenUnit())
             units[at].events.append(number)
             unit_of[number] = at
         return _joined(self, units, unit_of)
@@ -211,7 +211,7 @@ class _Writer:
                 wakes[other].append(at)
         open_ = [len(wait) for wait in waits]
         ready = deque(at for at, count in enumerate(open_) if not count)
-        order: list[Unit] = []
+        order: list[WrittenUnit] = []
         while ready:
             at = ready.popleft()
             self._write(self.units[at])
@@ -230,7 +230,7 @@ class _Writer:
             )
         return Translation(self.builder.build(), order, self.tasks, self.notes)
 
-    def _write(self, unit: Unit) -> None:
+    def _write(self, unit: WrittenUnit) -> None:
         first = unit.events[0]
         event = self.recording.events[first]
         if first in self.source:
@@ -321,7 +321,7 @@ class _Writer:
         wanted = _PRECISIONS.get(dtype, "")
         return next((name for name in (wanted, "bf16", "f16", "f32") if name in peak), wanted)
 
-    def _collective(self, unit: Unit, event: Event) -> None:
+    def _collective(self, unit: WrittenUnit, event: Event) -> None:
         group = self._group(event)
         of_rank: dict[int, int] = {}
         for number in unit.events:
@@ -355,7 +355,7 @@ class _Writer:
             if rank in of_rank:
                 self.tasks[of_rank[rank]] = (task,)
 
-    def _messages(self, unit: Unit, event: Event) -> None:
+    def _messages(self, unit: WrittenUnit, event: Event) -> None:
         """Write a launch; where a rank has several in it, every message by itself."""
         group = self._group(event)
         found: dict[tuple[int, int, int, int, int], list[int]] = {}
@@ -407,8 +407,8 @@ def _no_program(group: Group, event: Event) -> str:
 
 
 def _joined(
-    writer: _Writer, units: list[Unit], unit_of: dict[int, int]
-) -> tuple[list[Unit], dict[int, int]]:
+    writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
+) -> tuple[list[WrittenUnit], dict[int, int]]:
     """Join bunches that share messages, unless a rank would be in a launch with two of its own."""
     first: dict[Hashable, int] = {}
     joined: dict[int, int] = {}
@@ -446,11 +446,11 @@ def _joined(
 
 
 def _apart(
-    writer: _Writer, units: list[Unit], unit_of: dict[int, int]
-) -> tuple[list[Unit], dict[int, int]]:
+    writer: _Writer, units: list[WrittenUnit], unit_of: dict[int, int]
+) -> tuple[list[WrittenUnit], dict[int, int]]:
     """Make every message a unit of its own."""
     keys: dict[Hashable, int] = {}
-    left: list[Unit] = []
+    left: list[WrittenUnit] = []
     where: dict[int, int] = {}
     eager = {*writer.source, *writer.source.values()}
     for old in units:
@@ -461,7 +461,7 @@ def _apart(
             )
             at = keys.setdefault(key, len(left))
             if at == len(left):
-                left.append(Unit())
+                left.append(WrittenUnit())
             left[at].events.append(number)
             where[number] = at
     return left, where
