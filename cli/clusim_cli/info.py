@@ -25,7 +25,7 @@ def command(file: Path, as_json: bool) -> None:
 
     Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
     """
-    from clusim.report.text import collective_report, traffic_report
+    from clusim.report.runreport import collective_report, traffic_report
     from clusim.trace.reader import columns, read_result
 
     result, table = read_result(file), columns(file)

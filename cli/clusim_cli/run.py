@@ -98,7 +98,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **options: Any) -> 
     """
     from clusim.analysis.limits import tables_json
     from clusim.nccl import parse_assignments
-    from clusim.report.text import collective_report
+    from clusim.report.runreport import collective_report
     from clusim.run.job import RunOptions
     from clusim.run.request import Request
     from clusim.run.setup import Setup

@@ -51,7 +51,7 @@ def command(
     what one makes.
     """
     from clusim.analysis.latency import summarise
-    from clusim.report.text import traffic_report
+    from clusim.report.runreport import traffic_report
     from clusim.run.front import traffic
 
     pattern, message = options.pop("pattern"), options.pop("message")

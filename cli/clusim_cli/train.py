@@ -114,7 +114,7 @@ def _layers(spec: Workload, machine: Fabric, as_json: bool) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from clusim.report.text import said
+    from clusim.report.runreport import said
 
     unit = next(name for name in rows[0] if name.endswith("_per_s"))
     lines = [

@@ -54,8 +54,8 @@ def command(
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
-    from clusim.nccltests.text import report_lines
     from clusim.nccltests.validate import PER_GROUP, validate
+    from clusim.nccltests.validationreport import report_lines
 
     for target in (plot, markdown):
         if target is not None:
@@ -74,7 +74,7 @@ def command(
 
         save_accuracy(report.curves(), plot)
     if markdown is not None:
-        from clusim.nccltests.text import write_page
+        from clusim.nccltests.validationreport import write_page
 
         write_page(report, markdown, plot)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))

@@ -16,7 +16,7 @@ from clusim.engine import Simulation
 from clusim.errors import InternalError, RangeExceeded, ScheduleError
 from clusim.image import DTYPES, Image
 from clusim.outcome import Stop
-from clusim.reference import ReferenceSimulation as Reference
+from clusim.reference import ReferenceSimulation
 from support.corpus import load
 from support.images import ImageBuilder, prim
 from support.mutations import mutated
@@ -112,7 +112,7 @@ def test_the_reference_refuses_what_is_out_of_range_with_the_words_of_the_c_engi
     image = random_image(random.Random(3))
     changed = _with(image, "wires", "latency_ps", 0)
     said = []
-    for engine in (Reference, Simulation):
+    for engine in (ReferenceSimulation, Simulation):
         with pytest.raises(ScheduleError) as caught:
             engine(changed)
         said.append(str(caught.value))

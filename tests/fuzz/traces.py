@@ -215,7 +215,7 @@ _CHANGES = (_value, _value, _value, _value, _value, _drop, _rename, _reshape, _a
 
 
 def _info(path: Path) -> None:
-    from clusim.report.text import collective_report, traffic_report
+    from clusim.report.runreport import collective_report, traffic_report
     from clusim.trace.reader import columns, read_result
 
     result = read_result(path)

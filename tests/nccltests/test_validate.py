@@ -9,8 +9,8 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurements, setup_of
-from clusim.nccltests.text import write_page
 from clusim.nccltests.validate import Point, Report, statistics, thinned, validate
+from clusim.nccltests.validationreport import write_page
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501

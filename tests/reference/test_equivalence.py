@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from clusim.abi import NONE
 from clusim.image import Image
 from clusim.outcome import State, Stop
-from clusim.reference import ReferenceSimulation as Reference
+from clusim.reference import ReferenceSimulation
 from support.random_images import images, random_image
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH") == "1"
@@ -78,7 +78,7 @@ def assert_same(a, b, stop):
 
 def compare(image: Image, compiled) -> Stop:
     """Run an image on both engines and compare all they show."""
-    sims = Reference(image), compiled(image)
+    sims = ReferenceSimulation(image), compiled(image)
     stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
     assert stops[0] == stops[1]
     assert_same(*sims, stops[0])
@@ -87,7 +87,7 @@ def compare(image: Image, compiled) -> Stop:
             sim.check_conservation()
     if stops[0] == Stop.DEADLOCK:
         until_ps = min(sim.now_ps for sim in sims) - 1
-        again = Reference(image), compiled(image)
+        again = ReferenceSimulation(image), compiled(image)
         stops_again = [sim.run(until_ps=until_ps) for sim in again]
         assert stops_again == [Stop.TIME, Stop.TIME]
         assert_same(*again, Stop.TIME)
@@ -176,10 +176,10 @@ def test_slices_of_events_equal_one_run(engine, seed):
 @pytest.mark.parametrize("seed", range(CASES // 10))
 def test_engines_agree_in_the_middle_of_a_run(compiled, seed):
     image = random_image(random.Random(seed))
-    sims = Reference(image), compiled(image)
+    sims = ReferenceSimulation(image), compiled(image)
     sims[0].run(until_ps=LIMIT_PS)
     end_ps = sims[0].now_ps
-    paused = Reference(image)
+    paused = ReferenceSimulation(image)
     for until_ps in _slices(random.Random(seed), end_ps):
         stops = [sim.run(until_ps=until_ps) for sim in (paused, sims[1])]
         assert stops[0] == stops[1]

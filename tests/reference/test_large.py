@@ -9,7 +9,7 @@ from clusim.errors import ScheduleError
 from clusim.image import Image
 from clusim.outcome import Stop
 from clusim.ranges import OFFSET_END_BYTES, PACKETS_END, SLICES_END, WIRE_BYTES_END
-from clusim.reference import ReferenceSimulation as Reference
+from clusim.reference import ReferenceSimulation
 from support.images import ImageBuilder, Place, prim
 
 EDGES = [edge + d for edge in (2**31, 2**32) for d in (-1, 0, 1)]
@@ -33,7 +33,7 @@ def _pair(**wire: int) -> tuple[ImageBuilder, Place, Place]:
 
 def _same(image: Image, compiled):
     """Run on both engines, compare, and return one of the two."""
-    sims = Reference(image), compiled(image)
+    sims = ReferenceSimulation(image), compiled(image)
     assert [sim.run() for sim in sims] == [Stop.DONE, Stop.DONE]
     assert sims[0].fingerprint() == sims[1].fingerprint()
     for read in ("wires", "message_times", "records", "mem_bytes_256"):
@@ -105,7 +105,7 @@ def test_packet_numbers_go_round_at_their_end(compiled, key):
 
 def _refused(image: Image, compiled, words: str) -> None:
     said = []
-    for engine in (Reference, compiled):
+    for engine in (ReferenceSimulation, compiled):
         with pytest.raises(ScheduleError, match=words) as caught:
             engine(image)
         said.append(str(caught.value))
@@ -113,7 +113,7 @@ def _refused(image: Image, compiled, words: str) -> None:
 
 
 def _starts_alike(image: Image, compiled) -> None:
-    sims = Reference(image), compiled(image)
+    sims = ReferenceSimulation(image), compiled(image)
     assert sims[0].run(until_ps=5000) == sims[1].run(until_ps=5000)
     assert np.array_equal(sims[0].wires(), sims[1].wires())
     assert sims[0].wires()["packets"][0] > 0

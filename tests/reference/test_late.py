@@ -17,7 +17,7 @@ from clusim.errors import RangeExceeded
 from clusim.image import Image
 from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS, TIME_END_PS
-from clusim.reference import ReferenceSimulation as Reference
+from clusim.reference import ReferenceSimulation
 from support.random_images import random_image
 from support.shifted import later, without_times
 
@@ -112,7 +112,9 @@ def test_engines_agree_on_late_runs(compiled, seed):
     for shift_ps in STARTS_PS if THOROUGH else [STARTS_PS[seed % len(STARTS_PS)]]:
         moved = later(image, shift_ps)
         until_ps = LIMIT_PS + shift_ps
-        sims = [Outcome(e, moved, until_ps, len(image.tasks)) for e in (Reference, compiled)]
+        sims = [
+            Outcome(e, moved, until_ps, len(image.tasks)) for e in (ReferenceSimulation, compiled)
+        ]
         _assert_equal(*sims)
 
 
@@ -138,7 +140,10 @@ def test_engines_refuse_the_same_runs_at_the_end_of_time(compiled, seed):
     middle_ps = TIME_END_PS - 1 - early.now_ps // 2
     for shift_ps in (latest_ps, latest_ps + 1, middle_ps, TIME_END_PS - 1):
         moved = later(image, shift_ps)
-        sims = [Outcome(e, moved, TIME_END_PS, len(image.tasks)) for e in (Reference, compiled)]
+        sims = [
+            Outcome(e, moved, TIME_END_PS, len(image.tasks))
+            for e in (ReferenceSimulation, compiled)
+        ]
         assert bool(sims[0].refused) == (shift_ps > latest_ps)
         _assert_equal(*sims)
 

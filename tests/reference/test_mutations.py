@@ -15,7 +15,7 @@ import pytest
 from clusim.errors import RangeExceeded, ScheduleError
 from clusim.image import Image
 from clusim.outcome import Stop
-from clusim.reference import ReferenceSimulation as Reference
+from clusim.reference import ReferenceSimulation
 from support.mutations import mutated
 from support.random_images import random_image
 
@@ -84,7 +84,7 @@ def agree(seed: int, compiled) -> str:
     else:
         if _steps(image) > MOST_STEPS:
             return "too long"
-    found = [_outcome(Reference, image), _outcome(compiled, image)]
+    found = [_outcome(ReferenceSimulation, image), _outcome(compiled, image)]
     if {found[0][0], found[1][0]} == {
         "TIME",
         "DEADLOCK",

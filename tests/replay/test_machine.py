@@ -10,7 +10,7 @@ from clusim import resources
 from clusim.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
-from clusim.replaying.machine import _PRESETS, Guess, infer_machine
+from clusim.replaying.guess import _PRESETS, Guess, infer_machine
 from replay.samples import LogWriter
 
 HEAD = "nodea:1:2 [0] NCCL INFO "

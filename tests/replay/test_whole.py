@@ -8,8 +8,8 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
+from clusim.replaying.replayreport import replay_report
 from clusim.replaying.request import Request
-from clusim.replaying.text import replay_report
 from clusim.replaying.whole import replay_recording
 
 US = 1_000_000

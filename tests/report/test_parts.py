@@ -15,11 +15,11 @@ from clusim.bins import Bins
 from clusim.fabric.arrays import arrays_of
 from clusim.report.boxes import Picture
 from clusim.report.calls import call_rows
+from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natural_key, span
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, history
 from clusim.report.lanes import Lanes, lanes_of, shares_of, window
 from clusim.report.links import described
-from clusim.report.machine import WireGroups, group_wires, machine_of, natural_key, span
 from clusim.report.message import pack, unpack
 from clusim.report.picture import draw
 from clusim.report.svg import bent

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from clusim.errors import TopologyError
-from clusim.fabric.model import NETWORK, Fabric
-from clusim.fabric.model import Link as FabricLink
-from clusim.fabric.model import Node as FabricNode
+from clusim.fabric.model import NETWORK, Fabric, Link, Node
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import (
     LOCAL_GBps,
@@ -33,7 +31,7 @@ __all__ = ["build_system"]
 _RANK = {"nvl": 0, "c2c": 1, "net": 2, "pci": 3, "sys": 5}
 
 
-def _pcie_GBps(link: FabricLink) -> float:
+def _pcie_GBps(link: Link) -> float:
     """Return what NCCL takes a PCIe link for [GB/s]: by the generation and lanes that have its rate."""
     rate_Bps = link.rate.bytes_per_s
     slots = [(gen, lanes) for gen in GENERATIONS for lanes in LANES]
@@ -81,8 +79,8 @@ def build_system(
 
 def _devices(
     system: System,
-    nodes: dict[str, FabricNode],
-    links: list[FabricLink],
+    nodes: dict[str, Node],
+    links: list[Link],
     ranks: Iterable[int] | None,
 ) -> dict[str, Device]:
     wanted = None if ranks is None else set(ranks)
@@ -113,7 +111,7 @@ def _devices(
     return devices
 
 
-def _gpu(node: FabricNode, index: int) -> Device:
+def _gpu(node: Node, index: int) -> Device:
     end = node.endpoint
     if end is None or not end.compute_capability:
         raise unknown(end.chip if end else "", node.name, "compute_capability", "9.0")
@@ -128,8 +126,8 @@ def _gpu(node: FabricNode, index: int) -> Device:
 
 def _join_all(
     system: System,
-    nodes: dict[str, FabricNode],
-    links: list[FabricLink],
+    nodes: dict[str, Node],
+    links: list[Link],
     devices: dict[str, Device],
 ) -> None:
     for link in links:
@@ -155,8 +153,8 @@ def _join_all(
 def _add_adapters(
     system: System,
     fabric: Fabric,
-    nodes: dict[str, FabricNode],
-    links: list[FabricLink],
+    nodes: dict[str, Node],
+    links: list[Link],
     devices: dict[str, Device],
 ) -> None:
     uplinks = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls != "pcie"}
@@ -190,18 +188,18 @@ def _add_adapters(
         system.join(nic, net, "net", net.speed_GBps)
 
 
-def _speed_GBps(node: FabricNode, uplink: FabricLink | None) -> float:
+def _speed_GBps(node: Node, uplink: Link | None) -> float:
     """Return the speed an adapter reports [GB/s]: its own, or else that of its cable in whole Gb/s."""
     if node.nic is not None and node.nic.speed_Bps:
         return node.nic.speed_Bps / 1e9
     return round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
 
 
-def _plugin(node: FabricNode) -> str:
+def _plugin(node: Node) -> str:
     return node.nic.plugin if node.nic is not None else "nccl"
 
 
-def _plugin_latency_us(node: FabricNode, capability: int) -> float:
+def _plugin_latency_us(node: Node, capability: int) -> float:
     """Return the latency the plugin of an adapter states; aws-ofi-nccl has 150 us for p3dn, the last before A100."""
     if capability < 80:
         return 150.0
@@ -215,7 +213,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
     return result
 
 
-def _grouped(names: list[str], nodes: dict[str, FabricNode], place: Device) -> int:
+def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
     """Return how many adapters the network plugin shows as one: EFA joins those that belong to the same GPU."""
     if not names or _plugin(nodes[names[0]]) != "efa":
         return 1

@@ -13,7 +13,7 @@ from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps
 from clusim.nccl.constants import Algorithm
 from clusim.nccltests.jobs import Failure, Progress, kernels
-from clusim.report.text import said
+from clusim.report.runreport import said
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.units import format_size

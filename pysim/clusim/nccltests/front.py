@@ -13,7 +13,7 @@ from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
-from clusim.report.text import said
+from clusim.report.runreport import said
 
 __all__ = ["Table", "table_of"]
 

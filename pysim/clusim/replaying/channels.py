@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusim.formats.logs import Log
-from clusim.formats.logs.communicators import LoggedCommunicator as Logged
+from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.summary import channels_of
 from clusim.nccl import Communicator
@@ -18,7 +18,7 @@ __all__ = ["with_logged"]
 NONE = -1
 
 
-def with_logged(members: Members, log: Log, logged: Logged) -> Members:
+def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Members:
     """Return a communicator with the rings and trees of `logged`; ranks are given in the order of the log."""
     comm, position = members.comm, members.position
     rings = _whole_rings(log.rings(logged), len(position))
@@ -112,7 +112,7 @@ class _Adapters:
     """Adapters that the connections of a log name, by channel and pair of ranks."""
 
     def __init__(
-        self, log: Log, logged: Logged, comm: Communicator, position: tuple[int, ...]
+        self, log: Log, logged: LoggedCommunicator, comm: Communicator, position: tuple[int, ...]
     ) -> None:
         self._comm = comm
         self._position = position

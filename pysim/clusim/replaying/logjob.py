@@ -29,7 +29,7 @@ from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
 from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import Launch
 from clusim.replaying.channels import with_logged
-from clusim.replaying.machine import infer_machine
+from clusim.replaying.guess import infer_machine
 from clusim.replaying.placing import Placed, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import Request

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.report.machine import DrawnMachine, WireGroups, own_name, span
+from clusim.report.drawnmachine import DrawnMachine, WireGroups, own_name, span
 from clusim.result import Wires
 
 __all__ = [

@@ -17,9 +17,9 @@ from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
 from clusim.errors import TraceError
+from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
 from clusim.report.lanes import KINDS, Lanes, Schedule, Shares, lanes_of, shares_of, window
-from clusim.report.machine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.bins import Bins
-from clusim.report.machine import WireGroups
+from clusim.report.drawnmachine import WireGroups
 
 __all__ = ["MEASURES", "History", "history"]
 

@@ -17,7 +17,7 @@ from clusim.report.boxes import (
     count_lines,
     finish,
 )
-from clusim.report.machine import DrawnMachine, natural_key, own_name, zone_of
+from clusim.report.drawnmachine import DrawnMachine, natural_key, own_name, zone_of
 from clusim.result import Wires
 
 __all__ = ["HOST_TIERS", "MOST_PANELS", "panels"]

@@ -25,7 +25,7 @@ from clusim.report.boxes import (
     finish,
     link_kinds,
 )
-from clusim.report.machine import DrawnMachine, natural_key, span
+from clusim.report.drawnmachine import DrawnMachine, natural_key, span
 from clusim.report.panels import HOST_TIERS, MOST_PANELS, panels
 from clusim.result import Wires
 

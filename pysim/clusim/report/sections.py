@@ -14,8 +14,8 @@ from clusim.report.frames import fill
 from clusim.report.lanes import Shares
 from clusim.report.links import kind_of, named, several
 from clusim.report.markup import Content, Markup, element, joined
+from clusim.report.runreport import said as broken_and_noted
 from clusim.report.svg import latency_svg, machine_svg
-from clusim.report.text import said as broken_and_noted
 from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
 

@@ -14,7 +14,7 @@ from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
 from clusim.nccl.programs import Moved
 from clusim.plans import msccl, mscclpp
-from clusim.plans.layout import WantedPlan as WantedPlan
+from clusim.plans.layout import WantedPlan
 from clusim.result import Around
 from clusim.run.request import Request
 from clusim.schedule import Schedule

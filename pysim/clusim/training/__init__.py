@@ -6,6 +6,6 @@ from clusim.training.breakdown import Breakdown, breakdown
 from clusim.training.result import TrainingResult
 from clusim.training.run import train
 from clusim.training.sweep import scaling
-from clusim.training.text import training_report
+from clusim.training.trainingreport import training_report
 
 __all__ = ["Breakdown", "TrainingResult", "breakdown", "scaling", "train", "training_report"]

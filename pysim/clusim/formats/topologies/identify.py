@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from clusim.formats.topologies.devices import PCIE_GTS
-from clusim.formats.topologies.machine import ImportedDevice, ImportedGpu, ImportedMachine
+from clusim.formats.topologies.importedmachine import ImportedDevice, ImportedGpu, ImportedMachine
 from clusim.formats.values import printable
 from clusim.hardware import (
     gpu_by_capability,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS
-from clusim.formats.topologies.machine import (
+from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     ImportedCpu,
     ImportedDevice,
@@ -25,8 +25,7 @@ from clusim.formats.topologies.machine import (
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, number, printable
 from clusim.formats.xmltext import XmlElement
-from clusim.hardware import GPUS, gpu_by_words, nccl_link_GBps, standing
-from clusim.hardware import Gpu as Chip
+from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, standing
 
 __all__ = ["read_graphs"]
 
@@ -136,7 +135,7 @@ def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -
     return machine
 
 
-def _by_nvlinks(total_GBps: float) -> Chip:
+def _by_nvlinks(total_GBps: float) -> Gpu:
     """Return the usual chip whose NVLinks carry the channels of a GPU, with a seventh to spare for old releases."""
     usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
     rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
@@ -145,7 +144,7 @@ def _by_nvlinks(total_GBps: float) -> Chip:
 
 
 def _add_nvlinks(
-    graph: _Channels, devices: dict[int, ImportedDevice], chip: Chip, per_link: float, draft: Draft
+    graph: _Channels, devices: dict[int, ImportedDevice], chip: Gpu, per_link: float, draft: Draft
 ) -> None:
     if chip.planes:
         for device in devices.values():

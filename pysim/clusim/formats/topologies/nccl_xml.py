@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.machine import (
+from clusim.formats.topologies.importedmachine import (
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.machine import HIDDEN, BusId, ImportedGpu, Peer
+from clusim.formats.topologies.importedmachine import HIDDEN, BusId, ImportedGpu, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.formats.values import natural
-from clusim.hardware import Gpu as Chip
+from clusim.hardware import Gpu
 
 __all__ = ["connect_gpus"]
 
-Named = tuple[str, ImportedGpu, Chip]
+Named = tuple[str, ImportedGpu, Gpu]
 
 _TRUNKS = 8
 """Links between the two boards of a DGX-2, per pair of NVSwitches."""
@@ -58,7 +58,7 @@ class _Links:
         self.texts: dict[BusId, str] = {}
         self.hidden: Counter[str] = Counter()
 
-    def add(self, name: str, peer: Peer, chip: Chip) -> None:
+    def add(self, name: str, peer: Peer, chip: Gpu) -> None:
         """Sort one entry of a GPU by what it leads to."""
         other = self.by_bus.get(peer.target)
         base = (peer.tclass or 0) >> 8
@@ -205,7 +205,7 @@ class _Links:
         elif chip.link:
             self.draft.assume(names, "no links between GPUs", "the file names none")
 
-    def _switch(self, name: str, chip: Chip) -> None:
+    def _switch(self, name: str, chip: Gpu) -> None:
         kind = chip.switch or {"1": "nvswitch1", "2": "nvswitch1", "3": "nvswitch2"}.get(
             chip.link[-1:], "nvswitch3"
         )
@@ -229,7 +229,7 @@ class _Links:
         )
 
 
-def _boards(chip: Chip, names: list[str]) -> list[list[str]]:
+def _boards(chip: Gpu, names: list[str]) -> list[list[str]]:
     """Return the GPUs of each board: a DGX-2 has two of eight GPUs."""
     if chip.switch == "nvswitch1" and len(names) > 8:
         return [names[:8], names[8:]]

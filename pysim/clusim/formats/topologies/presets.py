@@ -10,7 +10,7 @@ from clusim.errors import InternalError
 from clusim.fabric.problems import did_you_mean
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import nic_model
-from clusim.formats.topologies.machine import ImportedDevice, Net
+from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.values import fail, printable
 from clusim.hardware import (
     ADAPTERS,

@@ -13,7 +13,7 @@ from typing import Any
 from clusim.errors import UnitError
 from clusim.formats.topologies.common import MAX_NODES, Draft
 from clusim.formats.topologies.devices import processor
-from clusim.formats.topologies.machine import ImportedDevice, Net
+from clusim.formats.topologies.importedmachine import ImportedDevice, Net
 from clusim.formats.topologies.presets import (
     adapter_of,
     gpu_pcie,

@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.machine import (
+from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     ImportedCpu,
     ImportedDevice,

@@ -8,7 +8,7 @@ from typing import Any
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.devices import PCIE_GTS, processor
 from clusim.formats.topologies.identify import generation, gts, identify
-from clusim.formats.topologies.machine import (
+from clusim.formats.topologies.importedmachine import (
     BusId,
     ImportedCpu,
     ImportedDevice,
@@ -31,8 +31,7 @@ from clusim.formats.topologies.presets import (
 )
 from clusim.formats.topologies.usage import set_usage
 from clusim.formats.values import fail, natural, printable
-from clusim.hardware import GPUS
-from clusim.hardware import Cpu as Processor
+from clusim.hardware import GPUS, Cpu
 
 __all__ = ["wire_machine"]
 
@@ -54,7 +53,7 @@ class _Wiring:
         self.names: dict[int, str] = {}  # of a device, by id()
         self.chips: dict[int, str] = {}
         self.cpu_names: list[str] = []
-        self.processors: list[Processor] = []
+        self.processors: list[Cpu] = []
         self.nets: list[tuple[Net, ImportedDevice | None, ImportedCpu]] = []
         self.net_names: dict[int, str] = {}
         self.adapters: dict[str, Adapter] = {}

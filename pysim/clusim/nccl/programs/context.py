@@ -16,8 +16,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
-from clusim.nccl.communicator import Communicator
-from clusim.nccl.communicator import NcclPlan as Choice
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.schedule.builder import Part, Plan, split
@@ -47,7 +46,7 @@ class Context:
     plan: Plan
     fabric: Fabric
     comm: Communicator
-    choice: Choice
+    choice: NcclPlan
     collective: Collective
 
     @property

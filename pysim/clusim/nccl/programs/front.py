@@ -8,8 +8,7 @@ from dataclasses import replace
 from clusim.collectives import chain, nvls, ring, sharp, tree
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
-from clusim.nccl.communicator import Communicator
-from clusim.nccl.communicator import NcclPlan as Choice
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
@@ -100,7 +99,9 @@ WRITERS: dict[tuple[Algorithm, Collective], Writer] = {
 """Who writes which algorithm of which collective."""
 
 
-def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f: Fabric) -> Shape:
+def _shape(
+    context_algorithm: Algorithm, choice: NcclPlan, call: CollectiveCall, f: Fabric
+) -> Shape:
     """Return the FIFO of the connections; chunks are the parts' own."""
     chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
     if context_algorithm in BY_HEADS:
@@ -111,7 +112,7 @@ def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f
 
 
 def emit(
-    site: Site, fabric: Fabric, comm: Communicator, moved: Moved, plan: Choice | None = None
+    site: Site, fabric: Fabric, comm: Communicator, moved: Moved, plan: NcclPlan | None = None
 ) -> tuple[int, ...]:
     """Append a collective as NCCL runs it to a schedule under construction.
 
@@ -171,7 +172,9 @@ def emit(
     return written.tasks
 
 
-def build(fabric: Fabric, comm: Communicator, moved: Moved, plan: Choice | None = None) -> Schedule:
+def build(
+    fabric: Fabric, comm: Communicator, moved: Moved, plan: NcclPlan | None = None
+) -> Schedule:
     """Return the schedule of one collective as NCCL runs it; parameters as of `emit`."""
     name = f"NCCL {moved.operation} {moved.bytes} B on {len(comm.ranks)} ranks"
     builder = ProgramBuilder(fabric.num_ranks, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.report.text import said
+from clusim.report.runreport import said
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.units import format_size, format_time
