@@ -14,7 +14,7 @@ from statistics import fmean
 
 import pytest
 
-from clusim.nccl import launch
+from clusim.nccl.calls import launch
 from clusim.nccltests.measurements import Row, read_measurements
 from clusim.nccltests.validate import REGIMES, validate
 
