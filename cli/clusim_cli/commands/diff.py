@@ -56,7 +56,7 @@ def _trace(words: str, scratch: Path) -> Path:
 
 
 def _run(arguments: list[str], scratch: Path) -> Path:
-    from clusim_cli.run import command as run
+    from clusim_cli.commands.run import command as run
 
     if arguments[0] == "clusim":
         arguments = arguments[1:]
