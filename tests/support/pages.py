@@ -2,7 +2,7 @@
 
 A block of a page does what the paragraph before it says: after a line that ends with a file's name in backticks and a
 colon, it is that new file, or (``diff``) changes it. In ``console`` blocks lines after ``$`` are run; those below are
-printed, among others, in this order.
+printed, among others, in this order; `` ...`` stands for the rest of a line.
 """
 
 from __future__ import annotations
@@ -122,8 +122,10 @@ class Copy:
                 printed = self.run(line[2:]).splitlines()
                 self.printed += printed
             elif line.strip() != "...":
-                assert line in printed, f"{line!r} is not in\n" + "\n".join(printed)
-                printed = printed[printed.index(line) + 1 :]
+                begin, cut, _ = line.partition(" ...")
+                fits = [one.startswith(begin) if cut else one == line for one in printed]
+                assert any(fits), f"{line!r} is not in\n" + "\n".join(printed)
+                printed = printed[fits.index(True) + 1 :]
 
 
 def follow(page: Page, place: Path) -> Copy:
