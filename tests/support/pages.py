@@ -81,7 +81,7 @@ class Copy:
 
     def change(self, file: str, diff: str) -> None:
         """Change a file by the lines of a diff without numbers; what stays must be in the file once."""
-        lines = [line for line in diff.splitlines(keepends=True) if line.strip()]
+        lines = [line if line.strip() else " \n" for line in diff.splitlines(keepends=True)]
         assert {line[0] for line in lines} <= {" ", "+", "-"}, diff
         old = "".join(line[1:] for line in lines if line[0] != "+")
         new = "".join(line[1:] for line in lines if line[0] != "-")

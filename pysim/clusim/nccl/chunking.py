@@ -187,7 +187,11 @@ def plan_chunks(
         small = chunk
         while small * num_channels * 32 > num_bytes and small > 65536:
             small //= 2
-    elif algorithm is Algorithm.TREE and protocol is Protocol.SIMPLE and version[:2] < (2, 14):
+    elif (
+        algorithm is Algorithm.TREE
+        and protocol is Protocol.SIMPLE
+        and not since(version, "trees chunk as rings")
+    ):
         depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
         limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))
         small = _halve(chunk, num_bytes, num_channels, limits)

@@ -12,6 +12,7 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.hardware import GPUS
 from clusim.nccl.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.versions import since
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import Kernel
 from clusim.nccltests.operations import Program
@@ -65,7 +66,7 @@ def place(
 def library_code(setup: Setup) -> int:
     """Return NCCL's release as its header has it: 22703 is 2.27.3."""
     version = setup.comm.version
-    if version[:2] < (2, 9):
+    if not since(version, "codes of five digits"):
         return version.major * 1000 + version.minor * 100 + version.patch
     return version.major * 10_000 + version.minor * 100 + version.patch
 

@@ -16,12 +16,16 @@ from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
 from clusim.hardware import GPUS, gpu_by_product
 from clusim.nccl.constants import nvlink_GBps
-from clusim.nccl.versions import Version
+from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
 
 __all__ = ["Guess", "infer_machine"]
 
 
-_RELEASES: tuple[Version, ...] = (Version(2, 9), Version(2, 17), Version(2, 30))
+_RELEASES: tuple[Version, ...] = (
+    OLDEST,
+    Version(*FEATURES["nvlink of 22 GB/s"]),
+    LATEST,
+)
 """Releases that take an NVLink for different rates."""
 
 
