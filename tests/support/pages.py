@@ -13,7 +13,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusim import _engine
@@ -25,11 +26,14 @@ PARTS = ("pysim/clusim", "cli/clusim_cli", "topologies", "traces")
 _BLOCK = re.compile(
     r"(?P<said>[^\n]*)\n\n?```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_MAIN = """import sys
+_START = """import sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "Redirecting" not in type(finder).__name__]
-from clusim_cli.main import main
-main()"""
-"""Runs the command of the copy, also where an editable installation leads imports to the checkout."""
+"""
+"""Takes the copy also where an editable installation leads imports to the checkout."""
+_MAIN = {
+    "clusim": "from clusim_cli.main import main\nmain()",
+    "pytest": "import pytest\nsys.exit(pytest.main())",
+}
 _FILE = re.compile(r"`([\w./-]+\.\w+)`:$")
 
 
@@ -69,15 +73,36 @@ class Copy:
     """A copy of what of the project is run."""
 
     place: Path
-    printed: list[str] = field(default_factory=list)
+    stale: bool = False
 
     def __post_init__(self) -> None:
         """Copy the project, compiled modules too, so that nothing is compiled again."""
-        for part in PARTS:
-            shutil.copytree(ROOT / part, self.place / part)
-        engine = Path(_engine.__file__)
-        if not (self.place / PARTS[0] / engine.name).exists():
-            shutil.copy(engine, self.place / PARTS[0])
+        self._take(*PARTS)
+        shutil.copy(_engine.__file__, self.place / PARTS[0])
+
+    def build(self) -> None:
+        """Compile the engine of the copy."""
+        self._take("csrc")
+        source = self.place / "_engine.c"
+        subprocess.run(
+            [sys.executable, "csrc/bindings/build_engine.py", source], cwd=self.place, check=True
+        )
+        include = sysconfig.get_paths()["include"]
+        target = self.place / PARTS[0] / Path(_engine.__file__).name
+        flags = [
+            "-O1",
+            "-w",
+            "-std=c11",
+            "-shared",
+            "-fPIC",
+            "-D_CFFI_NO_LIMITED_API",
+            '-DCLUSIM_VERSION="0"',
+        ]
+        paths = [f"-I{path}" for path in ("csrc/include", "csrc", include)]
+        files = [*sorted((self.place / "csrc").glob("*.c")), source]
+        command = [os.environ.get("CC", "cc"), *flags, *paths, *map(str, files), "-o", str(target)]
+        subprocess.run(command, cwd=self.place, check=True)
+        self.stale = False
 
     def change(self, file: str, diff: str) -> None:
         """Change a file by the lines of a diff without numbers; what stays must be in the file once."""
@@ -85,9 +110,21 @@ class Copy:
         assert {line[0] for line in lines} <= {" ", "+", "-"}, diff
         old = "".join(line[1:] for line in lines if line[0] != "+")
         new = "".join(line[1:] for line in lines if line[0] != "-")
+        self._take(file)
+        self.stale = self.stale or file.startswith("csrc/")
         text = (self.place / file).read_text(encoding="utf-8")
         assert text.count(old) == 1, f"{file} has {text.count(old)} times\n{old}"
         (self.place / file).write_text(text.replace(old, new), encoding="utf-8")
+
+    def _take(self, *files: str) -> None:
+        """Copy files and directories of the project as well, unless they are there."""
+        for file in files:
+            whole = ROOT / file
+            for one in whole.rglob("*") if whole.is_dir() else [whole]:
+                path = self.place / one.relative_to(ROOT)
+                if one.is_file() and not path.exists():
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(one, path)
 
     def add(self, file: str, text: str) -> None:
         """Write a new file."""
@@ -96,14 +133,20 @@ class Copy:
         path.write_text(text, encoding="utf-8")
 
     def run(self, command: str) -> str:
-        """Run a command line of ``clusim`` with the copy, and return what it prints."""
+        """Run a command line of ``clusim`` or ``pytest`` in the copy, and return what it prints."""
+        if self.stale:
+            self.build()
         *settings, words = re.split(r"^((?:[A-Z_]+=\S+ )*)", command, maxsplit=1)
         given = dict(item.split("=", 1) for item in shlex.split(settings[-1] if settings else ""))
         name, *rest = shlex.split(words)
-        assert name == "clusim", command
+        assert name in ("clusim", "pytest"), command
+        if name == "pytest":
+            self._take(
+                "pyproject.toml", "tests/conftest.py", "tests/support", str(Path(rest[0]).parent)
+            )
         paths = os.pathsep.join(str(self.place / part) for part in ("pysim", "cli"))
         done = subprocess.run(
-            [sys.executable, "-c", _MAIN, *rest],
+            [sys.executable, "-c", _START + _MAIN[name], *rest],
             cwd=self.place,
             env={**os.environ, "PYTHONPATH": paths, **given},
             capture_output=True,
@@ -120,7 +163,6 @@ class Copy:
         for line in console.splitlines():
             if line.startswith("$ "):
                 printed = self.run(line[2:]).splitlines()
-                self.printed += printed
             elif line.strip() != "...":
                 begin, cut, _ = line.partition(" ...")
                 fits = [one.startswith(begin) if cut else one == line for one in printed]

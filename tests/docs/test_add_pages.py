@@ -1,0 +1,48 @@
+"""The pages for newcomers: what they say is done in a copy of the project, and what they show comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.pages import ROOT, Page, follow
+
+PAGES = [Page(path.name) for path in sorted((ROOT / "docs").glob("add-a*.md"))]
+MECHANISM = "add-a-mechanism.md"
+"""A fourth file by design: the contract, a test, and two engines."""
+FOLLOWED = [page for page in PAGES if any(block.language == "console" for block in page.blocks())]
+
+
+@pytest.mark.parametrize("page", FOLLOWED, ids=lambda page: page.name)
+def test_what_a_page_says_works(page: Page, tmp_path: Path) -> None:
+    most = 4 if page.name == MECHANISM else 3
+    assert 1 <= len(page.files()) <= most, "a newcomer's task touches three files at most"
+    follow(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_fits_on_a_screen_or_two(page: Page) -> None:
+    assert len(page.text.splitlines()) <= 90
+    prose = re.sub(r"^```\w+\n.*?^```$|^\|[^\n]*$", "", page.text, flags=re.MULTILINE | re.DOTALL)
+    assert max(map(len, prose.splitlines())) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page: Page) -> None:
+    made = {block.file for block in page.blocks()}
+    for name in re.findall(r"`([\w./-]+/[\w./-]*\.\w+)`", page.text):
+        of_nccl = name.startswith("src/")
+        assert (
+            of_nccl
+            or name in made
+            or (ROOT / name).exists()
+            or (ROOT / "pysim/clusim" / name).exists()
+        ), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("index", ["docs/README.md", "CONTRIBUTING.md"])
+def test_a_page_is_found_from_the_pages_that_list_pages(index: str, page: Page) -> None:
+    assert f"{page.name})" in (ROOT / index).read_text(encoding="utf-8")
