@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.formats.recordings.detect import KINDS, LOGS, PLANS, reader
+from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, reader
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
 

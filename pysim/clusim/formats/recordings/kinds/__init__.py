@@ -1,1 +1,119 @@
-"""One file per format of recordings, with its `KIND`; what lies here is found, not listed."""
+"""Tells recordings apart by what is in them, and finds the reader of each format.
+
+Here lies one file per format, with its `KIND`: what it is, what its files begin with, and what reads them. Files are
+found, not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from glob import escape
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Final
+
+from clusim.errors import InputError
+from clusim.formats.recordings.kind import LAST, RecordingKind
+from clusim.formats.recordings.model import Recording
+from clusim.formats.recordings.source import head, natural, parts
+
+__all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
+
+LOGS: Final = {
+    "nccl-log": "what NCCL_DEBUG=INFO prints, of NCCL or RCCL",
+    "nccl-tests": "what nccl-tests prints, as measurements",
+}
+"""Kinds `clusim.formats.logs` reads -> what they are."""
+
+_FOUND: Final[dict[str, RecordingKind]] = {
+    found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}").KIND
+    for found in iter_modules(__path__)
+}
+
+KINDS: Final = {name: kind.what for name, kind in _FOUND.items()}
+"""Kinds of recordings, a module of this package each -> what they are."""
+
+PLANS: Final = {
+    "msccl": "MSCCL algorithm, XML",
+    "mscclpp": "MSCCL++ execution plan, JSON",
+}
+"""Kinds that are algorithms and no recordings -> what they are; `clusim.plans` reads them."""
+
+_OTHERS: Final[tuple[tuple[int, str, bytes], ...]] = (
+    (0, "msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),
+    (4, "mscclpp", rb'\A\s*\{(?=.*"(?:protocol|collective)"\s*:)(?=.*"(?:gpus|colltype|num_threads_per_block)"\s*:)'),
+    (LAST + 1, "nccl-log", rb"NCCL (?:INFO|WARN|CALL)|NCCL version|RCCL version"),
+    (LAST + 1, "nccl-tests", rb"out-of-place|algbw|nThread \d+ nGpus \d+"),
+)  # fmt: skip
+
+_PATTERNS: Final = sorted(
+    [
+        *_OTHERS,
+        *(
+            (place, name, pattern)
+            for name, kind in _FOUND.items()
+            for place, pattern in kind.begins
+        ),
+    ]
+)
+"""Place, kind and what begins a file of it, in the order in which it is tried."""
+
+
+def kind_of(path: str) -> str:
+    """Return the kind of a file, or of the files of a directory; a text of unknown kind is taken for a log.
+
+    Raises
+    ------
+    InputError
+        There is no such file, it is empty, or it is of no kind.
+    """
+    if path == "-":
+        return "nccl-log"
+    if not Path(path).exists() and any(Path(path).parent.glob(f"{escape(Path(path).name)}*.et")):
+        return "chakra"
+    data, name = _beginning(path)
+    if not data:
+        raise InputError(f"{path}: is empty")
+    for _, kind, pattern in _PATTERNS:
+        if re.search(pattern, data, re.DOTALL):
+            return kind
+    for kind, found in _FOUND.items():
+        if found.looks_so is not None and found.looks_so(name, data):
+            return kind
+    if b"\0" in data[:4096]:
+        raise InputError(f"{path}: binary data of no known kind; --kind is one of {_all_kinds()}")
+    if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith((".json", ".json.gz")):
+        raise InputError(f"{path}: JSON of no known kind; --kind is one of {_all_kinds()}")
+    return "nccl-log"
+
+
+def reader(kind: str) -> Callable[..., Recording]:
+    """Return what reads files of a kind of `KINDS`."""
+    module = import_module(_FOUND[kind].read_by or f"{__name__}.{kind.replace('-', '_')}")
+    found: Callable[..., Recording] = module.read
+    return found
+
+
+def _all_kinds() -> str:
+    return ", ".join(sorted({*LOGS, *KINDS, *PLANS}))
+
+
+def _beginning(path: str) -> tuple[bytes, str]:
+    """Return the first bytes of a file, or of the first file in a directory or archive, and its name."""
+    if Path(path).is_dir():
+        inside = sorted(
+            (str(p) for p in Path(path).iterdir() if p.is_file() and p.name[0] != "."), key=natural
+        )
+        if not inside:
+            raise InputError(f"{path}: is a directory without files")
+        first_name = next((name for name in inside if name.endswith(".et")), inside[0])
+        return head(first_name), first_name
+    data = head(path)
+    if data[257:262] == b"ustar":
+        inside_of = iter(parts(path, lambda name: True))
+        first = next(inside_of)
+        first = next((part for part in inside_of if part.name.endswith(".et")), first)
+        return first.data[: 1 << 16], first.name
+    return data, path
