@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,13 @@ from clusim.lowering import grain
 from clusim.lowering.links import BURSTS_PER_BUFFER
 from clusim_cli import main
 from support import csources as c
+from support.names import exists, quoted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "pysim" / "clusim"
 CLI = ROOT / "cli" / "clusim_cli"
 PACKAGES = [path.parent for top in (PACKAGE, CLI) for path in sorted(top.rglob("__init__.py"))]
-HOMES = [
-    *(
-        ROOT / name
-        for name in (
-            ".",
-            "docs",
-            "csrc",
-            "csrc/parts",
-            "csrc/include",
-            "csrc/tests",
-            "cli",
-            "tests",
-        )
-    ),
-    *PACKAGES,
-]
-"""Directories that names of files in the page may start from."""
 
 
 def section(title: str) -> str:
@@ -51,61 +34,9 @@ def block(title: str) -> list[str]:
     return section(title).partition("```\n")[2].partition("```")[0].splitlines()
 
 
-@cache
-def words() -> set[str]:
-    """Return every word of the code, its build files and its tests."""
-    files = [
-        path
-        for top in ("pysim", "cli", "csrc", "tests", "benchmarks")
-        for path in (ROOT / top).rglob("*.[pch]*")
-    ]
-    files = [
-        path for path in files if path.suffix in (".py", ".c", ".h") and path != Path(__file__)
-    ]
-    return set(re.findall(r"\w+", " ".join(path.read_text(encoding="utf-8") for path in files)))
-
-
-def quoted() -> list[str]:
-    """Return what stands in backticks outside of blocks."""
-    return re.findall(
-        r"`([^`\n]+)`", re.sub(r"^```\n.*?^```$", "", PAGE, flags=re.MULTILINE | re.DOTALL)
-    )
-
-
-def is_file(name: str) -> bool:
-    return any(any(home.glob(name)) for home in HOMES)
-
-
-def is_command(text: str) -> bool:
-    """Return whether a text begins with a program, and a sub-command or a target that it has."""
-    program, _, rest = text.partition(" ")
-    first = rest.split(" ")[0]
-    if program == "make":
-        return (
-            re.search(rf"^{first}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-            is not None
-        )
-    if program in main.COMMANDS and rest:
-        return True
-    return first in main.COMMANDS if program == "clusim" else program in ("perf", "valgrind")
-
-
-def names(text: str) -> bool:
-    """Return whether what stands in backticks exists."""
-    if found := re.fullmatch(r"(\w+)\.([ch]):(\w+)", text):
-        return found[3] in re.findall(r"\w+(?=\()", c.code(f"{found[1]}.{found[2]}"))
-    if re.search(r"\.(c|h|py|sh|md|yaml)$|/$|/\*", text) or ("/" in text and " " not in text):
-        return is_file(text.rstrip("/")) or is_file(f"{text}.py")
-    if text.startswith("--"):
-        return text.split(" ")[0] in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    if " " in text and ":" not in text:
-        return is_command(text)
-    return set(re.findall(r"[A-Za-z_]\w*", text)) <= words() | set(main.COMMANDS)
-
-
-@pytest.mark.parametrize("text", sorted(set(quoted())))
+@pytest.mark.parametrize("text", sorted(set(quoted(PAGE))))
 def test_what_stands_in_backticks_exists(text: str) -> None:
-    assert names(text)
+    assert exists(text)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +52,7 @@ def test_what_stands_in_backticks_exists(text: str) -> None:
     ],
 )
 def test_what_does_not_exist_is_seen(text: str) -> None:
-    assert not names(text)
+    assert not exists(text)
 
 
 def in_map() -> Iterator[str]:
