@@ -96,6 +96,13 @@ def test_a_file_in_a_directory_of_ones_own_is_a_preset(
     assert machine_traits()[0].network == "IB"
 
 
+def test_presets_that_are_only_looked_through_are_no_inputs() -> None:
+    assert fabric.load("fat-tree:k=4").source_files == ()
+    assert [Path(name).name for name in fabric.load("superpod-h100:nodes=31").source_files] == [
+        "dgx-h100.yaml"
+    ]
+
+
 def test_two_presets_share_no_superpod() -> None:
     named = [
         path.read_text().count("\nsuperpod: ") for path in resources.shipped_topologies().values()

@@ -6,6 +6,7 @@ from typing import Any
 
 from clusim.errors import TopologyError
 from clusim.fabric.cluster_schema import NETWORK_KINDS, LengthsSpec, NetworkSpec
+from clusim.fabric.generators import GENERATORS
 from clusim.fabric.problems import did_you_mean
 from clusim.fabric.traits import superpods
 
@@ -20,7 +21,7 @@ def is_cluster_name(name: str) -> bool:
     keys = {part.partition("=")[0].strip() for part in rest.split(",")}
     if "nodes" in keys or (head in NETWORK_KINDS and "node" in keys):
         return True
-    return head in superpods()
+    return head not in GENERATORS and head in superpods()
 
 
 def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:

@@ -18,14 +18,21 @@ __all__ = ["describe", "read_text"]
 MAX_FILE_BYTES = 64 * 2**20
 
 
-def read_text(path: Path, where: str) -> str:
-    """Return the text of a file called `where` in errors; refuses directories, devices and what is too large."""
+def read_text(path: Path, where: str, *, is_input: bool = True) -> str:
+    """Return the text of a file called `where` in errors; refuses directories, devices and what is too large.
+
+    Parameters
+    ----------
+    is_input : bool
+        Whether what is made of it depends on it, so that it cannot be written meanwhile.
+    """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise TopologyError(f"{where}: is a directory; give a YAML file")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         raise TopologyError(f"{where}: is no regular file; give a YAML file")
-    note_input(path)
+    if is_input:
+        note_input(path)
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:

@@ -74,7 +74,7 @@ def _files() -> list[tuple[str, Path, int]]:
 
 @lru_cache(maxsize=256)
 def _described(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
-    topology, problems = describe(read_text(path, path.name), path.name, name)
+    topology, problems = describe(read_text(path, path.name, is_input=False), path.name, name)
     return topology, Catalogue(topology, problems)
 
 
