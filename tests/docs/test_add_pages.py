@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.names import exists, quoted
-from support.pages import ROOT, Page, follow
+from support.pages import ROOT, Copy, Page, follow
 
 PAGES = [Page(path.name) for path in sorted((ROOT / "docs").glob("add-a*.md"))]
 MECHANISM = "add-a-mechanism.md"
@@ -43,3 +43,16 @@ def test_what_a_page_names_exists_or_is_in_its_example(page: Page) -> None:
 @pytest.mark.parametrize("index", ["docs/README.md", "CONTRIBUTING.md"])
 def test_a_page_is_found_from_the_pages_that_list_pages(index: str, page: Page) -> None:
     assert f"{page.name})" in (ROOT / index).read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_out_of_date_is_seen(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    copy.look("$ clusim --version\nclusim ...\n")
+    with pytest.raises(AssertionError, match="is not in"):
+        copy.look("$ clusim --version\nclusim 0.0.0\n")
+    with pytest.raises(AssertionError, match=r"No such command|no command"):
+        copy.look("$ clusim way 0 1\n")
+    with pytest.raises(AssertionError, match="has 0 times"):
+        copy.change("cli/clusim_cli/main.py", " EXIT_BUG = 71\n+EXIT_OTHER = 72\n")
+    with pytest.raises(AssertionError, match="exists already"):
+        copy.add("cli/clusim_cli/main.py", "")
