@@ -153,13 +153,13 @@ class _Model:
         if collective in _ROOTED:
             return False
         if algorithm is Algorithm.TREE or algorithm is Algorithm.COLLNET_CHAIN:
-            return reduce_all and (algorithm is Algorithm.TREE or since(version, "collnet chain"))
+            return reduce_all and (algorithm is Algorithm.TREE or since(version, "chains of collnet"))
         if algorithm is Algorithm.COLLNET_DIRECT:
             return reduce_all or since(version, "collnet for blocks")
         if algorithm is Algorithm.NVLS:
             return since(version, "nvls")
         if algorithm is Algorithm.NVLS_TREE:
-            return reduce_all and since(version, "nvls tree")
+            return reduce_all and since(version, "trees of nvls")
         return collective in _GATHERS and since(version, "pat") and self.group.ranks_per_node == 1
 
     def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
