@@ -50,8 +50,8 @@ class Opened:
     filename : str
         Its name in errors.
     items : dict
-        Handles of columns and groups by their full names: most are never asked for, and a `h5py.Dataset` for each costs as
-        much as checking it.
+        Handles of columns and groups by their full names: most are never asked for, and a `h5py.Dataset` for each costs
+        as much as checking it.
     forms : dict
         Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
     """
