@@ -59,7 +59,7 @@ def command(
 
     env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)
-    operation = program_named(collective).operation
+    operation = program_named(collective).of.name
     wanted = tuple(sorted(set(sizes))) or SIZES
     with counted_progress(not no_progress, "simulated") as progress:
         found = crossover(setup, operation, wanted, jobs=jobs, progress=progress)

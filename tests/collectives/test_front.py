@@ -42,7 +42,7 @@ def test_bad_arguments_are_named(arguments: tuple[Any, ...], message: str) -> No
         ({"ranks": ()}, "a group of 0; at least 2 ranks"),
         ({"channels": 0}, "0 channels; must be 1..64"),
         ({"channels": 65}, "65 channels; must be 1..64"),
-        ({"protocol": "fast"}, "'fast': unknown; use one of simple"),
+        ({"protocol": "fast"}, "'fast': unknown; there are simple"),
         ({"dtype": "f8"}, "'f8': unknown"),
         ({"redop": "xor"}, "'xor': unknown"),
     ],

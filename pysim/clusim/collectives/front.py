@@ -14,7 +14,8 @@ from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
-from clusim.schedule.shapes import PROTOCOLS, Shape, default_channels
+from clusim.schedule.shapes import Shape, default_channels
+from clusim.vocabulary.algorithms import protocol_named
 
 __all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call", "operation_name"]
 
@@ -122,9 +123,7 @@ def make_call(
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
     own = algorithm.protocols[0] if algorithm.protocols else "simple"
-    protocol = options.get("protocol") or own
-    if protocol not in PROTOCOLS:
-        raise InputError(f"protocol {protocol!r}: unknown; use one of {', '.join(PROTOCOLS)}")
+    protocol = protocol_named(options.get("protocol") or own).own
     if algorithm.protocols and protocol not in algorithm.protocols:
         raise InputError(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"

@@ -12,21 +12,10 @@ from pathlib import Path
 from clusim.errors import one_line
 from clusim.export.run import Run, TaskRow
 from clusim.files import write_text
+from clusim.vocabulary.operations import BLOCKWISE, OPERATIONS
 
 __all__ = ["write_nccl_log"]
 
-_NAMES = {
-    "allreduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "alltoall": "AlltoAll",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "send": "Send",
-    "recv": "Recv",
-}
 _TYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"
 )  # fmt: skip
@@ -107,7 +96,7 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     operation, dtype = inputs.texts("calls/operation")[call], inputs.texts("calls/dtype")[call]
     ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
     count = int(inputs.numbers("calls/bytes")[call]) // _BYTES.get(dtype[-1], 1)
-    if operation in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+    if operation in BLOCKWISE:
         count //= len(ranks)  # NCCL counts what one rank gives, or gets
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
@@ -119,10 +108,10 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
     kind = _TYPES.index(dtype) if dtype in _TYPES else 0
     comm = comms.of(task)
     for name, peer in peers:
-        if name not in _NAMES:
+        if name not in OPERATIONS or not OPERATIONS[name].nccl:
             continue  # a barrier, or an operation of the user's own: NCCL has no such call
         yield (
-            f"{_head(task.rank)} {_NAMES[name]}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
+            f"{_head(task.rank)} {OPERATIONS[name].nccl}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
             f" recvbuff {_address(128 + comm, task.rank)} count {count} datatype {kind}"
             f" op {_REDOPS.index(redop) if redop in _REDOPS else 0} root {peer} comm {_address(comm, task.rank)}"
             f" [nranks={len(ranks)}] stream {_address(192 + comm, task.rank)}"

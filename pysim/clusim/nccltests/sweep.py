@@ -93,21 +93,21 @@ def rows(
     """Yield the rows in nccl-tests' order, each when it is known."""
     setup = where.setup
     ranks = setup.num_ranks
-    if test.rooted and options.root >= ranks:
+    if test.of.rooted and options.root >= ranks:
         raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
     heads: list[tuple[int, int, str, str]] = []
     cases: list[Request | None] = []
     for kind in options.types:
         element, dtype = TYPES[kind]
-        for op in options.ops if test.reduces else ("none",):
+        for op in options.ops if test.of.reduces else ("none",):
             data = _data(dtype, op, verify=options.check > 0)
-            if test.rooted:
+            if test.of.rooted:
                 data["root"] = setup.comm.ranks[options.root]
             for wanted in options.sizes():
                 count = test.count(wanted, element, ranks)
                 size = test.size(count, element, ranks)
                 heads.append((size, count, kind, op))
-                case = Request(setup, test.operation, size, **data) if size else None
+                case = Request(setup, test.of.name, size, **data) if size else None
                 cases.append(case)
     launch = Launch(
         options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
@@ -140,17 +140,16 @@ def _line(
 ) -> Line:
     size, count, kind, op = head
     host = host_of(where.setup.comm)
-    time_ps = iteration_ps(host, test.operation, found.time_ps, launch, found.channels)
+    time_ps = iteration_ps(host, test.of.name, found.time_ps, launch, found.channels)
     ranks = host.num_ranks
+    shown_ps = time_ps
     if options.report_cputime:
-        shown_ps = period_ps(host, test.operation, launch) // max(1, launch.aggregated)
-    else:
-        shown_ps = time_ps
+        shown_ps = period_ps(host, test.of.name, launch) // max(1, launch.aggregated)
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
     algbw = moved / (time_ps / 1000) if time_ps else 0.0
     wrong = 0 if size == 0 and options.check else found.wrong
-    half = Half(shown_ps / 1e6, algbw, algbw * test.bus_factor(ranks), wrong)
+    half = Half(shown_ps / 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
-    root = options.root if test.rooted else -1
+    root = options.root if test.of.rooted else -1
     return Line(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))

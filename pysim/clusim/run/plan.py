@@ -18,12 +18,12 @@ from clusim.run.request import Request
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.vocabulary.operations import ROOTED
 
 __all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
 
 NCCL = "nccl"
 
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 OVERLAPPING = ("broadcast", "reduce")
 """Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""

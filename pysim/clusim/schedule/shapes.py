@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric, Protocol
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
-__all__ = ["PROTOCOLS", "Shape", "default_channels", "shape_of", "whole_shape"]
+__all__ = ["Shape", "default_channels", "shape_of", "whole_shape"]
 
 KIB = 1024
 MIB = 1024 * KIB
 
 MAX_SLOTS = 64
 """Most slots a connection can have."""
-
-PROTOCOLS = ("simple", "ll", "ll128")
-"""Names of the protocols."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +101,8 @@ def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> 
     `ring` is for rings of all-reduce, all-gather and reduce-scatter, which use larger chunks.
     """
     protocol = (fabric.protocols if fabric and fabric.protocols else _STANDARD).get(name)
-    if name not in PROTOCOLS or protocol is None:
-        known = fabric.protocols if fabric and fabric.protocols else PROTOCOLS
+    if name not in PROTOCOL_NAMES or protocol is None:
+        known = fabric.protocols if fabric and fabric.protocols else PROTOCOL_NAMES
         raise InputError(f"protocol {name!r}: not known here; use one of {', '.join(known)}")
     step = protocol.step_bytes // 16 * 16
     pieces = max(1, min(_PIECES[name], MAX_SLOTS // protocol.slots))

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.vocabulary.operations import OPERATIONS, bus_factor
+
 __all__ = ["Device", "Run", "Tables"]
 
 _TYPES = (
@@ -32,8 +34,7 @@ _TESTS = re.compile(
 _AVERAGE = re.compile(rf"#\s*Avg bus bandwidth\s*:\s*({_NUMBER})\s*$")
 _BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})\b\s*(\w*)")
 _COMMAND = re.compile(
-    r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv|gather|scatter|"
-    r"hypercube)_perf\b"
+    rf"\b({'|'.join(item.test for item in OPERATIONS.values() if item.test)})_perf\b"
 )
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
 
@@ -111,8 +112,8 @@ class Run:
         if np.isnan(ratios[-1]):
             return ""
         near = {
-            2 * (n - 1) / n: "all_reduce",
-            (n - 1) / n: "all_gather, reduce_scatter or alltoall",
+            bus_factor("allreduce", n): "all_reduce",
+            bus_factor("all_gather", n): "all_gather, reduce_scatter or alltoall",
             1.0: "broadcast, reduce or sendrecv" if n > 2 else "all_reduce, broadcast or sendrecv",
         }
         best = min(near, key=lambda value: abs(value - ratio))

@@ -19,26 +19,11 @@ __all__ = [
     "clone_peers",
     "dtype_of",
     "finish",
-    "full_bytes",
-    "operation_of",
     "tile",
 ]
 
 MOST_EVENTS = 2_000_000
 """Most events that are made by copying those of recorded ranks to their peers."""
-
-_OPERATIONS = {
-    "allreduce": "allreduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "alltoall",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-}
-"""Spellings without separators -> operation; the longest that fits is meant."""
 
 DTYPES = {
     "float": ("float32", 4), "float32": ("float32", 4), "fp32": ("float32", 4), "tf32": ("float32", 4),
@@ -63,23 +48,6 @@ def dtype_of(name: object) -> tuple[str, int] | None:
     for prefix in ("nccl", "torch.", "at::", "c10::"):
         short = short.removeprefix(prefix)
     return DTYPES.get(short)
-
-
-def operation_of(name: object) -> str:
-    """Return the operation a tool means by `name`, empty if it is none: ``_allgather_base``, ``ALL_GATHER``, ..."""
-    if not isinstance(name, str):
-        return ""
-    short = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
-    for spelling in sorted(_OPERATIONS, key=len, reverse=True):
-        if short.startswith(spelling):
-            return _OPERATIONS[spelling]
-    return ""
-
-
-def full_bytes(operation: str, part_bytes: int, size: int) -> int:
-    """Return the size of the largest buffer [bytes] when `part_bytes` is what NCCL counts per rank."""
-    gathers = operation in ("all_gather", "reduce_scatter", "gather", "scatter", "alltoall")
-    return part_bytes * (size if gathers else 1)
 
 
 class Groups:

@@ -18,13 +18,12 @@ from clusim.formats.recordings.common import (
     clone_peers,
     dtype_of,
     finish,
-    full_bytes,
-    operation_of,
 )
 from clusim.formats.recordings.commranks import Comm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import Part, Paths, integer, parts, time_ps
+from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
 
 __all__ = ["KIND", "MOST_CALLS", "read"]
 
@@ -38,7 +37,6 @@ _BARE = re.compile(
     r"(:\s*)(?!true\b|false\b|null\b)(0x[0-9a-fA-F]+|\(nil\)|[A-Za-z_]\w*)(?=\s*[,}\]])"
 )
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‟": '"'})
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _GROUPS = ("GROUP_API", "GROUP")
 _CALLS = ("COLL", "P2P")
 _APIS = ("COLL_API", "P2P_API")
@@ -342,7 +340,7 @@ def _event_of(
             peer=peer,
             bunch=call.bunch,
         )
-    operation = operation_of(call.name)
+    operation = operation_starting(call.name)
     if not operation:
         job.skip(f"calls of {call.name!r}, which clusim does not know", call.where)
         return None
@@ -350,11 +348,11 @@ def _event_of(
     given = integer(args.get("SeqNum"))
     key = (call.comm, operation, count[place] if given is None else given)
     count[place] += 1
-    root = integer(call.root, len(own) - 1) if operation in _ROOTED else None
+    root = integer(call.root, len(own) - 1) if operation in ROOTED else None
     return Event(
         "collective", rank, call.comm, sequence=numbers.setdefault(key, len(numbers)), operation=operation,
         bytes=full_bytes(operation, size, len(own)), dtype=kind[0],
-        root=(root or 0) if operation in _ROOTED else ABSENT,
+        root=(root or 0) if operation in ROOTED else ABSENT,
     )  # fmt: skip
 
 
@@ -373,7 +371,7 @@ def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
     found.assumed.append(
         "sizes of communicators are not recorded: as many ranks as are seen, also as peers"
     )
-    if {event.operation for event in found.events} & {"allreduce", "reduce", "reduce_scatter"}:
+    if {event.operation for event in found.events} & set(REDUCING):
         found.assumed.append("what is reduced is summed: the operation is not recorded")
     if on_gpu:
         found.assumed.append("times are those of the GPUs' clocks, which are taken to agree")

@@ -17,12 +17,11 @@ from clusim.errors import InputError
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
+from clusim.vocabulary.operations import OF_NCCL
 from clusim.workload.recorded.emitter import NcclEmitter
 
 __all__ = ["NcclEmitter", "Translation", "Unit", "to_schedule"]
 
-COMPLETE = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather",
-            "scatter", "sendrecv")  # fmt: skip
 MESSAGES = ("send", "recv")
 _PRECISIONS = {
     "float64": "f64",
@@ -399,7 +398,7 @@ def _no_program(group: Group, event: Event) -> str:
         return "collectives of one rank alone: nothing to send"
     if event.operation == "barrier":
         return ""
-    if event.operation not in COMPLETE:
+    if event.operation not in OF_NCCL:
         return f"collectives {event.operation or event.name!r}, which clusim has no program for"
     if event.bytes < 1:
         return "collectives without a size"
