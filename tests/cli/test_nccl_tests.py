@@ -65,7 +65,7 @@ def test_json_alone_on_stdout(clusim: Clusim) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all_redcue_perf", "-g", 8), "did you mean all_reduce_perf"),
+        (("all_redcue_perf", "-g", 8), "did you mean 'all_reduce_perf'"),
         (("all_reduce_perf", "-g", 16), "16 GPUs per machine: dgx-h100 has 8"),
         (("all_reduce_perf", "-b", "x"), "-b 'x': not a size"),
         (("all_reduce_perf", "--procs-per-node", 1), "one GPU; a collective needs at least two"),

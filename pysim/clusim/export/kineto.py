@@ -25,10 +25,6 @@ __all__ = ["write_chrome", "write_kineto"]
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""
 
-_TYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
-_SIZES = {"8": 1, "6": 2, "2": 4, "4": 8}
-"""Bytes of an element by the last figure of its type: int8, float16, int32, float64."""
-
 
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
     """Write ``rank-N.json.gz`` for every rank into `folder` and return the files."""
@@ -161,8 +157,7 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     way = [kernel_word(inputs.texts(f"calls/{what}")[call]) for what in ("algorithm", "protocol")]
     if operation in REDUCING:
-        dtype = inputs.texts("calls/dtype")[call]
-        way = [inputs.texts("calls/redop")[call].capitalize(), _TYPES.get(dtype, dtype), *way]
+        way = [inputs.texts("calls/redop")[call].capitalize(), run.dtype(call).short, *way]
     return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(way)}(ncclDevKernelArgsStorage<4096ul>)"
 
 
@@ -171,15 +166,15 @@ def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
     inputs, call = run.inputs, task.call
     off = inputs.numbers("calls/ranks_off")
     ranks = inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
-    operation, dtype = inputs.texts("calls/operation")[call], inputs.texts("calls/dtype")[call]
-    elements = int(inputs.numbers("calls/bytes")[call]) // _SIZES.get(dtype[-1], 1)
+    operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
+    elements = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     share = elements // max(1, len(ranks))
     return {
         "Collective name": operation,
         "In msg nelems": share if operation in GATHERING else elements,
         "Out msg nelems": share if operation in SCATTERING else elements,
         "Group size": len(ranks),
-        "dtype": dtype,
+        "dtype": dtype.name,
         "Process Group Ranks": json.dumps(ranks),
         "Process Group Name": task.stream,
     }

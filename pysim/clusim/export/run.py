@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, Op
 from clusim.analysis.slices import Slices, all_starts
-from clusim.errors import TraceError
+from clusim.errors import TraceError, one_line
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_run
 from clusim.trace.records import RecordFile
+from clusim.vocabulary.dtypes import DataType, find_dtype
 
 __all__ = ["OPCODES", "Piece", "Run", "TaskRow"]
 
@@ -102,6 +103,14 @@ class Run:
         """Return the name of the node of a rank."""
         endpoint = int(self.inputs.rank_endpoint[rank])
         return self.inputs.nodes[int(self.inputs.image["endpoints"]["node"][endpoint])]
+
+    def dtype(self, call: int) -> DataType:
+        """Return the type of the elements of a call."""
+        word = self.inputs.texts("calls/dtype")[call]
+        found = find_dtype(word)
+        if found is None:
+            raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
+        return found
 
     def tasks(self) -> list[TaskRow]:
         """Return the tasks that started, by start."""

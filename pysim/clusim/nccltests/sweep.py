@@ -19,11 +19,12 @@ from clusim.nccltests.options import TYPES, Options
 from clusim.nccltests.table import Device, Half, Line
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.vocabulary.dtypes import DataType
 
 __all__ = ["Place", "devices", "library_code", "place", "rows"]
 
-NO_DATA = ("f8e4m3", "f8e5m2", "mulsum")
-"""Types and operations whose numbers are not modelled: they move like others of their size, but are not verified."""
+NO_DATA = ("mulsum",)
+"""Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,14 @@ def rows(
     heads: list[tuple[int, int, str, str]] = []
     cases: list[Request | None] = []
     for kind in options.types:
-        element, dtype = TYPES[kind]
+        dtype = TYPES[kind]
         for op in options.ops if test.of.reduces else ("none",):
             data = _data(dtype, op, verify=options.check > 0)
             if test.of.rooted:
                 data["root"] = setup.comm.ranks[options.root]
             for wanted in options.sizes():
-                count = test.count(wanted, element, ranks)
-                size = test.size(count, element, ranks)
+                count = test.count(wanted, dtype.size_bytes, ranks)
+                size = test.size(count, dtype.size_bytes, ranks)
                 heads.append((size, count, kind, op))
                 case = Request(setup, test.of.name, size, **data) if size else None
                 cases.append(case)
@@ -120,11 +121,11 @@ def rows(
         yield _line(heads[number], found, launch, where, test, options)
 
 
-def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
+def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
     """Return what the buffers of a request hold; numbers that are not modelled move like others of their size."""
-    known = dtype not in NO_DATA and op not in NO_DATA
+    known = bool(dtype.storage) and op not in NO_DATA
     return {
-        "dtype": dtype if dtype not in NO_DATA else "uint8",
+        "dtype": dtype.moved,
         "redop": op if op not in ("none", "mulsum") else "sum",
         "verify": verify and known,
     }

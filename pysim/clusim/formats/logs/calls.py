@@ -14,17 +14,12 @@ from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Log
-from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, TYPE_BYTES
+from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
 from clusim.formats.logs.tables import Run
+from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OF_NCCL, REDUCING, ROOTED, find_operation
 
 __all__ = ["CallTable", "LoggedCall", "call_table", "logged_operation"]
-
-_TABLE_TYPES = {
-    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "int": "int32",
-    "f8e4m3": "float8e4m3", "f8e5m2": "float8e5m2", "fp8_e4m3": "float8e4m3", "fp8_e5m2": "float8e5m2",
-    "fp8": "float8e4m3",
-}  # fmt: skip
 
 MOST_BYTES = 1 << 40
 """Size of a call up to which it is believed [bytes]."""
@@ -220,12 +215,8 @@ def _row_type(log: Log, comm: int, size: int) -> str:
     """Return the type of the row of nccl-tests with this size, else float32."""
     run = log.run_of(log.communicators[comm])
     if run is not None and size in run.sizes:
-        return _table_type(run.types[run.sizes.index(size)])
+        return IN_TABLES[run.types[run.sizes.index(size)]].name
     return "float32"
-
-
-def _table_type(name: str) -> str:
-    return _TABLE_TYPES.get(name, name)
 
 
 def _add_message(
@@ -290,7 +281,7 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
             redop = op if operation in REDUCING and op in REDUCTIONS else "sum"
             top = min(max(root, 0), comm.n_ranks - 1) if operation in ROOTED else NONE
             table.add(
-                LoggedCall(comm.number, operation, size, _table_type(kind), redop, top),
+                LoggedCall(comm.number, operation, size, IN_TABLES[kind].name, redop, top),
                 NONE,
                 NONE,
                 line,

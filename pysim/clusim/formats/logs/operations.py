@@ -10,20 +10,17 @@ from numpy.typing import NDArray
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import Communicator
 from clusim.formats.logs.facts import Facts
+from clusim.vocabulary.dtypes import BY_NUMBER
 from clusim.vocabulary.operations import BLOCKWISE, find_operation
 
 __all__ = [
-    "DATATYPES", "MOST_ALIKE", "REDUCTIONS", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
+    "DATATYPES", "MOST_ALIKE", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
 ]  # fmt: skip
 
 Columns = dict[str, NDArray[np.integer]]
 
-DATATYPES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
-    "bfloat16", "float8e4m3", "float8e5m2",
-)  # fmt: skip
-TYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1], np.int64)
-REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+DATATYPES = tuple(item.name for item in BY_NUMBER)
+TYPE_BYTES = np.array([item.size_bytes for item in BY_NUMBER], np.int64)
 
 MOST_ALIKE = 1 << 15
 """Kinds of operations, by size and what was chosen, that are told apart in summaries."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_graph import Node, Rank
-from clusim.formats.recordings.common import dtype_of
 from clusim.formats.recordings.source import Part, integer, load_json, time_ps
+from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import ROOTED, operation_starting
 
 __all__ = ["Host", "groups_of", "host_graph", "is_host"]
@@ -142,8 +142,10 @@ def _call(
     node.kind, node.name, node.operation = kind, str(name), operation_starting(name)
     node.comm = _group(values, attributes, host)
     count = integer(attributes.get("in_msg_nelems"))
-    element = dtype_of(attributes.get("dtype"))
-    node.bytes = count * element[1] if count is not None and element else _tensor_bytes(values[:1])
+    element = find_dtype(str(attributes.get("dtype")))
+    node.bytes = (
+        count * element.size_bytes if count is not None and element else _tensor_bytes(values[:1])
+    )
     number = integer(values[place - 1]) if place > 0 else None
     if number is None:
         return

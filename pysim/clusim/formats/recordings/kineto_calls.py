@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusim.formats.recordings.common import Groups, dtype_of
+from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
+from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import (
     GATHERING,
     ROOTED,
@@ -149,18 +150,18 @@ class Resolver:
     def _call(self, args: dict[str, Any]) -> Call | None:
         """Return a call, None (counted) if too little is known of it."""
         name = _message(args) or operation_starting(str(args.get("Collective name")).lstrip("_"))
-        kind, ranks = dtype_of(args.get("dtype")), self._ranks(args)
+        kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
         if not name or kind is None or not ranks:
             self.skipped[_UNKNOWN] += 1
             return None
-        num_bytes = _bytes(name, args, kind[1], len(ranks))
+        num_bytes = _bytes(name, args, kind.size_bytes, len(ranks))
         if num_bytes is None:
             self.skipped[
                 "collectives without a size: kept as kernels of their recorded length"
             ] += 1
             return None
         seq = integer(args.get("Seq"), 1 << 48)
-        found = Call(name, ABSENT, num_bytes, kind[0], number=ABSENT if seq is None else seq)
+        found = Call(name, ABSENT, num_bytes, kind.moved, number=ABSENT if seq is None else seq)
         if name in ("send", "recv"):
             peer = self._peer(name, args, ranks)
             if peer is None:
@@ -175,7 +176,7 @@ class Resolver:
                 self.assume("roots are not recorded; taken as position 0 of the group")
             found.root = root or 0
         elif name == "alltoall":
-            found.splits = self._splits(args, len(ranks), kind[1])
+            found.splits = self._splits(args, len(ranks), kind.size_bytes)
         found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
         return found
 

@@ -16,13 +16,13 @@ from clusim.formats.recordings.common import (
     MOST_RANKS,
     Groups,
     clone_peers,
-    dtype_of,
     finish,
 )
 from clusim.formats.recordings.commranks import Comm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import Part, Paths, integer, parts, time_ps
+from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
 
 __all__ = ["KIND", "MOST_CALLS", "read"]
@@ -309,17 +309,17 @@ def _event_of(
 ) -> Event | None:
     """Return a call as an event without times, None if something it needs is missing."""
     args, lower = call.args, call.name.lower()
-    kind, elements = dtype_of(args.get("Datatype")), integer(args.get("Count"), MOST_COUNT)
+    kind, elements = find_dtype(str(args.get("Datatype"))), integer(args.get("Count"), MOST_COUNT)
     if kind is None:
         job.skip(
             f"calls of data type {str(args.get('Datatype'))[:40]!r}, which clusim does not know",
             call.where,
         )
         return None
-    if not elements or elements * kind[1] > MOST_COUNT:
+    if not elements or elements * kind.size_bytes > MOST_COUNT:
         job.skip("calls without a count", call.where)
         return None
-    size, rank = elements * kind[1], own[call.rank]
+    size, rank = elements * kind.size_bytes, own[call.rank]
     if lower in ("send", "recv"):
         peer = integer(args.get("Peer"), len(own) - 1)
         if peer is None:
@@ -336,7 +336,7 @@ def _event_of(
             stream,
             sequence=sequence,
             bytes=size,
-            dtype=kind[0],
+            dtype=kind.moved,
             peer=peer,
             bunch=call.bunch,
         )
@@ -351,7 +351,7 @@ def _event_of(
     root = integer(call.root, len(own) - 1) if operation in ROOTED else None
     return Event(
         "collective", rank, call.comm, sequence=numbers.setdefault(key, len(numbers)), operation=operation,
-        bytes=full_bytes(operation, size, len(own)), dtype=kind[0],
+        bytes=full_bytes(operation, size, len(own)), dtype=kind.moved,
         root=(root or 0) if operation in ROOTED else ABSENT,
     )  # fmt: skip
 
