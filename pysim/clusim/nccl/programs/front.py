@@ -18,7 +18,7 @@ from clusim.schedule.builder import Plan, ProgramBuilder
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
-from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS
+from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED
 
 __all__ = ["build", "emit"]
 
@@ -94,7 +94,7 @@ def _shape(context_algorithm: Algorithm, choice: Choice, call: CollectiveCall, f
     chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
     if context_algorithm in BY_HEADS:
         return Shape(chunk)
-    looping = call.operation in ("allreduce", "all_gather", "reduce_scatter")
+    looping = call.operation not in ROOTED
     base = shape_of(call.protocol, ring=looping and context_algorithm is Algorithm.RING, fabric=f)
     return replace(base, chunk_bytes=chunk)
 
