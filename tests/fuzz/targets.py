@@ -13,7 +13,7 @@ from clusim.fabric import Fabric
 from clusim.workload.recorded.emitter import NcclEmitter
 from fuzz import texts, traces
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["TARGETS", "read_kineto", "Target"]
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -104,6 +104,13 @@ def _emitter(num_ranks: int) -> NcclEmitter:
 
     machine, few = _machine("dgx-a100"), parse_env({"NCCL_MAX_NCHANNELS": "2"})
     return NcclEmitter(machine, range(num_ranks), Communicators(machine, settings=few))
+
+
+def read_kineto(folder: Path) -> object:
+    """Read the profiles in a folder, and make no schedule of them."""
+    from clusim.formats.recordings.detect import reader
+
+    return reader("kineto")(str(folder))
 
 
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:

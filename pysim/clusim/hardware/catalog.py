@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from clusim.errors import InputError, suggest
 from clusim.hardware import architectures, gpus
@@ -108,6 +109,7 @@ def gpu_by_words(text: str) -> tuple[Gpu, str] | None:
     return None
 
 
+@lru_cache(maxsize=1024)  # a log asks for the few names in it many thousand times
 def gpu_by_product(text: str) -> Gpu | None:
     """Return the GPU that a product name such as ``NVIDIA A100-SXM4-80GB`` or ``H100`` means."""
     word = _plain(text)

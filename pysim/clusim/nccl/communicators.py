@@ -81,7 +81,7 @@ class Communicators:
         self, fabric: Fabric, version: Version = LATEST, settings: Settings | None = None
     ) -> None:
         self.fabric, self.version, self.settings = fabric, version, settings
-        self._known: dict[tuple[int, ...], Members] = {}
+        self._known: dict[tuple[int, ...] | None, Members] = {}
         self._choices: dict[tuple[object, ...], tuple[Members, Choice]] = {}
 
     @staticmethod
@@ -89,15 +89,15 @@ class Communicators:
         """Return whether NCCL has an operation."""
         return operation in OF_NCCL
 
-    def of(self, group: GroupLike) -> Members:
-        """Return the communicator of a group."""
+    def of(self, group: GroupLike | None) -> Members:
+        """Return the communicator of a group; None is all GPUs, in the communicator's own order."""
         if isinstance(group, Members):
             return group
-        key = tuple(group)
+        key = None if group is None else tuple(group)
         if key not in self._known:
             comm = communicator(self.fabric, self.version, self.settings, ranks=key)
             at = {rank: position for position, rank in enumerate(comm.ranks)}
-            self._known[key] = Members(comm, tuple(at[rank] for rank in key))
+            self._known[key] = Members(comm, tuple(at[rank] for rank in key or comm.ranks))
         return self._known[key]
 
     def adopt(self, ranks: Sequence[int], members: Members) -> None:

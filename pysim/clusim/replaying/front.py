@@ -10,10 +10,11 @@ from clusim.errors import InputError
 from clusim.formats.recordings.detect import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
 from clusim.replaying.logjob import replay_log
-from clusim.replaying.placing import load_machine, machines_of
+from clusim.replaying.placing import machines_of
 from clusim.replaying.report import Replay
 from clusim.replaying.request import Request
 from clusim.replaying.whole import replay_recording
+from clusim.run.setup import loaded
 
 __all__ = ["Request", "replay"]
 
@@ -47,7 +48,7 @@ def _machine(read: Callable[..., Recording], request: Request) -> dict[str, int]
     """Return how many ranks the topology has, and each of its machines, for readers of files that do not say it."""
     if request.topology is None or "num_ranks" not in signature(read).parameters:
         return {}
-    machines = machines_of(load_machine(request.topology, request.nodes))
+    machines = machines_of(loaded(request.topology, request.nodes))
     if not machines:
         raise InputError(f"{request.topology}: no GPU; a replay needs one for every rank")
     sizes = [len(machine) for machine in machines]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusim import fabric as fabrics
 from clusim.errors import InputError
 from clusim.fabric import Fabric
-from clusim.files import write_text
+from clusim.run.setup import loaded
 
-__all__ = ["Placed", "place"]
+__all__ = ["Placed", "machines_of", "place"]
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,6 @@ class Placed:
     fabric: Fabric
     rank: tuple[int, ...]
     notes: list[str] = field(default_factory=list)
-
-
-def load_machine(topology: str | Path, nodes: int | None) -> Fabric:
-    """Return a fabric by name or file; XML is what NCCL wrote of its machine."""
-    path = Path(topology)
-    if path.suffix.lower() != ".xml":
-        return fabrics.load(topology, nodes=nodes)
-    from clusim.formats.topologies import import_file
-
-    text = import_file(path).to_yaml()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / f"{path.stem}.yaml"
-        write_text(copy, text)
-        loaded = fabrics.load(copy, nodes=nodes)
-    return replace(loaded, name=loaded.name.replace(str(copy), path.name))
 
 
 def machines_of(fabric: Fabric) -> list[list[int]]:
@@ -72,7 +55,7 @@ def place(
         the job's, ranks fill one machine after the other.
     """
     names = list(dict.fromkeys(hosts))
-    fabric = load_machine(topology, nodes)
+    fabric = loaded(topology, nodes)
     machines = machines_of(fabric)
     if not machines:
         raise InputError(f"{fabric.name}: no GPU; a replay needs one for every rank")
@@ -80,7 +63,7 @@ def place(
     fits = max(devices, default=0) < size
     needed = len(names) if fits else -(-len(hosts) // size)
     if needed > len(machines) and nodes is None:
-        fabric = load_machine(topology, needed)
+        fabric = loaded(topology, needed)
         machines = machines_of(fabric)
     if needed > len(machines):
         raise InputError(

@@ -14,10 +14,11 @@ from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
 from clusim.nccl.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
-from clusim.replaying.placing import Placed, load_machine, machines_of, place
+from clusim.replaying.placing import Placed, machines_of, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import Request
 from clusim.result import Result
+from clusim.run.setup import loaded
 from clusim.run.simulate import simulate
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 from clusim.workload.recorded.emitter import NcclEmitter
@@ -147,7 +148,7 @@ def _placed(topology: str, nodes: int | None, recording: Recording) -> Placed:
             devices.append(used[host])
             used[host] += 1
         return place(topology, nodes, recording.hosts, devices)
-    machines = machines_of(load_machine(topology, nodes))
+    machines = machines_of(loaded(topology, nodes))
     size = max(1, min((len(machine) for machine in machines), default=1))
     hosts = [f"machine {rank // size}" for rank in range(count)]
     return place(topology, nodes, hosts, [rank % size for rank in range(count)])

@@ -14,14 +14,15 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.files import note_input
 from clusim.lowering import Broken, plan_change
-from clusim.nccl import LATEST, Collective, Communicator, communicator, parse_env, parse_version
+from clusim.nccl import LATEST, Collective, Communicator, parse_env, parse_version
 from clusim.nccl.choice import ways
+from clusim.nccl.communicators import Communicators
 from clusim.nccl.versions import Version
 
-__all__ = ["Setup"]
+__all__ = ["Setup", "loaded"]
 
 KEPT = 24
-"""Fabrics and communicators that a process keeps."""
+"""Fabrics, and jobs with their communicators, that a process keeps."""
 
 CHOICES = ("NCCL_ALGO", "NCCL_PROTO")
 """Variables that only the tuner looks at, not the search for channels."""
@@ -74,7 +75,7 @@ class Setup:
     @cached_property
     def fabric(self) -> Fabric:
         """Return the fabric of all GPUs of the machines, whole."""
-        return _loaded(self.topology, self.nodes)
+        return loaded(self.topology, self.nodes)
 
     @cached_property
     def broken(self) -> Broken:
@@ -114,10 +115,8 @@ class Setup:
             Plan as if nothing were down from the start.
         """
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
-        common = _searched(
-            self.fabric if whole else self.known, self._chosen, self.release, searched
-        )
-        return replace(common, settings=parse_env(dict(self.env)))
+        common = _communicators(self.fabric if whole else self.known, self.release, searched)
+        return replace(common.of(self._chosen).comm, settings=parse_env(dict(self.env)))
 
     @property
     def _chosen(self) -> tuple[int, ...] | None:
@@ -155,7 +154,8 @@ def _stamps(names: Iterable[str]) -> Stamps:
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
 
 
-def _loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
+def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
+    """Return a fabric, as `clusim.load` does; a process loads it once, until one of its files is changed."""
     if isinstance(topology, Fabric):
         if nodes is not None:
             raise InputError(
@@ -183,13 +183,10 @@ def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
 
 
 @lru_cache(KEPT)
-def _searched(
-    machine: Fabric,
-    ranks: tuple[int, ...] | None,
-    release: Version,
-    env: tuple[tuple[str, str], ...],
-) -> Communicator:
-    return communicator(machine, release, parse_env(dict(env)), ranks=ranks)
+def _communicators(
+    machine: Fabric, release: Version, env: tuple[tuple[str, str], ...]
+) -> Communicators:
+    return Communicators(machine, release, parse_env(dict(env)))
 
 
 def _first_of_each(machine: Fabric, per_node: int) -> tuple[int, ...]:

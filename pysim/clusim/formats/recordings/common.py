@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,11 +63,11 @@ def clone_peers(found: Recording, groups: Groups) -> None:
     if not missing or not recorded:
         return
     source = recorded[0]
-    own = [event for event in found.events if event.rank == source]
-    used = {event.group for event in own if event.group >= 0}
+    own = array("q", (at for at, event in enumerate(found.events) if event.rank == source))
+    used = [g for g in dict.fromkeys(found.events[at].group for at in own) if g >= 0]
     what = f"{len(missing)} of {found.num_ranks} ranks did not record"
     if (
-        any(event.kind in ("send", "recv") for event in own)
+        any(found.events[at].kind in ("send", "recv") for at in own)
         or len(own) * len(missing) > MOST_EVENTS
     ):
         found.assumed.append(f"{what}; they are taken to be ready whenever a recorded rank is")
@@ -76,18 +78,17 @@ def clone_peers(found: Recording, groups: Groups) -> None:
             f"{what}, and groups are no regular grid; they are taken to be ready whenever a recorded rank is"
         )
         return
-    place = {id(event): at for at, event in enumerate(found.events)}
     for rank in missing:
-        index: dict[int, int] = {}
-        for event in own:
-            index[place[id(event)]] = len(found.events)
-            group = event.group
-            if group >= 0:
-                ranks = tiles[group, rank]
-                assert ranks is not None
-                group = groups.add(groups.found[group].name, ranks)
-            deps = tuple(index[d] for d in event.deps)
-            found.events.append(replace(event, rank=rank, group=group, deps=deps))
+        moved = {ABSENT: ABSENT}
+        for group in used:
+            ranks = tiles[group, rank]
+            assert ranks is not None
+            moved[group] = groups.add(groups.found[group].name, ranks)
+        first = len(found.events)
+        for at in own:
+            event = found.events[at]
+            deps = tuple(first + bisect_left(own, d) for d in event.deps)
+            found.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
     found.assumed.append(f"{what}; they are taken to do what rank {source} does (symmetric peers)")
 
 

@@ -8,12 +8,14 @@ just as long again, whatever runs beside it now. `kineto_trace` reads a file, `k
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal
 
+from clusim.bounded import uncollected
 from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
 from clusim.formats.recordings.kineto_calls import Call, Resolver, number_calls
@@ -49,6 +51,11 @@ def read(paths: Paths) -> Recording:
     InputError
         A file is no such trace, or two claim the same rank.
     """
+    with uncollected():
+        return _read(paths)
+
+
+def _read(paths: Paths) -> Recording:
     skipped: Counter[str] = Counter()
     traces: list[Trace] = []
     for part in parts(paths, lambda name: ".json" in name):
@@ -211,7 +218,7 @@ class _Writer:
     ) -> None:
         self.found, self.groups, self.trace = found, groups, trace
         self.calls, self.spread = calls, spread
-        self.numbers: list[tuple[int, ...]] = []
+        self.first = array("q", [len(found.events)])  # of each span, and of the next
 
     def write(self) -> int:
         """Append the events of the rank; returns how many waits had to be concluded from times."""
@@ -223,15 +230,14 @@ class _Writer:
                 f"{self.trace.name}: {crowded} kernels overlap with many on their stream; put behind one another"
             )
         for at, span in enumerate(spans):
-            before = sorted(same[at] | others[at])
+            before = sorted({*same.get(at, ()), *others.get(at, ())})
             event = Event(
                 "compute", self.trace.rank, names[at], span.name[:80],
-                tuple(number for other in before for number in self.numbers[other]),
+                tuple(number for other in before for number in range(*self.first[other : other + 2])),
                 span.start, span.length, where=f"{self.trace.name}: event {span.at}", sms=1,
             )  # fmt: skip
-            first = len(self.found.events)
             self.found.events += self._events(at, event)
-            self.numbers.append(tuple(range(first, len(self.found.events))))
+            self.first.append(len(self.found.events))
         return guessed
 
     def _events(self, at: int, event: Event) -> list[Event]:

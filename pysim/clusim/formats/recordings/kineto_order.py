@@ -26,31 +26,34 @@ _MOST_LANES = 8
 _MOST_STREAMS = 16
 
 Launches = dict[str, list[tuple[int, int]]]
+Needs = dict[int, set[int]]
+"""The spans that a span waits for; most wait for none."""
 
 
-def lanes(spans: Sequence[Span]) -> tuple[list[str], list[set[int]], int]:
+def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
     """Tell spans apart that overlap on one stream (graphs, programmatic launches).
 
     Returns
     -------
-    names, deps, crowded : list of str, list of set of int, int
-        Per span its stream, with a suffix if the stream was busy, and the spans of the same stream but another lane
-        it follows; how many found no free lane.
+    names, deps, crowded : list of str, dict, int
+        Per span its stream, with a suffix if the stream was busy; the spans of the same stream but another lane that
+        some follow; how many found no free lane.
     """
     last: dict[str, list[int]] = {}
     names: list[str] = []
-    deps: list[set[int]] = []
+    deps: Needs = {}
     crowded = 0
     for at, span in enumerate(spans):
         own = last.setdefault(span.stream, [])
         done = [lane for lane, other in enumerate(own) if _before(spans[other], span)]
-        deps.append({own[lane] for lane in done[1:]})
+        if len(done) > 1:
+            deps[at] = {own[lane] for lane in done[1:]}
         if done:
             lane = done[0]
         elif len(own) < _MOST_LANES:
             lane = len(own)
             own.append(at)
-            deps[at] |= _latest(spans, names, span, at)
+            deps[at] = _latest(spans, names, span, at)
         else:
             lane, crowded = 0, crowded + 1
         own[lane] = at
@@ -70,8 +73,8 @@ def _before(one: Span, other: Span) -> bool:
     return one.end <= other.start + _TOLERANCE
 
 
-def waits(trace: Trace, collectives: Sequence[int]) -> tuple[list[set[int]], int]:
-    """Return what every span waits for on other streams, and how many waits were only concluded from times.
+def waits(trace: Trace, collectives: Sequence[int]) -> tuple[Needs, int]:
+    """Return what spans wait for on other streams, and how many waits were only concluded from times.
 
     Parameters
     ----------
@@ -79,26 +82,26 @@ def waits(trace: Trace, collectives: Sequence[int]) -> tuple[list[set[int]], int
         Positions of what NCCL ran, in order of their starts.
     """
     spans = trace.spans
-    deps: list[set[int]] = [set() for _ in spans]
+    deps: Needs = {}
     launches: Launches = {}
     for at, span in enumerate(spans):
         launches.setdefault(span.stream, []).append((span.launch, at))
     for own in launches.values():
         own.sort()
     for at, other in (*_told(trace, launches), *_synced(trace, launches)):
-        deps[at].add(other)
+        deps.setdefault(at, set()).add(other)
     guessed: list[tuple[int, int]] = []
     if collectives and not trace.told:
         for at, other in _entering(spans, collectives, launches):
-            deps[at].add(other)
+            deps.setdefault(at, set()).add(other)
         leaving = _host_order(trace, collectives, launches)
         if leaving is None:
             leaving = guessed = list(_idle(spans, collectives))
         for at, other in leaving:
-            deps[at].add(other)
-    kept = [
-        {o for o in own if o < at and _before(spans[o], spans[at])} for at, own in enumerate(deps)
-    ]
+            deps.setdefault(at, set()).add(other)
+    kept = {
+        at: {o for o in own if o < at and _before(spans[o], spans[at])} for at, own in deps.items()
+    }
     return kept, len(guessed)
 
 

@@ -19,6 +19,7 @@ from clusim.formats.recordings.source import Part, integer, load_json, time_ps
 __all__ = ["HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
 
 _US = 1_000_000
+_NOTHING: dict[str, Any] = {}
 _MOST_RANK = 1 << 20
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -31,7 +32,7 @@ _OTHERS = re.compile(
 
 @dataclass(slots=True)
 class Span:
-    """Something on a GPU: its times [ps], stream, launch (correlation) number and what the profiler said of it."""
+    """Something on a GPU: its times [ps], stream, launch (correlation) number; `args` of what NCCL ran."""
 
     start: int
     length: int
@@ -90,6 +91,11 @@ class Trace:
     version: str = ""
     host: str = ""
     notes: list[str] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def once(self, text: str) -> str:
+        """Return a text that is equal, the same object each time: kernels have few names and streams."""
+        return self.texts.setdefault(text, text)
 
 
 def read_trace(part: Part, order: int, skipped: Counter[str]) -> Trace:
@@ -111,6 +117,7 @@ def read_trace(part: Part, order: int, skipped: Counter[str]) -> Trace:
     _job(found, top, order)
     base = (integer(top.get("baseTimeNanoseconds")) or 0) * 1000
     for at, event in enumerate(events):
+        events[at] = None  # what is not kept is gone when the next is looked at
         if isinstance(event, dict):
             _sort_in(found, event, at, base, skipped)
         else:
@@ -201,10 +208,11 @@ def _gpu(
     kernel = category == "kernel"
     if kernel and _OTHERS.search(name):
         skipped["kernels that communicate without NCCL: kept with their recorded length"] += 1
+    nccl = kernel and _NCCL.match(name) is not None
     found.spans.append(
         Span(
-            base_ps + start, length, _stream(args, event.get("tid", 0)), _launch(args), name, args, at,
-            kernel and _NCCL.match(name) is not None, kernel,
+            base_ps + start, length, found.once(_stream(args, event.get("tid", 0))), _launch(args), found.once(name),
+            args if nccl else _NOTHING, at, nccl, kernel,
         )
     )  # fmt: skip
 
@@ -322,7 +330,7 @@ def _name_streams(found: Trace) -> None:
         )
         return
     for span in found.spans:
-        span.stream = span.stream.partition("/")[2]
+        span.stream = found.once(span.stream.partition("/")[2])
     found.told = [
         (a.partition("/")[2], since, b.partition("/")[2], until)
         for a, since, b, until in found.told
