@@ -13,7 +13,7 @@ from clusim.fabric import Fabric
 from clusim.workload.recorded.emitter import NcclEmitter
 from fuzz import texts, traces
 
-__all__ = ["TARGETS", "read_kineto", "Target"]
+__all__ = ["TARGETS", "Target", "read_kineto"]
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"

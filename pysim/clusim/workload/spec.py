@@ -15,7 +15,7 @@ from clusim.fabric.problems import Problems, did_you_mean
 from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
 from clusim.fabric.yamltext import parse
 from clusim.files import note_input
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES, find_protocol
+from clusim.vocabulary.algorithms import protocol_named
 
 __all__ = [
     "BatchSpec",
@@ -143,10 +143,10 @@ class ExpertsSpec(Spec):
 
 
 def _protocol(word: str) -> str:
-    found = find_protocol(word)
-    if found is None:
-        raise PydanticCustomError("protocol", "one of {known}", {"known": ", ".join(PROTOCOL_NAMES)})
-    return found.own
+    try:
+        return protocol_named(word).own
+    except InputError as error:
+        raise PydanticCustomError("protocol", "{message}", {"message": str(error)}) from None
 
 
 class CommunicatorSpec(Spec):
