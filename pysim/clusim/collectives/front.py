@@ -15,9 +15,10 @@ from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
-from clusim.vocabulary.algorithms import protocol_named
+from clusim.vocabulary.algorithms import own_word, protocol_named
+from clusim.vocabulary.operations import operation_named
 
-__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call", "operation_name"]
+__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:
@@ -59,19 +60,10 @@ class Options(TypedDict, total=False):
     shape: Shape | None
 
 
-def operation_name(name: str) -> str:
-    """Return the operation called `name`, however its words are joined: ``all_reduce``, ``all-to-all``."""
-    bare = name.lower().replace("_", "").replace("-", "")
-    for operation in ALGORITHMS:
-        if bare == operation.replace("_", ""):
-            return operation
-    raise InputError(f"collective {name!r}: unknown; use one of {', '.join(ALGORITHMS)}")
-
-
 def _find(name: str, algorithm: str | None) -> tuple[str, str, Algorithm]:
     """Return the names of an operation and of its algorithm, and the algorithm."""
-    operation = operation_name(name)
-    chosen = algorithm or ALGORITHMS[operation][0]
+    operation = operation_named(name, tuple(ALGORITHMS)).name
+    chosen = own_word(algorithm) if algorithm else ALGORITHMS[operation][0]
     if (operation, chosen) not in REGISTRY:
         raise InputError(
             f"{operation}: has no algorithm {chosen!r}; use one of {', '.join(ALGORITHMS[operation])}"

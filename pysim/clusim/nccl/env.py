@@ -30,6 +30,7 @@ __all__ = [
     "Settings",
     "adapter_allowed",
     "allows",
+    "forced",
     "parse_assignments",
     "parse_env",
 ]
@@ -134,6 +135,18 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
             raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
         env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
     return env
+
+
+def forced(
+    algorithm: str = "", protocol: str = "", channels: int | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables that make NCCL use what is given."""
+    number = str(channels) if channels else ""
+    found = (
+        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
+        *(("NCCL_MIN_NCHANNELS", number), ("NCCL_MAX_NCHANNELS", number)),
+    )
+    return tuple((name, value) for name, value in found if value)
 
 
 def parse_env(env: Mapping[str, str]) -> Settings:

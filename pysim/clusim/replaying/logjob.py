@@ -134,7 +134,7 @@ def _kept(log: Log, request: Request) -> _Kept:
         return _ANEW
     known = {text.split("+")[0] for text in log.facts.versions}
     if request.version and known and not any(_same(request.version, text) for text in known):
-        note = f"--nccl {request.version}: rings, trees and algorithms are chosen anew, as that release would"
+        note = f"--nccl-version {request.version}: rings, trees and algorithms are chosen anew, as that release would"
         return _Kept(rings=False, choices=False, note=note)
     changed = [
         name for name, value in request.env if log.facts.environment.get(name, {}).keys() != {value}

@@ -16,6 +16,7 @@ __all__ = [
     "find_algorithm",
     "find_protocol",
     "kernel_word",
+    "own_word",
     "protocol_named",
 ]
 
@@ -86,6 +87,12 @@ def protocol_named(word: str) -> Protocol:
     if found is None:
         raise InputError(f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}")
     return found
+
+
+def own_word(word: str) -> str:
+    """Return an algorithm in clusim's spelling: ``nvlstree``; those of papers are in lower case."""
+    found = find_algorithm(word)
+    return found.own if found else word.strip().lower()
 
 
 def kernel_word(word: str) -> str:

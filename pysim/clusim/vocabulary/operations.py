@@ -180,7 +180,7 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     """
     found = find_operation(word)
     if found is None or found.name not in known:
-        raise InputError(f"operation {word!r}: unknown here{suggest(plain(word), known)}")
+        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known)}")
     return found
 
 
