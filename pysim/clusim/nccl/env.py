@@ -22,6 +22,7 @@ from clusim.nccl.constants import (
     Protocol,
 )
 from clusim.units import parse_size
+from clusim.vocabulary.operations import COLLECTIVE_OF, find_operation
 
 __all__ = [
     "PLAN_ONLY",
@@ -269,7 +270,6 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
     def read(variable: str, value: str) -> Choice:
         if not value.strip():
             raise _fail(variable, value, f"empty; give a list of {', '.join(known)}")
-        functions = {str(collective.value).lower(): collective for collective in COLLECTIVES}
         allowed: dict[Collective, frozenset[Name]] = {}
         for part in value.strip().rstrip(";").split(";"):
             where, colon, text = part.partition(":")
@@ -277,14 +277,11 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Choice]:
                 for collective in COLLECTIVES:
                     allowed[collective] = one(variable, value, where.strip())
                 continue
-            word = where.strip().lower().replace("_", "").replace("-", "")
-            if word not in functions:
-                raise _fail(
-                    variable,
-                    value,
-                    f"{where.strip()!r} is no collective; give {', '.join(functions)}",
-                )
-            allowed[functions[word]] = one(variable, value, text.strip())
+            operation = find_operation(where)
+            if operation is None or operation.name not in COLLECTIVE_OF:
+                given = ", ".join(str(collective).lower() for collective in COLLECTIVES)
+                raise _fail(variable, value, f"{where.strip()!r} is no collective; give {given}")
+            allowed[COLLECTIVE_OF[operation.name]] = one(variable, value, text.strip())
         return Choice(value, allowed)
 
     return read
