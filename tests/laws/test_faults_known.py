@@ -103,7 +103,8 @@ def test_programs_are_those_of_a_run(broken: str) -> None:
     """The fabric that is simulated is the whole one; the one that is planned on is not."""
     setup = Setup(broken)
     (call,) = planned(Request(setup, "allreduce", 64 << 20)).schedule.calls
-    run = data("run", broken, "--algorithm", "nccl", "--size", "64M", "--no-progress")
+    words = ("--algorithm", "nccl", "--size", "64M", "--granularity", "64KiB", "--no-progress")
+    run = data("run", broken, *words)
     assert (call.channels, run["channels"]) == (20, 20)
     assert run["notes"] == [PLANNED]
     assert len(setup.known.links) < len(setup.fabric.links)

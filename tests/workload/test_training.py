@@ -76,8 +76,8 @@ def test_the_parts_of_a_step_add_up() -> None:
 
 def test_folded_blocks_take_what_they_take_alone() -> None:
     work = small("parallel: {tensor: 2, pipeline: 2, data: 2}")
-    folded = train(work, A100, steps=1, granularity="packet", fold="all")
-    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    folded = train(work, A100, steps=1, granularity=512, fold="all")
+    plain = train(work, A100, steps=1, granularity=512, fold="none")
     # By stage, replica, microbatch and direction the blocks and embedding or head; the last backward passes overlap
     # with reductions; and the optimiser of each stage.
     assert folded.fold.folded == 2 * 2 * 4 * 2 * 2 - 2 * 2 * 2 + 2
@@ -94,8 +94,8 @@ def test_folded_blocks_take_what_they_take_alone() -> None:
 def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
-    folded = train(work, A100, steps=1, granularity="packet", fold="all")
-    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    folded = train(work, A100, steps=1, granularity=512, fold="all")
+    plain = train(work, A100, steps=1, granularity=512, fold="none")
     # Embedding, two pairs of layers, head; two microbatches, forward and backward; the optimiser.
     assert folded.fold.folded == 2 * 2 * 4 + 1
     # The embedding communicates nothing backwards: there is nothing to simulate.
@@ -128,9 +128,9 @@ def test_folding_looks_through_machines_that_are_alike() -> None:
 
 def test_only_what_was_proved_identical_stays_folded() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
-    every = train(work, A100, steps=1, granularity="packet", fold="all")
-    proved = train(work, A100, steps=1, granularity="packet", fold="proved")
-    plain = train(work, A100, steps=1, granularity="packet", fold="none")
+    every = train(work, A100, steps=1, granularity=512, fold="all")
+    proved = train(work, A100, steps=1, granularity=512, fold="proved")
+    plain = train(work, A100, steps=1, granularity=512, fold="none")
     assert 0 < proved.fold.folded < every.fold.folded
     assert proved.fold.proved == proved.fold.folded
     # What is left is the state of arbiters and wires, which no task sees.
@@ -378,20 +378,20 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     call = command(capsys)
     path, trace = tmp_path / "w.yaml", tmp_path / "w.h5"
     path.write_text(SMALL_FILE)
-    code, out, err = call("train", path, "--granularity", "32KiB", "--json", "--trace-out", trace)
+    code, out, err = call("train", path, "--granularity", "256KiB", "--json", "--trace-out", trace)
     assert (code, err) == (0, "")
     data = json.loads(out)
     assert data["gpus"] == 8
     assert len(data["steps_s"]) == 2
     assert trace.is_file()
-    code, out, err = call("train", path, "--granularity", "32KiB", "dgx-h100", "--steps", "1")
+    code, out, err = call("train", path, "--granularity", "256KiB", "dgx-h100", "--steps", "1")
     assert code == 0
     assert "8 GPUs of dgx-h100" in out
     code, out, _ = call(
         "train",
         path,
         "--granularity",
-        "32KiB",
+        "256KiB",
         "--scaling",
         "weak",
         "--replicas",
@@ -412,19 +412,19 @@ def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "w.yaml:6:12: parallel.tensr: unknown key; did you mean 'tensor'?" in err
     assert len(err.splitlines()) == 1
     path.write_text(SMALL_FILE + "hardware: {memory: 1MiB}\n")
-    code, out, err = call("train", path, "--granularity", "32KiB", "--strict-memory")
+    code, out, err = call("train", path, "--granularity", "256KiB", "--strict-memory")
     assert code == 2
     assert "too little" in err
     assert err.startswith("clusim: ")
     assert "w.yaml:3:8: model: memory: stage 0 needs" in err
     path.write_text(SMALL_FILE + "communicators: {data: {algorithm: {allreduce: nvls}}}\n")
-    code, out, err = call("train", path, "--granularity", "32KiB")
+    code, out, err = call("train", path, "--granularity", "256KiB")
     assert (code, out) == (2, "")
     assert "w.yaml:6:23: communicators.data: nvls: dgx-a100 has no reduction unit" in err
     path.write_text(SMALL_FILE.replace("topology: dgx-a100\n", ""))
     assert call("train", path)[0] == 2
     assert call("train", "nothing-like-it")[0] == 2
-    assert call("train", path, "--granularity", "32KiB", "dgx-a100", "--scaling", "weak")[0] == 2
+    assert call("train", path, "--granularity", "256KiB", "dgx-a100", "--scaling", "weak")[0] == 2
 
 
 def test_what_sharing_costs_is_said() -> None:
