@@ -62,7 +62,7 @@ def test_words_that_nobody_knows_are_errors_with_the_nearest() -> None:
         operation_named("allredcue")
     with pytest.raises(InputError, match="there are simple, ll, ll128"):
         protocol_named("fast")
-    with pytest.raises(InputError, match="operation 'barrier': unknown"):
+    with pytest.raises(InputError, match="operation 'barrier': not for this; there are allreduce"):
         operation_named("barrier", tuple(COLLECTIVE_OF))
 
 

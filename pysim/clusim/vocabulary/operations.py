@@ -179,8 +179,10 @@ def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Op
         There is none, or it is not among them; the message names the nearest.
     """
     found = find_operation(word)
-    if found is None or found.name not in known:
+    if found is None:
         raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known)}")
+    if found.name not in known:
+        raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
     return found
 
 
