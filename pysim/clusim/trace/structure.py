@@ -50,7 +50,8 @@ class Opened:
     filename : str
         Its name in errors.
     items : dict
-        Columns and groups by their full names, as h5py has them.
+        Columns and groups by their full names, as HDF5's own handles: most are never asked for, and a `h5py.Dataset` for
+        each costs as much as checking it.
     forms : dict
         Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
     """
@@ -67,7 +68,10 @@ class Opened:
         """Return a column or group; raises `TraceError` if there is none."""
         if name not in self.items:
             raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
-        return self.items[name]
+        item = self.items[name]
+        if isinstance(item, h5py.h5d.DatasetID):
+            return h5py.Dataset(item)
+        return h5py.Group(item) if isinstance(item, h5py.h5g.GroupID) else item
 
     def columns(self, group: str) -> list[str]:
         """Return the names of the columns in a group and below it, without the group's own name."""
@@ -100,19 +104,20 @@ def check_structure(file: Any, path: Path) -> Opened:
     needed = 0
     found: dict[str, Any] = {"/": file}
     forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    pending: list[tuple[str, Any, int]] = [("", file, 0)]
+    pending: list[tuple[str, Any, int]] = [("", h5py.h5g.open(file.id, b"/"), 0)]
     while pending:
         where, group, depth = pending.pop()
-        for name in group:
-            below = f"{where}/{name}"
+        for key in group:
+            below = f"{where}/{key.decode(errors='surrogateescape')}"
             if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
-            item = found[below] = _item(group, name, f"{path}: {below}")
-            if isinstance(item, h5py.Dataset):
-                size = _checked_bytes(item.id, f"{path}: {below}")
-                forms[below] = item.id.shape, item.id.dtype
+            item = found[below] = _item(group, key, f"{path}: {below}")
+            if isinstance(item, h5py.h5d.DatasetID):
+                kind, shape = item.get_type(), item.shape
+                size = _checked_bytes(item, kind, shape, f"{path}: {below}")
+                forms[below] = shape, kind.dtype
                 needed += 0 if below.startswith(_SLICES) else size
-            elif isinstance(item, h5py.Group) and depth < _MOST_DEPTH:
+            elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
             else:
                 raise TraceError(f"{path}: {below}: neither a column nor a group of columns")
@@ -124,20 +129,15 @@ def check_structure(file: Any, path: Path) -> Opened:
     return Opened(str(path), found, forms)
 
 
-def _item(group: Any, name: str, where: str) -> Any:
-    """Return what is in a group under a name, if it is in the group itself."""
-    key = name.encode(errors="surrogateescape")
-    if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
+def _item(group: Any, key: bytes, where: str) -> Any:
+    """Return the handle of what is in a group under a name, if it is in the group itself."""
+    if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise TraceError(f"{where}: points to somewhere else; a trace holds its data")
-    found = h5py.h5o.open(group.id, key)
-    if isinstance(found, h5py.h5d.DatasetID):
-        return h5py.Dataset(found)
-    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
+    return h5py.h5o.open(group, key)
 
 
-def _checked_bytes(column: Any, where: str) -> int:
+def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
     """Return the memory a column takes [bytes]; raises `TraceError` if it is none that a trace has."""
-    kind, shape = column.get_type(), column.shape
     text = isinstance(kind, h5py.h5t.TypeStringID)
     if text:
         if kind.is_variable_str():
