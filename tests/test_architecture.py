@@ -16,7 +16,8 @@ CLI = ROOT / "cli" / "clusim_cli"
 # Bottom first, by the first name below `clusim`. A module imports only from rows above its own, and from its
 # own package; modules of one row do not know each other.
 FRONT = [
-    {"errors", "version", "words"},
+    {"errors", "version"},
+    {"vocabulary"},
     {"abi"},
     {"ranges", "opcodes"},
     {"units", "resources", "files", "bounded", "foreign"},
@@ -33,7 +34,8 @@ FRONT = [
     {"engine", "reference"},
 ]
 BACK = [
-    {"errors", "version", "words"},
+    {"errors", "version"},
+    {"vocabulary"},
     {"abi"},
     {"ranges", "opcodes"},
     {"units", "files"},

@@ -7,11 +7,13 @@ releases in `clusim.nccl.versions`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 
 from clusim.hardware import PROCESSORS, nccl_link_GBps
 from clusim.nccl.versions import Version, since
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = [
     "ALGORITHMS",
@@ -38,37 +40,7 @@ __all__ = [
 ]
 
 
-class Collective(StrEnum):
-    """Operations that have a cost model, in the order of the tables NCCL prints."""
-
-    BROADCAST = "Broadcast"
-    REDUCE = "Reduce"
-    ALLGATHER = "AllGather"
-    REDUCESCATTER = "ReduceScatter"
-    ALLREDUCE = "AllReduce"
-
-
-class Algorithm(StrEnum):
-    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``."""
-
-    TREE = "Tree"
-    RING = "Ring"
-    COLLNET_DIRECT = "CollNetDirect"
-    COLLNET_CHAIN = "CollNetChain"
-    NVLS = "NVLS"
-    NVLS_TREE = "NVLSTree"
-    PAT = "PAT"
-
-
-class Protocol(StrEnum):
-    """Protocols, in NCCL's order and with the names of ``NCCL_PROTO``."""
-
-    LL = "LL"
-    LL128 = "LL128"
-    SIMPLE = "Simple"
-
-
-COLLECTIVES, ALGORITHMS, PROTOCOLS = tuple(Collective), tuple(Algorithm), tuple(Protocol)
+COLLECTIVES = tuple(Collective)
 
 
 class Path(IntEnum):

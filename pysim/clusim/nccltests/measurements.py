@@ -14,6 +14,7 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.files import note_input
 from clusim.nccl import LATEST
+from clusim.nccl.env import forced
 from clusim.nccl.launch import Launch
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
@@ -78,17 +79,10 @@ class Group:
 
     def env(self) -> tuple[tuple[str, str], ...]:
         """Return the environment that forces what was forced."""
-        found = []
-        if self.algorithm != "auto":
-            found.append(("NCCL_ALGO", self.algorithm))
-        if self.protocol != "auto":
-            found.append(("NCCL_PROTO", self.protocol))
-        if self.channels:
-            found += [
-                ("NCCL_MIN_NCHANNELS", str(self.channels)),
-                ("NCCL_MAX_NCHANNELS", str(self.channels)),
-            ]
-        return tuple(found)
+        algorithm, protocol = (
+            "" if word == "auto" else word for word in (self.algorithm, self.protocol)
+        )
+        return forced(algorithm, protocol, self.channels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from clusim.errors import DeadlockError, InputError
+from clusim.plans.layout import SMALL
 from clusim.plans.mscclpp_json import OPS, MscclppPlan, Op, Ref
 from clusim.plans.mscclpp_order import Knowledge, Snapshot
 from clusim.plans.mscclpp_parts import (
@@ -33,11 +34,6 @@ HELPER = 100_000
 """First number of programs that are no thread blocks."""
 
 _COLLECTOR = 200_000
-
-_SMALL = (
-    *(("i", "all_gather"), ("i", "gather")),
-    *(("o", "reduce_scatter"), ("o", "scatter")),
-)
 
 
 class Run(Knowledge):
@@ -93,7 +89,7 @@ class Run(Knowledge):
             return "scratch", grain
         plan = self.plan
         count = plan.gpus[ref.gpu].chunks[ref.buffer]
-        if (ref.buffer, plan.operation) in _SMALL and 0 < count < plan.chunks:
+        if (ref.buffer, plan.operation) in SMALL and 0 < count < plan.chunks:
             grain += ref.gpu * (plan.chunks // len(plan.gpus)) * self.grain
         return "output" if plan.in_place or ref.buffer == "o" else "input", grain
 

@@ -29,6 +29,7 @@ from clusim.schedule.dtypes import Element, combine, combine_all, divide, elemen
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
 from clusim.schedule.untimed import run_untimed
+from clusim.vocabulary.operations import OF_NCCL, REDUCING
 
 __all__ = ["CallCheck", "Executor", "verify"]
 
@@ -158,7 +159,7 @@ class Executor:
         """Return the output elements of a rank in a call; the parts that nothing wrote hold a pattern."""
         buffers = self._calls[call]
         values = buffers.view("output", rank).view(buffers.kind.storage)
-        if buffers.call.redop == "avg" and buffers.call.operation in _REDUCTIONS:
+        if buffers.call.redop == "avg" and buffers.call.operation in REDUCING:
             return divide(buffers.kind, values, len(buffers.call.ranks))
         return values
 
@@ -433,17 +434,7 @@ def _rooms(schedule: Schedule) -> list[int]:
     return rooms
 
 
-_REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
-_CHECKED = (
-    *_REDUCTIONS,
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "alltoall",
-    "sendrecv",
-    "send",
-)
+_CHECKED = (*OF_NCCL, "send")
 
 
 def _ulps(kind: Element, got: Array, region: Region) -> Array:

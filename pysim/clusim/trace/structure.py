@@ -50,8 +50,8 @@ class Opened:
     filename : str
         Its name in errors.
     items : dict
-        Columns and groups by their full names, as HDF5's own handles: most are never asked for, and a `h5py.Dataset` for
-        each costs as much as checking it.
+        Handles of columns and groups by their full names: most are never asked for, and a `h5py.Dataset` for each costs
+        as much as checking it.
     forms : dict
         Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
     """
@@ -69,9 +69,23 @@ class Opened:
         if name not in self.items:
             raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
         item = self.items[name]
-        if isinstance(item, h5py.h5d.DatasetID):
-            return h5py.Dataset(item)
-        return h5py.Group(item) if isinstance(item, h5py.h5g.GroupID) else item
+        return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
+
+    def values(self, name: str) -> np.ndarray[Any, Any]:
+        """Return all values of a column, read at once; unchecked, see `clusim.trace.columns.read`."""
+        if name not in self.forms:
+            raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
+        found = np.empty(*self.forms[name])
+        if found.size:
+            self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, found)
+        return found
+
+    def attribute(self, group: str, name: str) -> Any:
+        """Return the handle of an attribute of a column or group, None if it has none of that name."""
+        if group not in self.items:
+            raise TraceError(f"{self.filename}: has no {group}; is the file whole?")
+        item, key = self.items[group], name.encode()
+        return h5py.h5a.open(item, key) if h5py.h5a.exists(item, key) else None
 
     def columns(self, group: str) -> list[str]:
         """Return the names of the columns in a group and below it, without the group's own name."""
@@ -102,9 +116,10 @@ def check_structure(file: Any, path: Path) -> Opened:
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     needed = 0
-    found: dict[str, Any] = {"/": file}
+    root = h5py.h5g.open(file.id, b"/")
+    found: dict[str, Any] = {"/": root}
     forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    pending: list[tuple[str, Any, int]] = [("", h5py.h5g.open(file.id, b"/"), 0)]
+    pending: list[tuple[str, Any, int]] = [("", root, 0)]
     while pending:
         where, group, depth = pending.pop()
         for key in group:

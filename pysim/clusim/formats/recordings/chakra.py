@@ -10,9 +10,10 @@ from clusim.formats.recordings.chakra_files import find_files, numbered
 from clusim.formats.recordings.chakra_graph import CALLS, Node, Rank, number_calls, play, sort_nodes
 from clusim.formats.recordings.chakra_host import host_graph
 from clusim.formats.recordings.chakra_nodes import Graph
-from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish, full_bytes
+from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import Part, Paths, names_of
+from clusim.vocabulary.operations import GATHERING, ROOTED, full_bytes
 
 __all__ = ["read"]
 
@@ -156,9 +157,9 @@ class _Reader:
                 f" {_shown(ranks)}"
             )
         node.group = self.groups.add(name, ranks)
-        part = node.operation in ("all_gather", "gather")
+        part = node.operation in GATHERING
         node.bytes = full_bytes(node.operation, node.bytes, len(ranks)) if part else node.bytes
-        if node.operation in ("broadcast", "reduce", "gather", "scatter"):
+        if node.operation in ROOTED:
             if node.root == ABSENT:
                 self.notes[
                     f"{node.operation} that does not say its root: the first rank of its group"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
-from clusim.nccl.choice import Wanted, algorithm_named, protocol_named
+from clusim.nccl.choice import Wanted
 from clusim.nccl.communicators import Communicators, Moved
 from clusim.nccl.constants import Protocol
 from clusim.schedule.builder import ProgramBuilder
+from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 __all__ = ["NcclEmitter"]
 
@@ -75,8 +76,8 @@ class NcclEmitter:
 
 def _wanted(event: Event) -> Wanted | None:
     """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
-    algorithm = algorithm_named(event.algorithm)
+    algorithm = find_algorithm(event.algorithm)
     if algorithm is None:
         return None
-    protocol = protocol_named(event.protocol) or Protocol.SIMPLE
+    protocol = find_protocol(event.protocol) or Protocol.SIMPLE
     return Wanted(algorithm, protocol, event.channels, why="recorded")
