@@ -20,13 +20,13 @@ MAY_IMPORT = {
     # what everybody needs
     "errors": "",
     "version": "",
-    "words": "",
     "resources": "",
     "foreign": "",
     "bins": "",
     "bounded": "errors",
     "files": "errors",
     "units": "errors",
+    "vocabulary": "errors",
     # what clusim.h says, and what the engines read and write
     "abi": "errors",
     "ranges": "abi",
@@ -36,11 +36,11 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors words",
-    "trace": "abi bins errors files opcodes outcome ranges result",
-    "analysis": "abi bins errors opcodes outcome result trace units",
-    "export": "abi analysis errors files result trace units",
-    "report": "analysis bins errors files result trace units words",
+    "result": "abi bins errors vocabulary",
+    "trace": "abi bins errors files opcodes outcome ranges result vocabulary",
+    "analysis": "abi bins errors opcodes outcome result trace units vocabulary",
+    "export": "abi analysis errors files opcodes result trace units vocabulary",
+    "report": "analysis bins errors files result trace units vocabulary",
     # machines
     "hardware": "errors units",
     "hardware.architectures": "hardware",
@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "hardware.processors": "hardware",
     "hardware.adapters": "hardware",
     "hardware.switchgear": "hardware",
-    "hardware.catalogs": "errors hardware hardware.architectures hardware.gpus hardware.processors hardware.adapters"
+    "hardware.catalogs": "errors hardware hardware.adapters hardware.architectures hardware.gpus hardware.processors"
     " hardware.switchgear",
     "hardware.__init__": "hardware hardware.catalogs",
     "fabric": "abi errors files foreign hardware image resources units",
@@ -58,31 +58,34 @@ MAY_IMPORT = {
     "formats": "errors",
     "formats.__init__": "",
     "formats.topologies": "errors fabric formats hardware units",
-    "formats.logs": "bounded errors files hardware units",
-    "formats.recordings": "bounded errors files formats.logs ranges",
+    "formats.logs": "bounded errors files hardware units vocabulary",
+    "formats.recordings": "bounded errors files formats.logs ranges vocabulary",
+    "formats.recordings.kinds": "errors formats.recordings",
+    "formats.recordings.__init__": "formats.recordings",
     # what ranks do
-    "schedule": "errors fabric opcodes",
-    "collectives": "errors fabric schedule",
-    "plans": "collectives errors fabric files formats schedule",
-    "nccl": "errors fabric hardware units words",
-    "nccl.programs": "collectives errors fabric nccl schedule",
-    "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units",
+    "schedule": "errors fabric opcodes vocabulary",
+    "collectives": "errors fabric schedule vocabulary",
+    "plans": "collectives errors fabric files formats schedule vocabulary",
+    "nccl": "errors fabric hardware units vocabulary",
+    "nccl.programs": "collectives errors fabric nccl schedule vocabulary",
+    "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
     "nccl.__init__": "nccl",
-    "workload": "errors fabric files hardware resources units",
+    "workload": "errors fabric files hardware resources units vocabulary",
     "workload.models": "bounded errors fabric files workload",
-    "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule workload workload.models",
-    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls nccl.programs schedule",
+    "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule vocabulary workload"
+    " workload.models",
+    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls nccl.programs schedule vocabulary",
     "workload.__init__": "workload workload.models workload.parallel",
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
-    " outcome plans ranges reference result schedule trace units version",
+    " outcome plans ranges reference result schedule trace units version vocabulary",
     "training": "analysis collectives errors fabric lowering nccl nccl.calls nccl.programs report result run schedule"
     " units workload workload.models workload.parallel",
-    "nccltests": "bounded errors files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
-    " report resources result run schedule units words",
-    "replaying": "errors fabric formats.logs formats.recordings hardware nccl nccl.calls"
-    " nccl.programs resources result run schedule units workload.recorded",
+    "nccltests": "bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
+    " report resources result run schedule units vocabulary",
+    "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
+    " nccl.programs result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training workload",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
@@ -285,9 +288,9 @@ def test_parameters_are_counted_without_self() -> None:
     assert with_many_parameters(ast.parse(text), "m") == {"m.A.g"}
 
 
-# Names that two classes may have: NCCL's words are also those of what a schedule is written by, and each of two
-# studies that are documented is asked by a Request of its own.
-SAME_NAMES = {"Algorithm", "Protocol", "Request"}
+# Names that two classes may have: what a slot of a protocol is like, of a fabric and by NCCL's name for it, and what
+# a run and a replay are asked by. Both of each are documented.
+SAME_NAMES = {"Protocol", "Request"}
 
 
 def test_public_classes_have_names_of_their_own() -> None:

@@ -14,9 +14,10 @@ from clusim.errors import DeadlockError, InputError
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Fault
-from clusim.result import Result, busbw_factor
+from clusim.result import Result
 from clusim.run.traffic import TIMED_PATTERNS, Pattern, capacity_Bps, to_image, wire_bytes
 from clusim.schedule import Plan, Prim, Schedule
+from clusim.vocabulary.operations import bus_factor
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def test_bandwidths_are_those_of_nccl_tests(result: Result) -> None:
     [("allreduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("alltoall", 0.75),
      ("broadcast", 1.0), ("reduce", 1.0), ("gather", 0.75), ("scatter", 0.75), ("sendrecv", 1.0)],
 )  # fmt: skip
-def test_busbw_factors(operation: str, factor: float) -> None:
-    assert busbw_factor(operation, 4) == factor
+def test_bus_factors(operation: str, factor: float) -> None:
+    assert bus_factor(operation, 4) == factor
 
 
 @pytest.mark.parametrize("bins", [2, 16, 512])

@@ -12,35 +12,31 @@ import signal
 import sys
 import traceback
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import NoReturn
 
 import click
 
 from clusim.errors import ClusimError, InternalError, TopologyError
 from clusim.files import guarded
+from clusim_cli import commands
 
 __all__ = ["cli", "main"]
 
-COMMANDS = (
-    "run",
-    "topo",
-    "traffic",
-    "train",
-    "info",
-    "log",
-    "explain",
-    "crossover",
-    "nccl-tests",
-    "validate",
-    "replay",
-    "analyze",
-    "diff",
-    "report",
-    "view",
-    "plot",
-    "export",
+_ORDER = (
+    *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
+    *("validate", "replay", "analyze", "diff", "report", "view", "plot", "export"),
 )
-"""Sub-commands; ``clusim_cli.NAME`` has the click command ``command``, imported only when it is used."""
+"""Order in the help; other commands come after these."""
+
+
+def _found() -> tuple[str, ...]:
+    there = {found.name.replace("_", "-") for found in iter_modules(commands.__path__)}
+    return (*(name for name in _ORDER if name in there), *sorted(there - set(_ORDER)))
+
+
+COMMANDS = _found()
+"""Sub-commands; a module of `clusim_cli.commands` has the click command ``command``, imported only when it is used."""
 
 EXIT_BUG = 70
 EXIT_INTERRUPT = 130
@@ -53,7 +49,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"clusim_cli.{cmd_name.replace('-', '_')}").command
+        command = import_module(f"clusim_cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

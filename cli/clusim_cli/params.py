@@ -7,10 +7,21 @@ from typing import Any
 
 import click
 
-from clusim.errors import UnitError
+from clusim.errors import InputError, UnitError
 from clusim.units import parse_size, parse_time
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_word, protocol_named
+from clusim.vocabulary.operations import operation_named
 
-__all__ = ["ENV", "GRANULARITY", "NCCL_VERSION", "NODES", "RANKS", "SIZE", "TIME", "command_line"]
+__all__ = [
+    "ALGORITHM",
+    "COLLECTIVE",
+    "GRANULARITY",
+    "PROTOCOL",
+    "RANKS",
+    "SIZE",
+    "TIME",
+    "command_line",
+]
 
 
 class _Size(click.ParamType[int]):
@@ -34,6 +45,33 @@ class _Time(click.ParamType[int]):
         try:
             return parse_time(value)
         except UnitError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Collective(click.ParamType[str]):
+    name = "collective"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return operation_named(value).name
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Algorithm(click.ParamType[str]):
+    name = "algorithm"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value if value.lower().endswith((".xml", ".json")) else own_word(value)
+
+
+class _Protocol(click.ParamType[str]):
+    name = "|".join(PROTOCOL_NAMES)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return protocol_named(value).own
+        except InputError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -68,33 +106,13 @@ class _Ranks(click.ParamType[tuple[int, ...]]):
         return tuple(ranks)
 
 
+ALGORITHM = _Algorithm()
+COLLECTIVE = _Collective()
+PROTOCOL = _Protocol()
 SIZE = _Size()
 TIME = _Time()
 GRANULARITY = _Granularity()
 RANKS = _Ranks()
-NODES = click.option(
-    "--nodes",
-    type=click.IntRange(1, 65_536),
-    metavar="N",
-    help="Join N of these machines by the network they usually have.",
-)
-"""Option of commands that take a topology; pass it on as ``fabric.load(topology, nodes=nodes)``."""
-
-
-ENV = click.option(
-    "--env",
-    "environment",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
-)
-NCCL_VERSION = click.option(
-    "--nccl-version",
-    "version",
-    default="",
-    metavar="RELEASE",
-    help="Release of NCCL, such as 2.27.  [default: the newest known]",
-)
 
 
 def command_line() -> str:

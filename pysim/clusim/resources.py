@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,28 +12,28 @@ __all__ = [
     "find_workload",
     "shipped_topologies",
     "shipped_workloads",
-    "topology_dirs",
 ]
 
-
-def topology_dirs() -> Iterator[Path]:
-    """Yield the directories that may hold shipped topologies, the checkout's first.
-
-    In a checkout they lie beside ``pysim/``; a wheel installs them inside the package.
-    """
-    yield from _dirs("topologies")
+TOPOLOGIES = "CLUSIM_TOPOLOGIES"
+"""Environment variable with directories of one's own presets."""
 
 
 def _dirs(kind: str) -> Iterator[Path]:
+    """Yield the directories that may hold shipped files, the checkout's first, then one's own.
+
+    In a checkout they lie beside ``pysim/``; a wheel installs them inside the package.
+    """
     package = Path(__file__).resolve().parent
     checkout = package.parents[1]
     if (checkout / "pysim" / "clusim") == package:
         yield checkout / kind
     yield package / kind
+    if kind == "topologies":
+        yield from (Path(part) for part in os.environ.get(TOPOLOGIES, "").split(os.pathsep) if part)
 
 
 def shipped_topologies() -> dict[str, Path]:
-    """Return the shipped topology files by name."""
+    """Return the shipped topology files by name, those in the directories of ``CLUSIM_TOPOLOGIES`` after them."""
     return _shipped("topologies")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim import words
 from clusim.abi import FaultKind
 from clusim.bins import Bins
 from clusim.errors import InputError
+from clusim.vocabulary.operations import bus_factor
+from clusim.vocabulary.times import KERNEL
 
 __all__ = [
     "Around",
@@ -26,37 +27,12 @@ __all__ = [
     "Result",
     "Tasks",
     "Wires",
-    "busbw_factor",
-    "counted_share",
     "mean_rates_Bps",
 ]
 
 Array = NDArray[Any]
 
 PS_PER_S = 10**12
-
-
-def counted_share(operation: str, ranks: int) -> float:
-    """Return what all wires must carry together for busbw, per byte of the collective's size.
-
-    With a root this is not what all ranks would need: the root of a broadcast has its data already, and all blocks of
-    a gather go to one rank.
-    """
-    if operation in ("broadcast", "reduce"):
-        return ranks - 1.0
-    if operation in ("gather", "scatter"):
-        return (ranks - 1) / ranks
-    return 1.0 if operation == "send" else ranks * busbw_factor(operation, ranks)
-
-
-def busbw_factor(operation: str, ranks: int) -> float:
-    """Return busbw / algbw of an operation over `ranks` ranks."""
-    name = operation.replace("_", "").replace("-", "")
-    if name == "allreduce":
-        return 2 * (ranks - 1) / ranks
-    if name in ("reducescatter", "allgather", "alltoall", "gather", "scatter"):
-        return (ranks - 1) / ranks
-    return 1.0
 
 
 def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
@@ -276,7 +252,7 @@ class Result:
     def busbw_GBps(self) -> float:
         """Bus bandwidth as nccl-tests defines it [10^9 bytes/s]."""
         call = self._the_call()
-        return self.algbw_GBps * busbw_factor(call.operation, call.ranks)
+        return self.algbw_GBps * bus_factor(call.operation, call.ranks)
 
     @property
     def utilisation(self) -> Array:
@@ -300,7 +276,7 @@ class Result:
         """Return what the time includes, and the times that mean something else."""
         launched_ps, model_us = self.launched_ps, self.model_us
         return {
-            "includes": words.KERNEL,
+            "includes": KERNEL,
             "launched_us": None if launched_ps is None else launched_ps / 1e6,
             "model_time_us": None if model_us is None else round(model_us, 3),
         }

@@ -19,7 +19,7 @@ def test_a_sweep_is_read_by_the_reader_of_tables(clusim: Clusim, tmp_path: Path)
     report = tmp_path / "out.json"
     done = clusim(
         *("nccl-tests", "all_reduce_perf", "-b", 8, "-e", "32K", "-f", 8, "-g", 4, "-J", report),
-        *("--topology", "dgx-h100", "--env", "NCCL_ALGO=Ring", "--jobs", 1),
+        *("dgx-h100", "--env", "NCCL_ALGO=Ring", "--jobs", 1),
     )
     assert done.code == 0, done.err
     path = tmp_path / "out.txt"
@@ -40,7 +40,7 @@ def test_a_sweep_is_read_by_the_reader_of_tables(clusim: Clusim, tmp_path: Path)
 def test_rooted_and_all_types(clusim: Clusim) -> None:
     done = clusim(
         *("nccl-tests", "reduce_perf", "-b", 1024, "-e", 1024, "-d", "all", "-o", "all", "-r", 1),
-        *("-g", 2, "--topology", "gh200x4-mesh", "--jobs", 1, "-c", 0),
+        *("-g", 2, "gh200x4-mesh", "--jobs", 1, "-c", 0),
     )
     assert done.code == 0, done.err
     rows = [line.split() for line in done.out.splitlines() if line and line[0] != "#"]
@@ -53,7 +53,7 @@ def test_rooted_and_all_types(clusim: Clusim) -> None:
 
 def test_json_alone_on_stdout(clusim: Clusim) -> None:
     done = clusim(
-        *("nccl-tests", "sendrecv_perf", "-b", "1K", "-e", "1K", "--topology", "gh200x4-mesh"),
+        *("nccl-tests", "sendrecv_perf", "-b", "1K", "-e", "1K", "gh200x4-mesh"),
         *("--json", "--jobs", 1, "-C", 1),
     )
     data = json.loads(done.out)
@@ -65,7 +65,7 @@ def test_json_alone_on_stdout(clusim: Clusim) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all_redcue_perf", "-g", 8), "did you mean all_reduce_perf"),
+        (("all_redcue_perf", "-g", 8), "did you mean 'all_reduce_perf'"),
         (("all_reduce_perf", "-g", 16), "16 GPUs per machine: dgx-h100 has 8"),
         (("all_reduce_perf", "-b", "x"), "-b 'x': not a size"),
         (("all_reduce_perf", "--procs-per-node", 1), "one GPU; a collective needs at least two"),
@@ -76,7 +76,7 @@ def test_json_alone_on_stdout(clusim: Clusim) -> None:
     ],
 )
 def test_bad_input_is_one_line(clusim: Clusim, arguments: tuple[Any, ...], message: str) -> None:
-    done = clusim("nccl-tests", *arguments, "--topology", "dgx-h100")
+    done = clusim("nccl-tests", *arguments, "dgx-h100")
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1

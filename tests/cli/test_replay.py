@@ -74,7 +74,7 @@ def test_a_log_without_calls_runs_what_is_asked_for(clusim: Clusim, tmp_path: Pa
         ([SAMPLE, "--gap", "soon"], "soon"),
         ([SAMPLE, "--env", "NCCL_ALGO=Rings"], "'Rings' is no algorithm"),
         ([SAMPLE, "--call", "allreduce"], "OPERATION:SIZE"),
-        ([SAMPLE, "--nccl", "3.0"], "not known"),
+        ([SAMPLE, "--nccl-version", "3.0"], "not known"),
     ],
 )
 def test_bad_input_is_one_line(clusim: Clusim, arguments: list[object], text: str) -> None:

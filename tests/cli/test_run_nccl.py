@@ -32,6 +32,34 @@ def test_the_environment_and_the_release_decide(clusim: Clusim) -> None:
     assert ran(clusim, "--size", "16MiB", "--nccl-version", "2.14")["algorithm"] != "nvls"
 
 
+def test_nccl_takes_channels_and_a_protocol_as_its_variables(clusim: Clusim) -> None:
+    size = ("--size", "4MiB", "--env", "NCCL_ALGO=Ring")
+    told = ran(clusim, *size, "--channels", "2", "--protocol", "SIMPLE")
+    words = ("NCCL_MIN_NCHANNELS=2", "NCCL_MAX_NCHANNELS=2", "NCCL_PROTO=Simple")
+    same = ran(clusim, *size, *(part for word in words for part in ("--env", word)))
+    assert (told["channels"], told["protocol"]) == (2, "simple")
+    assert told["fingerprint"] == same["fingerprint"]
+    nvls = ran(clusim, "--size", "16MiB", "--channels", "2")
+    assert any("16 channels in place of 2" in note for note in nvls["notes"])
+
+
+@pytest.mark.parametrize(
+    ("spelled", "plain"),
+    [
+        (("-c", "AllGather"), ("--collective", "all_gather")),
+        (("--algorithm", "Ring", "--protocol", "LL"), ("--algorithm", "ring", "--protocol", "ll")),
+        (("--algorithm", "NCCL", "--protocol", "Simple"), ("--protocol", "simple")),
+        (("--dtype", "half"), ("--dtype", "float16")),
+    ],
+)
+def test_words_may_be_spelled_as_others_do(
+    clusim: Clusim, spelled: tuple[str, ...], plain: tuple[str, ...]
+) -> None:
+    small = ("run", "dgx-h100", "--size", "64KiB", "--json")
+    one, two = (json.loads(clusim(*small, *words).out) for words in (spelled, plain))
+    assert one["fingerprint"] == two["fingerprint"]
+
+
 def test_data_come_out_right_with_a_root_and_some_of_the_ranks(clusim: Clusim) -> None:
     options = ("--size", "60KiB", "--collective", "broadcast", "--root", "3", "--ranks", "2-5")
     assert ran(clusim, *options, "--verify")["verified"] is True
@@ -40,11 +68,12 @@ def test_data_come_out_right_with_a_root_and_some_of_the_ranks(clusim: Clusim) -
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--algorithm", "nccl", "--protocol", "ll"), "NCCL_PROTO"),
-        (("--algorithm", "nccl", "--channels", "2"), "NCCL_MAX_NCHANNELS"),
+        (("--protocol", "ll", "--env", "NCCL_PROTO=Simple"), "say the same thing"),
+        (("--channels", "2", "--env", "NCCL_MAX_NCHANNELS=4"), "say the same thing"),
+        (("--protocol", "fast"), "'fast': unknown; there are simple"),
+        (("--collective", "allredcue"), "did you mean 'allreduce'"),
         (("--algorithm", "ring", "--env", "NCCL_PROTO=LL"), "--algorithm nccl"),
         (("--algorithm", "ring", "--nccl-version", "2.27"), "--algorithm nccl"),
-        (("--channels", "2"), "name another algorithm"),
         (("--algorithm", "nccl", "--env", "NCCL_ALGOO=Ring"), "NCCL_ALGO"),
         (("--algorithm", "nccl", "--collective", "barrier"), "barrier"),
         (("--algorithm", "nccl", "--collective", "reduce", "--ranks", "0-3", "--root", "5"), "5"),

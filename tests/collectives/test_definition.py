@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from clusim.collectives import ALGORITHMS, build
 from clusim.collectives.registry import REGISTRY
 from clusim.schedule import Schedule, Shape
-from clusim.schedule.dtypes import ELEMENTS, REDOPS
+from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
+from clusim.vocabulary.dtypes import REDUCTIONS
 
 PAIRS = list(REGISTRY)
 SMALL = Shape(1024, slices=2, slots=8, slots_per_slice=2, slice_min=64)
@@ -69,7 +70,7 @@ def test_groups_in_any_order_and_any_root(pair: tuple[str, str]) -> None:
 @pytest.mark.parametrize("pair", REDUCING, ids="/".join)
 def test_every_element_type_and_operator(pair: tuple[str, str], dtype: str) -> None:
     size_bytes = 211 * ELEMENTS[dtype].size_bytes
-    for redop in REDOPS:
+    for redop in REDUCTIONS:
         schedule = make(pair, 5, size_bytes, channels=2, dtype=dtype, redop=redop)
         assert_right(schedule)
         assert_right(schedule, data="random")

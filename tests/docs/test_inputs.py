@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim.formats.recordings.detect import KINDS, LOGS, PLANS
+import pytest
+
+from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, reader
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
 
@@ -22,3 +24,8 @@ def test_every_command_of_the_table_is_tried() -> None:
     assert len(table) >= 5
     for command in table:
         assert command in block.splitlines(), command
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_reader(kind: str) -> None:
+    assert callable(reader(kind))

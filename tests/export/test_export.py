@@ -21,9 +21,8 @@ from clusim.export import protobuf as pb
 from clusim.export.kineto import write_chrome, write_kineto
 from clusim.export.nccl_log import write_nccl_log
 from clusim.export.perfetto import write_perfetto
-from clusim.export.run import OPCODES, Run
+from clusim.export.run import Run
 from clusim.export.tables import write_csv, write_parquet
-from clusim.opcodes import OPCODES as IMAGE_OPCODES
 from clusim.trace.reader import read_result
 from clusim.trace.tables import iterate_table, table_names
 
@@ -78,10 +77,6 @@ def test_fields_nest() -> None:
     assert inner[1] == ["ä".encode()]
     assert np.frombuffer(inner[2][0]) == 0.5
     assert int.from_bytes(inner[4][0], "little") == 9
-
-
-def test_opcodes_are_those_of_images() -> None:
-    assert tuple(IMAGE_OPCODES) == OPCODES
 
 
 @pytest.fixture(scope="module")

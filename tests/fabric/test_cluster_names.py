@@ -17,6 +17,7 @@ from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data
 from clusim.fabric.cluster_schema import NetworkSpec
+from clusim.fabric.traits import superpods
 from clusim_cli.params import NODES
 from support.boxes import box_text, cluster, cluster_data
 
@@ -267,3 +268,11 @@ def test_every_option_is_documented() -> None:
         assert f"`{key}`" in page, key
     for tier in ("nic", "spine", "core", "local", "global", "torus"):
         assert f"`{tier}`" in page, tier
+
+
+def test_every_superpod_is_in_the_page_on_clusters() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "clusters.md").read_text(
+        encoding="utf-8"
+    )
+    for name in superpods():
+        assert name in page or f"`{name.removeprefix('superpod')}`" in page, name

@@ -128,6 +128,20 @@ GOLDEN = [
         replaced("latency", "latenci"),
         "4:22: nodes.sw.latenci: unknown key; did you mean 'latency'?",
     ),
+    (
+        GOOD + "superpod: My Pod\n",
+        "7:11: superpod: 'My Pod': must be small letters, digits and '-', such as superpod-h100",
+    ),
+    (GOOD + "logs: {network: ib}\n", "7:17: logs.network: 'ib' is not known; there are IB, OFI"),
+    (GOOD + "logs: {bus: [1]}\n", "7:8: logs.bus: unknown key; did you mean 'buses'?"),
+    (
+        GOOD + "logs: {buses: [1, 300]}\n",
+        "7:19: logs.buses[1]: 300: must be less than or equal to 255",
+    ),
+    (
+        GOOD + "logs: {buses: [1, 1]}\n",
+        "7:15: logs.buses: 1 different numbers for 2 GPUs; give the bus of each, or none",
+    ),
     (GOOD + "gpu: 4\n", "7:1: gpu: unknown key; did you mean 'nodes'?"),
     (GOOD + "chanels: {ring: 3}\n", "7:1: chanels: unknown key; did you mean 'channels'?"),
     (

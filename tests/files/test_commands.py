@@ -61,8 +61,8 @@ def leaves(here: Path) -> dict[str, bytes]:
 WRITING = [
     ("my.yaml", "run my.yaml --size 8K --trace-out OUT"),
     ("my.yaml", "traffic my.yaml --trace-out OUT"),
-    ("my.yaml", "train small.yaml --topology my.yaml --trace-out OUT"),
-    ("small.yaml", "train small.yaml --topology my.yaml --trace-out OUT"),
+    ("my.yaml", "train small.yaml my.yaml --trace-out OUT"),
+    ("small.yaml", "train small.yaml my.yaml --trace-out OUT"),
     ("plan.xml", "run dgx-a100 --ranks 0-3 --algorithm plan.xml --trace-out OUT"),
     ("job.log", "replay job.log --trace-out OUT"),
     ("my.yaml", "topo import my.yaml -o OUT"),
@@ -76,7 +76,7 @@ WRITING = [
     ("run.h5", "export run.h5 --format kineto -o OUT"),
     ("run.h5", "export run.h5 --format nccl-log -o OUT"),
     ("run.h5.png", "plot run.h5.png heatmap -o OUT"),
-    ("my.yaml", "nccl-tests all_reduce_perf --topology my.yaml -b 8 -e 8 -J OUT"),
+    ("my.yaml", "nccl-tests all_reduce_perf my.yaml -b 8 -e 8 -J OUT"),
 ]
 
 

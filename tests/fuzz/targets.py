@@ -108,14 +108,14 @@ def _emitter(num_ranks: int) -> NcclEmitter:
 
 def read_kineto(folder: Path) -> object:
     """Read the profiles in a folder, and make no schedule of them."""
-    from clusim.formats.recordings.detect import reader
+    from clusim.formats.recordings.kinds import reader
 
     return reader("kineto")(str(folder))
 
 
 def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
     def use(path: Path) -> object:
-        from clusim.formats.recordings.detect import kind_of, reader
+        from clusim.formats.recordings.kinds import kind_of, reader
         from clusim.workload.recorded.schedule import to_schedule
 
         where = str(path if folder else _only(path))

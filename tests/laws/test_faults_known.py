@@ -80,14 +80,14 @@ def test_explain_of_a_sound_machine_says_nothing_of_faults() -> None:
 
 
 def test_nccl_tests_has_faults_and_notes_before_its_table(broken: str) -> None:
-    found = data(*TESTS, "--topology", broken)
+    found = data(*TESTS, broken)
     assert found["faults"] == LINES
     (note,) = found["notes"]
     assert note.startswith("planned without what is down from the start: ")
-    shown = text(*TESTS, "--topology", broken).splitlines()
+    shown = text(*TESTS, broken).splitlines()
     wanted = [*(f"# fault: {line}" for line in LINES), f"# note:  {note}"]
     assert shown[5:8] == wanted
-    assert "faults" not in data(*TESTS, "--topology", "dgx-a100")
+    assert "faults" not in data(*TESTS, "dgx-a100")
 
 
 def test_crossover_has_faults_and_notes_in_text_json_and_csv(broken: str) -> None:
@@ -119,7 +119,7 @@ def test_faults_of_a_file_are_those_of_every_machine_that_is_simulated(tmp_path:
         "faults: ['link n7/gpu0-n7/nvswitch0 down at 1s']\n",
         encoding="utf-8",
     )
-    words = ("nccl-tests", "all_reduce_perf", "--topology", str(path), "-b", "8", "-e", "8")
+    words = ("nccl-tests", "all_reduce_perf", str(path), "-b", "8", "-e", "8")
     (fault,) = data(*words, "--jobs", "1")["faults"]
     assert fault.startswith("link n7/gpu0-n7/nvswitch0 down at 1s: ")
 
@@ -133,7 +133,7 @@ class TestTraining:
             "sequence: 256\nbatch: {global: 8, micro: 1}\nparallel: {data: 8}\n",
             encoding="utf-8",
         )
-        words = ("train", str(work), "--topology", broken, "--steps", "1", "--no-progress")
+        words = ("train", str(work), broken, "--steps", "1", "--no-progress")
         words += ("--granularity", "64KiB", "--fault", "rank 1 slow x2 at 1us")
         slow = "rank 1 slow x2 at 1us: CTAs and kernels of rank 1 take x2 from 1 us on"
         found = data(*words)

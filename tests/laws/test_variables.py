@@ -92,7 +92,7 @@ def test_a_variable_without_effect_is_said_in_text_and_json(variable: str) -> No
     said = f"without effect here: {variable}"
     word = f"{variable}=1"
     run = ("run", "a100x4-mesh", "--size", "64KiB", "--algorithm", "nccl", "--env", word)
-    perf = ("nccl-tests", "all_reduce_perf", "--topology", "a100x4-mesh", "-b", "8", "-e", "8")
+    perf = ("nccl-tests", "all_reduce_perf", "a100x4-mesh", "-b", "8", "-e", "8")
     for command in (
         (*run, "--no-progress"),
         ("explain", "a100x4-mesh", "--size", "8", "--env", word),

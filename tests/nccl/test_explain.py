@@ -11,7 +11,7 @@ from clusim import fabric
 from clusim.nccl import Collective, communicator, parse_version
 from clusim.nccl.explain import explain, render, switch_points
 from clusim.nccl.traffic import traffic
-from clusim_cli.explain import command
+from clusim_cli.commands.explain import command
 
 
 def run(*args: str) -> str:

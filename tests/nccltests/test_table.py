@@ -158,11 +158,11 @@ def test_counts_are_nccl_tests_counts() -> None:
     [("all_reduce", 1.75), ("reduce_scatter", 0.875), ("broadcast", 1.0), ("sendrecv", 1.0)],
 )
 def test_bus_factors(test: str, factor: float) -> None:
-    assert TESTS[test].bus_factor(8) == factor
+    assert TESTS[test].of.bus_factor(8) == factor
 
 
 def test_names_of_programs() -> None:
     assert program_named("./build/all_reduce_perf").name == "all_reduce"
     assert program_named("AllGather").name == "all_gather"
-    with pytest.raises(InputError, match="did you mean all_reduce_perf"):
+    with pytest.raises(InputError, match="did you mean 'all_reduce_perf'"):
         program_named("all_redcue_perf")

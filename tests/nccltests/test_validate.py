@@ -100,7 +100,7 @@ def test_rows_of_a_csv(tmp_path: Path) -> None:
         ("dgx-h100,1,8,all_reduce,,,,,,,8,fast", "time_us 'fast': must be a time above 0"),
         ("dgx-h100,1,1,all_reduce,,,,,,,8,1", "n_gpus '1': must be a whole number of 2"),
         ("dgx-h100,1,8,all_reduce", "columns in the header"),
-        ("dgx-h100,1,8,all_redcue,,,,,,,8,1", "did you mean all_reduce_perf"),
+        ("dgx-h100,1,8,all_redcue,,,,,,,8,1", "did you mean 'all_reduce_perf'"),
     ],
 )
 def test_bad_rows_name_their_line(tmp_path: Path, row: str, message: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusim.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.astra import POLICIES, read
-from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kinds import kind_of
 from clusim_cli.main import run
 from recording.layertables import START, layer, rank_events, table, total, whole
 

@@ -20,7 +20,7 @@ from clusim.errors import InputError
 from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import message_class
-from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from clusim_cli.main import run

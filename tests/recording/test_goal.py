@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from clusim.errors import InputError
 from clusim.formats.recordings import Event, Recording
-from clusim.formats.recordings.detect import kind_of
 from clusim.formats.recordings.goal import EAGER_BYTES, read
+from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import replay
 from clusim.replaying.request import Request
 from clusim_cli.main import run

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.formats.recordings.detect import kind_of
 from clusim.formats.recordings.inspector import read
+from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.replaying import replay
 from clusim.replaying.request import Request

@@ -10,7 +10,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.recordings import Event, Recording
-from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.kineto import read
 from clusim.replaying.front import replay
 from clusim.replaying.report import Replay

@@ -202,7 +202,7 @@ BROKEN = {
     '"buffer_id": 2': ('"buffer_id": 99', r"buffer_id=99: must be a whole number 0\.\.8"),
     '"buffer_id": 2,': ('"buffer_id": "x",', r"buffer_id='x': must be a whole number"),
     '"collective": "allreduce"': ('"collective": "allmix"', r"collective='allmix': unknown"),
-    '"protocol": "LL"': ('"protocol": "LL64"', r"protocol='ll64': unknown; Simple or LL"),
+    '"protocol": "LL"': ('"protocol": "LL64"', r"protocol='LL64': unknown; Simple or LL"),
     '"scratch_chunks": 8': ('"scratch_chunks": 2', r"chunks \d..\d of buffer 's' of gpu \d"),
     '"id": 3,': ('"id": 4,', r"gpus: must have the ids 0..3 in order"),
     '"gpus": [': ('"gpus": {', r"no valid JSON: "),

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusim.errors import InputError
-from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.profiler import read
 from clusim.replaying import replay

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusim.errors import InputError
 from clusim.formats.recordings import Recording
-from clusim.formats.recordings.detect import kind_of
+from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.simai import read
 from clusim_cli.main import run
 from recording.layertables import layer, rank_events, table, total, whole

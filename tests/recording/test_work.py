@@ -13,7 +13,7 @@ import pytest
 import clusim
 from clusim.errors import InputError
 from clusim.formats.recordings import objects as module
-from clusim.formats.recordings.detect import reader
+from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.objects import objects

@@ -112,7 +112,7 @@ def test_another_release_plans_anew(request_: Request) -> None:
     assert same.calls[0].from_log
     assert not older.calls[0].from_log
     assert older.version.startswith("2.18")
-    assert any(note.startswith("--nccl 2.18: rings, trees") for note in older.notes)
+    assert any(note.startswith("--nccl-version 2.18: rings, trees") for note in older.notes)
 
 
 @pytest.mark.parametrize("whole", [False, True])

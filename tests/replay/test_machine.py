@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from clusim import resources
+from clusim import fabric, resources
 from clusim.errors import InputError
+from clusim.fabric.check_links import HOST_CLASSES
+from clusim.fabric.traits import Traits, machine_traits, superpods
 from clusim.formats.logs import read_logs
 from clusim.formats.logs.jobranks import add_runs, job_ranks
-from clusim.replaying.guess import _PRESETS, Guess, infer_machine
+from clusim.replaying.guess import Guess, infer_machine
 from replay.samples import LogWriter
 
 HEAD = "nodea:1:2 [0] NCCL INFO "
@@ -39,9 +42,72 @@ def devices(name: str, count: int = 8, hosts: int = 1) -> str:
     )
 
 
-def test_every_preset_ships() -> None:
-    shipped = set(resources.shipped_topologies())
-    assert {preset.name for preset in _PRESETS} <= shipped
+def test_every_preset_with_gpus_may_be_found() -> None:
+    assert {traits.name for traits in machine_traits()} == set(resources.shipped_topologies())
+
+
+@pytest.mark.parametrize("traits", machine_traits(), ids=lambda traits: traits.name)
+def test_what_is_read_off_a_file_is_so_in_its_fabric(traits: Traits) -> None:
+    machine = fabric.load(traits.name)
+    assert traits.gpus == machine.num_ranks
+    ends = {node.name: node.kind for node in machine.nodes}
+    joins = {frozenset((ends[link.a], ends[link.b])) for link in machine.links
+             if link.cls not in HOST_CLASSES and "gpu" in (ends[link.a], ends[link.b])}  # fmt: skip
+    kinds = {frozenset({"gpu", "switch"}): "switch", frozenset({"gpu"}): "peer"}
+    assert {kinds[join] for join in joins} == {traits.linked_by} - {"pcie"}
+    assert traits.chip.preset["sms"].value == machine.nodes[0].endpoint.sms  # type: ignore[union-attr]
+
+
+def test_no_fabric_is_built_to_find_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("clusim.fabric.assemble.assemble", built)
+    assert machine_traits()
+
+
+BOX = """name: lab
+nodes:
+  gpu0..3: {kind: gpu, chip: mine}
+  nic0: {kind: nic, nic: own}
+  cpu0: {kind: switch, switch: epyc-genoa}
+chips: {mine: {base: l40s, memory: 24GiB}}
+nics: {own: {base: efa-200g}}
+links:
+  - {from: gpu0..3, to: cpu0, type: pcie-gen4-x16-gpu}
+  - {from: nic0, to: cpu0, type: pcie-gen4-x16}
+superpod: superlab
+"""
+
+
+def test_a_file_in_a_directory_of_ones_own_is_a_preset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLUSIM_TOPOLOGIES", str(tmp_path))
+    path = tmp_path / "lab.yaml"
+    path.write_text(BOX)
+    assert fabric.load("lab").num_ranks == 4
+    assert guess(tmp_path, devices("NVIDIA L40S", 4)).topology == "lab"
+    (own,) = (traits for traits in machine_traits() if traits.name == "lab")
+    assert (own.gpus, own.linked_by, own.network) == (4, "pcie", "OFI")
+    assert superpods()["superlab"] == "lab"
+    path.write_text(BOX + "logs: {network: IB, common: 500}\n")
+    os.utime(path, ns=(1, 1))
+    assert machine_traits()[0].network == "IB"
+
+
+def test_presets_that_are_only_looked_through_are_no_inputs() -> None:
+    assert fabric.load("fat-tree:k=4").source_files == ()
+    assert [Path(name).name for name in fabric.load("superpod-h100:nodes=31").source_files] == [
+        "dgx-h100.yaml"
+    ]
+
+
+def test_two_presets_share_no_superpod() -> None:
+    named = [
+        path.read_text().count("\nsuperpod: ") for path in resources.shipped_topologies().values()
+    ]
+    assert sum(named) == len(superpods()) == 5
 
 
 @pytest.mark.parametrize(

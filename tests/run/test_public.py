@@ -72,7 +72,7 @@ def test_traffic_is_that_of_the_command() -> None:
 
 
 def test_nccl_tests_is_the_table_of_the_command() -> None:
-    words = ("nccl-tests", "all_gather_perf", "--topology", "a100x4-mesh", "--jobs", "1")
+    words = ("nccl-tests", "all_gather_perf", "a100x4-mesh", "--jobs", "1")
     flags = "-b 1K -e 64K -f 8 -c 0"
     table = clusim.nccl_tests("all_gather_perf", "a100x4-mesh", flags, jobs=1)
     assert out(*words, *flags.split()) == table.text() + "\n"

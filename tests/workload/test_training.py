@@ -385,9 +385,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert data["gpus"] == 8
     assert len(data["steps_s"]) == 2
     assert trace.is_file()
-    code, out, err = call(
-        "train", path, "--granularity", "256KiB", "--topology", "dgx-h100", "--steps", "1"
-    )
+    code, out, err = call("train", path, "--granularity", "256KiB", "dgx-h100", "--steps", "1")
     assert code == 0
     assert "8 GPUs of dgx-h100" in out
     code, out, _ = call(
@@ -427,12 +425,7 @@ def test_the_command_and_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
     path.write_text(SMALL_FILE.replace("topology: dgx-a100\n", ""))
     assert call("train", path)[0] == 2
     assert call("train", "nothing-like-it")[0] == 2
-    assert (
-        call(
-            "train", path, "--granularity", "256KiB", "--topology", "dgx-a100", "--scaling", "weak"
-        )[0]
-        == 2
-    )
+    assert call("train", path, "--granularity", "256KiB", "dgx-a100", "--scaling", "weak")[0] == 2
 
 
 def test_what_sharing_costs_is_said() -> None:

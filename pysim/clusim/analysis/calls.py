@@ -12,8 +12,8 @@ from clusim.analysis.overlap import exposed_ps
 from clusim.analysis.tasks import task_columns
 from clusim.analysis.traced import open_traced
 from clusim.analysis.usage import Usage
-from clusim.result import busbw_factor
 from clusim.units import format_time
+from clusim.vocabulary.operations import bus_factor
 
 __all__ = ["collectives"]
 
@@ -56,7 +56,7 @@ def collectives(path: str | Path) -> ColumnTable:
         together = time - skew
         done = len(mine) == in_call[call] and bool(tasks.ended[mine].all())
         algbw = size * 1000 / together if together and done else 0.0
-        busbw = algbw * busbw_factor(texts["operation"][call], ranks)
+        busbw = algbw * bus_factor(texts["operation"][call], ranks)
         limit, busy = "", 0.0
         if len(used) and together:
             uses = usage.busy(used, start + skew, end)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from clusim.result import Result, counted_share
+from clusim.result import Result
+from clusim.vocabulary.operations import counted_share
 
 __all__ = [
     "ClassTraffic",

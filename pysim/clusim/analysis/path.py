@@ -8,6 +8,7 @@ from typing import Any
 from clusim.analysis.columns import ColumnTable
 from clusim.analysis.traced import Critical, critical
 from clusim.analysis.walk import Step, StepKind
+from clusim.opcodes import OPCODES
 
 __all__ = ["critical_path"]
 
@@ -18,12 +19,7 @@ COLUMNS = (
 MOST_STEPS = 200_000
 """Steps kept for the table; of a longer path the last ones."""
 
-OPCODES = (
-    "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
-    "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
-    "signal", "waitSignal", "aggregate",
-)  # fmt: skip
-"""Names of opcodes by number, as in `clusim.image`."""
+_PRIMITIVES = tuple(OPCODES)
 
 
 def critical_path(path: str | Path) -> ColumnTable:
@@ -64,7 +60,7 @@ def _row(run: Critical, step: Step) -> tuple[Any, ...]:
         if step.instance < len(channels):
             channel = int(channels[step.instance])
         prim = int(run.walk.slices.table(step.instance).prim[step.seq])
-        primitive = OPCODES[int(image["prims"]["opcode"][prim])]
+        primitive = _PRIMITIVES[int(image["prims"]["opcode"][prim])]
     if step.connection >= 0:
         conn = image["conns"][step.connection]
         ends = {int(conn["src"]), int(conn["dst"])} - {step.endpoint}

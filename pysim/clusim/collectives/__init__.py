@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.collectives.builder import ScheduleBuilder
-from clusim.collectives.front import ALGORITHMS, Options, build, emit, operation_name
+from clusim.collectives.front import ALGORITHMS, Options, build, emit
 from clusim.collectives.functions import (
     all_gather,
     alltoall,
@@ -48,7 +48,6 @@ __all__ = [
     "nvls_allreduce",
     "oneshot_allreduce",
     "oneshot_ll_allreduce",
-    "operation_name",
     "reduce",
     "reduce_scatter",
     "ring_allreduce",

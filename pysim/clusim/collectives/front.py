@@ -8,15 +8,17 @@ from typing import TypedDict, Unpack
 
 from clusim.collectives.machines import find_layout
 from clusim.collectives.orders import direct_links
-from clusim.collectives.registry import REGISTRY, Algorithm
+from clusim.collectives.registry import REGISTRY, AlgorithmEntry
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
-from clusim.schedule.shapes import PROTOCOLS, Shape, default_channels
+from clusim.schedule.shapes import Shape, default_channels
+from clusim.vocabulary.algorithms import own_word, protocol_named
+from clusim.vocabulary.operations import operation_named
 
-__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call", "operation_name"]
+__all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
 
 
 def _algorithms() -> dict[str, tuple[str, ...]]:
@@ -58,19 +60,10 @@ class Options(TypedDict, total=False):
     shape: Shape | None
 
 
-def operation_name(name: str) -> str:
-    """Return the operation called `name`, however its words are joined: ``all_reduce``, ``all-to-all``."""
-    bare = name.lower().replace("_", "").replace("-", "")
-    for operation in ALGORITHMS:
-        if bare == operation.replace("_", ""):
-            return operation
-    raise InputError(f"collective {name!r}: unknown; use one of {', '.join(ALGORITHMS)}")
-
-
-def _find(name: str, algorithm: str | None) -> tuple[str, str, Algorithm]:
+def _find(name: str, algorithm: str | None) -> tuple[str, str, AlgorithmEntry]:
     """Return the names of an operation and of its algorithm, and the algorithm."""
-    operation = operation_name(name)
-    chosen = algorithm or ALGORITHMS[operation][0]
+    operation = operation_named(name, tuple(ALGORITHMS)).name
+    chosen = own_word(algorithm) if algorithm else ALGORITHMS[operation][0]
     if (operation, chosen) not in REGISTRY:
         raise InputError(
             f"{operation}: has no algorithm {chosen!r}; use one of {', '.join(ALGORITHMS[operation])}"
@@ -124,9 +117,7 @@ def make_call(
     given = options.get("ranks")
     ranks = tuple(range(num_ranks) if given is None else given)
     own = algorithm.protocols[0] if algorithm.protocols else "simple"
-    protocol = options.get("protocol") or own
-    if protocol not in PROTOCOLS:
-        raise InputError(f"protocol {protocol!r}: unknown; use one of {', '.join(PROTOCOLS)}")
+    protocol = protocol_named(options.get("protocol") or own).own
     if algorithm.protocols and protocol not in algorithm.protocols:
         raise InputError(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"

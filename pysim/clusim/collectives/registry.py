@@ -27,14 +27,14 @@ from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
 
-__all__ = ["REGISTRY", "Algorithm"]
+__all__ = ["REGISTRY", "AlgorithmEntry"]
 
 Writer = Callable[[Plan, Fabric | None], None]
 Shaper = Callable[[CollectiveCall, Fabric | None], Shape]
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class AlgorithmEntry:
     """One way to do an operation.
 
     Attributes
@@ -98,20 +98,20 @@ def _tree(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 def _rooted(
     write: Writer, channels: str, shape: Shaper = _step, *, many_peers: bool = False
-) -> Algorithm:
-    return Algorithm(write, shape, channels=channels, rooted=True, many_peers=many_peers)
+) -> AlgorithmEntry:
+    return AlgorithmEntry(write, shape, channels=channels, rooted=True, many_peers=many_peers)
 
 
-def _blocks_nvls(write: Writer) -> Algorithm:
-    return Algorithm(write, _nvls, channels="nvls", drop_channels=False, protocols=("simple",))
+def _blocks_nvls(write: Writer) -> AlgorithmEntry:
+    return AlgorithmEntry(write, _nvls, channels="nvls", drop_channels=False, protocols=("simple",))
 
 
-REGISTRY: dict[tuple[str, str], Algorithm] = {
-    ("allreduce", "ring"): Algorithm(ring.write_allreduce, _ring),
-    ("allreduce", "tree"): Algorithm(tree.write_allreduce, _tree),
-    ("allreduce", "oneshot"): Algorithm(direct.write_oneshot, _step, many_peers=True),
-    ("allreduce", "twoshot"): Algorithm(direct.write_twoshot, _step, many_peers=True),
-    ("allreduce", "oneshot-ll"): Algorithm(
+REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
+    ("allreduce", "ring"): AlgorithmEntry(ring.write_allreduce, _ring),
+    ("allreduce", "tree"): AlgorithmEntry(tree.write_allreduce, _tree),
+    ("allreduce", "oneshot"): AlgorithmEntry(direct.write_oneshot, _step, many_peers=True),
+    ("allreduce", "twoshot"): AlgorithmEntry(direct.write_twoshot, _step, many_peers=True),
+    ("allreduce", "oneshot-ll"): AlgorithmEntry(
         lowlatency.write_oneshot,
         lowlatency.oneshot_shape,
         channels="oneshot",
@@ -119,7 +119,7 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
         many_peers=True,
         protocols=("ll",),
     ),
-    ("allreduce", "twoshot-ll"): Algorithm(
+    ("allreduce", "twoshot-ll"): AlgorithmEntry(
         lowlatency.write_twoshot,
         lowlatency.twoshot_shape,
         channels="twoshot",
@@ -127,46 +127,48 @@ REGISTRY: dict[tuple[str, str], Algorithm] = {
         many_peers=True,
         protocols=("ll",),
     ),
-    ("allreduce", "multimem"): Algorithm(
+    ("allreduce", "multimem"): AlgorithmEntry(
         multimem.write_allreduce,
         multimem.multimem_shape,
         channels="nvls",
         drop_channels=False,
         protocols=("simple",),
     ),
-    ("allreduce", "butterfly"): Algorithm(butterfly.write_allreduce, _step, many_peers=True),
-    ("allreduce", "nvls"): Algorithm(
+    ("allreduce", "butterfly"): AlgorithmEntry(butterfly.write_allreduce, _step, many_peers=True),
+    ("allreduce", "nvls"): AlgorithmEntry(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
     ),
-    ("allreduce", "hierarchical"): Algorithm(
+    ("allreduce", "hierarchical"): AlgorithmEntry(
         hierarchical.write_allreduce, _step, channels="ring", many_peers=True
     ),
-    ("allreduce", "sharp"): Algorithm(
+    ("allreduce", "sharp"): AlgorithmEntry(
         sharp.write_allreduce,
         sharp.sharp_shape,
         channels="nvls",
         drop_channels=False,
         protocols=("simple",),
     ),
-    ("allreduce", "naive"): Algorithm(naive.write_naive, _whole),
-    ("allreduce", "driver"): Algorithm(naive.write_driver, _whole),
-    ("reduce_scatter", "ring"): Algorithm(ring.write_reduce_scatter, _ring),
+    ("allreduce", "naive"): AlgorithmEntry(naive.write_naive, _whole),
+    ("allreduce", "driver"): AlgorithmEntry(naive.write_driver, _whole),
+    ("reduce_scatter", "ring"): AlgorithmEntry(ring.write_reduce_scatter, _ring),
     ("reduce_scatter", "nvls"): _blocks_nvls(nvls.write_reduce_scatter),
-    ("reduce_scatter", "direct"): Algorithm(direct.write_reduce_scatter, _step, many_peers=True),
-    ("all_gather", "ring"): Algorithm(ring.write_all_gather, _ring),
+    ("reduce_scatter", "direct"): AlgorithmEntry(
+        direct.write_reduce_scatter, _step, many_peers=True
+    ),
+    ("all_gather", "ring"): AlgorithmEntry(ring.write_all_gather, _ring),
     ("all_gather", "nvls"): _blocks_nvls(nvls.write_all_gather),
-    ("all_gather", "direct"): Algorithm(direct.write_all_gather, _step, many_peers=True),
+    ("all_gather", "direct"): AlgorithmEntry(direct.write_all_gather, _step, many_peers=True),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
     ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),
     ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),
     ("reduce", "tree"): _rooted(tree.write_reduce, "tree", _tree),
     ("gather", "direct"): _rooted(gather.write_gather, "p2p", many_peers=True),
     ("scatter", "direct"): _rooted(gather.write_scatter, "p2p", many_peers=True),
-    ("alltoall", "direct"): Algorithm(
+    ("alltoall", "direct"): AlgorithmEntry(
         alltoall.write_alltoall, _step, channels="p2p", many_peers=True
     ),
-    ("sendrecv", "direct"): Algorithm(p2p.write_sendrecv, _step, channels="p2p"),
-    ("send", "direct"): Algorithm(p2p.write_send, _step, channels="p2p"),
-    ("barrier", "dissemination"): Algorithm(barrier.write_barrier, _step, drop_channels=False),
+    ("sendrecv", "direct"): AlgorithmEntry(p2p.write_sendrecv, _step, channels="p2p"),
+    ("send", "direct"): AlgorithmEntry(p2p.write_send, _step, channels="p2p"),
+    ("barrier", "dissemination"): AlgorithmEntry(barrier.write_barrier, _step, drop_channels=False),
 }
 """Every algorithm by (operation, name); the first of an operation is its default."""

@@ -17,24 +17,13 @@ import numpy as np
 
 from clusim.export.run import Run, TaskRow
 from clusim.files import Staging, refuse_inputs, replacing, text_of
+from clusim.vocabulary.algorithms import kernel_word
+from clusim.vocabulary.operations import COLLECTIVE_OF, GATHERING, REDUCING, SCATTERING
 
 __all__ = ["write_chrome", "write_kineto"]
 
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""
-
-_OPERATIONS = {
-    "allreduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-}
-"""Operations that have a kernel of their own; all others are made of sends and receives."""
-
-_TYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
-_SIZES = {"8": 1, "6": 2, "2": 4, "4": 8}
-"""Bytes of an element by the last figure of its type: int8, float16, int32, float64."""
 
 
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
@@ -163,17 +152,13 @@ def _kernel(run: Run, task: TaskRow, tasks: list[TaskRow]) -> dict[str, Any]:
 def _kernel_name(run: Run, task: TaskRow) -> str:
     """Return the name of NCCL's kernel, such as ``ncclDevKernel_AllReduce_Sum_f32_RING_SIMPLE``."""
     inputs, call = run.inputs, task.call
-    operation = _OPERATIONS.get(inputs.texts("calls/operation")[call])
-    if operation is None:
+    operation = inputs.texts("calls/operation")[call]
+    if operation not in COLLECTIVE_OF:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
-    way = [inputs.texts("calls/algorithm")[call].upper()]
-    way.append(
-        {"simple": "SIMPLE", "ll": "LL", "ll128": "LL128"}[inputs.texts("calls/protocol")[call]]
-    )
-    if "Reduce" in operation:
-        dtype = inputs.texts("calls/dtype")[call]
-        way = [inputs.texts("calls/redop")[call].capitalize(), _TYPES.get(dtype, dtype), *way]
-    return f"ncclDevKernel_{operation}_{'_'.join(way)}(ncclDevKernelArgsStorage<4096ul>)"
+    way = [kernel_word(inputs.texts(f"calls/{what}")[call]) for what in ("algorithm", "protocol")]
+    if operation in REDUCING:
+        way = [inputs.texts("calls/redop")[call].capitalize(), run.dtype(call).short, *way]
+    return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(way)}(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
@@ -181,15 +166,15 @@ def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
     inputs, call = run.inputs, task.call
     off = inputs.numbers("calls/ranks_off")
     ranks = inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
-    operation, dtype = inputs.texts("calls/operation")[call], inputs.texts("calls/dtype")[call]
-    elements = int(inputs.numbers("calls/bytes")[call]) // _SIZES.get(dtype[-1], 1)
+    operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
+    elements = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     share = elements // max(1, len(ranks))
     return {
         "Collective name": operation,
-        "In msg nelems": share if operation in ("all_gather", "gather") else elements,
-        "Out msg nelems": share if operation in ("reduce_scatter", "scatter") else elements,
+        "In msg nelems": share if operation in GATHERING else elements,
+        "Out msg nelems": share if operation in SCATTERING else elements,
         "Group size": len(ranks),
-        "dtype": dtype,
+        "dtype": dtype.name,
         "Process Group Ranks": json.dumps(ranks),
         "Process Group Name": task.stream,
     }

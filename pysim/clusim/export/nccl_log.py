@@ -12,28 +12,10 @@ from pathlib import Path
 from clusim.errors import one_line
 from clusim.export.run import Run, TaskRow
 from clusim.files import write_text
+from clusim.vocabulary.dtypes import REDUCTIONS
+from clusim.vocabulary.operations import BLOCKWISE, OPERATIONS
 
 __all__ = ["write_nccl_log"]
-
-_NAMES = {
-    "allreduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-    "alltoall": "AlltoAll",
-    "gather": "Gather",
-    "scatter": "Scatter",
-    "send": "Send",
-    "recv": "Recv",
-}
-_TYPES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"
-)  # fmt: skip
-"""Types in the order of NCCL's enumeration (nccl.h)."""
-
-_BYTES = {"8": 1, "6": 2, "2": 4, "4": 8}
-_REDOPS = ("sum", "prod", "max", "min", "avg")
 
 _FIRST_PROCESS = 10_000
 _POINTER = 0x7F0000000000
@@ -104,10 +86,10 @@ def _call_lines(run: Run) -> Iterator[str]:
 
 def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[str]:
     inputs, call = run.inputs, task.call
-    operation, dtype = inputs.texts("calls/operation")[call], inputs.texts("calls/dtype")[call]
+    operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
     ranks, position = comms.ranks(call), comms.ranks(call).index(task.rank)
-    count = int(inputs.numbers("calls/bytes")[call]) // _BYTES.get(dtype[-1], 1)
-    if operation in ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter"):
+    count = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
+    if operation in BLOCKWISE:
         count //= len(ranks)  # NCCL counts what one rank gives, or gets
     redop = inputs.texts("calls/redop")[call]
     root = int(inputs.numbers("calls/root")[call])
@@ -116,14 +98,13 @@ def _one_call(run: Run, task: TaskRow, comms: _Comms, number: int) -> Iterator[s
         peers = [("send", (position + 1) % len(ranks)), ("recv", (position - 1) % len(ranks))]
     elif operation == "send":
         peers = [("send", 1)] if position == 0 else [("recv", 0)]
-    kind = _TYPES.index(dtype) if dtype in _TYPES else 0
     comm = comms.of(task)
     for name, peer in peers:
-        if name not in _NAMES:
+        if name not in OPERATIONS or not OPERATIONS[name].nccl:
             continue  # a barrier, or an operation of the user's own: NCCL has no such call
         yield (
-            f"{_head(task.rank)} {_NAMES[name]}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
-            f" recvbuff {_address(128 + comm, task.rank)} count {count} datatype {kind}"
-            f" op {_REDOPS.index(redop) if redop in _REDOPS else 0} root {peer} comm {_address(comm, task.rank)}"
+            f"{_head(task.rank)} {OPERATIONS[name].nccl}: opCount {number:x} sendbuff {_address(64 + comm, task.rank)}"
+            f" recvbuff {_address(128 + comm, task.rank)} count {count} datatype {dtype.nccl}"
+            f" op {REDUCTIONS.index(redop) if redop in REDUCTIONS else 0} root {peer} comm {_address(comm, task.rank)}"
             f" [nranks={len(ranks)}] stream {_address(192 + comm, task.rank)}"
         )

@@ -12,21 +12,18 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, Op
 from clusim.analysis.slices import Slices, all_starts
-from clusim.errors import TraceError
+from clusim.errors import TraceError, one_line
+from clusim.opcodes import OPCODES
 from clusim.result import Result
 from clusim.trace.inputs import Inputs, read_run
 from clusim.trace.records import RecordFile
+from clusim.vocabulary.dtypes import DataType, find_dtype
 
-__all__ = ["OPCODES", "Piece", "Run", "TaskRow"]
+__all__ = ["Piece", "Run", "TaskRow"]
 
 Array = NDArray[Any]
 
-OPCODES = (
-    "send", "recv", "recvCopy", "recvReduce", "recvCopySend", "recvReduceSend", "recvReduceCopy",
-    "recvReduceCopySend", "copy", "reduce", "copySend", "multicastStore", "reduceLoad", "reduceLoadStore",
-    "signal", "waitSignal", "aggregate",
-)  # fmt: skip
-"""Names of opcodes by number, as in `clusim.image`."""
+_PRIMITIVES = tuple(OPCODES)
 
 
 class TaskRow(NamedTuple):
@@ -103,6 +100,14 @@ class Run:
         endpoint = int(self.inputs.rank_endpoint[rank])
         return self.inputs.nodes[int(self.inputs.image["endpoints"]["node"][endpoint])]
 
+    def dtype(self, call: int) -> DataType:
+        """Return the type of the elements of a call."""
+        word = self.inputs.texts("calls/dtype")[call]
+        found = find_dtype(word)
+        if found is None:
+            raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
+        return found
+
     def tasks(self) -> list[TaskRow]:
         """Return the tasks that started, by start."""
         inputs, tasks = self.inputs, self.result.tasks
@@ -159,7 +164,7 @@ class Run:
                         origin = slices.sender_of(*origin)
                     yield Piece(
                         instance,
-                        OPCODES[int(image["prims"]["opcode"][prim])],
+                        _PRIMITIVES[int(image["prims"]["opcode"][prim])],
                         max(gate, int(ends[instance])) if gate <= time else time,
                         time,
                         int(table.bytes[seq]),

@@ -33,7 +33,7 @@ from clusim.fabric.schema import (
 from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
 from clusim.units import parse_size, parse_time
 
-__all__ = ["MAX_LINKS", "MAX_NODES", "assemble"]
+__all__ = ["MAX_LINKS", "MAX_NODES", "assemble", "names_of"]
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
@@ -57,6 +57,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         for name in dict.fromkeys(link.format for link in links)
     }
     rings = _rings(state, nodes)
+    _look_at_buses(topology, nodes, problems)
     _check_unused(topology, problems)
     problems.raise_if_any()
     if topology.p2p is None:
@@ -92,6 +93,14 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         sources={**topology.sources, **state.sources},
         source_text=source_text,
     )
+
+
+def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
+    """Note PCI buses that cannot be those of the GPUs."""
+    buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
+    if buses and (len(buses) != gpus or len(set(buses)) != gpus):
+        what = f"{len(set(buses))} different numbers for {gpus} GPUs; give the bus of each, or none"
+        problems.add(("logs", "buses"), what)
 
 
 _IDEAL = "host"
@@ -145,7 +154,7 @@ def _default_channels(nodes: list[Node], links: list[Link]) -> int:
     return min(32, max(1, sum(link.count for link in links if first in (link.a, link.b))))
 
 
-def _expand(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """Return the names a range such as ``gpu0..7`` stands for, at most one more than there may be."""
     match = _RANGE.fullmatch(text) if len(text) <= _MOST_LETTERS else None
     if match is None:
@@ -161,7 +170,7 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
     index: dict[str, int] = {}
     for key, spec in state.topology.nodes.items():
         path: Path = ("nodes", key)
-        names = _expand(key)
+        names = names_of(key)
         if not names:
             state.problems.add(path, f"empty range {key!r}; write the lower number first", key=True)
         if len(nodes) + len(names) > MAX_NODES:
@@ -306,7 +315,7 @@ def _pairs(
     """Return the node pairs of an entry with the number of links of each."""
     ends = []
     for key, text in (("from", spec.from_), ("to", spec.to)):
-        names = _expand(text)
+        names = names_of(text)
         unknown = next((name for name in names if name not in index), None)
         if unknown is not None or not names:
             missing = (

@@ -6,18 +6,11 @@ from typing import Any
 
 from clusim.errors import TopologyError
 from clusim.fabric.cluster_schema import NETWORK_KINDS, LengthsSpec, NetworkSpec
+from clusim.fabric.generators import GENERATORS
 from clusim.fabric.problems import did_you_mean
+from clusim.fabric.traits import superpods
 
-__all__ = ["SUPERPODS", "cluster_data", "is_cluster_name"]
-
-SUPERPODS = {
-    "superpod-a100": ("dgx-a100", {"link": "ib-hdr", "switch": "quantum"}),
-    "superpod-h100": ("dgx-h100", {"link": "ib-ndr", "switch": "quantum2"}),
-    "superpod-h200": ("dgx-h200", {"link": "ib-ndr", "switch": "quantum2"}),
-    "superpod-b200": ("hgx-b200", {"link": "ib-ndr", "switch": "quantum2"}),
-    "superpod-b300": ("hgx-b300", {"link": "ib-xdr", "switch": "quantum-x800"}),
-}
-"""The DGX SuperPOD reference architectures: machine and what joins it."""
+__all__ = ["cluster_data", "is_cluster_name"]
 
 _LENGTH = "_length"
 
@@ -26,9 +19,9 @@ def is_cluster_name(name: str) -> bool:
     """Whether a name says how many machines there are, or that it is a cluster at all."""
     head, _, rest = name.partition(":")
     keys = {part.partition("=")[0].strip() for part in rest.split(",")}
-    if head in SUPERPODS:
+    if "nodes" in keys or (head in NETWORK_KINDS and "node" in keys):
         return True
-    return "nodes" in keys or (head in NETWORK_KINDS and "node" in keys)
+    return head not in GENERATORS and head in superpods()
 
 
 def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
@@ -36,9 +29,9 @@ def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
     head, _, rest = name.partition(":")
     given = _pairs(rest)
     network: dict[str, Any] = {}
-    if head in SUPERPODS:
-        node, usual = SUPERPODS[head]
-        network = {"kind": "superpod", **usual}
+    if head in (units := superpods()):
+        node = units[head]
+        network = {"kind": "superpod"}
     elif head in NETWORK_KINDS and "node" in given:
         node = given.pop("node")
         network = {"kind": head}

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import stat
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusim import foreign, resources
 from clusim.errors import TopologyError, one_line
+from clusim.fabric.described import describe, read_text
 from clusim.fabric.model import Fabric
-from clusim.files import note_input, noting
+from clusim.files import noting
 
 if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["build", "build_topology", "load", "loads", "read_text"]
-
-MAX_FILE_BYTES = 64 * 2**20
+__all__ = ["build", "build_topology", "load", "loads"]
 
 
 def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
@@ -63,10 +61,10 @@ def _load(name: str, nodes: int | None) -> Fabric:
         return _load_file(preset, preset.name, name, nodes)
     if os.sep in name or path.suffix in (".yaml", ".yml") or os.path.exists(name):
         return _load_file(path, shown, name, nodes)
-    from clusim.fabric.cluster_names import SUPERPODS
     from clusim.fabric.problems import did_you_mean
+    from clusim.fabric.traits import superpods
 
-    known = [*resources.shipped_topologies(), *GENERATORS, *SUPERPODS]
+    known = [*resources.shipped_topologies(), *GENERATORS, *superpods()]
     hint = did_you_mean(name.partition(":")[0], known)
     raise TopologyError(f"topology {shown!r}: no such preset or file{hint}")
 
@@ -85,29 +83,13 @@ def loads(
     base : Path or None
         Directory that the file names in the text start from.
     """
-    topology, problems = _describe(text, where, default_name)
+    topology, problems = describe(text, where, default_name)
     return build_topology(topology, problems, text, base)
 
 
 def build(described: foreign.Described) -> Fabric:
     """Return the fabric that a file of another tool describes."""
     return loads(described.to_yaml(), described.name, default_name=described.name)
-
-
-def _describe(text: str, where: str, default_name: str) -> tuple[Topology, Problems]:
-    from clusim.fabric.problems import Problems
-    from clusim.fabric.validate import validate
-    from clusim.fabric.yamltext import parse
-
-    document = parse(text, where)
-    problems = Problems(where, document)
-    for (line, column), message in document.problems:
-        problems.found.append(((line, column), message))
-    topology = validate(document.data, problems)
-    problems.raise_if_any()
-    if topology.name is None:
-        topology = topology.model_copy(update={"name": default_name})
-    return topology, problems
 
 
 def build_topology(
@@ -147,7 +129,7 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
         return build(others.import_text(text, where))
-    topology, problems = _describe(text, where, _printable(path.stem))
+    topology, problems = describe(text, where, _printable(path.stem))
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})
         topology = topology.model_copy(update={"cluster": cluster})
@@ -174,25 +156,6 @@ def _named_cluster(name: str, shown: str, nodes: int | None) -> Fabric:
     problems = Problems(where)
     text = yaml.safe_dump(data, sort_keys=False)
     return build_topology(validate(data, problems), problems, text)
-
-
-def read_text(path: Path, where: str) -> str:
-    """Return the text of a file called `where` in errors; refuses directories, devices and what is too large."""
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise TopologyError(f"{where}: is a directory; give a YAML file")
-    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise TopologyError(f"{where}: is no regular file; give a YAML file")
-    note_input(path)
-    with path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise TopologyError(f"{where}: larger than {MAX_FILE_BYTES >> 20} MiB; is it a topology?")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TopologyError(f"{where}:{line}:1: not UTF-8 text; give a YAML file") from None
 
 
 def _printable(text: str) -> str:

@@ -6,6 +6,7 @@ are defined in the file, each on top of a ``base``. `Topology.model_json_schema(
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -48,6 +49,7 @@ __all__ = [
     "FormatSpec",
     "LinkSpec",
     "LinkTypeSpec",
+    "LogsSpec",
     "NicSpec",
     "NodeSpec",
     "PfcSpec",
@@ -224,6 +226,14 @@ class LinkSpec(LinkTypeSpec):
     dateline: Literal["none", "forward", "backward", "both"] = "none"
 
 
+class LogsSpec(Spec):
+    """What logs of such machines show that the machine itself does not say."""
+
+    buses: list[Annotated[int, Field(ge=0, le=255)]] = Field(default_factory=list, max_length=256)
+    network: Literal["IB", "OFI", "FasTrak", "Socket", "none"] | None = None
+    common: Annotated[int, Field(ge=0, le=1000)] = 0
+
+
 _Skew = Annotated[int, read_with(parse_time), Field(ge=0, lt=2**40), example("100ns")]
 
 
@@ -231,6 +241,14 @@ def _of_one_line(text: str) -> str:
     if one_line(text) != text:
         raise PydanticCustomError(
             "one_line", "a character that does not print; give one line of text"
+        )
+    return text
+
+
+def _unit_name(text: str) -> str:
+    if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", text) is None:
+        raise PydanticCustomError(
+            "unit_name", "must be small letters, digits and '-', such as superpod-h100"
         )
     return text
 
@@ -264,4 +282,6 @@ class Topology(Spec):
     links: list[LinkSpec] = Field(default_factory=list)
     network: NetworkSpec | None = None
     cluster: ClusterSpec | None = None
+    superpod: Annotated[str, AfterValidator(_unit_name)] | None = None
+    logs: LogsSpec = Field(default_factory=LogsSpec)
     faults: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default_factory=list)

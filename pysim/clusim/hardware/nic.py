@@ -22,6 +22,15 @@ __all__ = ["RATE_CONTROLS", "AdapterKind", "Nic", "Pci", "adapter"]
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
 """Network that an adapter is for."""
 
+_IN_LOGS: dict[AdapterKind, str] = {
+    "ib": "IB",
+    "roce": "IB",
+    "efa": "OFI",
+    "slingshot": "OFI",
+    "tcp": "Socket",
+}
+"""NCCL's own transports, and those of aws-ofi-nccl, by the network of an adapter."""
+
 _UNITS = {
     "latency": "s",
     "mtu": "bytes",
@@ -67,6 +76,8 @@ class Nic:
         Generation, as PCI identities tell it.
     gbps : int
         Rate of a port [Gb/s].
+    network : str
+        What NCCL's log calls the network it reaches over it; empty: as for others of its kind.
     usual : bool
         Whether it stands for adapters of this network and rate that a file does not name.
     """
@@ -76,11 +87,17 @@ class Nic:
     kind: AdapterKind = "ib"
     family: str = ""
     gbps: int = 0
+    network: str = ""
     usual: bool = False
 
     def __post_init__(self) -> None:
         """Check the figures."""
         check_figures(self.figures, _UNITS, _OPTIONAL)
+
+    @property
+    def in_logs(self) -> str:
+        """What NCCL's log calls the network it reaches over it."""
+        return self.network or _IN_LOGS[self.kind]
 
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure."""

@@ -200,7 +200,7 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     elif (
         algorithm is Algorithm.TREE
         and protocol is Protocol.SIMPLE
-        and cutting.version[:2] < (2, 14)
+        and not since(cutting.version, "trees chunk as rings")
     ):
         depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
         limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))

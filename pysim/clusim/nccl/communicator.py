@@ -380,7 +380,7 @@ def _agree(
     nvls_count = 0
     if group.nvls:
         default = 16
-        if low >= 100 and version[:2] >= (2, 26):
+        if low >= 100 and since(version, "nvls channels of blackwell"):
             default = 24 if group.num_nodes == 1 else 32
         nvls_count = settings.nvls_nchannels or default
     p2p, per_peer = _p2p_channels(systems[0], group, count)
@@ -437,7 +437,7 @@ def _p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, in
             per_peer = min(per_peer, lanes)
     if group.num_nodes > 1:
         lanes = 2
-        if system.version[:2] >= (2, 26):
+        if since(system.version, "p2p channels by adapters"):
             rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
             near = len(system.nearest(system.gpus[0], system.adapters))
             lanes = max(near, -(-int(max(rates, default=0.0)) // 14), 2)

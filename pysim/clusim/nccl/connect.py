@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from clusim.nccl.constants import Pattern
 from clusim.nccl.graph import Graph
-from clusim.nccl.versions import Version
+from clusim.nccl.versions import Version, since
 
 __all__ = ["Channel", "SearchedMachine", "binary_tree", "connect", "double_tree", "nvls_trees"]
 
@@ -105,7 +105,9 @@ def _paired(graph: Graph, number: int, channels: int, version: Version) -> int:
     Where rings leave by another adapter than they enter, odd machines swap the channels of a pair, so that every hop
     between machines stays on its rail. Before 2.22 they also did so for rings that cross adapters at will.
     """
-    crossing = graph.cross_nic == 2 or (graph.cross_nic == 1 and version[:2] < (2, 22))
+    crossing = graph.cross_nic == 2 or (
+        graph.cross_nic == 1 and not since(version, "crossing rings keep pairs")
+    )
     return int(crossing and channels % 2 == 0 and number % 2 == 1)
 
 

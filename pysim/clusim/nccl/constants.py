@@ -7,11 +7,13 @@ releases in `clusim.nccl.versions`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 
 from clusim.hardware import PROCESSORS, nccl_link_GBps
 from clusim.nccl.versions import Version, since
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = [
     "ALGORITHMS",
@@ -38,37 +40,7 @@ __all__ = [
 ]
 
 
-class Collective(StrEnum):
-    """Operations that have a cost model, in the order of the tables NCCL prints."""
-
-    BROADCAST = "Broadcast"
-    REDUCE = "Reduce"
-    ALLGATHER = "AllGather"
-    REDUCESCATTER = "ReduceScatter"
-    ALLREDUCE = "AllReduce"
-
-
-class Algorithm(StrEnum):
-    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``."""
-
-    TREE = "Tree"
-    RING = "Ring"
-    COLLNET_DIRECT = "CollNetDirect"
-    COLLNET_CHAIN = "CollNetChain"
-    NVLS = "NVLS"
-    NVLS_TREE = "NVLSTree"
-    PAT = "PAT"
-
-
-class Protocol(StrEnum):
-    """Protocols, in NCCL's order and with the names of ``NCCL_PROTO``."""
-
-    LL = "LL"
-    LL128 = "LL128"
-    SIMPLE = "Simple"
-
-
-COLLECTIVES, ALGORITHMS, PROTOCOLS = tuple(Collective), tuple(Algorithm), tuple(Protocol)
+COLLECTIVES = tuple(Collective)
 
 
 class Path(IntEnum):
@@ -88,19 +60,19 @@ class Path(IntEnum):
     DIS = 11
 
 
-_PATHS_SINCE: dict[Path, tuple[int, int]] = {
-    Path.NVB: (2, 8),
-    Path.PXN: (2, 12),
-    Path.NET: (2, 12),
-    Path.DIS: (2, 12),
-    Path.C2C: (2, 27),
-    Path.P2C: (2, 27),
+_PATHS_SINCE = {
+    Path.NVB: "nvb",
+    Path.PXN: "pxn",
+    Path.NET: "pxn",
+    Path.DIS: "pxn",
+    Path.C2C: "p2p through c2c",
+    Path.P2C: "p2p through c2c",
 }
 
 
 def path_types(version: Version) -> tuple[Path, ...]:
     """Return the path types that a release knows, nearest first."""
-    return tuple(path for path in Path if version[:2] >= _PATHS_SINCE.get(path, (2, 4)))
+    return tuple(p for p in Path if p not in _PATHS_SINCE or since(version, _PATHS_SINCE[p]))
 
 
 class Pattern(IntEnum):
@@ -121,8 +93,8 @@ MAX_DIRECT_HEADS = 8
 
 def nvlink_GBps(compute_capability: int, version: Version) -> float:
     """Return what NCCL takes a link of a GPU for [GB/s]; Volta and A100 were 21 up to 2.9 and 22 up to 2.17."""
-    if 70 <= compute_capability <= 80 and version[:2] < (2, 18):
-        return 21.0 if version[:2] < (2, 10) else 22.0
+    if 70 <= compute_capability <= 80 and not since(version, "nvlink of 20 GB/s"):
+        return 22.0 if since(version, "nvlink of 22 GB/s") else 21.0
     return nccl_link_GBps(compute_capability)
 
 
@@ -168,12 +140,12 @@ OLD_INTEL_GBps = 10.0
 
 def peer_overhead(rate_GBps: float, version: Version) -> float:
     """Return what a peer-to-peer flow through an Intel root complex costs: small TLPs take more of a link."""
-    return rate_GBps * 6 / 5 if version[:2] >= (2, 12) else rate_GBps * 12 / 9
+    return rate_GBps * 6 / 5 if since(version, "larger tlps") else rate_GBps * 12 / 9
 
 
 def max_channels(version: Version) -> int:
     """Return how many channels a communicator can have."""
-    if version[:2] < (2, 5):
+    if not since(version, "32 channels"):
         return 16
     return 64 if since(version, "64 channels") else 32
 
@@ -198,13 +170,13 @@ _BLACKWELL: Mapping[str, tuple[float, ...]] = {
 
 def speeds(compute_capability: int, version: Version, *, inter: bool) -> tuple[float, ...]:
     """Return the bandwidths of a channel that the search tries [GB/s], fastest first."""
-    if version[:2] < (2, 10):
+    if not since(version, "speeds by generation"):
         return _OLD
     kind = "inter" if inter else "intra"
-    if compute_capability >= 100 and version[:2] >= (2, 26):
+    if compute_capability >= 100 and since(version, "speeds of blackwell"):
         return _BLACKWELL[kind]
-    if compute_capability < 90 or version[:2] < (2, 16):
-        if version[:2] < (2, 18) and not inter:
+    if compute_capability < 90 or not since(version, "speeds of hopper"):
+        if not inter and not since(version, "nvlink of 20 GB/s"):
             # Multiples of the 22 GB/s a link was taken for.
             return (44, 30, 22, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3)
         return _AMPERE[kind]
@@ -213,7 +185,7 @@ def speeds(compute_capability: int, version: Version, *, inter: bool) -> tuple[f
         table = tuple(
             speed
             for speed in table
-            if not (speed == 50 and version[:2] < (2, 20))
-            and not (speed == 11 and version[:2] < (2, 23))
+            if not (speed == 50 and not since(version, "speed of 50 GB/s"))
+            and not (speed == 11 and not since(version, "speed of 11 GB/s"))
         )
     return table

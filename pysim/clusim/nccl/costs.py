@@ -97,7 +97,7 @@ class CostTable:
             and group.num_nodes > 1
             and collective is Collective.ALLREDUCE
         ):
-            if self.version[:2] < (2, 10):
+            if not since(self.version, "plateau by channel"):
                 large = num_bytes >= group.num_ranks / 16 * 65536
             else:
                 large = num_bytes // (num_channels * group.num_ranks) >= 64
@@ -153,13 +153,15 @@ class _Model:
         if collective in _ROOTED:
             return False
         if algorithm is Algorithm.TREE or algorithm is Algorithm.COLLNET_CHAIN:
-            return reduce_all and (algorithm is Algorithm.TREE or version[:2] >= (2, 14))
+            return reduce_all and (
+                algorithm is Algorithm.TREE or since(version, "chains of collnet")
+            )
         if algorithm is Algorithm.COLLNET_DIRECT:
-            return reduce_all or version[:2] >= (2, 20)
+            return reduce_all or since(version, "collnet for blocks")
         if algorithm is Algorithm.NVLS:
             return since(version, "nvls")
         if algorithm is Algorithm.NVLS_TREE:
-            return reduce_all and version[:2] >= (2, 18)
+            return reduce_all and since(version, "trees of nvls")
         return collective in _GATHERS and since(version, "pat") and self.group.ranks_per_node == 1
 
     def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
@@ -168,7 +170,7 @@ class _Model:
         bus = graph.num_channels * (graph.intra_GBps if near else graph.inter_GBps)
         if algorithm in _IN_SWITCH:
             return self.in_switch(collective, algorithm, protocol, bus)
-        if self.version[:2] < (2, 14) and self.row == 1:
+        if self.row == 1 and not since(self.version, "no ceiling on a100"):
             bus = min(bus, 235.0)
         if algorithm is Algorithm.RING:
             bus = self.ring(collective, protocol, bus)
@@ -176,7 +178,7 @@ class _Model:
             bus = self.tree(collective, protocol, bus)
         elif algorithm is Algorithm.PAT:
             bus = 0.75 * bus if protocol is Protocol.SIMPLE else 0.0
-        elif protocol is not Protocol.SIMPLE and self.version[:2] >= (2, 10):
+        elif protocol is not Protocol.SIMPLE and since(self.version, "collnet is simple"):
             return 0.0
         elif algorithm is Algorithm.COLLNET_DIRECT:
             bus = self.direct(collective, bus)
@@ -193,9 +195,9 @@ class _Model:
                 share = 1 / 4 if group.num_nodes > 1 or sums else 1 / 3
             return min(self.ll_ceiling(), bus * share)
         if protocol is Protocol.LL128:
-            lone = group.ranks_per_node < 2 and version[:2] < (2, 23)
+            lone = group.ranks_per_node < 2 and not since(version, "ll128 of lone gpus")
             ceiling = self.tables.ring_ll128_GBps[self.row][self.column]
-            if version[:2] < (2, 10):
+            if not since(version, "ceilings by architecture"):
                 ceiling = _LL128_28[collective]
             channels = self.graphs[Algorithm.RING].num_channels
             return min(bus * (0.7 if lone else 0.92), channels * ceiling)
@@ -204,7 +206,7 @@ class _Model:
     def tree(self, collective: Collective, protocol: Protocol, bus: float) -> float:
         group, graph, version = self.group, self.graphs[Algorithm.TREE], self.version
         channels = graph.num_channels
-        if version[:2] < (2, 10):
+        if not since(version, "ceilings by architecture"):
             return self.tree_28(collective, protocol, bus)
         bus = min(0.92 * bus, channels * self.at(self.tables.tree_GBps))
         if protocol is Protocol.LL:
@@ -212,7 +214,7 @@ class _Model:
         elif protocol is Protocol.LL128:
             share = 7 / 9 if group.num_nodes == 1 else 120 / 128
             bus = min(bus * share, channels * self.at(self.tables.tree_ll128_GBps))
-        if graph.pattern is Pattern.TREE and version[:2] >= (2, 18):
+        if graph.pattern is Pattern.TREE and since(version, "plain trees lose"):
             bus *= 0.85
         return bus
 
@@ -265,7 +267,7 @@ class _Model:
         local = group.num_ranks // nodes
         near = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
         base, intra = tables.base_us[algorithm][p], near[algorithm][p]
-        alone = group.ranks_per_node == 1 and self.version[:2] >= (2, 14)
+        alone = group.ranks_per_node == 1 and since(self.version, "lone gpus as trees")
         network = Algorithm.TREE if alone else algorithm
         inter = tables.network_us[network][p]
         inter += graph.latency_us * (2 if protocol is Protocol.SIMPLE else 1)
@@ -275,7 +277,7 @@ class _Model:
             return base + self.ring_latency(collective, protocol, intra, inter)
         if algorithm is Algorithm.TREE:
             return base + 2 * ((local - 1) * intra + _log2(nodes) * inter)
-        if algorithm is Algorithm.COLLNET_DIRECT and self.version[:2] >= (2, 10):
+        if algorithm is Algorithm.COLLNET_DIRECT and since(self.version, "collnet is simple"):
             return base + 2 * (min(1, local - 1) * intra + (local - 1) * 0.4) + inter
         if algorithm in _COLLNET:
             return base + 2 * (local - 1) * intra + inter
@@ -369,7 +371,7 @@ class _Model:
     def ll128_unsafe(self, algorithm: Algorithm) -> str:
         graph, group, version = self.graphs[algorithm], self.group, self.version
         low, high = group.lowest_capability, group.highest_capability
-        if version[:2] < (2, 14):
+        if not since(version, "ll128 by generation"):
             if not (low == high and low in (70, 80)):
                 return "LL128 only on Volta or A100"
             intra, inter = Path.NVL, Path.PXB

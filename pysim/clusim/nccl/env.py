@@ -22,6 +22,7 @@ from clusim.nccl.constants import (
     Protocol,
 )
 from clusim.units import parse_size
+from clusim.vocabulary.operations import COLLECTIVE_OF, find_operation
 
 __all__ = [
     "PLAN_ONLY",
@@ -30,6 +31,7 @@ __all__ = [
     "Settings",
     "adapter_allowed",
     "allows",
+    "forced",
     "parse_assignments",
     "parse_env",
 ]
@@ -134,6 +136,18 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
             raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
         env[name if name.startswith("NCCL_") else f"NCCL_{name}"] = value.strip()
     return env
+
+
+def forced(
+    algorithm: str = "", protocol: str = "", channels: int | None = None
+) -> tuple[tuple[str, str], ...]:
+    """Return the variables that make NCCL use what is given."""
+    number = str(channels) if channels else ""
+    found = (
+        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol)),
+        *(("NCCL_MIN_NCHANNELS", number), ("NCCL_MAX_NCHANNELS", number)),
+    )
+    return tuple((name, value) for name, value in found if value)
 
 
 def parse_env(env: Mapping[str, str]) -> Settings:
@@ -256,7 +270,6 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
     def read(variable: str, value: str) -> Allowed:
         if not value.strip():
             raise _fail(variable, value, f"empty; give a list of {', '.join(known)}")
-        functions = {str(collective.value).lower(): collective for collective in COLLECTIVES}
         allowed: dict[Collective, frozenset[Name]] = {}
         for part in value.strip().rstrip(";").split(";"):
             where, colon, text = part.partition(":")
@@ -264,14 +277,11 @@ def _list(names: tuple[Name, ...], what: str) -> Callable[[str, str], Allowed]:
                 for collective in COLLECTIVES:
                     allowed[collective] = one(variable, value, where.strip())
                 continue
-            word = where.strip().lower().replace("_", "").replace("-", "")
-            if word not in functions:
-                raise _fail(
-                    variable,
-                    value,
-                    f"{where.strip()!r} is no collective; give {', '.join(functions)}",
-                )
-            allowed[functions[word]] = one(variable, value, text.strip())
+            operation = find_operation(where)
+            if operation is None or operation.name not in COLLECTIVE_OF:
+                given = ", ".join(str(collective).lower() for collective in COLLECTIVES)
+                raise _fail(variable, value, f"{where.strip()!r} is no collective; give {given}")
+            allowed[COLLECTIVE_OF[operation.name]] = one(variable, value, text.strip())
         return Allowed(value, allowed)
 
     return read

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from clusim import words
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
 from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective
 from clusim.nccl.graph import Graph
-from clusim.nccl.traffic import bus_factor, traffic
+from clusim.nccl.traffic import traffic
 from clusim.units import format_size
+from clusim.vocabulary.operations import bus_factor
+from clusim.vocabulary.times import MODEL
 
 __all__ = ["SIZES", "explain", "render", "switch_points"]
 
@@ -50,7 +51,7 @@ def explain(
         "topology": comm.name,
         "nccl_version": str(comm.version),
         "collective": collective.value,
-        "includes": words.MODEL,
+        "includes": MODEL,
         "num_ranks": group.num_ranks,
         "num_nodes": group.num_nodes,
         "compute_capability": group.lowest_capability,
@@ -138,7 +139,9 @@ def _choice(comm: Communicator, collective: Collective, size: int) -> dict[str, 
         "threads": chosen.threads.num_threads,
         "chunk_bytes": plan.chunks.chunk_bytes,
         "model_time_us": round(chosen.time_us, 3),
-        "model_busbw_GBps": round(algbw * bus_factor(collective, comm.group.num_ranks), 3),
+        "model_busbw_GBps": round(
+            algbw * bus_factor(collective.operation, comm.group.num_ranks), 3
+        ),
         "gpu_bytes": sent.gpu_bytes[1] if sent else None,
         "adapter_bytes": sent.adapter_bytes[1] if sent and sent.adapter_bytes else None,
         "why": chosen.why,
@@ -214,7 +217,7 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     yield ""
     yield from _cost_lines(data)
     yield ""
-    yield f"choice by size (time and bus bandwidth: {words.MODEL}, not simulated)"
+    yield f"choice by size (time and bus bandwidth: {MODEL}, not simulated)"
     yield (
         f"  {'size':>9}  {'algorithm':<13} {'proto':<6} {'ch':>3} {'thr':>4} {'chunk':>9}"
         f" {'model us':>10} {'busbw':>7} {'sent/GPU':>9} {'sent/NIC':>9}  rule"

@@ -310,7 +310,7 @@ class _Plan:
                 Pattern.BALANCED_TREE,
             )
         ):
-            draft.cross = 2 if self.system.version[:2] >= (2, 16) else 1
+            draft.cross = 2 if since(self.system.version, "crossing as a last resort") else 1
             return True
         draft.cross = 1 if self.crossing == 1 else 0
         return False

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from clusim.nccl.constants import Algorithm, Protocol
-from clusim.nccl.versions import Version
+from clusim.nccl.versions import Version, since
 
 __all__ = ["ARCHITECTURES", "Tables", "architecture_of", "tables_for"]
 
@@ -223,6 +223,6 @@ def tables_for(version: Version) -> Tables:
 
 def architecture_of(lowest: int, highest: int, version: Version) -> int:
     """Return the row of the tables for GPUs of these compute capabilities."""
-    if version[:2] < (2, 14):
+    if not since(version, "rows by generation"):
         return 1 if lowest == highest == 80 else 0
     return sum(lowest >= bound for bound in (80, 90, 100))

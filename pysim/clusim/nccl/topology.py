@@ -24,7 +24,7 @@ from clusim.nccl.constants import (
 from clusim.nccl.env import Settings, adapter_allowed
 from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
-from clusim.nccl.versions import Version
+from clusim.nccl.versions import Version, since
 
 __all__ = ["build_system"]
 
@@ -180,7 +180,7 @@ def _add_adapters(
         net.speed_GBps = sum(_speed_GBps(nodes[name], uplinks.get(name)) for name in members)
         net.gpudirect = first.nic.gpudirect if first.nic else True
         net.collective = _reduces(fabric)
-        if _plugin(first) == "efa" and system.version[:2] >= (2, 12):
+        if _plugin(first) == "efa" and since(system.version, "latency of plugins"):
             net.latency_us = _plugin_latency_us(first, system.capabilities[0])
         system.others.append(nic)
         system.adapters.append(net)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.constants import Algorithm, Collective
+from clusim.vocabulary.operations import bus_factor
 
-__all__ = ["RankTraffic", "bus_factor", "traffic"]
+__all__ = ["RankTraffic", "traffic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +25,6 @@ class RankTraffic:
 
     gpu_bytes: tuple[float, float]
     adapter_bytes: tuple[float, float] | None = None
-
-
-def bus_factor(collective: Collective, num_ranks: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
-    if collective is Collective.ALLREDUCE:
-        return 2 * (num_ranks - 1) / num_ranks
-    if collective in (Collective.ALLGATHER, Collective.REDUCESCATTER):
-        return (num_ranks - 1) / num_ranks
-    return 1.0
 
 
 def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankTraffic | None:
@@ -65,7 +57,7 @@ def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankT
     for channel, weight in zip(channels, weights, strict=False):
         if algorithm is Algorithm.RING:
             adapters = channel.ring_adapters
-            per_hop = size * bus_factor(collective, n) * weight
+            per_hop = size * bus_factor(collective.operation, n) * weight
             hops = [
                 (rank, channel.ring[(place + 1) % n], per_hop)
                 for place, rank in enumerate(channel.ring)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 
-__all__ = ["LATEST", "OLDEST", "Version", "parse_version", "since"]
+__all__ = ["FEATURES", "LATEST", "OLDEST", "Version", "parse_version", "since"]
 
 
 class Version(NamedTuple):
@@ -31,29 +31,52 @@ OLDEST, LATEST = Version(2, 4), Version(2, 30)
 _FORM = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,4}))?(?:[-+].*)?")
 
 FEATURES: dict[str, tuple[int, int]] = {
-    "cost model": (2, 5),
-    "graph search": (2, 5),
-    "ll128": (2, 5),
-    "balanced tree": (2, 8),
-    "min/max path types": (2, 19),
-    "pxn": (2, 12),
+    "32 channels": (2, 5),
     "nvb": (2, 8),
-    "nvls": (2, 17),
-    "nvls compares bandwidth": (2, 20),
-    "crossing adapters is no handicap": (2, 20),
     "channels duplicated by the search": (2, 8),
+    "codes of five digits": (2, 9),
+    "plateau by channel": (2, 10),
+    "collnet is simple": (2, 10),
+    "ceilings by architecture": (2, 10),
+    "nvlink of 22 GB/s": (2, 10),
+    "speeds by generation": (2, 10),
+    "pxn": (2, 12),
+    "larger tlps": (2, 12),
+    "latency of plugins": (2, 12),
     "net overhead": (2, 14),
     "asks the driver for peer access": (2, 14),
+    "chains of collnet": (2, 14),
+    "no ceiling on a100": (2, 14),
+    "lone gpus as trees": (2, 14),
+    "ll128 by generation": (2, 14),
+    "rows by generation": (2, 14),
+    "trees chunk as rings": (2, 14),
+    "speeds of hopper": (2, 16),
+    "crossing as a last resort": (2, 16),
+    "nvls": (2, 17),
+    "trees of nvls": (2, 18),
+    "plain trees lose": (2, 18),
+    "nvlink of 20 GB/s": (2, 18),
+    "min/max path types": (2, 19),
     "continuous byte distribution": (2, 19),
     "socket bandwidth of AMD": (2, 19),
+    "nvls compares bandwidth": (2, 20),
+    "crossing adapters is no handicap": (2, 20),
+    "doubled channels": (2, 20),
+    "collnet for blocks": (2, 20),
+    "speed of 50 GB/s": (2, 20),
     "ll is half the bandwidth": (2, 21),
-    "tree base latency": (2, 23),
+    "crossing rings keep pairs": (2, 22),
     "pat": (2, 23),
+    "ll128 of lone gpus": (2, 23),
+    "speed of 11 GB/s": (2, 23),
     "algorithms per collective": (2, 24),
     "64 channels": (2, 24),
-    "doubled channels": (2, 20),
-    "nvls efficiency": (2, 28),
+    "speeds of blackwell": (2, 26),
+    "nvls channels of blackwell": (2, 26),
+    "p2p channels by adapters": (2, 26),
     "p2p through c2c": (2, 27),
+    "nvls efficiency": (2, 28),
 }
 """What NCCL does -> first release that does."""
 

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim import words
 from clusim.errors import InputError, one_line
-from clusim.nccl import programs
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps
-from clusim.nccl.constants import Algorithm
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.report.runreport import said
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.units import format_size
+from clusim.vocabulary.operations import COLLECTIVE_OF
+from clusim.vocabulary.times import LAUNCHED
 
 __all__ = ["CUSTOM", "SIZES", "Crossover", "crossover", "table_lines", "tuner_csv"]
 
@@ -29,17 +28,6 @@ by the switch."""
 
 ONESHOT_MOST = 4 << 20
 """Largest size that a one-shot all-reduce is tried with [bytes]; it moves n - 1 times the data."""
-
-_TUNER_NAMES = {
-    Algorithm.TREE: "tree",
-    Algorithm.RING: "ring",
-    Algorithm.COLLNET_DIRECT: "collnet_direct",
-    Algorithm.COLLNET_CHAIN: "collnet_chain",
-    Algorithm.NVLS: "nvls",
-    Algorithm.NVLS_TREE: "nvls_tree",
-    Algorithm.PAT: "pat",
-}
-"""Names in the configuration of NCCL's example tuner plugin."""
 
 LAST_BYTE = (1 << 63) - 1
 
@@ -74,7 +62,7 @@ class Crossover:
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be said of NCCL's plans."""
-        return self.setup.said(programs.COLLECTIVE_OF[self.operation], self.sizes)
+        return self.setup.said(COLLECTIVE_OF[self.operation], self.sizes)
 
     def best(self, index: int, *, nccl_only: bool = False) -> str:
         """Return the fastest candidate at a size."""
@@ -89,7 +77,7 @@ class Crossover:
             "collective": self.operation,
             "num_ranks": self.setup.num_ranks,
             "nccl_version": str(self.setup.comm.version),
-            "includes": words.LAUNCHED,
+            "includes": LAUNCHED,
             "left_out": self.left_out,
             "faults": list(self.setup.broken.lines),
             "notes": list(self.notes),
@@ -115,8 +103,8 @@ def crossover(
     progress: Progress | None = None,
 ) -> Crossover:
     """Simulate every candidate at every size."""
-    if operation not in programs.COLLECTIVE_OF:
-        known = ", ".join(programs.COLLECTIVE_OF)
+    if operation not in COLLECTIVE_OF:
+        known = ", ".join(COLLECTIVE_OF)
         raise InputError(f"collective {operation!r}: nothing to choose; one of {known}")
     comm = setup.comm
     ways = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
@@ -157,7 +145,7 @@ def crossover(
 
 
 def _choice(setup: Setup, operation: str, size: int) -> str:
-    chosen = setup.comm.select(programs.COLLECTIVE_OF[operation], size)
+    chosen = setup.comm.select(COLLECTIVE_OF[operation], size)
     return f"{chosen.algorithm.value} {chosen.protocol.value}"
 
 
@@ -167,7 +155,7 @@ def table_lines(found: Crossover) -> list[str]:
     group = found.setup.comm.group
     lines = [
         f"{found.operation} on {found.setup.comm.name}: {group.num_ranks} GPUs,"
-        f" NCCL {found.setup.comm.version}; time [us] {words.LAUNCHED}; * best",
+        f" NCCL {found.setup.comm.version}; time [us] {LAUNCHED}; * best",
         "",
         f"{'size':>9}" + "".join(f"  {n:>{w}}" for n, w in widths.items()) + "  NCCL chooses",
     ]
@@ -215,7 +203,7 @@ def tuner_csv(found: Crossover) -> list[str]:
         end = LAST_BYTE if last else _between(size, found.sizes[index + 1])
         algorithm, protocol = names[best[index]]
         lines.append(
-            f"{collective},{first},{end},{_TUNER_NAMES[algorithm]},{protocol.value.lower()},"
+            f"{collective},{first},{end},{algorithm.plugin},{protocol.own},"
             f"-1,{group.num_nodes},{group.num_ranks},-1,-1"
         )
         first = end + 1

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from time import localtime, strftime
 from typing import Any
 
-from clusim import words
-from clusim.nccl.programs import COLLECTIVE_OF
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said
+from clusim.vocabulary.operations import COLLECTIVE_OF
+from clusim.vocabulary.times import LAUNCHED
 
 __all__ = ["Table", "table_of"]
 
@@ -48,7 +48,7 @@ class Table:
     @property
     def notes(self) -> tuple[str, ...]:
         """What must be said of NCCL's plans."""
-        return self.where.setup.said(COLLECTIVE_OF.get(self.test.operation), self.options.sizes())
+        return self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""
@@ -90,7 +90,7 @@ def table_of(
 
     began = strftime(NOW, localtime())
     setup = where.setup
-    note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {words.LAUNCHED}"
+    note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
     notes = [note, *said(setup.broken.lines, found.notes)]
     for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
         put(text)

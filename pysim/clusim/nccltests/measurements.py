@@ -11,9 +11,11 @@ from pathlib import Path
 from clusim import resources
 from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
+from clusim.fabric import Fabric
 from clusim.files import note_input
 from clusim.nccl import LATEST
 from clusim.nccl.calls.launch import Launch
+from clusim.nccl.env import forced
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
@@ -26,9 +28,6 @@ COLUMNS = (
     *("nccl_version", "gpus_per_process", "cuda_graph", "size_bytes", "time_us", "source"),
 )
 """Columns of a CSV file that are used; others are ignored."""
-
-HOST_GPUS = {"gb200-nvl72": 4}
-"""GPUs per operating system where the preset is a rack of many: their ``n_nodes`` counts trays."""
 
 
 MOST_TIME_US = DURATION_END_PS // 10**6
@@ -80,17 +79,10 @@ class CurveGroup:
 
     def env(self) -> tuple[tuple[str, str], ...]:
         """Return the environment that forces what was forced."""
-        found = []
-        if self.algorithm != "auto":
-            found.append(("NCCL_ALGO", self.algorithm))
-        if self.protocol != "auto":
-            found.append(("NCCL_PROTO", self.protocol))
-        if self.channels:
-            found += [
-                ("NCCL_MIN_NCHANNELS", str(self.channels)),
-                ("NCCL_MAX_NCHANNELS", str(self.channels)),
-            ]
-        return tuple(found)
+        algorithm, protocol = (
+            "" if word == "auto" else word for word in (self.algorithm, self.protocol)
+        )
+        return forced(algorithm, protocol, self.channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +260,7 @@ def setup_of(group: CurveGroup) -> Setup:
         )
     one = Setup(group.system, version=group.nccl_version, env=group.env())
     has = one.fabric.num_ranks // max(1, one.fabric.num_zones)
-    hosts = HOST_GPUS.get(group.system)
-    nodes = -(-group.n_gpus // has) if hosts else group.n_nodes
+    nodes = -(-group.n_gpus // has) if _is_rack(one.fabric) else group.n_nodes
     per_node, rest = divmod(group.n_gpus, nodes)
     if rest or per_node > has:
         raise InputError(
@@ -278,3 +269,15 @@ def setup_of(group: CurveGroup) -> Setup:
     return replace(
         one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None
     )
+
+
+def _is_rack(fabric: Fabric) -> bool:
+    """Return whether NVLink alone joins the CPUs of a machine: measurements then count its trays as nodes."""
+    alone = {
+        node.name: {node.name} for node in fabric.nodes if node.tier == "root" and node.zone == 0
+    }
+    for link in fabric.links:
+        if link.a in alone and link.b in alone:
+            joined = alone[link.a] | alone[link.b]
+            alone.update(dict.fromkeys(joined, joined))
+    return len({frozenset(group) for group in alone.values()}) > 1

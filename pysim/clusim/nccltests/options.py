@@ -7,26 +7,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from clusim.errors import InputError
+from clusim.vocabulary.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
 
 __all__ = ["FLAGS", "OPS", "TYPES", "Flag", "PerfOptions", "flags_of", "parse_flags"]
 
-TYPES: dict[str, tuple[int, str]] = {
-    "int8": (1, "int8"),
-    "uint8": (1, "uint8"),
-    "int32": (4, "int32"),
-    "uint32": (4, "uint32"),
-    "int64": (8, "int64"),
-    "uint64": (8, "uint64"),
-    "half": (2, "float16"),
-    "float": (4, "float32"),
-    "double": (8, "float64"),
-    "bfloat16": (2, "bfloat16"),
-    "f8e4m3": (1, "f8e4m3"),
-    "f8e5m2": (1, "f8e5m2"),
-}
-"""nccl-tests' name of a type -> its size [bytes], its name here."""
+TYPES: dict[str, DataType] = {item.tables[0]: item for item in BY_NUMBER}
+"""By nccl-tests' names."""
 
-OPS = ("sum", "prod", "max", "min", "avg", "mulsum")
+OPS = (*REDUCTIONS, "mulsum")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -178,9 +166,8 @@ def value_of(flag: Flag, value: str) -> int | str:
     if flag.takes == "op":
         return _name(flag, value, OPS)
     if flag.takes == "type":
-        return _name(
-            flag, {"fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}.get(value, value), tuple(TYPES)
-        )
+        known = IN_TABLES.get(value)
+        return _name(flag, known.tables[0] if known else value, tuple(TYPES))
     if flag.takes == "file":
         return value
     return _number(flag, value)

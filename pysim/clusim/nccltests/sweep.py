@@ -10,6 +10,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.versions import since
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.operations import Program
@@ -17,11 +18,12 @@ from clusim.nccltests.options import TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.vocabulary.dtypes import DataType
 
 __all__ = ["PerfPlace", "devices", "library_code", "place", "rows"]
 
-NO_DATA = ("f8e4m3", "f8e5m2", "mulsum")
-"""Types and operations whose numbers are not modelled: they move like others of their size, but are not verified."""
+NO_DATA = ("mulsum",)
+"""Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class PerfPlace:
 def library_code(setup: Setup) -> int:
     """Return NCCL's release as its header has it: 22703 is 2.27.3."""
     version = setup.comm.version
-    if version[:2] < (2, 9):
+    if not since(version, "codes of five digits"):
         return version.major * 1000 + version.minor * 100 + version.patch
     return version.major * 10_000 + version.minor * 100 + version.patch
 
@@ -82,21 +84,21 @@ def rows(
     """Yield the rows in nccl-tests' order, each when it is known."""
     setup = where.setup
     ranks = setup.num_ranks
-    if test.rooted and options.root >= ranks:
+    if test.of.rooted and options.root >= ranks:
         raise InputError(f"-r {options.root}: not one of the ranks 0 to {ranks - 1}")
     heads: list[tuple[int, int, str, str]] = []
     cases: list[Request | None] = []
     for kind in options.types:
-        element, dtype = TYPES[kind]
-        for op in options.ops if test.reduces else ("none",):
+        dtype = TYPES[kind]
+        for op in options.ops if test.of.reduces else ("none",):
             data = _data(dtype, op, verify=options.check > 0)
-            if test.rooted:
+            if test.of.rooted:
                 data["root"] = setup.comm.ranks[options.root]
             for wanted in options.sizes():
-                count = test.count(wanted, element, ranks)
-                size = test.size(count, element, ranks)
+                count = test.count(wanted, dtype.size_bytes, ranks)
+                size = test.size(count, dtype.size_bytes, ranks)
                 heads.append((size, count, kind, op))
-                case = Request(setup, test.operation, size, **data) if size else None
+                case = Request(setup, test.of.name, size, **data) if size else None
                 cases.append(case)
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
@@ -106,11 +108,11 @@ def rows(
         yield _line(heads[number], found, where, test, options)
 
 
-def _data(dtype: str, op: str, *, verify: bool) -> dict[str, Any]:
+def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:
     """Return what the buffers of a request hold; numbers that are not modelled move like others of their size."""
-    known = dtype not in NO_DATA and op not in NO_DATA
+    known = bool(dtype.storage) and op not in NO_DATA
     return {
-        "dtype": dtype if dtype not in NO_DATA else "uint8",
+        "dtype": dtype.moved,
         "redop": op if op not in ("none", "mulsum") else "sum",
         "verify": verify and known,
     }
@@ -128,17 +130,16 @@ def _line(
     launch = Launch(
         options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
     )
-    time_ps = iteration_ps(host, test.operation, found.time_ps, launch, found.channels)
+    time_ps = iteration_ps(host, test.of.name, found.time_ps, launch, found.channels)
     ranks = host.num_ranks
+    shown_ps = time_ps
     if options.report_cputime:
-        shown_ps = period_ps(host, test.operation, launch) // max(1, launch.aggregated)
-    else:
-        shown_ps = time_ps
+        shown_ps = period_ps(host, test.of.name, launch) // max(1, launch.aggregated)
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
     algbw = moved / (time_ps / 1000) if time_ps else 0.0
     wrong = 0 if size == 0 and options.check else found.wrong
-    half = Half(shown_ps / 1e6, algbw, algbw * test.bus_factor(ranks), wrong)
+    half = Half(shown_ps / 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
-    root = options.root if test.rooted else -1
+    root = options.root if test.of.rooted else -1
     return PerfLine(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))

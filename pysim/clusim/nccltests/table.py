@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from clusim import words
 from clusim.errors import one_line
 from clusim.nccltests.options import PerfOptions
+from clusim.vocabulary.times import LAUNCHED
 
 __all__ = ["Half", "PerfDevice", "PerfLine", "float_text", "foot", "head", "json_of", "table_head"]
 
@@ -249,7 +249,7 @@ def json_of(
         "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
         "errors": [],
         "end_time": times[1],
-        "includes": words.LAUNCHED,
+        "includes": LAUNCHED,
         **({"faults": list(test.faults)} if test.faults else {}),
         **({"notes": list(test.notes)} if test.notes else {}),
     }

@@ -203,7 +203,7 @@ def validate(
     for group, own in groups(usable).items():
         some = thinned(own, per_group) if per_group else own
         setup = setup_of(group)
-        operation = TESTS[group.collective].operation
+        operation = TESTS[group.collective].of.name
         chosen += some
         for row in some:
             cases[row] = Request(setup, operation, row.size_bytes, granularity=granularity)

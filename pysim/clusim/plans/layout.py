@@ -11,35 +11,30 @@ from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
+from clusim.vocabulary.operations import (
+    BLOCKWISE,
+    GATHERING,
+    OF_NCCL,
+    ROOTED,
+    SCATTERING,
+    find_operation,
+)
 
 __all__ = [
-    "BLOCKWISE",
-    "OPERATIONS",
-    "ROOTED",
+    "PLANNED",
+    "SMALL",
     "PlanLayout",
     "WantedPlan",
     "chunk_elements",
+    "operation_of",
     "start",
 ]
 
-OPERATIONS = {
-    "allreduce": "allreduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "custom": "messages",
-}
-"""Operations by their names in plans, in lower case and without underscores."""
+PLANNED = (*(name for name in OF_NCCL if name != "sendrecv"), "custom")
+"""Operations that plans are for; ``custom`` ones are ``messages`` here."""
 
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""Operations that have a root."""
-
-BLOCKWISE = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
-"""Operations whose largest buffer has a block per rank."""
+SMALL = {*(("i", name) for name in GATHERING), *(("o", name) for name in SCATTERING)}
+"""Buffers of plans that hold one block, and of which operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +77,12 @@ class WantedPlan:
     redop: str = "sum"
     root: int | None = None
     protocol: str = ""
+
+
+def operation_of(word: str) -> str:
+    """Return the operation of a plan, empty if plans are for no such one."""
+    found = find_operation(word)
+    return found.name if found and {found.name, *found.others} & set(PLANNED) else ""
 
 
 def start(layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan) -> tuple[Plan, int]:

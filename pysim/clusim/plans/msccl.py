@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from clusim.errors import DeadlockError, InputError
 from clusim.fabric.model import Fabric
-from clusim.plans.layout import BLOCKWISE, PlanLayout, WantedPlan, start
+from clusim.plans.layout import SMALL, PlanLayout, WantedPlan, start
 from clusim.plans.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import ABSENT, Buffer, Prim, Schedule
@@ -208,7 +208,7 @@ class _Program:
         own = chunks // size
         if buffer == "s":
             most = self.plan.gpus[gpu].scratch
-        elif (buffer, self.plan.operation) in _SMALL:
+        elif (buffer, self.plan.operation) in SMALL:
             shift, most = gpu * own, own
         if first < 0 or first + step.count > most:
             raise self._bad(
@@ -252,14 +252,6 @@ class _Program:
             return
         out.reduced = (dst, step.count) if op.prim == "reduce" else None
         out.counts.append(step.count)
-
-
-_SMALL = (
-    *(("i", "all_gather"), ("i", "gather")),
-    *(("o", "reduce_scatter"), ("o", "scatter")),
-)
-"""Buffers that hold one block, and whose."""
-assert {operation for _, operation in _SMALL} < set(BLOCKWISE)
 
 
 class _Grain(NamedTuple):

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from clusim.errors import InputError, TopologyError
 from clusim.files import note_input
 from clusim.formats.xmltext import XmlElement, parse_xml
-from clusim.plans.layout import BLOCKWISE, OPERATIONS
+from clusim.plans.layout import PLANNED, operation_of
+from clusim.vocabulary.algorithms import PROTOCOLS, find_protocol
+from clusim.vocabulary.operations import BLOCKWISE
 
 __all__ = ["OPS", "MscclBlock", "MscclGpu", "MscclOp", "MscclPlan", "MscclStep", "read_plan"]
 
@@ -42,8 +44,6 @@ OPS: Mapping[str, MscclOp] = {
     "nop": MscclOp(""),
 }
 """Steps by their type."""
-
-_PROTOCOLS = {"simple": "simple", "ll": "ll", "ll128": "ll128"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +155,13 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
     ranks = _number(root, "ngpus", 2, MAX_GPUS)
     chunks = _number(root, "nchunksperloop", 1, MAX_CHUNKS)
     coll = root.get("coll").lower().replace("_", "")
-    operation = OPERATIONS.get(coll)
-    if operation is None:
-        raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(OPERATIONS)}")
-    protocol = _PROTOCOLS.get(root.get("proto").lower() or "simple")
+    operation = operation_of(coll)
+    if not operation:
+        raise _bad(root, f"coll={coll[:40]!r}: unknown; one of {', '.join(PLANNED)}")
+    protocol = find_protocol(root.get("proto") or "simple")
     if protocol is None:
-        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; Simple, LL or LL128")
+        known = ", ".join(PROTOCOLS)
+        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; one of {known}")
     if operation in BLOCKWISE and chunks % ranks:
         raise _bad(
             root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
@@ -178,7 +179,7 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
         where,
         root.get("name") or Path(where).stem,
         operation,
-        protocol,
+        protocol.own,
         chunks,
         bool(_number(root, "inplace", 0, 1, 0)),
         _number(root, "root", 0, ranks - 1, 0),

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.plans.jsonlines import JsonNode, read_json
-from clusim.plans.layout import BLOCKWISE, OPERATIONS
+from clusim.plans.layout import PLANNED, operation_of
+from clusim.vocabulary.algorithms import Protocol, find_protocol
+from clusim.vocabulary.operations import BLOCKWISE, ROOTED
 
 __all__ = [
     "OPS",
@@ -170,12 +172,13 @@ def read_plan(path: str | Path) -> MscclppPlan:
     if "gpus" not in root or "collective" not in root:
         raise root.bad('no plan of MSCCL++, which has "collective" and "gpus"')
     name = root.text("collective").lower().replace("_", "")
-    operation = OPERATIONS.get(name)
-    if operation is None:
-        raise root.bad(f"collective={name[:40]!r}: unknown; one of {', '.join(OPERATIONS)}")
-    protocol = root.text("protocol", "Simple").lower()
-    if protocol not in ("simple", "ll"):
-        raise root.bad(f"protocol={protocol[:40]!r}: unknown; Simple or LL")
+    operation = operation_of(name)
+    if not operation:
+        raise root.bad(f"collective={name[:40]!r}: unknown; one of {', '.join(PLANNED)}")
+    given = root.text("protocol", Protocol.SIMPLE)
+    protocol = find_protocol(given)
+    if protocol not in (Protocol.SIMPLE, Protocol.LL):
+        raise root.bad(f"protocol={given[:40]!r}: unknown; Simple or LL")
     nodes = root.nodes("gpus")
     if not 2 <= len(nodes) <= MAX_GPUS:
         raise root.bad(f"gpus: {len(nodes)}; must be 2..{MAX_GPUS}")
@@ -188,7 +191,7 @@ def read_plan(path: str | Path) -> MscclppPlan:
         str(path),
         root.text("name", Path(path).stem),
         operation,
-        protocol,
+        protocol.own,
         root.flag("inplace", True),
         _chunks(root, operation, gpus),
         root.number("min_message_size", 0, MAX_BYTES, 0),
@@ -205,7 +208,7 @@ def _chunks(root: JsonNode, operation: str, gpus: list[_Gpu]) -> int:
     inputs = {gpu.buffers["i"] for gpu in gpus}
     outputs = {gpu.buffers["o"] for gpu in gpus}
     chunks = max(*inputs, *outputs)
-    rooted = operation in ("broadcast", "reduce", "gather", "scatter", "messages")
+    rooted = operation in (*ROOTED, "messages")
     if not chunks or (not rooted and (len(inputs) > 1 or len(outputs) > 1)):
         raise root.bad("gpus: must all have the same input_chunks and output_chunks, not both 0")
     if operation in BLOCKWISE and chunks % len(gpus):

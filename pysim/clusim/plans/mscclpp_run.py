@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from clusim.errors import DeadlockError, InputError
+from clusim.plans.layout import SMALL
 from clusim.plans.mscclpp_json import OPS, MscclppOp, MscclppPlan, Ref
 from clusim.plans.mscclpp_order import Knowledge, Snapshot
 from clusim.plans.mscclpp_parts import (
@@ -34,11 +35,6 @@ HELPER = 100_000
 """First number of programs that are no thread blocks."""
 
 _COLLECTOR = 200_000
-
-_SMALL = (
-    *(("i", "all_gather"), ("i", "gather")),
-    *(("o", "reduce_scatter"), ("o", "scatter")),
-)
 
 
 class _Operands(NamedTuple):
@@ -103,7 +99,7 @@ class MscclppRun(Knowledge):
             return "scratch", grain
         plan = self.plan
         count = plan.gpus[ref.gpu].chunks[ref.buffer]
-        if (ref.buffer, plan.operation) in _SMALL and 0 < count < plan.chunks:
+        if (ref.buffer, plan.operation) in SMALL and 0 < count < plan.chunks:
             grain += ref.gpu * (plan.chunks // len(plan.gpus)) * self.grain
         return "output" if plan.in_place or ref.buffer == "o" else "input", grain
 

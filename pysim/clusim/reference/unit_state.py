@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from clusim.reference.packets import Packet
 from clusim.reference.specs import UnitSpec
 
-__all__ = ["Operation", "UnitState"]
+__all__ = ["UnitOperation", "UnitState"]
 
 
 @dataclass(slots=True)
-class Operation:
+class UnitOperation:
     """A reduction under way: its request and how many members' data are missing."""
 
     request: Packet
@@ -28,7 +28,7 @@ class UnitState:
     in_use_bytes: int = 0
     clock16: int = 0
     waiting: deque[Packet] = field(default_factory=deque)
-    operations: dict[int, Operation] = field(default_factory=dict)
+    operations: dict[int, UnitOperation] = field(default_factory=dict)
     admitted: int = 0
 
     def reduce(self, now_ps: int, operand_bytes: int) -> int:

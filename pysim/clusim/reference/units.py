@@ -10,7 +10,7 @@ from clusim.reference.packets import Packet
 from clusim.reference.queues import emit
 from clusim.reference.routing import route_choice
 from clusim.reference.specs import ImageNode
-from clusim.reference.unit_state import Operation, UnitState
+from clusim.reference.unit_state import UnitOperation, UnitState
 
 __all__ = ["data_arrive", "request_arrives"]
 
@@ -36,7 +36,7 @@ def _admit(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) 
     unit.admitted += 1
     operation = unit.admitted
     terms = request.transfer.terms
-    unit.operations[operation] = Operation(request, len(terms.members))
+    unit.operations[operation] = UnitOperation(request, len(terms.members))
     machine.release(request.buffer, machine.now_ps)
     came_over = machine.wires[request.arrived_over]
     for member in terms.members:

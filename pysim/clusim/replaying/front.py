@@ -7,7 +7,7 @@ from dataclasses import replace as changed
 from inspect import signature
 
 from clusim.errors import InputError
-from clusim.formats.recordings.detect import KINDS, LOGS, PLANS, kind_of, reader
+from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
 from clusim.replaying.logjob import replay_log
 from clusim.replaying.placing import machines_of

@@ -1,82 +1,32 @@
 """Which of the shipped machines a log came from, by what its lines say of GPUs, links and adapters.
 
-Every clue rules presets out or speaks for some; the one with most in favour is taken, and each clue is told.
+Every clue rules presets out or speaks for some; the one with most in favour is taken, of several the most common,
+and each clue is told. What logs of a preset show is in its file (`clusim.fabric.traits`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
-from clusim.errors import InputError, InternalError
+from clusim.errors import InputError
+from clusim.fabric.traits import Traits, machine_traits
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.hardware import GPUS, Gpu, gpu, gpu_by_product
+from clusim.hardware import GPUS, gpu_by_product
 from clusim.nccl.constants import nvlink_GBps
-from clusim.nccl.versions import Version
-from clusim.resources import find_topology
+from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version
 
 __all__ = ["Guess", "infer_machine"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Preset:
-    """What a log of a preset shows: GPUs per machine, links between them, network library, bus addresses."""
-
-    name: str
-    per_node: int
-    links: str
-    network: str = ""
-    buses: tuple[int, ...] = ()
-
-
-_PRESETS = (
-    _Preset("dgx-h100", 8, "switch", "IB", (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)),
-    _Preset("hgx-h100-ndr", 8, "switch", "IB"),
-    _Preset("azure-ndv5", 8, "switch", "IB", (1, 2, 3, 8, 9, 0xA, 0xB, 0xC)),
-    _Preset("aws-p5", 8, "switch", "OFI", (0x53, 0x64, 0x75, 0x86, 0x97, 0xA8, 0xB9, 0xCA)),
-    _Preset("gcp-a3-mega", 8, "switch", "FasTrak", (4, 5, 0xA, 0xB, 0x84, 0x85, 0x8A, 0x8B)),
-    _Preset("dgx-h200", 8, "switch", "IB"),
-    _Preset("aws-p5en", 8, "switch", "OFI"),
-    _Preset("hgx-h800", 8, "switch", "IB"),
-    _Preset("dgx-a100", 8, "switch", "IB", (0x7, 0xF, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)),
-    _Preset("azure-ndv4", 8, "switch", "IB", (1, 2, 3, 4, 0xB, 0xC, 0xD, 0xE)),
-    _Preset("aws-p4d", 8, "switch", "OFI"),
-    _Preset("polaris", 4, "mesh", "OFI", (0x7, 0x46, 0x85, 0xC7)),
-    _Preset("a100x4-mesh", 4, "mesh"),
-    _Preset("a100-pcie-x8", 8, "pcie"),
-    _Preset("a100-pcie-nvlink-pair", 2, "mesh"),
-    _Preset("dgx-1v", 8, "cube", "IB"),
-    _Preset("azure-ndv2", 8, "cube", "IB"),
-    _Preset("aws-p3dn", 8, "cube", "OFI"),
-    _Preset("dgx-2", 16, "switch", "IB"),
-    _Preset("dgx-1p", 8, "cube", "IB"),
-    _Preset("hgx-b200", 8, "switch", "IB"),
-    _Preset("aws-p6-b200", 8, "switch", "OFI"),
-    _Preset("hgx-b300", 8, "switch", "IB"),
-    _Preset("gb200-nvl72", 72, "switch", "IB"),
-    _Preset("gh200x4-mesh", 4, "mesh", "IB"),
-    _Preset("alps-gh200", 4, "mesh", "OFI"),
-    _Preset("rtx3090x8-edr56", 8, "pcie", "IB"),
-    _Preset("rtx4090x8-pcie", 8, "pcie"),
-    _Preset("mi300x", 8, "mesh"),
+_RELEASES: tuple[Version, ...] = (
+    OLDEST,
+    Version(*FEATURES["nvlink of 22 GB/s"]),
+    LATEST,
 )
-
-_RELEASES: tuple[Version, ...] = (Version(2, 9), Version(2, 17), Version(2, 30))
 """Releases that take an NVLink for different rates."""
-
-
-@cache
-def _chip(preset: str) -> Gpu:
-    """Return the GPU of a preset: the first that its file names."""
-    path = find_topology(preset)
-    text = path.read_text(encoding="utf-8") if path is not None else ""
-    match = re.search(r"kind: gpu, chip: ([\w-]+)", text)
-    if match is None:
-        raise InternalError(f"{preset}: no GPU in its file")
-    return gpu(match[1])
 
 
 @dataclass(slots=True)
@@ -90,7 +40,7 @@ class Guess:
 @dataclass(slots=True)
 class _Clue:
     text: str
-    fits: Callable[[_Preset], bool]
+    fits: Callable[[Traits], bool]
     weight: int
     strict: bool = False
 
@@ -103,9 +53,10 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     InputError
         Nothing in the log tells the kind of GPU.
     """
+    presets = machine_traits()
     clues = [
-        *_gpu_names(log),
-        *_bus_addresses(log),
+        *_gpu_names(log, presets),
+        *_bus_addresses(log, presets),
         *_links(log),
         *_transports(log),
         *_network(log, ranks),
@@ -117,19 +68,18 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
             " topology print); give --topology, for example --topology dgx-h100"
         )
 
-    def score(preset: _Preset) -> tuple[int, int]:
-        found = sum(
+    def score(preset: Traits) -> int:
+        return sum(
             clue.weight if clue.fits(preset) else -2 * clue.strict * clue.weight for clue in clues
         )
-        return found, -_PRESETS.index(preset)
 
-    best = max(_PRESETS, key=score)
+    best = max(presets, key=score)
     reasons = [
         f"{clue.text}{'' if clue.fits(best) else f' (but {best.name} differs)'}"
         for clue in clues
         if clue.fits(best) or clue.weight > 1
     ]
-    alike = [p.name for p in _PRESETS if p is not best and score(p)[0] == score(best)[0]]
+    alike = [p.name for p in presets if p is not best and score(p) == score(best)]
     if len(ranks.machines) > 1 and not any(clue.text.startswith("network") for clue in clues):
         reasons.append(f"nothing tells the network between machines: that of {best.name} is taken")
     if alike:
@@ -137,32 +87,32 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
     return Guess(best.name, reasons)
 
 
-def _has_gpu(*models: str) -> Callable[[_Preset], bool]:
-    return lambda preset: _chip(preset.name).model in models
+def _has_gpu(*models: str) -> Callable[[Traits], bool]:
+    return lambda preset: preset.chip.model in models
 
 
-def _has_network(network: str) -> Callable[[_Preset], bool]:
+def _has_network(network: str) -> Callable[[Traits], bool]:
     return lambda preset: preset.network == network
 
 
-def _gpu_names(log: Log) -> list[_Clue]:
+def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
     clues = []
     for name in names[:2]:
         found = gpu_by_product(name)
-        if found is not None and any(_has_gpu(found.model)(preset) for preset in _PRESETS):
+        if found is not None and any(_has_gpu(found.model)(preset) for preset in presets):
             clues.append(_Clue(f"GPU name {name!r}: {found.model}", _has_gpu(found.model), 8, True))
         else:
             clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 0))
     return clues
 
 
-def _bus_addresses(log: Log) -> list[_Clue]:
+def _bus_addresses(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     """Compare bus addresses, most of which are the same in all machines of a kind."""
     seen = {bus for c in log.communicators for bus in c.bus_of.values()}
     short = {bus >> 12 if bus & 0xFFF == 0 else bus for bus in seen}
     short = {bus >> 8 if bus & 0xFF == 0 and bus > 0xFF else bus for bus in short}
-    fitting = [p.name for p in _PRESETS if len(short) > 2 and short <= set(p.buses)]
+    fitting = [p.name for p in presets if len(short) > 2 and short <= p.buses]
     if not fitting:
         return []
     shown = " ".join(f"{bus:x}" for bus in sorted(short))
@@ -184,19 +134,19 @@ def _links(log: Log) -> list[_Clue]:
         return []
     nvlinks = [(bw, name) for link, bw, name in lines if link == "NVL"]
     if not nvlinks:
-        return [_Clue("no NVLink in the topology print: PCIe only", lambda p: p.links == "pcie", 4)]
+        return [
+            _Clue("no NVLink in the topology print: PCIe only", lambda p: p.linked_by == "pcie", 4)
+        ]
     if any(name.startswith("NVS") for _, name in nvlinks):
         bw = max(bw for bw, name in nvlinks if name.startswith("NVS"))
-        clues = [_Clue("NVSwitch in the topology print", lambda p: p.links == "switch", 3)]
+        clues = [_Clue("NVSwitch in the topology print", lambda p: p.linked_by == "switch", 3)]
         models = _models_with(bw)
         if models:
             text = f"NVLinks of a GPU carry {bw:g} GB/s: {' or '.join(models)}"
             clues.append(_Clue(text, _has_gpu(*models), 5, True))
         return clues
     return [
-        _Clue(
-            "NVLink from GPU to GPU in the topology print", lambda p: p.links in ("mesh", "cube"), 3
-        )
+        _Clue("NVLink from GPU to GPU in the topology print", lambda p: p.linked_by == "peer", 3)
     ]
 
 
@@ -221,12 +171,10 @@ def _transports(log: Log) -> list[_Clue]:
     clues = []
     if "SHM" in kinds and "P2P" not in kinds:
         text = "GPUs talk through host memory (SHM), never directly"
-        clues.append(_Clue(text, lambda p: p.links == "pcie", 4))
+        clues.append(_Clue(text, lambda p: p.linked_by == "pcie", 4))
     if nvls:
         text = "NVLS channels: NVSwitch that reduces"
-        reduces = [preset.name for preset in _PRESETS if preset.links == "switch"]
-        reduces = [name for name in reduces if _chip(name).multicast]
-        clues.append(_Clue(text, lambda p: p.name in reduces, 4, True))
+        clues.append(_Clue(text, lambda p: p.linked_by == "switch" and p.chip.multicast, 4, True))
     return clues
 
 
@@ -249,6 +197,6 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
 def _counts(ranks: JobRanks) -> list[_Clue]:
     most = max(ranks.most_per_machine, max(ranks.devices, default=0) + 1)
     return [
-        _Clue(f"up to {most} GPUs on a machine", lambda p: p.per_node >= most, 2, True),
-        *([_Clue("all its GPUs in the job", lambda p: p.per_node == most, 1)] if most >= 4 else []),
+        _Clue(f"up to {most} GPUs on a machine", lambda p: p.gpus >= most, 2, True),
+        *([_Clue("all its GPUs in the job", lambda p: p.gpus == most, 1)] if most >= 4 else []),
     ]

@@ -16,12 +16,10 @@ from clusim.errors import InputError
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.calls import (
-    OPERATIONS,
-    ROOTED,
     CallTable,
     LoggedCall,
     call_table,
-    operation_named,
+    logged_operation,
 )
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
@@ -37,6 +35,7 @@ from clusim.replaying.timing import Timed, Timer, emit_call
 from clusim.replaying.whole import KnownMachine, replay_recording
 from clusim.run.simulate import simulate
 from clusim.schedule.builder import ProgramBuilder
+from clusim.vocabulary.operations import OF_NCCL, ROOTED, operation_named
 
 __all__ = ["replay_log"]
 
@@ -135,7 +134,7 @@ def _kept(log: Log, request: Request) -> _Kept:
         return _ANEW
     known = {text.split("+")[0] for text in log.facts.versions}
     if request.version and known and not any(_same(request.version, text) for text in known):
-        note = f"--nccl {request.version}: rings, trees and algorithms are chosen anew, as that release would"
+        note = f"--nccl-version {request.version}: rings, trees and algorithms are chosen anew, as that release would"
         return _Kept(rings=False, choices=False, note=note)
     changed = [
         name for name, value in request.env if log.facts.environment.get(name, {}).keys() != {value}
@@ -248,11 +247,7 @@ def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: Request) ->
             continue
         seen.add(own)
         for name, size in request.asked:
-            operation = operation_named(name)
-            if not operation:
-                raise InputError(
-                    f"--call {name}: no collective; use one of {', '.join(sorted(set(OPERATIONS.values())))}"
-                )
+            operation = operation_named(name, OF_NCCL).name
             root = 0 if operation in ROOTED else -1
             table.add(LoggedCall(communicator.number, operation, size, root=root), -1, -1, 0)
     table.source = "calls that were asked for"
@@ -381,7 +376,7 @@ def _measured(log: Log) -> dict[tuple[int, str, int], float]:
     """Return the median of what nccl-tests measured, by run, operation and size [us]."""
     rows: dict[tuple[int, str, int], list[float]] = {}
     for run in log.runs:
-        operation = operation_named(run.collective())
+        operation = logged_operation(run.collective())
         for size, out, inside in zip(
             run.sizes,
             run.column("time").tolist(),

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusim.vocabulary.operations import bus_factor
+
 __all__ = ["CallResult", "CommResult", "Other", "Replay"]
-
-_TWICE = ("allreduce",)
-_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
-
-
-def bus_factor(operation: str, num_ranks: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
-    if operation in _TWICE:
-        return 2 * (num_ranks - 1) / num_ranks
-    return (num_ranks - 1) / num_ranks if operation in _OTHERS else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.formats.logs.calls import LoggedCall
-from clusim.nccl.calls.choice import Choice, Wanted, algorithm_named, protocol_named, way_of
+from clusim.nccl.calls.choice import Choice, Wanted, way_of
 from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import Launch, iteration_ps
 from clusim.nccl.programs import Moved
 from clusim.run.simulate import simulate
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 __all__ = ["Timed", "Timer", "choice_of", "emit_call"]
 
@@ -40,7 +41,7 @@ def moved_of(call: LoggedCall) -> Moved:
 
 def wanted_of(call: LoggedCall) -> Wanted | None:
     """Return the tuner's line of the log; None if there is none or it names what nobody knows."""
-    algorithm, protocol = algorithm_named(call.algorithm), protocol_named(call.protocol)
+    algorithm, protocol = find_algorithm(call.algorithm), find_protocol(call.protocol)
     if algorithm is None or protocol is None:
         return None
     return Wanted(algorithm, protocol, call.channels, call.model_us, "printed in the log")

@@ -13,7 +13,6 @@ from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
-from clusim.nccl.calls.choice import algorithm_named, protocol_named
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replaying.placing import Placed, machines_of, place
@@ -22,6 +21,7 @@ from clusim.replaying.request import Request
 from clusim.result import Result
 from clusim.run.setup import loaded
 from clusim.run.simulate import simulate
+from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 
@@ -191,7 +191,7 @@ def _spans(
         if not calls:
             continue  # what moved nothing has no program
         call = schedule.calls[calls[0]]
-        names = _name_of(call.algorithm, algorithm_named), _name_of(call.protocol, protocol_named)
+        names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
         took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
         span = _Span(
             max(1, took),

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from clusim import words
 from clusim.analysis.latency import LatencySummary, summarise
 from clusim.analysis.limits import (
     ClassTraffic,
@@ -21,6 +20,7 @@ from clusim.analysis.limits import (
 )
 from clusim.result import Result
 from clusim.units import format_size, format_time
+from clusim.vocabulary.times import includes
 
 __all__ = ["collective_report", "said", "traffic_report"]
 
@@ -31,7 +31,7 @@ def collective_report(result: Result) -> str:
     if result.call is not None and result.complete:
         launched_ps = result.launched_ps
         launched_us = None if launched_ps is None else launched_ps / 1e6
-        rows.append(("includes", words.includes(launched_us, result.model_us)))
+        rows.append(("includes", includes(launched_us, result.model_us)))
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:

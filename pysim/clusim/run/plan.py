@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusim import collectives
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
-from clusim.nccl.calls.choice import choose
+from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
 from clusim.plans import msccl, mscclpp
 from clusim.plans.layout import WantedPlan
@@ -20,12 +21,13 @@ from clusim.run.request import Request
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.vocabulary.algorithms import own_word
+from clusim.vocabulary.operations import ROOTED, operation_named
 
 __all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
 
 NCCL = "nccl"
 
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 OVERLAPPING = ("broadcast", "reduce")
 """Operations whose iterations overlap: the first ranks of the pipeline are done long before the last."""
@@ -85,14 +87,15 @@ def _is_plan(algorithm: str) -> bool:
 def _written(request: Request, *, whole: bool) -> Planned:
     setup = request.setup
     machine = setup.fabric if whole else setup.known
-    operation = collectives.operation_name(request.operation)
+    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
     size_bytes = 0 if operation == "barrier" else request.size_bytes
     if _is_plan(request.algorithm):
         return _of_plan(machine, operation, size_bytes, request)
     ranks = _checked_ranks(machine, setup.ranks)
     default = not request.algorithm and runs_nccl(machine, ranks, operation)
-    if default or request.algorithm == NCCL:
-        return _of_nccl(request, setup.communicator(whole=whole), operation, size_bytes)
+    if default or own_word(request.algorithm) == NCCL:
+        told = _with_variables(request)
+        return _of_nccl(told, told.setup.communicator(whole=whole), operation, size_bytes)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):
         if given:
             raise InputError(f"{name} is for what NCCL chooses; add --algorithm nccl")
@@ -141,16 +144,18 @@ def _of_plan(machine: Fabric, operation: str, size_bytes: int, request: Request)
     return Planned(reader.build(plan, machine, wanted))
 
 
+def _with_variables(request: Request) -> Request:
+    """Return a request to NCCL whose channels and protocol are in its environment, as jobs say them."""
+    setup = request.setup
+    told = forced(protocol=request.protocol, channels=request.channels)
+    for name, _ in told:
+        if name in dict(setup.env):
+            option = "protocol" if name == "NCCL_PROTO" else "channels"
+            raise InputError(f"--env {name} and --{option} say the same thing; give one")
+    return replace(request, setup=replace(setup, env=(*setup.env, *told))) if told else request
+
+
 def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: int) -> Planned:
-    for name, given, variable in (
-        ("channels", request.channels, "NCCL_MAX_NCHANNELS"),
-        ("protocol", request.protocol, "NCCL_PROTO"),
-    ):
-        if given:
-            raise InputError(
-                f"--{name} is not for --algorithm nccl, which chooses itself; use --env {variable}=...,"
-                " or name another algorithm"
-            )
     if request.root is not None and operation not in ROOTED:
         raise InputError(f"{operation}: has no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
@@ -161,7 +166,11 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
         wanted=request.wanted,
     )
     schedule = nccl_program(request, comm, operation, size_bytes, found.plan)
-    notes = (*comm.notes, found.note) if found.note else comm.notes
+    used = way_of(comm, found.plan).channels
+    other = ""
+    if request.channels and used != request.channels:
+        other = f"{used} channels in place of {request.channels}: NVLS, messages and small sizes have their own number"
+    notes = (*comm.notes, *(note for note in (found.note, other) if note))
     return Planned(schedule, notes, _around(comm, operation, found.plan))
 
 

@@ -27,9 +27,9 @@ class Request:
     wanted : Wanted or None
         What NCCL is made to use.
     protocol : str
-        ``simple``, ``ll`` or ``ll128``; empty is the algorithm's own. NCCL chooses itself.
+        ``simple``, ``ll`` or ``ll128``; empty is the algorithm's own. NCCL is told by ``NCCL_PROTO``.
     channels : int or None
-        None is the fabric's. NCCL chooses itself.
+        None is the fabric's. NCCL is told by ``NCCL_MIN_NCHANNELS`` and ``NCCL_MAX_NCHANNELS``.
     dtype, redop : str
         Type of the elements and reduction.
     root : int or None

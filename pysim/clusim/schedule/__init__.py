@@ -15,12 +15,11 @@ from clusim.schedule.ir import (
     Task,
     Template,
 )
-from clusim.schedule.shapes import PROTOCOLS, Shape
+from clusim.schedule.shapes import Shape
 from clusim.schedule.text import from_text, to_text
 
 __all__ = [
     "ABSENT",
-    "PROTOCOLS",
     "CollectiveCall",
     "Connection",
     "Instance",

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
+from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype
 
 __all__ = [
-    "ALIASES",
     "ELEMENTS",
-    "REDOPS",
     "UFUNCS",
     "Element",
     "combine",
@@ -80,45 +79,18 @@ class Element:
         return self.widen(values).astype(np.float64)
 
 
-def _make(name: str, storage: str, mantissa_bits: int = 0) -> Element:
-    dtype = np.dtype(storage)
-    return Element(name, dtype.itemsize, dtype, mantissa_bits > 0, mantissa_bits)
-
-
 ELEMENTS: dict[str, Element] = {
-    item.name: item
-    for item in (
-        _make("float64", "<f8", 52),
-        _make("float32", "<f4", 23),
-        _make("float16", "<f2", 10),
-        _make("bfloat16", "<u2", 7),
-        _make("int8", "i1"),
-        _make("int32", "<i4"),
-        _make("int64", "<i8"),
-        _make("uint8", "u1"),
-        _make("uint32", "<u4"),
-        _make("uint64", "<u8"),
+    item.name: Element(
+        item.name,
+        item.size_bytes,
+        np.dtype(item.storage),
+        item.mantissa_bits > 0,
+        item.mantissa_bits,
     )
+    for item in DTYPES.values()
+    if item.storage
 }
-"""Element types by full name."""
-
-ALIASES = {
-    "f64": "float64",
-    "double": "float64",
-    "f32": "float32",
-    "float": "float32",
-    "f16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "i8": "int8",
-    "i32": "int32",
-    "i64": "int64",
-    "int": "int32",
-    "u8": "uint8",
-    "u32": "uint32",
-    "u64": "uint64",
-}
-"""Short names that `element` accepts."""
+"""Element types that programs compute with, by full name."""
 
 UFUNCS: dict[str, Callable[..., Any]] = {
     "sum": np.add,
@@ -129,13 +101,11 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 }
 """What combines two operands, by redop; an average is a sum that is divided at the end."""
 
-REDOPS = ("sum", "prod", "max", "min", "avg")
-"""Names of the reduction operators."""
-
 
 def element(name: str) -> Element:
-    """Return the element type called `name`, or one of its `ALIASES`."""
-    found = ELEMENTS.get(ALIASES.get(name, name))
+    """Return the element type of a name in any spelling."""
+    known = find_dtype(name)
+    found = ELEMENTS.get(known.name) if known is not None else None
     if found is None:
         raise InputError(f"dtype {name!r}: unknown; use one of {', '.join(ELEMENTS)}")
     return found
@@ -143,8 +113,8 @@ def element(name: str) -> Element:
 
 def redop_name(name: str) -> str:
     """Return `name` if it is a reduction operator, else raise `InputError`."""
-    if name not in REDOPS:
-        raise InputError(f"redop {name!r}: unknown; use one of {', '.join(REDOPS)}")
+    if name not in REDUCTIONS:
+        raise InputError(f"redop {name!r}: unknown; use one of {', '.join(REDUCTIONS)}")
     return name
 
 

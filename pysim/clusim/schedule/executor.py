@@ -27,6 +27,7 @@ from clusim.schedule.definition import Region, buffer_bytes, exact_inputs, expec
 from clusim.schedule.dtypes import Element, combine, combine_all, divide, element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Connection, Instance, Schedule
 from clusim.schedule.iteration import Slice, iter_slices
+from clusim.vocabulary.operations import OF_NCCL, REDUCING
 
 __all__ = ["CallCheck", "Executor"]
 
@@ -156,7 +157,7 @@ class Executor:
         """Return the output elements of a rank in a call; the parts that nothing wrote hold a pattern."""
         buffers = self._calls[call]
         values = buffers.view("output", rank).view(buffers.kind.storage)
-        if buffers.call.redop == "avg" and buffers.call.operation in _REDUCTIONS:
+        if buffers.call.redop == "avg" and buffers.call.operation in REDUCING:
             return divide(buffers.kind, values, len(buffers.call.ranks))
         return values
 
@@ -424,17 +425,7 @@ def _rooms(schedule: Schedule) -> list[int]:
     return rooms
 
 
-_REDUCTIONS = ("allreduce", "reduce", "reduce_scatter")
-_CHECKED = (
-    *_REDUCTIONS,
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "alltoall",
-    "sendrecv",
-    "send",
-)
+_CHECKED = (*OF_NCCL, "send")
 
 
 def _ulps(kind: Element, got: Array, region: Region) -> Array:

@@ -12,20 +12,19 @@ pipelined inside a chunk by cutting it into slices of about the data of one roun
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric, Protocol
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
-__all__ = ["PROTOCOLS", "Shape", "default_channels", "shape_of", "whole_shape"]
+__all__ = ["Shape", "default_channels", "shape_of", "whole_shape"]
 
 KIB = 1024
 MIB = 1024 * KIB
 
 MAX_SLOTS = 64
 """Most slots a connection can have."""
-
-PROTOCOLS = ("simple", "ll", "ll128")
-"""Names of the protocols."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +78,32 @@ class Shape:
         )
 
 
-_PIECES = {"simple": 1, "ll": 8, "ll128": 8}
-"""Slices per step of protocols whose flags travel in the data."""
+class _Cut(NamedTuple):
+    """How a protocol is cut: slices per step where flags travel in the data, the least slice [bytes of data].
 
-_LEAST = {"ll": 4 * KIB, "ll128": 15_360}
-"""Least slice of these [bytes of data]."""
+    `threads` move the data of a channel, each `thread_bytes` at least [bytes].
+    """
 
-_STANDARD = {
-    "simple": Protocol("simple"),
-    "ll": Protocol("ll", expand_120=240, buffer_bytes=512 * KIB, chunk_steps=1, slice_steps=1),
-    "ll128": Protocol(
-        "ll128", expand_120=128, buffer_bytes=4_915_200, chunk_steps=1, slice_steps=1
-    ),
+    pieces: int
+    least: int
+    threads: int
+    thread_bytes: int
+
+
+_CUTS = {
+    "simple": _Cut(1, 0, 512, 64),
+    "ll": _Cut(8, 4 * KIB, 512, 8),
+    "ll128": _Cut(8, 15_360, 640, 8),
 }
 
-_THREADS = {"simple": 512, "ll": 512, "ll128": 640}
-_BYTES_PER_THREAD = {"simple": 64, "ll": 8, "ll128": 8}
+_STANDARD = {
+    item.name: item
+    for item in (
+        Protocol("simple"),
+        Protocol("ll", expand_120=240, buffer_bytes=512 * KIB, chunk_steps=1, slice_steps=1),
+        Protocol("ll128", expand_120=128, buffer_bytes=4_915_200, chunk_steps=1, slice_steps=1),
+    )
+}
 
 
 def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> Shape:
@@ -103,13 +112,14 @@ def shape_of(name: str, *, ring: bool = False, fabric: Fabric | None = None) -> 
     `ring` is for rings of all-reduce, all-gather and reduce-scatter, which use larger chunks.
     """
     protocol = (fabric.protocols if fabric and fabric.protocols else _STANDARD).get(name)
-    if name not in PROTOCOLS or protocol is None:
-        known = fabric.protocols if fabric and fabric.protocols else PROTOCOLS
+    if name not in PROTOCOL_NAMES or protocol is None:
+        known = fabric.protocols if fabric and fabric.protocols else PROTOCOL_NAMES
         raise InputError(f"protocol {name!r}: not known here; use one of {', '.join(known)}")
     step = protocol.step_bytes // 16 * 16
-    pieces = max(1, min(_PIECES[name], MAX_SLOTS // protocol.slots))
-    if name in _LEAST:
-        return Shape(step, pieces, protocol.slots * pieces, 1, min(step, _LEAST[name]))
+    cut = _CUTS[name]
+    pieces = max(1, min(cut.pieces, MAX_SLOTS // protocol.slots))
+    if cut.least:
+        return Shape(step, pieces, protocol.slots * pieces, 1, min(step, cut.least))
     chunk_steps, slice_steps = (protocol.chunk_steps, protocol.slice_steps) if ring else (1, 1)
     least = max(16, step * slice_steps // 32 // 16 * 16)
     return Shape(step * chunk_steps, chunk_steps // slice_steps, protocol.slots, slice_steps, least)
@@ -128,5 +138,6 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
     NCCL 2.30, ``src/enqueue.cc``: channels are dropped while ``bytes < channels * threads * threshold``; the
     threshold is 64 B per thread for Simple, 8 for LL128 and 8 per rank for LL.
     """
-    threshold = _BYTES_PER_THREAD[protocol] * (num_ranks if protocol == "ll" else 1)
-    return max(1, min(most, size_bytes // (_THREADS[protocol] * threshold)))
+    cut = _CUTS[protocol]
+    threshold = cut.thread_bytes * (num_ranks if protocol == "ll" else 1)
+    return max(1, min(most, size_bytes // (cut.threads * threshold)))

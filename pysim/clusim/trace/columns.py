@@ -47,8 +47,11 @@ def read(
     rule = rule_of(name, file)
     where = f"{file.filename}: {name}"
     _check_form(file, name, rule, where, bins)
-    column, end = file[name], rows if high is None else min(high, rows)
-    values = np.asarray(column[low:end] if bins is None else column[low:end, :bins])
+    end = rows if high is None else min(high, rows)
+    if bins is not None:
+        values = np.asarray(file[name][low:end, :bins])
+    else:
+        values = file.values(name) if (low, end) == (0, rows) else np.asarray(file[name][low:end])
     if values.dtype.kind == "S":
         _check_texts(values, rule, where)
     elif values.dtype.kind != "V":
@@ -70,15 +73,16 @@ def read_texts(file: Opened, name: str) -> list[str]:
 def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     """Return an attribute as int, float or str; `default` if there is none and one is given."""
     where = f"{file.filename}: {group}: attribute {name}"
-    attributes = file[group].attrs
-    if name not in attributes:
+    held = file.attribute(group, name)
+    if held is None:
         if default is None:
             raise TraceError(f"{where} is missing; is the file whole?")
         return default
-    kind = attributes.get_id(name)
-    if kind.dtype.kind not in "iufSb" or kind.shape != () or kind.dtype.itemsize > _TEXT_BYTES:
+    dtype = held.dtype
+    if dtype.kind not in "iufSb" or held.shape != () or dtype.itemsize > _TEXT_BYTES:
         raise TraceError(f"{where}: must be one number or one text")
-    value, rule = np.asarray(attributes[name]), ATTRIBUTES.get(name, Rule("text"))
+    value, rule = np.empty((), dtype), ATTRIBUTES.get(name, Rule("text"))
+    held.read(value)
     if value.dtype.kind == "b":
         value = value.astype(np.int8)
     if value.dtype.kind not in _KINDS[rule.kind]:

@@ -12,6 +12,7 @@ from clusim.abi import NONE
 from clusim.bins import COLUMNS
 from clusim.ranges import TIME_END_PS
 from clusim.trace.layout import WIRE_TOTALS
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
 __all__ = ["AMOUNT_END", "ATTRIBUTES", "RULES", "Rule", "rule_of"]
 
@@ -110,7 +111,7 @@ RULES: dict[str, Rule] = {
     "/schedule/calls/root": Rule(rows=_CALLS, into=_RANKS, absent=-1),
     "/schedule/calls/bytes": Rule(rows=_CALLS),
     "/schedule/calls/channels": Rule(rows=_CALLS, high=1 << 16),
-    "/schedule/calls/protocol": Rule("text", _CALLS, words=("simple", "ll", "ll128")),
+    "/schedule/calls/protocol": Rule("text", _CALLS, words=PROTOCOL_NAMES),
     "/schedule/templates/prim_off": Rule(
         rows="/schedule/templates/mode", extra=1, ascending=True, ends="/schedule/prims/op"
     ),
@@ -147,7 +148,7 @@ ATTRIBUTES: dict[str, Rule] = {
     "call_ranks": Rule(low=1, high=_INDEX_END),
     "call_channels": Rule(high=1 << 16),
     "call_root": Rule(low=-1, high=_INDEX_END),
-    "call_protocol": Rule("text", words=("simple", "ll", "ll128")),
+    "call_protocol": Rule("text", words=PROTOCOL_NAMES),
     "command": replace(_TEXT, free=True),
 }
 """Rules of attributes that are no plain text."""

@@ -50,7 +50,8 @@ class Opened:
     filename : str
         Its name in errors.
     items : dict
-        Columns and groups by their full names, as h5py has them.
+        Handles of columns and groups by their full names: most are never asked for, and a `h5py.Dataset` for each costs
+        as much as checking it.
     forms : dict
         Shape and dtype of columns by their full names: asking HDF5 for them costs more than reading a short column.
     """
@@ -67,7 +68,24 @@ class Opened:
         """Return a column or group; raises `TraceError` if there is none."""
         if name not in self.items:
             raise TraceError(f"{self.filename}: has no {name}; is the file whole?")
-        return self.items[name]
+        item = self.items[name]
+        return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
+
+    def values(self, name: str) -> np.ndarray[Any, Any]:
+        """Return all values of a column, read at once; unchecked, see `clusim.trace.columns.read`."""
+        if name not in self.forms:
+            raise TraceError(f"{self.filename}: has no column {name}; is the file whole?")
+        found = np.empty(*self.forms[name])
+        if found.size:
+            self.items[name].read(h5py.h5s.ALL, h5py.h5s.ALL, found)
+        return found
+
+    def attribute(self, group: str, name: str) -> Any:
+        """Return the handle of an attribute of a column or group, None if it has none of that name."""
+        if group not in self.items:
+            raise TraceError(f"{self.filename}: has no {group}; is the file whole?")
+        item, key = self.items[group], name.encode()
+        return h5py.h5a.open(item, key) if h5py.h5a.exists(item, key) else None
 
     def columns(self, group: str) -> list[str]:
         """Return the names of the columns in a group and below it, without the group's own name."""
@@ -98,21 +116,23 @@ def check_structure(file: Any, path: Path) -> Opened:
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     needed = 0
-    found: dict[str, Any] = {"/": file}
+    root = h5py.h5g.open(file.id, b"/")
+    found: dict[str, Any] = {"/": root}
     forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-    pending: list[tuple[str, Any, int]] = [("", file, 0)]
+    pending: list[tuple[str, Any, int]] = [("", root, 0)]
     while pending:
         where, group, depth = pending.pop()
-        for name in group:
-            below = f"{where}/{name}"
+        for key in group:
+            below = f"{where}/{key.decode(errors='surrogateescape')}"
             if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
-            item = found[below] = _item(group, name, f"{path}: {below}")
-            if isinstance(item, h5py.Dataset):
-                size = _checked_bytes(item.id, f"{path}: {below}")
-                forms[below] = item.id.shape, item.id.dtype
+            item = found[below] = _item(group, key, f"{path}: {below}")
+            if isinstance(item, h5py.h5d.DatasetID):
+                kind, shape = item.get_type(), item.shape
+                size = _checked_bytes(item, kind, shape, f"{path}: {below}")
+                forms[below] = shape, kind.dtype
                 needed += 0 if below.startswith(_SLICES) else size
-            elif isinstance(item, h5py.Group) and depth < _MOST_DEPTH:
+            elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
             else:
                 raise TraceError(f"{path}: {below}: neither a column nor a group of columns")
@@ -124,20 +144,15 @@ def check_structure(file: Any, path: Path) -> Opened:
     return Opened(str(path), found, forms)
 
 
-def _item(group: Any, name: str, where: str) -> Any:
-    """Return what is in a group under a name, if it is in the group itself."""
-    key = name.encode(errors="surrogateescape")
-    if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
+def _item(group: Any, key: bytes, where: str) -> Any:
+    """Return the handle of what is in a group under a name, if it is in the group itself."""
+    if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise TraceError(f"{where}: points to somewhere else; a trace holds its data")
-    found = h5py.h5o.open(group.id, key)
-    if isinstance(found, h5py.h5d.DatasetID):
-        return h5py.Dataset(found)
-    return h5py.Group(found) if isinstance(found, h5py.h5g.GroupID) else None
+    return h5py.h5o.open(group, key)
 
 
-def _checked_bytes(column: Any, where: str) -> int:
+def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
     """Return the memory a column takes [bytes]; raises `TraceError` if it is none that a trace has."""
-    kind, shape = column.get_type(), column.shape
     text = isinstance(kind, h5py.h5t.TypeStringID)
     if text:
         if kind.is_variable_str():

@@ -16,6 +16,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.hardware import FAMILIES, compute
 from clusim.units import parse_time
+from clusim.vocabulary.dtypes import DTYPES
 from clusim.workload.spec import HardwareSpec
 
 __all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
@@ -47,13 +48,19 @@ class Precision:
     dtype: str
 
 
+def _precision(name: str, held: str, multiplied: str = "") -> Precision:
+    """Return the formats of a run that holds one element type and multiplies another, by default the same."""
+    kept, factor = DTYPES[held], DTYPES[multiplied or held]
+    return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name)
+
+
 PRECISIONS = {
     item.name: item
     for item in (
-        Precision("bf16", "bf16", 2, 2, "bfloat16"),
-        Precision("fp16", "f16", 2, 2, "float16"),
-        Precision("fp8", "f8", 2, 1, "bfloat16"),
-        Precision("fp32", "f32", 4, 4, "float32"),
+        _precision("bf16", "bfloat16"),
+        _precision("fp16", "float16"),
+        _precision("fp8", "bfloat16", "float8e4m3"),
+        _precision("fp32", "float32"),
     )
 }
 """``fp8`` multiplies 8-bit operands and keeps activations, weights and messages in bf16."""

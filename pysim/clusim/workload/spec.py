@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError
+from pydantic_core import PydanticCustomError
 
 from clusim import resources
 from clusim.errors import InputError, TopologyError
@@ -14,6 +15,7 @@ from clusim.fabric.problems import Problems, did_you_mean
 from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
 from clusim.fabric.yamltext import parse
 from clusim.files import note_input
+from clusim.vocabulary.algorithms import protocol_named
 
 __all__ = [
     "BatchSpec",
@@ -140,11 +142,18 @@ class ExpertsSpec(Spec):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+def _protocol(word: str) -> str:
+    try:
+        return protocol_named(word).own
+    except InputError as error:
+        raise PydanticCustomError("protocol", "{message}", {"message": str(error)}) from None
+
+
 class CommunicatorSpec(Spec):
     """How the collectives of a dimension are done, instead of what the workload's `collectives` would choose."""
 
     algorithm: dict[str, str] | None = None
-    protocol: Literal["simple", "ll", "ll128"] | None = None
+    protocol: Annotated[str, AfterValidator(_protocol)] | None = None
     channels: Annotated[int, Field(ge=1, le=64)] | None = None
 
 

@@ -14,32 +14,12 @@ from numpy.typing import NDArray
 
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.log import Log
-from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, TYPE_BYTES
+from clusim.formats.logs.operations import DATATYPES, TYPE_BYTES
 from clusim.formats.logs.tables import TableRun
+from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
+from clusim.vocabulary.operations import OF_NCCL, REDUCING, ROOTED, find_operation
 
-__all__ = ["OPERATIONS", "CallTable", "LoggedCall", "call_table", "operation_named"]
-
-OPERATIONS = {
-    "allreduce": "allreduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "bcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "alltoall",
-    "gather": "gather",
-    "scatter": "scatter",
-    "sendrecv": "sendrecv",
-}
-"""Names without case and underscores -> this project's."""
-
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-REDUCING = ("allreduce", "reduce", "reduce_scatter")
-_TABLE_TYPES = {
-    "half": "float16", "float": "float32", "double": "float64", "char": "int8", "int": "int32",
-    "f8e4m3": "float8e4m3", "f8e5m2": "float8e5m2", "fp8_e4m3": "float8e4m3", "fp8_e5m2": "float8e5m2",
-    "fp8": "float8e4m3",
-}  # fmt: skip
+__all__ = ["CallTable", "LoggedCall", "call_table", "logged_operation"]
 
 MOST_BYTES = 1 << 40
 """Size of a call up to which it is believed [bytes]."""
@@ -106,9 +86,10 @@ class CallTable:
         return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
 
 
-def operation_named(name: str) -> str:
-    """Return this project's name of a collective, empty if there is none."""
-    return OPERATIONS.get(name.lower().replace("_", "").replace("-", ""), "")
+def logged_operation(name: str) -> str:
+    """Return the operation of a log's name, empty if clusim has no program for it."""
+    found = find_operation(name)
+    return found.name if found is not None and found.name in OF_NCCL else ""
 
 
 def call_table(log: Log, *, most: int | None = None) -> CallTable:
@@ -204,7 +185,7 @@ def _problem(log: Log, row: _Row, name: str) -> str:
         return f"{name} of 0 elements"
     if not 0 < size <= MOST_BYTES:
         return f"{name} with an impossible size"
-    if name and name not in ("Send", "Recv") and not operation_named(name):
+    if name and name not in ("Send", "Recv") and not logged_operation(name):
         return f"{name}, which clusim has no program for"
     return ""
 
@@ -213,10 +194,10 @@ def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
     comm, size, kind, op = row.communicator, row.size, row.type, row.op
     root, choice = row.root, row.choice
     communicator = log.communicators[comm]
-    operation = operation_named(name)
+    operation = logged_operation(name)
     if not operation:  # only the tuner's line, and it does not name the collective
         run = log.run_of(communicator)
-        operation = operation_named(run.collective()) if run is not None else ""
+        operation = logged_operation(run.collective()) if run is not None else ""
     if not operation:
         return None
     chosen = log.facts.choices[choice] if choice >= 0 else ("", 0, "", "", NONE, NONE, -1.0)
@@ -239,12 +220,8 @@ def _row_type(log: Log, comm: int, size: int) -> str:
     """Return the type of the row of nccl-tests with this size, else float32."""
     run = log.run_of(log.communicators[comm])
     if run is not None and size in run.sizes:
-        return _table_type(run.types[run.sizes.index(size)])
+        return IN_TABLES[run.types[run.sizes.index(size)]].name
     return "float32"
-
-
-def _table_type(name: str) -> str:
-    return _TABLE_TYPES.get(name, name)
 
 
 def _add_message(
@@ -288,7 +265,7 @@ def _messages(
 def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
     """Take the rows of nccl-tests as calls."""
     for run in log.runs:
-        operation = operation_named(run.collective())
+        operation = logged_operation(run.collective())
         comm = next((c for c in log.communicators if c.run == run.number and c.n_ranks > 1), None)
         if not run.sizes:
             continue
@@ -309,7 +286,7 @@ def _from_rows(log: Log, table: CallTable, most: int | None) -> None:
             redop = op if operation in REDUCING and op in REDUCTIONS else "sum"
             top = min(max(root, 0), comm.n_ranks - 1) if operation in ROOTED else NONE
             table.add(
-                LoggedCall(comm.number, operation, size, _table_type(kind), redop, top),
+                LoggedCall(comm.number, operation, size, IN_TABLES[kind].name, redop, top),
                 NONE,
                 NONE,
                 line,

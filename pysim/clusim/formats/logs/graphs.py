@@ -16,6 +16,8 @@ from clusim.formats.logs.facts import (
 )
 from clusim.formats.logs.messages import HANDLERS
 from clusim.formats.logs.remembered import remembered
+from clusim.vocabulary.algorithms import PROTOCOLS
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["BARE", "CONNECTION", "by_shape", "system_line"]
 
@@ -57,8 +59,7 @@ _SYSTEM_NODE = re.compile(r"((?:CPU|PCI|GPU|NVS|NIC|NET)/\S+)(?: \((.*)\))?\s*$"
 _PATH = re.compile(r"(?<!\w)(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)")
 _PATH_LINE = re.compile(r"((?:GPU|NET|CPU|NVS|NIC)/[\w-]+) :(?=\w+/)")
 _COST = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)/ *(\d{1,18}(?:\.\d{1,18})?)\s*$")
-_COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
-_PROTOCOLS = ("LL", "LL128", "Simple")
+_COLLECTIVES = frozenset(Collective)
 
 
 def _legal(channel: int, *ranks: int) -> bool:
@@ -339,7 +340,7 @@ def _cost(facts: Facts, thread: int, line: int, text: str) -> bool:
     if not cells:
         return False
     if name == "Algorithm":
-        speaker.table = [f"{algorithm}/{p}" for algorithm in cells for p in _PROTOCOLS]
+        speaker.table = [f"{algorithm}/{p}" for algorithm in cells for p in PROTOCOLS]
         return True
     if name in ("Protocol", "Max NThreads"):
         return True

@@ -13,11 +13,10 @@ from clusim.bounded import MOST_RANKS
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.facts import Choice, Facts
 from clusim.formats.logs.remembered import remembered
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
 
 __all__ = [
-    "ALGORITHMS",
     "HANDLERS",
-    "PROTOCOLS",
     "Handler",
     "environment",
     "note_version",
@@ -25,15 +24,6 @@ __all__ = [
 ]
 
 Handler = Callable[[Facts, int, int, str], bool]
-
-ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
-PROTOCOLS = ("LL", "LL128", "Simple")
-_BY_NAME = {name.upper(): name for name in (*ALGORITHMS, *PROTOCOLS)} | {
-    "COLLNET_DIRECT": "CollNetDirect",
-    "COLLNET_CHAIN": "CollNetChain",
-    "NVLS_TREE": "NVLSTree",
-    "COLLNET": "CollNetDirect",
-}
 
 _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
@@ -206,11 +196,12 @@ def parse_choice(text: str) -> Choice | None:
     if algorithm.isdecimal() and protocol.isdecimal():
         if int(algorithm) >= len(ALGORITHMS) or int(protocol) >= len(PROTOCOLS):
             return None
-        algorithm, protocol = ALGORITHMS[int(algorithm)], PROTOCOLS[int(protocol)]
+        algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
     low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
+    known, way = find_algorithm(algorithm), find_protocol(protocol)
     return (
-        match[1] or "", int(match[2]), _BY_NAME.get(algorithm.upper(), algorithm),
-        _BY_NAME.get(protocol.upper(), protocol), low, high, float(match[7] or NONE),
+        match[1] or "", int(match[2]), known.value if known else algorithm,
+        way.value if way else protocol, low, high, float(match[7] or NONE),
     )  # fmt: skip
 
 

@@ -10,32 +10,34 @@ from numpy.typing import NDArray
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import Facts
+from clusim.vocabulary.dtypes import BY_NUMBER
+from clusim.vocabulary.operations import BLOCKWISE, find_operation
 
 __all__ = [
-    "DATATYPES", "MOST_ALIKE", "REDUCTIONS", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
+    "DATATYPES", "MOST_ALIKE", "TYPE_BYTES", "Columns", "alike", "find_operations", "message_bytes",
 ]  # fmt: skip
 
 Columns = dict[str, NDArray[np.integer]]
 
-DATATYPES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",
-    "bfloat16", "float8e4m3", "float8e5m2",
-)  # fmt: skip
-TYPE_BYTES = np.array([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1], np.int64)
-REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+DATATYPES = tuple(item.name for item in BY_NUMBER)
+TYPE_BYTES = np.array([item.size_bytes for item in BY_NUMBER], np.int64)
 
 MOST_ALIKE = 1 << 15
 """Kinds of operations, by size and what was chosen, that are told apart in summaries."""
 
-_PER_RANK = ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 _POINT = ("Send", "Recv")
+
+
+def _has_blocks(name: str) -> bool:
+    found = find_operation(name)
+    return found is not None and found.name in BLOCKWISE
 
 
 def message_bytes(facts: Facts, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the size of each call as nccl-tests counts it: what the largest buffer holds [B], 0 for unknown types."""
     kind = calls["type"].astype(np.int64)
     each = np.where(kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0)
-    many = np.array([name in _PER_RANK for name in facts.names] or [False])
+    many = np.array([_has_blocks(name) for name in facts.names] or [False])
     scale = np.where(many[calls["name"].astype(np.int64)], n_ranks, 1) if len(kind) else 1
     # Nonsense in a damaged log must not become a size.
     size = calls["count"].astype(np.float64) * each * scale

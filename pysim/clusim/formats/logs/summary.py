@@ -13,8 +13,9 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.facts import LineKind, LoggedPattern, Member
 from clusim.formats.logs.log import Log
-from clusim.formats.logs.operations import DATATYPES, REDUCTIONS, alike
+from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.tables import TableRun
+from clusim.vocabulary.dtypes import REDUCTIONS
 
 __all__ = ["channels_of", "groups_of_calls", "search_of", "summarize"]
 

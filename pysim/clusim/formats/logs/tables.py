@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
+from clusim.vocabulary.operations import OPERATIONS, bus_factor
+
 __all__ = ["TableDevice", "TableReader", "TableRun"]
 
-_TYPES = (
-    "int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16",
-    "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "float16", "char", "int", "fp8",
-)  # fmt: skip
 _NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
-_ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({'|'.join(_TYPES)})(?=\s|$|[a-z-])(.*)$")
+_TYPES = "|".join(sorted(IN_TABLES, reverse=True))
+_ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({_TYPES})(?=\s|$|[a-z-])(.*)$")
 _VALUES = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER})*\s*$")
 _ROOT = re.compile(r"-?\d{1,9}")
-_OPS = ("sum", "prod", "max", "min", "avg", "mulsum", "none", "all")
+_OPS = (*REDUCTIONS, "mulsum", "none", "all")
 _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,9})(?:\s+Group\s+(\d{1,9}))?\s+Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})"
     r"\s+\[(?:0x)?([0-9a-fA-F:.]+)\]\s*(.*?)\s*$"
@@ -32,8 +32,7 @@ _TESTS = re.compile(
 _AVERAGE = re.compile(rf"#\s*Avg bus bandwidth\s*:\s*({_NUMBER})\s*$")
 _BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d{1,18})\b\s*(\w*)")
 _COMMAND = re.compile(
-    r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|sendrecv|gather|scatter|"
-    r"hypercube)_perf\b"
+    rf"\b({'|'.join(item.test for item in OPERATIONS.values() if item.test)})_perf\b"
 )
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure\b.*")
 
@@ -111,8 +110,8 @@ class TableRun:
         if np.isnan(ratios[-1]):
             return ""
         near = {
-            2 * (n - 1) / n: "all_reduce",
-            (n - 1) / n: "all_gather, reduce_scatter or alltoall",
+            bus_factor("allreduce", n): "all_reduce",
+            bus_factor("all_gather", n): "all_gather, reduce_scatter or alltoall",
             1.0: "broadcast, reduce or sendrecv" if n > 2 else "all_reduce, broadcast or sendrecv",
         }
         best = min(near, key=lambda value: abs(value - ratio))

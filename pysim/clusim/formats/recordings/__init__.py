@@ -1,4 +1,4 @@
-"""Recordings of real jobs: one reader per format; `clusim.formats.recordings.detect` says which one a file needs."""
+"""Recordings of real jobs: one reader per format; `clusim.formats.recordings.kinds` says which one a file needs."""
 
 from clusim.formats.recordings.model import Event, Group, Recording
 

@@ -17,22 +17,13 @@ from clusim.errors import InputError
 from clusim.formats.recordings.layers import MAX_BYTES, MAX_NS, EventTemplate, RankStep, recording
 from clusim.formats.recordings.model import ABSENT, Recording
 from clusim.formats.recordings.source import head, lines
+from clusim.vocabulary.operations import OPERATIONS, ROOTED
 
 __all__ = ["is_csv", "read_csv"]
 
 COLUMNS = "comm_type,comm_group,comm_group_size,msg_size"
 
-_OPERATIONS = {
-    "all_reduce": "allreduce",
-    "all_gather": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "barrier": "barrier",
-}
+_OPERATIONS = {name: item.name for item in OPERATIONS.values() for name in item.torch}
 _GROUPS = {"tp_group": "tp", "dp_group": "dp", "ep_group": "ep", "ep_dp_group": "dp_ep"}
 _SHAPE = re.compile(r"[(\[]\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*,?\s*[)\]]")
 MAX_FLOPS = 10**18
@@ -158,7 +149,7 @@ class _Reader:
                 operation=operation,
                 bytes=size,
                 sequence=self.step.calls[role],
-                root=0 if operation in ("broadcast", "reduce") else ABSENT,
+                root=0 if operation in ROOTED else ABSENT,
             )
         )
         self.step.calls[role] += 1

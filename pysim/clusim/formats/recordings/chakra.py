@@ -17,9 +17,10 @@ from clusim.formats.recordings.chakra_graph import (
 )
 from clusim.formats.recordings.chakra_host import host_graph
 from clusim.formats.recordings.chakra_nodes import ChakraGraph
-from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish, full_bytes
+from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.source import FilePart, Paths, names_of
+from clusim.vocabulary.operations import GATHERING, ROOTED, full_bytes
 
 __all__ = ["read"]
 
@@ -165,9 +166,9 @@ class _Reader:
                 f" {_shown(ranks)}"
             )
         node.group = self.groups.add(name, ranks)
-        part = node.operation in ("all_gather", "gather")
+        part = node.operation in GATHERING
         node.bytes = full_bytes(node.operation, node.bytes, len(ranks)) if part else node.bytes
-        if node.operation in ("broadcast", "reduce", "gather", "scatter"):
+        if node.operation in ROOTED:
             if node.root == ABSENT:
                 self.notes[
                     f"{node.operation} that does not say its root: the first rank of its group"

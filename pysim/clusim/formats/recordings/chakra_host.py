@@ -12,8 +12,9 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
-from clusim.formats.recordings.common import dtype_of, operation_of
 from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import ROOTED, operation_starting
 
 __all__ = ["ChakraHost", "groups_of", "host_graph", "is_host"]
 
@@ -146,17 +147,19 @@ def _call(
         if (name or names) and "wait" not in values:
             skipped[f"record_param_comms of {name or values[names[0]]!s:.40}"] += 1
         return
-    node.kind, node.name, node.operation = kind, str(name), operation_of(name)
+    node.kind, node.name, node.operation = kind, str(name), operation_starting(name)
     node.comm = _group(values, attributes, host)
     count = integer(attributes.get("in_msg_nelems"))
-    element = dtype_of(attributes.get("dtype"))
-    node.bytes = count * element[1] if count is not None and element else _tensor_bytes(values[:1])
+    element = find_dtype(str(attributes.get("dtype")))
+    node.bytes = (
+        count * element.size_bytes if count is not None and element else _tensor_bytes(values[:1])
+    )
     number = integer(values[place - 1]) if place > 0 else None
     if number is None:
         return
     if kind != "collective":
         node.peer = number
-    elif node.operation in ("broadcast", "reduce", "gather", "scatter"):
+    elif node.operation in ROOTED:
         node.root = number
     elif not host.groups.get(node.comm):
         host.own = number
@@ -167,7 +170,7 @@ def _kind(name: Any) -> str:
         return ""
     if name in ("send", "recv"):
         return name
-    return "collective" if operation_of(name) else ""
+    return "collective" if operation_starting(name) else ""
 
 
 def _group(values: list[Any], attributes: dict[str, Any], host: ChakraHost) -> str:

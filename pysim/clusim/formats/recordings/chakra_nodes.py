@@ -10,9 +10,10 @@ from clusim.errors import InputError
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
 from clusim.formats.recordings.chakra_host import groups_of
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
-from clusim.formats.recordings.common import MOST_RANKS, operation_of
+from clusim.formats.recordings.common import MOST_RANKS
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import FilePart, integer
+from clusim.vocabulary.operations import operation_starting
 
 __all__ = ["ChakraGraph"]
 
@@ -143,7 +144,7 @@ def _operation(node: ChakraNode, value: Any) -> str:
     number = integer(value, 1 << 62)
     if number is not None:
         name = COLLECTIVES[number] if number < len(COLLECTIVES) else ""
-    found = operation_of(name)
+    found = operation_starting(name)
     if not found:
         raise InputError(
             f"{node.where}: comm_type = {value!r:.40}; expected 0 to {len(COLLECTIVES) - 1} or one of"

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from clusim.errors import InputError
+from clusim.vocabulary.operations import OPERATIONS
 
 __all__ = ["COLLECTIVES", "NODE_TYPES", "attributes", "message_class", "messages", "pack"]
 
@@ -30,10 +31,9 @@ NODE_TYPES: Final = {
 }
 """Types of nodes."""
 
-COLLECTIVES: Final = (
-    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
-    "REDUCE_SCATTER_BLOCK", "BARRIER",
-)  # fmt: skip
+COLLECTIVES: Final = tuple(
+    name for _, name in sorted(kind for item in OPERATIONS.values() for kind in item.chakra)
+)
 """Values of the attribute ``comm_type``."""
 
 _VALUES: Final = (

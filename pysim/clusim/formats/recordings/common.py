@@ -14,74 +14,16 @@ from clusim.formats.recordings.model import ABSENT, Group, Recording
 from clusim.ranges import DURATION_END_PS
 
 __all__ = [
-    "DTYPES",
     "MOST_EVENTS",
     "MOST_RANKS",
     "Groups",
     "clone_peers",
-    "dtype_of",
     "finish",
-    "full_bytes",
-    "operation_of",
     "tile",
 ]
 
 MOST_EVENTS = 2_000_000
 """Most events that are made by copying those of recorded ranks to their peers."""
-
-_OPERATIONS = {
-    "allreduce": "allreduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "alltoall",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-}
-"""Spellings without separators -> operation; the longest that fits is meant."""
-
-DTYPES = {
-    "float": ("float32", 4), "float32": ("float32", 4), "fp32": ("float32", 4), "tf32": ("float32", 4),
-    "half": ("float16", 2), "float16": ("float16", 2), "fp16": ("float16", 2),
-    "bfloat16": ("bfloat16", 2), "bf16": ("bfloat16", 2),
-    "double": ("float64", 8), "float64": ("float64", 8), "fp64": ("float64", 8),
-    "char": ("int8", 1), "int8": ("int8", 1), "byte": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("uint8", 1),
-    "int": ("int32", 4), "int32": ("int32", 4), "uint32": ("uint32", 4), "short": ("uint8", 2), "int16": ("uint8", 2),
-    "long": ("int64", 8), "int64": ("int64", 8), "uint64": ("uint64", 8),
-    "f8e4m3": ("uint8", 1), "f8e5m2": ("uint8", 1), "float8e4m3": ("uint8", 1), "float8e5m2": ("uint8", 1),
-    "float8_e4m3fn": ("uint8", 1), "float8_e5m2": ("uint8", 1),
-    "complexfloat": ("float32", 8), "complexdouble": ("float64", 8),
-}  # fmt: skip
-"""Names of element types in lower case -> ours, and the size of an element [bytes]."""
-
-
-def dtype_of(name: object) -> tuple[str, int] | None:
-    """Return our name and the size [bytes] of an element type, None if it is unknown."""
-    if not isinstance(name, str):
-        return None
-    short = name.strip().lower()
-    for prefix in ("nccl", "torch.", "at::", "c10::"):
-        short = short.removeprefix(prefix)
-    return DTYPES.get(short)
-
-
-def operation_of(name: object) -> str:
-    """Return the operation a tool means by `name`, empty if it is none: ``_allgather_base``, ``ALL_GATHER``, ..."""
-    if not isinstance(name, str):
-        return ""
-    short = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
-    for spelling in sorted(_OPERATIONS, key=len, reverse=True):
-        if short.startswith(spelling):
-            return _OPERATIONS[spelling]
-    return ""
-
-
-def full_bytes(operation: str, part_bytes: int, size: int) -> int:
-    """Return the size of the largest buffer [bytes] when `part_bytes` is what NCCL counts per rank."""
-    gathers = operation in ("all_gather", "reduce_scatter", "gather", "scatter", "alltoall")
-    return part_bytes * (size if gathers else 1)
 
 
 class Groups:

@@ -18,13 +18,12 @@ from clusim.formats.recordings.common import (
     Groups,
     clone_peers,
     finish,
-    full_bytes,
-    operation_of,
 )
 from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import FilePart, Paths, integer, parts
+from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
 
@@ -39,7 +38,6 @@ MOST_US = 1 << 40
 MOST_SIZE = 1 << 44
 """Largest message [bytes]."""
 
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 
 
@@ -202,7 +200,7 @@ def _call(job: _Job, record: dict[str, Any], seat: _Seat, where: str) -> _Call |
         job.skip("calls without their figures", where)
         return None
     name = perf.get(kind)
-    operation = operation_of(name) if kind == "coll" else ""
+    operation = operation_starting(name) if kind == "coll" else ""
     what: EventKind = "collective"
     if kind == "p2p" and isinstance(name, str) and name.lower() in ("send", "recv"):
         what = "send" if name.lower() == "send" else "recv"
@@ -271,7 +269,7 @@ def _write(found: Recording, groups: Groups, job: _Job, world: World) -> None:
                 call.kind, own[call.rank], stream, start_ps=start, duration_ps=call.took * US or ABSENT,
                 group=index[call.comm], sequence=sequence, operation=call.operation, bytes=size,
                 dtype="float32" if size % 4 == 0 and call.kind == "collective" else "uint8",
-                root=0 if call.operation in _ROOTED else ABSENT, peer=call.peer,
+                root=0 if call.operation in ROOTED else ABSENT, peer=call.peer,
                 algorithm=call.algorithm, protocol=call.protocol, channels=call.channels, where=call.where,
             )
         )  # fmt: skip
@@ -306,7 +304,7 @@ def _assume(found: Recording, job: _Job) -> None:
         "data types are not recorded: float32, and sums where something is reduced"
     )
     kinds = {call.operation for call in job.calls}
-    if kinds & set(_ROOTED):
+    if kinds & set(ROOTED):
         found.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
     if any(call.kind != "collective" for call in job.calls):
         found.assumed.append(

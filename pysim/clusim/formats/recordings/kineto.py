@@ -23,6 +23,7 @@ from clusim.formats.recordings.kineto_order import lanes, waits
 from clusim.formats.recordings.kineto_trace import Trace, read_trace
 from clusim.formats.recordings.model import Event, Recording
 from clusim.formats.recordings.source import Paths, parts
+from clusim.vocabulary.operations import OF_NCCL, ROOTED
 
 __all__ = ["KIND", "read"]
 
@@ -34,7 +35,7 @@ _MOST_PS = 1 << 60
 _CLOCKS_PS = 100_000_000
 """Collectives of NCCL end on all ranks within microseconds: clocks that are further apart are set right [ps]."""
 
-_TOGETHER = ("allreduce", "all_gather", "reduce_scatter", "alltoall", "barrier")
+_TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "barrier")
 _UNEVEN = 1
 """Tag of the messages of uneven all-to-alls."""
 

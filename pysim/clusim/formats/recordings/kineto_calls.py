@@ -12,14 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusim.formats.recordings.common import Groups, dtype_of, full_bytes, operation_of
+from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import (
+    GATHERING,
+    ROOTED,
+    SCATTERING,
+    full_bytes,
+    operation_starting,
+)
 
 __all__ = ["KinetoCall", "Resolver", "number_calls"]
 
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _MOST_BYTES = 1 << 44
 _UNKNOWN = "communication kernels without operation, size and group: kept as kernels of their recorded length"
 
@@ -142,19 +149,21 @@ class Resolver:
 
     def _call(self, args: dict[str, Any]) -> KinetoCall | None:
         """Return a call, None (counted) if too little is known of it."""
-        name = _message(args) or operation_of(str(args.get("Collective name")).lstrip("_"))
-        kind, ranks = dtype_of(args.get("dtype")), self._ranks(args)
+        name = _message(args) or operation_starting(str(args.get("Collective name")).lstrip("_"))
+        kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
         if not name or kind is None or not ranks:
             self.skipped[_UNKNOWN] += 1
             return None
-        num_bytes = _bytes(name, args, kind[1], len(ranks))
+        num_bytes = _bytes(name, args, kind.size_bytes, len(ranks))
         if num_bytes is None:
             self.skipped[
                 "collectives without a size: kept as kernels of their recorded length"
             ] += 1
             return None
         seq = integer(args.get("Seq"), 1 << 48)
-        found = KinetoCall(name, ABSENT, num_bytes, kind[0], number=ABSENT if seq is None else seq)
+        found = KinetoCall(
+            name, ABSENT, num_bytes, kind.moved, number=ABSENT if seq is None else seq
+        )
         if name in ("send", "recv"):
             peer = self._peer(name, args, ranks)
             if peer is None:
@@ -163,13 +172,13 @@ class Resolver:
                 ] += 1
                 return None
             found.peer = peer
-        elif name in _ROOTED:
+        elif name in ROOTED:
             root = integer(args.get("Root", args.get("Rank")), len(ranks) - 1)
             if root is None:
                 self.assume("roots are not recorded; taken as position 0 of the group")
             found.root = root or 0
         elif name == "alltoall":
-            found.splits = self._splits(args, len(ranks), kind[1])
+            found.splits = self._splits(args, len(ranks), kind.size_bytes)
         found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
         return found
 
@@ -234,7 +243,9 @@ class Resolver:
 
 
 def _named(args: dict[str, Any]) -> bool:
-    return bool(_message(args) or operation_of(str(args.get("Collective name", "")).lstrip("_")))
+    return bool(
+        _message(args) or operation_starting(str(args.get("Collective name", "")).lstrip("_"))
+    )
 
 
 def _message(args: dict[str, Any]) -> str:
@@ -251,10 +262,10 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
         return None
     if operation in ("send", "recv"):
         most = (own if operation == "send" else given) or own or given or 0
-    elif operation in ("all_gather", "gather"):
+    elif operation in GATHERING:
         # Only the root of a gather has an output.
         most = max(given or 0, full_bytes(operation, own or 0, ranks))
-    elif operation in ("reduce_scatter", "scatter"):
+    elif operation in SCATTERING:
         most = max(own or 0, full_bytes(operation, given or 0, ranks))
     else:
         most = max(own or 0, given or 0)

@@ -28,8 +28,6 @@ _RANK = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _OTHERS = re.compile(
     r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_|nvshmem|deep_ep", re.IGNORECASE
 )
-_TYPES = {"c10::bfloat16": "bfloat16", "c10::half": "half", "long int": "long", "signed char": "char",
-          "unsigned char": "byte"}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -281,7 +279,7 @@ def _of_shapes(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "Collective name": name.removeprefix("nccl:"),
         "In msg nelems": count,
-        "dtype": _TYPES.get(kind.lower(), kind),
+        "dtype": kind,
         "shapes": True,
     }
 

@@ -18,6 +18,7 @@ from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_RANKS, Groups, finish
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.source import lines
+from clusim.vocabulary.operations import OPERATIONS
 
 __all__ = [
     "MAX_BYTES",
@@ -41,12 +42,7 @@ PS_PER_NS = 1000
 COLUMNS = 12
 """Columns of a layer: its name, a number that is not used, three of each part, and the update."""
 
-_OPERATIONS = {
-    "ALLREDUCE": "allreduce",
-    "ALLGATHER": "all_gather",
-    "REDUCESCATTER": "reduce_scatter",
-    "ALLTOALL": "alltoall",
-}
+_OPERATIONS = {item.astra: item.name for item in OPERATIONS.values() if item.astra}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,14 @@ from clusim.formats.recordings.common import (
     MOST_RANKS,
     Groups,
     clone_peers,
-    dtype_of,
     finish,
-    full_bytes,
-    operation_of,
 )
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.source import FilePart, Paths, integer, parts, time_ps
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
 
 __all__ = ["KIND", "MOST_CALLS", "read"]
 
@@ -38,7 +37,6 @@ _BARE = re.compile(
     r"(:\s*)(?!true\b|false\b|null\b)(0x[0-9a-fA-F]+|\(nil\)|[A-Za-z_]\w*)(?=\s*[,}\]])"
 )
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‟": '"'})
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _GROUPS = ("GROUP_API", "GROUP")
 _CALLS = ("COLL", "P2P")
 _APIS = ("COLL_API", "P2P_API")
@@ -311,17 +309,17 @@ def _event_of(
 ) -> Event | None:
     """Return a call as an event without times, None if something it needs is missing."""
     args, lower = call.args, call.name.lower()
-    kind, elements = dtype_of(args.get("Datatype")), integer(args.get("Count"), MOST_COUNT)
+    kind, elements = find_dtype(str(args.get("Datatype"))), integer(args.get("Count"), MOST_COUNT)
     if kind is None:
         job.skip(
             f"calls of data type {str(args.get('Datatype'))[:40]!r}, which clusim does not know",
             call.where,
         )
         return None
-    if not elements or elements * kind[1] > MOST_COUNT:
+    if not elements or elements * kind.size_bytes > MOST_COUNT:
         job.skip("calls without a count", call.where)
         return None
-    size, rank = elements * kind[1], own[call.rank]
+    size, rank = elements * kind.size_bytes, own[call.rank]
     if lower in ("send", "recv"):
         peer = integer(args.get("Peer"), len(own) - 1)
         if peer is None:
@@ -338,11 +336,11 @@ def _event_of(
             stream,
             sequence=sequence,
             bytes=size,
-            dtype=kind[0],
+            dtype=kind.moved,
             peer=peer,
             bunch=call.bunch,
         )
-    operation = operation_of(call.name)
+    operation = operation_starting(call.name)
     if not operation:
         job.skip(f"calls of {call.name!r}, which clusim does not know", call.where)
         return None
@@ -350,11 +348,11 @@ def _event_of(
     given = integer(args.get("SeqNum"))
     key = (call.comm, operation, count[place] if given is None else given)
     count[place] += 1
-    root = integer(call.root, len(own) - 1) if operation in _ROOTED else None
+    root = integer(call.root, len(own) - 1) if operation in ROOTED else None
     return Event(
         "collective", rank, call.comm, sequence=numbers.setdefault(key, len(numbers)), operation=operation,
-        bytes=full_bytes(operation, size, len(own)), dtype=kind[0],
-        root=(root or 0) if operation in _ROOTED else ABSENT,
+        bytes=full_bytes(operation, size, len(own)), dtype=kind.moved,
+        root=(root or 0) if operation in ROOTED else ABSENT,
     )  # fmt: skip
 
 
@@ -373,7 +371,7 @@ def _assume(found: Recording, job: _Job, on_gpu: bool) -> None:
     found.assumed.append(
         "sizes of communicators are not recorded: as many ranks as are seen, also as peers"
     )
-    if {event.operation for event in found.events} & {"allreduce", "reduce", "reduce_scatter"}:
+    if {event.operation for event in found.events} & set(REDUCING):
         found.assumed.append("what is reduced is summed: the operation is not recorded")
     if on_gpu:
         found.assumed.append("times are those of the GPUs' clocks, which are taken to agree")

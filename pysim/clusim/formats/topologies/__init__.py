@@ -49,7 +49,7 @@ def import_file(
     group : str, optional
         Which machine, by number or name, of a file that holds several.
     """
-    from clusim.fabric.loading import read_text
+    from clusim.fabric.described import read_text
 
     name = os.fspath(path)
     if not name or "\0" in name:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusim.fabric.loading import build
-from clusim.fabric.model import Fabric
 from clusim.formats.topologies.written import topology_text
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import SWITCHES
+
+if TYPE_CHECKING:
+    from clusim.fabric.model import Fabric
 
 __all__ = [
     "MAX_NODES",
@@ -87,6 +88,8 @@ class Imported:
 
     def fabric(self) -> Fabric:
         """Return the fabric the description stands for."""
+        from clusim.fabric.loading import build
+
         return build(self)
 
 

@@ -12,6 +12,7 @@ _GVNIC = Nic(
     kind="tcp",
     family="gvnic",
     gbps=200,
+    network="FasTrak",
     figures=adapter(
         assumed("2us", "Titanium card"),
         200,

@@ -9,33 +9,19 @@ from typing import NamedTuple
 from clusim.errors import InputError
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.constants import Algorithm, Collective, Protocol
-from clusim.nccl.programs.front import COLLECTIVE_OF, WRITERS
+from clusim.nccl.programs.front import WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
+from clusim.vocabulary.operations import COLLECTIVE_OF
 
 __all__ = [
     "Choice",
     "Wanted",
     "Way",
-    "algorithm_named",
     "choose",
-    "protocol_named",
     "runnable",
     "way_of",
     "ways",
 ]
-
-_ALGORITHMS = {algorithm.value.lower(): algorithm for algorithm in Algorithm}
-_PROTOCOLS = {protocol.value.lower(): protocol for protocol in Protocol}
-
-
-def algorithm_named(text: str) -> Algorithm | None:
-    """Return the algorithm that NCCL, its plugins or a program call `text`; None if it is none of NCCL's."""
-    return _ALGORITHMS.get(text.lower().replace("_", ""))
-
-
-def protocol_named(text: str) -> Protocol | None:
-    """Return the protocol called `text`; None if it is none of NCCL's."""
-    return _PROTOCOLS.get(text.lower())
 
 
 class Way(NamedTuple):

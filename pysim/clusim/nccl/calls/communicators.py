@@ -14,12 +14,12 @@ from clusim.nccl import programs
 from clusim.nccl.calls.choice import Choice, Wanted, choose
 from clusim.nccl.communicator import Communicator, communicator
 from clusim.nccl.env import Settings
-from clusim.nccl.programs.front import COLLECTIVE_OF, PATTERNS
 from clusim.nccl.programs.moved import Moved
 from clusim.nccl.versions import LATEST, Version
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
+from clusim.vocabulary.operations import OF_NCCL
 
 __all__ = ["Communicators", "Members"]
 
@@ -63,7 +63,7 @@ class Communicators:
     @staticmethod
     def knows(operation: str) -> bool:
         """Return whether NCCL has an operation."""
-        return operation in COLLECTIVE_OF or operation in PATTERNS
+        return operation in OF_NCCL
 
     def of(self, group: GroupLike | None) -> Members:
         """Return the communicator of a group; None is all GPUs, in the communicator's own order."""

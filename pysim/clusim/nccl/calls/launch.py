@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from clusim.hardware import FAMILIES, HOST_COSTS, Figure
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.programs.front import PATTERNS
 from clusim.units import parse_time
+from clusim.vocabulary.operations import PATTERNS
 
 __all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
 

@@ -18,20 +18,9 @@ from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED
 
-__all__ = ["COLLECTIVE_OF", "build", "emit"]
-
-COLLECTIVE_OF = {
-    "allreduce": Collective.ALLREDUCE,
-    "all_gather": Collective.ALLGATHER,
-    "reduce_scatter": Collective.REDUCESCATTER,
-    "broadcast": Collective.BROADCAST,
-    "reduce": Collective.REDUCE,
-}
-"""Operations that NCCL's tuner decides about."""
-
-PATTERNS = ("alltoall", "gather", "scatter", "sendrecv")
-"""Operations that are groups of sends and receives."""
+__all__ = ["build", "emit"]
 
 BY_HEADS = (
     Algorithm.NVLS,
@@ -106,7 +95,7 @@ def _shape(
     chunk = max(16, choice.chunks.chunk_bytes // 16 * 16)
     if context_algorithm in BY_HEADS:
         return Shape(chunk)
-    looping = call.operation in ("allreduce", "all_gather", "reduce_scatter")
+    looping = call.operation not in ROOTED
     base = shape_of(call.protocol, ring=looping and context_algorithm is Algorithm.RING, fabric=f)
     return replace(base, chunk_bytes=chunk)
 
@@ -137,7 +126,7 @@ def emit(
     if operation in PATTERNS:
         return emit_pattern(site, fabric, comm, moved)
     if operation not in COLLECTIVE_OF:
-        known = ", ".join((*COLLECTIVE_OF, *PATTERNS))
+        known = ", ".join(OF_NCCL)
         raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {known}")
     collective = COLLECTIVE_OF[operation]
     if operation in ("broadcast", "reduce") and root == ABSENT:
@@ -159,8 +148,8 @@ def emit(
         moved.dtype,
         moved.redop,
         ABSENT if root == ABSENT else comm.ranks[root],
-        algorithm.value.lower(),
-        protocol.value.lower(),
+        algorithm.own,
+        protocol.own,
         max(1, choice.num_channels),
     )
     shape = _shape(algorithm, choice, call, fabric)

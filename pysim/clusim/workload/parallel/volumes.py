@@ -11,9 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from clusim.vocabulary.algorithms import Algorithm
+from clusim.vocabulary.operations import COLLECTIVE_OF
+
 __all__ = ["IN_SWITCH", "SpannedMachines", "Switched", "Volume", "sent_bytes"]
 
-IN_SWITCH = ("nvls", "nvlstree", "sharp", "multimem", "collnetdirect", "collnetchain")
+IN_SWITCH = (
+    *(Algorithm.NVLS.own, Algorithm.NVLS_TREE.own),
+    *(Algorithm.COLLNET_DIRECT.own, Algorithm.COLLNET_CHAIN.own),
+    *("sharp", "multimem"),
+)
 """Algorithms in which switches add up or copy."""
 
 
@@ -84,7 +91,7 @@ def sent_bytes(
         if algorithm in IN_SWITCH:
             return size if operation == "all_gather" else ranks * size
         return (ranks - 1) * size
-    if operation in ("broadcast", "reduce", "alltoall"):
+    if operation in (*COLLECTIVE_OF, "alltoall"):
         return (ranks - 1) * size
     return size * (ranks if operation == "sendrecv" else 1)
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
-from clusim.nccl.calls.choice import Wanted, algorithm_named, protocol_named
+from clusim.nccl.calls.choice import Wanted
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.constants import Protocol
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 __all__ = ["NcclEmitter"]
 
@@ -72,8 +73,8 @@ class NcclEmitter:
 
 def _wanted(event: Event) -> Wanted | None:
     """Return what a recording says of how a collective was done; a protocol it does not name is Simple."""
-    algorithm = algorithm_named(event.algorithm)
+    algorithm = find_algorithm(event.algorithm)
     if algorithm is None:
         return None
-    protocol = protocol_named(event.protocol) or Protocol.SIMPLE
+    protocol = find_protocol(event.protocol) or Protocol.SIMPLE
     return Wanted(algorithm, protocol, event.channels, why="recorded")

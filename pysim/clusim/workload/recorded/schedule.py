@@ -17,21 +17,13 @@ from clusim.errors import InputError
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.ir import Schedule
+from clusim.vocabulary.dtypes import DTYPES
+from clusim.vocabulary.operations import OF_NCCL
 from clusim.workload.recorded.emitter import NcclEmitter
 
 __all__ = ["NcclEmitter", "Translation", "WrittenUnit", "to_schedule"]
 
-COMPLETE = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "gather",
-            "scatter", "sendrecv")  # fmt: skip
 MESSAGES = ("send", "recv")
-_PRECISIONS = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "uint8": "f8",
-    "int8": "f8",
-}
 
 
 @dataclass(slots=True)
@@ -318,7 +310,7 @@ class _Writer:
         """Return what a GPU computes elements of a type in: their own precision, else in another one that it has."""
         endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
         peak = endpoint.peak_flops if endpoint is not None else {}
-        wanted = _PRECISIONS.get(dtype, "")
+        wanted = DTYPES[dtype].peak if dtype in DTYPES else ""
         return next((name for name in (wanted, "bf16", "f16", "f32") if name in peak), wanted)
 
     def _collective(self, unit: WrittenUnit, event: Event) -> None:
@@ -399,7 +391,7 @@ def _no_program(group: Group, event: Event) -> str:
         return "collectives of one rank alone: nothing to send"
     if event.operation == "barrier":
         return ""
-    if event.operation not in COMPLETE:
+    if event.operation not in OF_NCCL:
         return f"collectives {event.operation or event.name!r}, which clusim has no program for"
     if event.bytes < 1:
         return "collectives without a size"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand
-from clusim_cli.params import GRANULARITY
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -27,14 +27,13 @@ __all__ = ["command"]
 )
 @click.option("--per-group", type=click.IntRange(0), default=None,
               help="Most sizes per group that are predicted; 0 is all.  [default: 4]")  # fmt: skip
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
-@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
-              help="As of `clusim run`.")  # fmt: skip
+@options.jobs()
+@options.granularity()
 @click.option("--plot", type=OUTPUT, help="Draw measured against predicted.")
 @click.option("--markdown", type=OUTPUT,
               help="Write the figures into this page, between its marks.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+@options.as_json()
+@options.no_progress()
 def command(
     files: tuple[Path, ...],
     system: str | None,

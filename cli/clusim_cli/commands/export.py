@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from clusim_cli.outputs import OUTPUT, GuardedCommand, beside, echo_done
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand, beside, echo_done
 
 __all__ = ["command"]
 
@@ -25,10 +26,13 @@ SUFFIXES = {
 )
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), default="perfetto", show_default=True
+    *("--format", "form"),
+    type=click.Choice(list(SUFFIXES)),
+    default="perfetto",
+    show_default=True,
+    help="Format to write.",
 )
-@click.option("-o", "--output", type=OUTPUT, default=None,
-              help="File to write, for kineto the folder.  [default: TRACE with another ending]")  # fmt: skip
+@options.output("For kineto it is the folder.", "TRACE with another ending")
 @click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
 @click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
 @click.option("--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories.")

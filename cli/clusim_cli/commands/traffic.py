@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from clusim_cli.outputs import TRACE_OUT, GuardedCommand
-from clusim_cli.params import GRANULARITY, NODES, SIZE, TIME, command_line
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
+from clusim_cli.params import SIZE, TIME, command_line
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
@@ -20,9 +21,9 @@ __all__ = ["command"]
     short_help="Run synthetic traffic and print latency and throughput.",
 )
 @click.argument("topology")
-@NODES
+@options.nodes()
 @click.option("--pattern", type=click.Choice(["permutation", "uniform", "alltoall", "incast", "hotspot"]),
-              default="permutation", show_default=True)  # fmt: skip
+              default="permutation", show_default=True, help="Who sends to whom.")  # fmt: skip
 @click.option("--message", type=SIZE, default=None,
               help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
 @click.option(
@@ -34,16 +35,15 @@ __all__ = ["command"]
               help="uniform, hotspot: how long messages arrive.")  # fmt: skip
 @click.option("--routing", type=click.Choice(["auto", "ecmp", "spray", "adaptive"]), default="auto", show_default=True,
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
-@click.option("--granularity", type=GRANULARITY, default="packet", show_default=True)
-@click.option("--engine", type=click.Choice(["c", "reference"]), default="c", show_default=True)
-@click.option("--trace-out", type=TRACE_OUT, default=None, help="Write an HDF5 trace.")
-@click.option("--trace-limit", type=SIZE, default="1GiB", show_default=True,
-              help="Keep the trace below this size.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+@options.granularity("packet")
+@options.engine()
+@options.trace_out()
+@options.trace_limit()
+@options.seed()
+@options.as_json()
+@options.no_progress()
 def command(
-    topology: str, nodes: int | None, as_json: bool, no_progress: bool, **options: Any
+    topology: str, nodes: int | None, as_json: bool, no_progress: bool, **given: Any
 ) -> int:
     """Run synthetic traffic on TOPOLOGY: a preset, a topology file or a generator such as fat-tree:k=8.
 
@@ -54,9 +54,9 @@ def command(
     from clusim.report.runreport import traffic_report
     from clusim.run.front import traffic
 
-    pattern, message = options.pop("pattern"), options.pop("message")
-    options["trace_limit_bytes"] = options.pop("trace_limit")
-    with shown_progress(not no_progress, options["trace_out"]) as progress:
+    pattern, message = given.pop("pattern"), given.pop("message")
+    given["trace_limit_bytes"] = given.pop("trace_limit")
+    with shown_progress(not no_progress, given["trace_out"]) as progress:
         result = traffic(
             topology,
             pattern,
@@ -64,7 +64,7 @@ def command(
             nodes=nodes,
             progress=progress,
             command=command_line(),
-            **options,
+            **given,
         )
     if as_json:
         extra = {"pattern": pattern}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from clusim_cli.outputs import OUTPUT, GuardedCommand
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
 
 __all__ = ["command"]
 
@@ -14,8 +15,7 @@ __all__ = ["command"]
 @click.command("plot", cls=GuardedCommand, short_help="Draw a figure of a trace.")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.argument("figure", type=click.Choice(["heatmap", "timeline", "overlap", "topology"]))
-@click.option("-o", "--output", type=OUTPUT, default=None,
-              help="File to write: .png, .svg or .pdf.  [default: FIGURE.png]")  # fmt: skip
+@options.output("Its ending is .png, .svg or .pdf.", "FIGURE.png")
 @click.option("--width", type=click.FloatRange(1, 60), default=3.4, show_default=True,
               help="Width in inches: 3.4 is a column, 10 fills a slide.")  # fmt: skip
 @click.option("--measure", type=click.Choice(["load", "peak", "credit", "contended", "queue"]), default="load",

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from clusim_cli.outputs import OUTPUT, GuardedCommand, beside, echo_done
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand, beside, echo_done
 
 __all__ = ["command"]
 
 
 @click.command("report", cls=GuardedCommand, short_help="Write a run as one self-contained page.")
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=OUTPUT, default=None,
-              help="File to write.  [default: TRACE with .html]")  # fmt: skip
+@options.output("", "TRACE with .html")
 def command(trace: Path, output: Path | None) -> None:
     """Write what TRACE says as one HTML file below 1 MB that needs no network.
 

@@ -12,8 +12,8 @@ import click
 from clusim.errors import InputError
 from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
+from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import ENV, NCCL_VERSION
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
@@ -39,14 +39,14 @@ def _flags(function: Any) -> Any:
     "nccl-tests", cls=GuardedCommand, short_help="Print what a program of nccl-tests would print."
 )
 @click.argument("program")
-@click.option("--topology", required=True, help="Preset or topology file.")
-@click.option("--nodes", type=click.IntRange(1, 65_536), help="Join so many of these machines.")
+@click.argument("topology")
+@options.nodes()
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
-@ENV
-@NCCL_VERSION
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
-@click.option("--json", "as_json", is_flag=True, help="Print the JSON that -J writes.")
+@options.env()
+@options.nccl_version()
+@options.jobs()
+@options.as_json("It is what -J writes.")
 @_flags
 def command(
     program: str,
@@ -59,7 +59,7 @@ def command(
     as_json: bool,
     **flags: str | None,
 ) -> int:
-    """Predict and print what PROGRAM of nccl-tests prints on a machine: all_reduce_perf, all_gather_perf,
+    """Predict and print what PROGRAM of nccl-tests prints on TOPOLOGY: all_reduce_perf, all_gather_perf,
     reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
     hypercube_perf.
 
@@ -73,11 +73,11 @@ def command(
     from clusim.run.setup import Setup
 
     test = program_named(program)
-    options = parse_flags({name: value for name, value in flags.items() if value is not None})
+    wanted = parse_flags({name: value for name, value in flags.items() if value is not None})
     env = tuple(parse_assignments(environment).items())
-    where = place(Setup(topology, nodes, None, version, env), options, procs_per_node)
-    target = _output(options)
-    found = table_of(where, test, options, jobs=jobs, show=None if as_json else click.echo)
+    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node)
+    target = _output(wanted)
+    found = table_of(where, test, wanted, jobs=jobs, show=None if as_json else click.echo)
     data = found.to_json(["clusim", *sys.argv[1:]])
     if target is not None:
         write_text(target, json.dumps(data) + "\n")

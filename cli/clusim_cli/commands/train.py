@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim_cli.outputs import TRACE_OUT, GuardedCommand
-from clusim_cli.params import GRANULARITY, NODES, RANKS, command_line
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
+from clusim_cli.params import RANKS, command_line
 from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -20,14 +21,11 @@ __all__ = ["command"]
 
 @click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
 @click.argument("workload")
-@click.option(
-    "--topology", default=None, help="Preset or topology file.  [default: the workload's]"
-)
-@NODES
+@click.argument("topology", required=False)
+@options.nodes()
 @click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
               help="Steps; the last one is reported.")  # fmt: skip
-@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
-              help="Exact packets, bursts chosen by size, or bursts of about SIZE.")  # fmt: skip
+@options.granularity()
 @click.option("--fold", type=click.Choice(["auto", "all", "proved", "none"]), default=None,
               help="Simulate equal blocks of work once: all, the proved, or what is affordable.")  # fmt: skip
 @click.option("--layers", is_flag=True,
@@ -37,14 +35,13 @@ __all__ = ["command"]
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
-@click.option("--fault", "faults", multiple=True, metavar="TEXT",
-              help="What breaks, e.g. 'rank 3 slow x1.3'; may be repeated.")  # fmt: skip
-@click.option("--trace-out", type=TRACE_OUT, default=None, help="Write an HDF5 trace.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
-def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> int:
-    """Simulate training steps of WORKLOAD, a YAML file or the name of a shipped one.
+@options.faults()
+@options.trace_out()
+@options.seed()
+@options.as_json()
+@options.no_progress()
+def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> int:
+    """Simulate training steps of WORKLOAD, a YAML file or the name of a shipped one, on TOPOLOGY or the workload's own.
 
     Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
     moved, whether it fits into memory, and the busiest wires.
@@ -52,26 +49,26 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
     from clusim.training import scaling, train, training_report
     from clusim.training.inputs import inputs
 
-    spec, machine = inputs(workload, options["topology"], options["nodes"])
-    if options["layers"]:
-        if options["faults"]:
+    spec, machine = inputs(workload, given["topology"], given["nodes"])
+    if given["layers"]:
+        if given["faults"]:
             raise click.UsageError(
                 "--layers lists layers without simulating: --fault changes nothing"
             )
         click.echo(_layers(spec, machine, as_json))
         return 0
-    if (options["scaling"] is None) != (options["replicas"] is None):
+    if (given["scaling"] is None) != (given["replicas"] is None):
         raise click.UsageError("--scaling and --replicas go together")
     arguments = {
-        "steps": options["steps"],
-        "granularity": options["granularity"],
-        "fold": options["fold"],
-        "strict_memory": options["strict_memory"],
-        "seed": options["seed"],
-        "faults": options["faults"],
+        "steps": given["steps"],
+        "granularity": given["granularity"],
+        "fold": given["fold"],
+        "strict_memory": given["strict_memory"],
+        "seed": given["seed"],
+        "faults": given["faults"],
     }
-    if options["scaling"]:
-        table = scaling(spec, machine, options["replicas"], options["scaling"], **arguments)
+    if given["scaling"]:
+        table = scaling(spec, machine, given["replicas"], given["scaling"], **arguments)
         rows = [
             {
                 "replicas": count,
@@ -88,12 +85,12 @@ def command(workload: str, as_json: bool, no_progress: bool, **options: Any) -> 
         ]
         click.echo(json.dumps(rows) if as_json else _table(rows))
         return 0
-    with shown_progress(not no_progress, options["trace_out"]) as progress:
+    with shown_progress(not no_progress, given["trace_out"]) as progress:
         result = train(
             spec,
             machine,
             **arguments,
-            trace_out=options["trace_out"],
+            trace_out=given["trace_out"],
             progress=progress,
             command=command_line(),
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
 
 if TYPE_CHECKING:
@@ -19,18 +20,8 @@ TOP = 20
 
 def _form(function: Any) -> Any:
     """Add the options that every analysis has."""
-    function = click.option(
-        "--top",
-        type=click.IntRange(0),
-        default=None,
-        help=f"Rows to show; 0 is all.  [default: {TOP}, all with --json or --csv]",
-    )(function)
-    function = click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")(
-        function
-    )
-    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
-        function
-    )
+    function = options.top(None, f"{TOP}, all with --json or --csv")(function)
+    function = options.as_json()(options.as_csv()(function))
     return click.argument("trace", type=click.Path(path_type=Path))(function)
 
 
@@ -77,11 +68,7 @@ def overlap(trace: Path, **form: Any) -> None:
 
 @command.command("blame")
 @_form
-@click.option(
-    "--confirm",
-    is_flag=True,
-    help="Simulate again with the first stalled link as fast as its like, or all of them twice as fast.",
-)
+@options.confirm("The first stalled link is as fast as its like, or all of them are twice as fast.")
 def blame(trace: Path, confirm: bool, **form: Any) -> None:
     """Charge the run's time, along its critical path, to what it was lost on."""
     from clusim.analysis.blame import blame as analyse
@@ -99,7 +86,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 @click.option("--what-if", "what_if", nargs=2, metavar="WHAT FACTOR", default=None,
               help="What the run would take if WHAT were faster: a class of wires (nvlink), a tier (nic-leaf), a wire "
               "('gpu0->*'), hbm, cta, step, post, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
-@click.option("--confirm", is_flag=True, help="Check the estimate by simulating the changed run.")
+@options.confirm("What runs again is the change that --what-if asks about.")
 def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
     """List the steps that the run's time is made of, in the order of time."""
     if what_if is None:

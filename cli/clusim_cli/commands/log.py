@@ -6,6 +6,7 @@ import json
 
 import click
 
+from clusim_cli import options
 from clusim_cli.outputs import GuardedGroup
 
 __all__ = ["command"]
@@ -18,8 +19,8 @@ def command() -> None:
 
 @command.command("summary", short_help="Print what a log says.")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--all", "everything", is_flag=True, help="Print long lists to their end.")
+@options.as_json()
+@options.all_lines()
 def summary(logs: tuple[str, ...], as_json: bool, everything: bool) -> None:
     """Print what was understood of LOG: versions, hosts, communicators, rings, transports, calls, what is odd.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 
 __all__ = ["command"]
@@ -21,11 +22,9 @@ TOP = 20
 )
 @click.argument("a")
 @click.argument("b")
-@click.option(
-    "--top", type=click.IntRange(0), default=TOP, show_default=True, help="Rows to show; 0 is all."
-)
-@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.top(TOP)
+@options.as_csv()
+@options.as_json()
 def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
     """Say where the time of run B went compared with run A.
 
@@ -56,7 +55,7 @@ def _trace(words: str, scratch: Path) -> Path:
 
 
 def _run(arguments: list[str], scratch: Path) -> Path:
-    from clusim_cli.run import command as run
+    from clusim_cli.commands.run import command as run
 
     if arguments[0] == "clusim":
         arguments = arguments[1:]

@@ -1,4 +1,4 @@
-"""Words that every command uses for the same thing."""
+"""Which time is which, in the words of every command."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import json
 
 import click
 
+from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import ENV, NCCL_VERSION, NODES, SIZE
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -17,22 +17,18 @@ __all__ = ["command"]
     "crossover", cls=GuardedCommand, short_help="Find the best algorithm for every size."
 )
 @click.argument("topology")
-@NODES
-@click.option("--collective", "-c", default="allreduce", show_default=True,
-              help="allreduce, allgather, reducescatter, broadcast or reduce.")  # fmt: skip
-@click.option("--size", "sizes", type=SIZE, multiple=True,
-              help="May be repeated.  [default: 1 KiB to 1 GiB, times 4]")  # fmt: skip
+@options.nodes()
+@options.collective()
+@options.sizes("1 KiB to 1 GiB, times 4")
 @click.option(
     "--gpus", type=click.IntRange(1), help="GPUs of each machine that take part.  [default: all]"
 )
-@NCCL_VERSION
-@ENV
-@click.option(
-    "--csv", "as_csv", is_flag=True, help="Print the configuration of NCCL's example tuner plugin."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--jobs", type=click.IntRange(1), help="Worker processes.  [default: one per core]")
-@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+@options.nccl_version()
+@options.env()
+@options.as_csv("It is the configuration of NCCL's example tuner plugin.")
+@options.as_json()
+@options.jobs()
+@options.no_progress()
 def command(
     topology: str,
     nodes: int | None,
@@ -54,15 +50,13 @@ def command(
     """
     from clusim.nccl import parse_assignments
     from clusim.nccltests.crossover import SIZES, crossover, table_lines, tuner_csv
-    from clusim.nccltests.operations import program_named
     from clusim.run.setup import Setup
 
     env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)
-    operation = program_named(collective).operation
     wanted = tuple(sorted(set(sizes))) or SIZES
     with counted_progress(not no_progress, "simulated") as progress:
-        found = crossover(setup, operation, wanted, jobs=jobs, progress=progress)
+        found = crossover(setup, collective, wanted, jobs=jobs, progress=progress)
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:

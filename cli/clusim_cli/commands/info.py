@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusim.units import format_size
+from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["command"]
 
 @click.command("info", cls=GuardedCommand, short_help="Print what is in a trace.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.as_json()
 def command(file: Path, as_json: bool) -> None:
     """Print what is in the trace FILE: the run's numbers and every column.
 

@@ -1,4 +1,8 @@
-"""Tells recordings apart by what is in them, and finds the reader of each format."""
+"""Tells recordings apart by what is in them, and finds the reader of each format.
+
+Here lies one file per format, with its `KIND`: what it is, what its files begin with, and what reads them. Files are
+found, not listed.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Callable
 from glob import escape
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Final
 
 from clusim.errors import InputError
+from clusim.formats.recordings.kind import LAST, RecordingKind
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import head, natural, parts
 
@@ -21,16 +27,13 @@ LOGS: Final = {
 }
 """Kinds `clusim.formats.logs` reads -> what they are."""
 
-KINDS: Final = {
-    "kineto": "PyTorch profiler (Kineto) traces, one .json[.gz] per rank",
-    "chakra": "Chakra execution traces, one .et per rank",
-    "goal": "GOAL schedules of LogGOPSim and ATLAHS",
-    "astra": "text workloads of ASTRA-sim 1",
-    "simai": "workloads of SimAI and AICB",
-    "inspector": "JSON of NCCL's Inspector plugin",
-    "profiler": "chrome trace of NCCL's example profiler plugin",
+_FOUND: Final[dict[str, RecordingKind]] = {
+    found.name.replace("_", "-"): import_module(f"{__name__}.{found.name}").KIND
+    for found in iter_modules(__path__)
 }
-"""Kinds with a module of the same name in this package that has ``read(paths) -> Recording`` -> what they are."""
+
+KINDS: Final = {name: kind.what for name, kind in _FOUND.items()}
+"""Kinds of recordings, a module of this package each -> what they are."""
 
 PLANS: Final = {
     "msccl": "MSCCL algorithm, XML",
@@ -38,22 +41,24 @@ PLANS: Final = {
 }
 """Kinds that are algorithms and no recordings -> what they are; `clusim.plans` reads them."""
 
-_PATTERNS: Final[tuple[tuple[str, bytes], ...]] = (
-    ("msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),
-    ("chakra", rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
-    ("kineto", rb'"(?:traceEvents|baseTimeNanoseconds|deviceProperties|distributedInfo)"\s*:'),
-    ("inspector", rb'"(?:coll_perf|inspector_output_format_version)"\s*:'),
-    ("mscclpp", rb'\A\s*\{(?=.*"(?:protocol|collective)"\s*:)(?=.*"(?:gpus|colltype|num_threads_per_block)"\s*:)'),
-    ("profiler", rb'\A\s*\[?\s*\{.{0,2000}?"cat"\s*:\s*"(?:GROUP|COLL|P2P|PROXY|NET|KERNEL)\w*"'),
-    ("kineto", rb'\A\s*\[\s*\{.{0,2000}?"ph"\s*:'),
-    ("goal", rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),
-    ("simai", rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:"),
-    ("simai", rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,comm_group_size,msg_size"),
-    ("astra", rb"\A\s*(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)[^\n]*\n\s*\d+\s*\n"),
-    ("nccl-log", rb"NCCL (?:INFO|WARN|CALL)|NCCL version|RCCL version"),
-    ("nccl-tests", rb"out-of-place|algbw|nThread \d+ nGpus \d+"),
+_OTHERS: Final[tuple[tuple[int, str, bytes], ...]] = (
+    (0, "msccl", rb"\A(?:<\?xml[^>]*>)?(?>\s+|<!--.*?-->)*+<algo\s"),
+    (4, "mscclpp", rb'\A\s*\{(?=.*"(?:protocol|collective)"\s*:)(?=.*"(?:gpus|colltype|num_threads_per_block)"\s*:)'),
+    (LAST + 1, "nccl-log", rb"NCCL (?:INFO|WARN|CALL)|NCCL version|RCCL version"),
+    (LAST + 1, "nccl-tests", rb"out-of-place|algbw|nThread \d+ nGpus \d+"),
 )  # fmt: skip
-"""What begins a file of a kind, in the order in which it is tried."""
+
+_PATTERNS: Final = sorted(
+    [
+        *_OTHERS,
+        *(
+            (place, name, pattern)
+            for name, kind in _FOUND.items()
+            for place, pattern in kind.begins
+        ),
+    ]
+)
+"""Place, kind and what begins a file of it, in the order in which it is tried."""
 
 
 def kind_of(path: str) -> str:
@@ -71,11 +76,12 @@ def kind_of(path: str) -> str:
     data, name = _beginning(path)
     if not data:
         raise InputError(f"{path}: is empty")
-    for kind, pattern in _PATTERNS:
+    for _, kind, pattern in _PATTERNS:
         if re.search(pattern, data, re.DOTALL):
             return kind
-    if _is_chakra(name, data):
-        return "chakra"
+    for kind, found in _FOUND.items():
+        if found.looks_so is not None and found.looks_so(name, data):
+            return kind
     if b"\0" in data[:4096]:
         raise InputError(f"{path}: binary data of no known kind; --kind is one of {_all_kinds()}")
     if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith((".json", ".json.gz")):
@@ -85,7 +91,7 @@ def kind_of(path: str) -> str:
 
 def reader(kind: str) -> Callable[..., Recording]:
     """Return what reads files of a kind of `KINDS`."""
-    module = import_module(f"clusim.formats.recordings.{kind}")
+    module = import_module(_FOUND[kind].read_by or f"{__name__}.{kind.replace('-', '_')}")
     found: Callable[..., Recording] = module.read
     return found
 
@@ -111,24 +117,3 @@ def _beginning(path: str) -> tuple[bytes, str]:
         first = next((part for part in inside_of if part.name.endswith(".et")), first)
         return first.data[: 1 << 16], first.name
     return data, path
-
-
-def _is_chakra(name: str, data: bytes) -> bool:
-    """Return whether a file is a Chakra trace: messages with their lengths, the first the metadata."""
-    if name.endswith(".et"):
-        return True
-    if data.lstrip()[:1] in (b"{", b"["):
-        return False
-    size, shift = 0, 0
-    for at in range(min(4, len(data))):
-        size |= (data[at] & 0x7F) << shift
-        shift += 7
-        if data[at] < 0x80:
-            # The metadata are a version in field 1, and attributes in field 2.
-            return (
-                at + 1 + size < len(data)
-                and size > 2
-                and data[at + 1] == 0x0A
-                and b"\0" not in data[at + 2 : at + 8]
-            )
-    return False

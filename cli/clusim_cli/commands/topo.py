@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusim.fabric.arrays import arrays_of
+from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup
-from clusim_cli.params import NODES
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -44,7 +43,7 @@ def list_topologies() -> None:
 
 @command.command("show")
 @click.argument("topology")
-@NODES
+@options.nodes()
 @click.option("--svg", type=OUTPUT, metavar="FILE", help="Also draw it as SVG.")
 @click.option("--png", type=OUTPUT, metavar="FILE", help="Also draw it as PNG.")
 @click.option("--figures", is_flag=True, help="Print every figure and where it comes from.")
@@ -92,10 +91,11 @@ def _draw(machine: Fabric, path: Path) -> None:
 
 @command.command("check")
 @click.argument("topologies", nargs=-1, required=True)
-@NODES
+@options.nodes()
 def check(topologies: tuple[str, ...], nodes: int | None) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
     from clusim import fabric
+    from clusim.fabric.arrays import arrays_of
 
     for name in topologies:
         machine = fabric.load(name, nodes=nodes)
@@ -109,7 +109,7 @@ def check(topologies: tuple[str, ...], nodes: int | None) -> None:
 @command.command("diff")
 @click.argument("first")
 @click.argument("second")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.as_json()
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     """Say how the topologies FIRST and SECOND differ; exit with 1 if they do, like diff."""
@@ -132,19 +132,17 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 
 @command.command("import")
 @click.argument("file", type=FILE)
-@click.option(
-    "-o", "--output", type=OUTPUT, metavar="FILE", help="Topology file to write; - is stdout."
-)
-@click.option("--kind", metavar="KIND", help="What FILE is; found out from its content otherwise.")
+@options.output("It is a topology file; - is stdout.")
+@options.kind()
 @click.option("--chip", metavar="NAME", help="What the GPUs are, if FILE does not say.")
 @click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@options.as_json()
 def import_(
     file: Path,
     output: Path | None,
-    kind: str | None,
+    kind: str,
     chip: str | None,
     group: str | None,
     as_json: bool,
@@ -156,7 +154,7 @@ def import_(
     from clusim.files import is_stream, write_text
     from clusim.formats.topologies import import_file
 
-    found = import_file(file, kind=kind, chip=chip, group=group)
+    found = import_file(file, kind=kind or None, chip=chip, group=group)
     text = found.to_yaml()
     found.fabric()  # What was written can be read.
     to_stdout = output is not None and is_stream(output)

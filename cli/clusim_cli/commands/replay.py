@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from clusim_cli.outputs import TRACE_OUT, GuardedCommand
-from clusim_cli.params import GRANULARITY, NODES, SIZE, TIME, command_line
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
+from clusim_cli.params import SIZE, TIME, command_line
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -40,33 +41,29 @@ class _Call(click.ParamType[tuple[str, int]]):
 
 @click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
 @click.argument("recording", nargs=-1, required=True, metavar="LOG...")
-@click.option("--topology", help="Preset or topology file.  [default: concluded from the log]")
-@NODES
+@options.topology("concluded from the log")
+@options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="The machine as NCCL_TOPO_DUMP_FILE wrote it.")  # fmt: skip
 @click.option("--as", "other", metavar="TOPOLOGY", help="Replay on this machine, too, and compare.")
 @click.option("--gap", type=_Gap(), default="",
               help="Time between calls: none, as logged, or so long.  [default: logged if durations are]")  # fmt: skip
-@click.option(
-    "--env", multiple=True, metavar="NAME=VALUE", help="Variable of NCCL; may be repeated."
-)
-@click.option("--nccl-version", "--nccl", "version", default="",
-              help="Release of NCCL.  [default: the log's]")  # fmt: skip
+@options.env()
+@options.nccl_version("the log's")
 @click.option("--replan", is_flag=True, help="Let rings, trees and algorithms be chosen anew.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
 )
-@click.option("--kind", default="", help="Format of the recording.  [default: detected]")
+@options.kind()
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
-@click.option("--granularity", type=GRANULARITY, default="auto", show_default=True,
-              help="As of `clusim run`.")  # fmt: skip
-@click.option("--trace-out", type=TRACE_OUT, help="Write an HDF5 trace.")
-@click.option("--all", "everything", is_flag=True, help="Print long lists to their end.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--no-progress", is_flag=True, help="Show no progress bar.")
-def command(recording: tuple[str, ...], no_progress: bool, **options: Any) -> None:
+@options.granularity()
+@options.trace_out()
+@options.all_lines()
+@options.as_json()
+@options.no_progress()
+def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None:
     """Simulate the job that LOG recorded, on its own machine and on others.
 
     LOG is what NCCL_DEBUG=INFO made NCCL or RCCL print, plain or compressed, - for standard input; several files are
@@ -77,28 +74,28 @@ def command(recording: tuple[str, ...], no_progress: bool, **options: Any) -> No
     from clusim.replaying import replay, replay_report
     from clusim.replaying.front import Request
 
-    if options["topology"] and options["xml"]:
+    if given["topology"] and given["xml"]:
         raise click.UsageError("--topology and --xml name the same thing; give one")
     with counted_progress(not no_progress, "calls") as progress:
         request = Request(
             recording,
-            topology=options["xml"] or options["topology"],
-            nodes=options["nodes"],
-            other=options["other"],
-            gap=options["gap"],
-            env=tuple(parse_assignments(options["env"]).items()),
-            replan=options["replan"],
-            whole=options["whole"],
-            asked=options["asked"],
-            calls=options["calls"],
-            granularity=options["granularity"],
-            version=options["version"],
-            trace_out=options["trace_out"],
+            topology=given["xml"] or given["topology"],
+            nodes=given["nodes"],
+            other=given["other"],
+            gap=given["gap"],
+            env=tuple(parse_assignments(given["environment"]).items()),
+            replan=given["replan"],
+            whole=given["whole"],
+            asked=given["asked"],
+            calls=given["calls"],
+            granularity=given["granularity"],
+            version=given["version"],
+            trace_out=given["trace_out"],
             command=command_line(),
             progress=progress,
         )
-        found = replay(request, options["kind"])
-    if options["as_json"]:
+        found = replay(request, given["kind"])
+    if given["as_json"]:
         click.echo(json.dumps(found.to_json()))
     else:
-        click.echo(replay_report(found, everything=options["everything"]))
+        click.echo(replay_report(found, everything=given["everything"]))

@@ -1,0 +1,269 @@
+"""Options that several commands have: the same flags, type and first words of help everywhere.
+
+Each takes what is the command's own: its default, how it is said, and what there is to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from clusim_cli.outputs import OUTPUT, TRACE_OUT
+from clusim_cli.params import ALGORITHM, COLLECTIVE, GRANULARITY, PROTOCOL, SIZE
+
+__all__ = [
+    "algorithm",
+    "all_lines",
+    "as_csv",
+    "as_json",
+    "channels",
+    "collective",
+    "confirm",
+    "engine",
+    "env",
+    "faults",
+    "granularity",
+    "jobs",
+    "kind",
+    "nccl_version",
+    "no_progress",
+    "nodes",
+    "output",
+    "protocol",
+    "seed",
+    "size",
+    "sizes",
+    "top",
+    "topology",
+    "trace_limit",
+    "trace_out",
+]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Function], Function]
+
+
+def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any) -> Decorator[Any]:
+    """Return an option; `more` follows its help, and then `said`, the default in words."""
+    words = f"{help} {more}".rstrip() + (f"  [default: {said}]" if said else "")
+    if about.get("default") is not None and not said:
+        about["show_default"] = True
+    return click.option(*flags, help=words, **about)
+
+
+def topology(said: str) -> Decorator[Any]:
+    """The machine, of commands whose arguments are files of jobs."""
+    return _option("--topology", help="Preset or topology file.", said=said)
+
+
+def nodes() -> Decorator[Any]:
+    """How many machines: pass it on as ``fabric.load(topology, nodes=nodes)``."""
+    return _option(
+        "--nodes",
+        type=click.IntRange(1, 65_536),
+        metavar="N",
+        help="Join N of these machines by the network they usually have.",
+    )
+
+
+def collective() -> Decorator[Any]:
+    """The operation, in clusim's spelling."""
+    return _option(
+        *("--collective", "-c"),
+        type=COLLECTIVE,
+        default="allreduce",
+        help="Operation in any spelling: allreduce, all_gather, reduce_scatter, broadcast, reduce, ...",
+    )
+
+
+def algorithm(said: str) -> Decorator[Any]:
+    """How a collective is done."""
+    return _option(
+        "--algorithm",
+        type=ALGORITHM,
+        default="",
+        help="How it is done: nccl is what NCCL would run, PLAN.xml or PLAN.json is a plan of MSCCL or MSCCL++.",
+        said=said,
+    )
+
+
+def protocol(said: str) -> Decorator[Any]:
+    """How data and flags travel, in clusim's spelling."""
+    return _option(
+        "--protocol",
+        type=PROTOCOL,
+        default=None,
+        help="How data and flags travel, in any case.",
+        said=said,
+    )
+
+
+def channels(said: str) -> Decorator[Any]:
+    """Channels of a collective."""
+    return _option(
+        "--channels",
+        type=click.IntRange(1, 64),
+        default=None,
+        help="Channels; NCCL is told by NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS.",
+        said=said,
+    )
+
+
+def size(default: str) -> Decorator[Any]:
+    """The size of a collective."""
+    return _option(
+        "--size", type=SIZE, default=default, help="Size as in nccl-tests: 64M is 64 MiB."
+    )
+
+
+def sizes(said: str) -> Decorator[Any]:
+    """Sizes of a collective."""
+    return _option(
+        *("--size", "sizes"),
+        type=SIZE,
+        multiple=True,
+        help="Size as in nccl-tests: 64M is 64 MiB.",
+        more="May be repeated.",
+        said=said,
+    )
+
+
+def env() -> Decorator[Any]:
+    """NCCL's environment."""
+    return _option(
+        *("--env", "environment"),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable of NCCL, for example NCCL_ALGO=Ring; may be repeated.",
+    )
+
+
+def nccl_version(said: str = "the newest known") -> Decorator[Any]:
+    """NCCL's release."""
+    return _option(
+        *("--nccl-version", "version"),
+        default="",
+        metavar="RELEASE",
+        help="Release of NCCL, such as 2.27.",
+        said=said,
+    )
+
+
+def faults() -> Decorator[Any]:
+    """What breaks."""
+    return _option(
+        *("--fault", "faults"),
+        multiple=True,
+        metavar="TEXT",
+        help="What breaks, e.g. 'link gpu3:nvl5 down at 2ms' or 'rank 3 slow x1.3'; may be repeated.",
+    )
+
+
+def granularity(default: str = "auto") -> Decorator[Any]:
+    """How finely data are cut."""
+    return _option(
+        "--granularity",
+        type=GRANULARITY,
+        default=default,
+        help="Exact packets, bursts chosen by size, or bursts of about SIZE.",
+    )
+
+
+def engine() -> Decorator[Any]:
+    """Which engine."""
+    return _option(
+        "--engine",
+        type=click.Choice(["c", "reference"]),
+        default="c",
+        help="The engine in C, or the same in plain Python.",
+    )
+
+
+def seed() -> Decorator[Any]:
+    """Seed of what is random."""
+    return _option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="Seed of what is random."
+    )
+
+
+def trace_out() -> Decorator[Any]:
+    """File of the trace."""
+    return _option(
+        "--trace-out", type=TRACE_OUT, default=None, metavar="FILE", help="Write an HDF5 trace."
+    )
+
+
+def trace_limit() -> Decorator[Any]:
+    """Largest size of a trace."""
+    return _option(
+        "--trace-limit", type=SIZE, default="1GiB", help="Keep the trace below this size."
+    )
+
+
+def output(help: str, said: str = "") -> Decorator[Any]:
+    """File to write."""
+    return _option(
+        *("-o", "--output"),
+        type=OUTPUT,
+        default=None,
+        metavar="FILE",
+        help="File to write.",
+        more=help,
+        said=said,
+    )
+
+
+def as_json(more: str = "") -> Decorator[Any]:
+    """Whether to print JSON."""
+    return _option("--json", "as_json", is_flag=True, help="Print one JSON object.", more=more)
+
+
+def as_csv(more: str = "") -> Decorator[Any]:
+    """Whether to print CSV."""
+    return _option("--csv", "as_csv", is_flag=True, help="Print CSV.", more=more)
+
+
+def top(default: int | None, said: str = "") -> Decorator[Any]:
+    """How many rows."""
+    return _option(
+        "--top",
+        type=click.IntRange(0),
+        default=default,
+        metavar="N",
+        help="Rows to show; 0 is all.",
+        said=said,
+    )
+
+
+def all_lines() -> Decorator[Any]:
+    """Whether to cut long lists."""
+    return _option("--all", "everything", is_flag=True, help="Print long lists to their end.")
+
+
+def confirm(more: str) -> Decorator[Any]:
+    """Whether to simulate again."""
+    return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)
+
+
+def kind(more: str = "") -> Decorator[Any]:
+    """Format of a file."""
+    return _option(
+        "--kind",
+        default="",
+        metavar="KIND",
+        help="Format of the file.",
+        more=more,
+        said="detected",
+    )
+
+
+def jobs() -> Decorator[Any]:
+    """Worker processes."""
+    return _option("--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core")
+
+
+def no_progress() -> Decorator[Any]:
+    """Whether to show progress."""
+    return _option("--no-progress", is_flag=True, help="Show no progress bar.")

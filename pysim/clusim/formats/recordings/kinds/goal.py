@@ -1,0 +1,11 @@
+"""GOAL schedules."""
+
+from __future__ import annotations
+
+from clusim.formats.recordings.kind import RecordingKind
+
+KIND = RecordingKind(
+    "GOAL schedules of LogGOPSim and ATLAHS",
+    begins=((7, rb"\A(?>\s+|/\*.*?\*/|//[^\n]*\n|#[^\n]*\n)*+num_ranks\s+\d+"),),
+    read_by="clusim.formats.recordings.goal",
+)

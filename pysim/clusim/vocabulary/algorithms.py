@@ -1,0 +1,101 @@
+"""NCCL's algorithms and protocols: their names in NCCL, in names of its kernels, and in clusim."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from clusim.errors import InputError, suggest
+from clusim.vocabulary.spelling import plain
+
+__all__ = [
+    "ALGORITHMS",
+    "PROTOCOLS",
+    "PROTOCOL_NAMES",
+    "Algorithm",
+    "Protocol",
+    "find_algorithm",
+    "find_protocol",
+    "kernel_word",
+    "own_word",
+    "protocol_named",
+]
+
+
+class Algorithm(StrEnum):
+    """Algorithms, in NCCL's order and with the names of ``NCCL_ALGO``.
+
+    `name` is the word in names of kernels (``NVLS_TREE``), `own` clusim's, in schedules, traces and ``--algorithm``.
+    """
+
+    TREE = "Tree"
+    RING = "Ring"
+    COLLNET_DIRECT = "CollNetDirect"
+    COLLNET_CHAIN = "CollNetChain"
+    NVLS = "NVLS"
+    NVLS_TREE = "NVLSTree"
+    PAT = "PAT"
+
+    @property
+    def own(self) -> str:
+        """Return clusim's name: ``nvlstree``."""
+        return self.value.lower()
+
+    @property
+    def plugin(self) -> str:
+        """Return the name in the configuration of NCCL's example tuner plugin: ``nvls_tree``."""
+        return self.name.lower()
+
+
+class Protocol(StrEnum):
+    """Protocols, in NCCL's order and with the names of ``NCCL_PROTO``.
+
+    `name` is the word in names of kernels (``SIMPLE``), `own` clusim's, in schedules, traces and ``--protocol``.
+    """
+
+    LL = "LL"
+    LL128 = "LL128"
+    SIMPLE = "Simple"
+
+    @property
+    def own(self) -> str:
+        """Return clusim's name: ``simple``."""
+        return self.value.lower()
+
+
+ALGORITHMS, PROTOCOLS = tuple(Algorithm), tuple(Protocol)
+
+PROTOCOL_NAMES = (Protocol.SIMPLE.own, Protocol.LL.own, Protocol.LL128.own)
+"""clusim's names of the protocols; the first is the default."""
+
+_ALGORITHMS = {plain(item): item for item in Algorithm} | {"collnet": Algorithm.COLLNET_DIRECT}
+_PROTOCOLS = {plain(item): item for item in Protocol}
+
+
+def find_algorithm(word: str) -> Algorithm | None:
+    """Return NCCL's algorithm of any spelling, None if there is none: ``NVLS_TREE``, ``nvlstree``, ``NVLSTree``."""
+    return _ALGORITHMS.get(plain(word))
+
+
+def find_protocol(word: str) -> Protocol | None:
+    """Return the protocol of any spelling, None if there is none: ``LL``, ``ll``, ``SIMPLE``."""
+    return _PROTOCOLS.get(plain(word))
+
+
+def protocol_named(word: str) -> Protocol:
+    """Return the protocol of any spelling; raises `InputError` for another word."""
+    found = find_protocol(word)
+    if found is None:
+        raise InputError(f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}")
+    return found
+
+
+def own_word(word: str) -> str:
+    """Return an algorithm in clusim's spelling: ``nvlstree``; those of papers are in lower case."""
+    found = find_algorithm(word)
+    return found.own if found else word.strip().lower()
+
+
+def kernel_word(word: str) -> str:
+    """Return an algorithm or protocol as in names of NCCL's kernels, ``NVLS_TREE``; others in capitals."""
+    found = find_algorithm(word) or find_protocol(word)
+    return found.name if found else word.upper()

@@ -1,0 +1,216 @@
+"""Operations: what each is called anywhere, and what its size means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Literal
+
+from clusim.errors import InputError, suggest
+from clusim.vocabulary.spelling import plain
+
+__all__ = [
+    "BLOCKWISE",
+    "COLLECTIVE_OF",
+    "GATHERING",
+    "OF_NCCL",
+    "OPERATIONS",
+    "PATTERNS",
+    "REDUCING",
+    "ROOTED",
+    "SCATTERING",
+    "Collective",
+    "Operation",
+    "bus_factor",
+    "counted_share",
+    "find_operation",
+    "full_bytes",
+    "operation_named",
+    "operation_starting",
+]
+
+
+class Collective(StrEnum):
+    """Operations that NCCL's tuner decides about, in the order of its tables and with the names of its log."""
+
+    BROADCAST = "Broadcast"
+    REDUCE = "Reduce"
+    ALLGATHER = "AllGather"
+    REDUCESCATTER = "ReduceScatter"
+    ALLREDUCE = "AllReduce"
+
+    @property
+    def operation(self) -> str:
+        """Return clusim's name: ``all_gather``."""
+        return _OPERATION_OF[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation.
+
+    Attributes
+    ----------
+    name : str
+        In clusim: ``all_gather``.
+    nccl : str
+        In NCCL's log and in names of its kernels, ``AllGather``; empty if it has no such call. `Collective` if its
+        tuner decides about it; without that and without being a message, it is a group of sends and receives.
+    test : str
+        Program of nccl-tests without ``_perf``: ``all_gather``; empty if there is none.
+    bus : {"all", "others", "twice"}
+        Which part of the size crosses the bus: all of it, (n-1)/n, or 2(n-1)/n.
+    blocks : {"", "in", "out", "both"}
+        Which buffers have a block per rank, of which NCCL counts one; the other buffer is one block.
+    reduces, rooted : bool
+        Whether it has a reduction, and a root.
+    torch : tuple of str
+        Functions of ``torch.distributed``.
+    chakra : tuple of (int, str)
+        Values of ``comm_type`` in Chakra's traces, and their names.
+    astra : str
+        In the layers of ASTRA-sim and SimAI.
+    others : tuple of str
+        Further spellings, plain.
+    """
+
+    name: str
+    nccl: str = ""
+    test: str = ""
+    bus: Literal["all", "others", "twice"] = "all"
+    blocks: Literal["", "in", "out", "both"] = ""
+    reduces: bool = False
+    rooted: bool = False
+    torch: tuple[str, ...] = ()
+    chakra: tuple[tuple[int, str], ...] = ()
+    astra: str = ""
+    others: tuple[str, ...] = ()
+
+    def bus_factor(self, num_ranks: int) -> float:
+        """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
+        if self.bus == "all":
+            return 1.0
+        return (2 if self.bus == "twice" else 1) * (num_ranks - 1) / num_ranks
+
+
+OPERATIONS: dict[str, Operation] = {
+    item.name: item
+    for item in (
+        Operation("allreduce", Collective.ALLREDUCE, "all_reduce", "twice", reduces=True,
+                  torch=("all_reduce",), chakra=((0, "ALL_REDUCE"),), astra="ALLREDUCE"),
+        Operation("all_gather", Collective.ALLGATHER, "all_gather", "others", "out",
+                  torch=("all_gather", "all_gather_into_tensor"), chakra=((2, "ALL_GATHER"),), astra="ALLGATHER"),
+        Operation("reduce_scatter", Collective.REDUCESCATTER, "reduce_scatter", "others", "in", reduces=True,
+                  torch=("reduce_scatter", "reduce_scatter_tensor"), astra="REDUCESCATTER",
+                  chakra=((7, "REDUCE_SCATTER"), (8, "REDUCE_SCATTER_BLOCK"))),
+        Operation("broadcast", Collective.BROADCAST, "broadcast", rooted=True,
+                  torch=("broadcast",), chakra=((5, "BROADCAST"),), others=("bcast",)),
+        Operation("reduce", Collective.REDUCE, "reduce", reduces=True, rooted=True,
+                  torch=("reduce",), chakra=((1, "REDUCE"),)),
+        Operation("alltoall", "AlltoAll", "alltoall", "others", "both",
+                  torch=("all_to_all",), chakra=((6, "ALL_TO_ALL"),), astra="ALLTOALL"),
+        Operation("gather", "Gather", "gather", "others", "out", rooted=True, chakra=((3, "GATHER"),)),
+        Operation("scatter", "Scatter", "scatter", "others", "in", rooted=True, chakra=((4, "SCATTER"),)),
+        Operation("sendrecv", test="sendrecv"),
+        Operation("hypercube", test="hypercube", blocks="both"),
+        Operation("send", "Send"),
+        Operation("recv", "Recv"),
+        Operation("barrier", torch=("barrier",), chakra=((9, "BARRIER"),)),
+        Operation("messages", others=("custom",)),
+    )
+}  # fmt: skip
+"""By clusim's name."""
+
+BLOCKWISE = tuple(item.name for item in OPERATIONS.values() if item.blocks)
+"""Operations whose largest buffer has a block per rank."""
+
+GATHERING = tuple(item.name for item in OPERATIONS.values() if item.blocks == "out")
+"""Operations whose input is one block of the output."""
+
+SCATTERING = tuple(item.name for item in OPERATIONS.values() if item.blocks == "in")
+"""Operations whose output is one block of the input."""
+
+REDUCING = tuple(item.name for item in OPERATIONS.values() if item.reduces)
+"""Operations that have a reduction."""
+
+ROOTED = tuple(item.name for item in OPERATIONS.values() if item.rooted)
+"""Operations that have a root."""
+
+COLLECTIVE_OF = {
+    item.name: item.nccl for item in OPERATIONS.values() if isinstance(item.nccl, Collective)
+}
+"""Operations that NCCL's tuner decides about."""
+
+_OPERATION_OF = {collective: name for name, collective in COLLECTIVE_OF.items()}
+
+PATTERNS = ("alltoall", "gather", "scatter", "sendrecv")
+"""Operations that NCCL does by a group of sends and receives."""
+
+OF_NCCL = (*COLLECTIVE_OF, *PATTERNS)
+"""Operations that NCCL does for all ranks of a communicator."""
+
+_BY_SPELLING = {plain(item.name): item for item in OPERATIONS.values()} | {
+    other: item for item in OPERATIONS.values() for other in item.others
+}
+_LONGEST_FIRST = sorted(
+    (plain(item.name), item.name) for item in OPERATIONS.values() if item.chakra
+)[::-1]
+
+
+@lru_cache(1024)
+def find_operation(word: str) -> Operation | None:
+    """Return the operation of any spelling, None if there is none: ``all_reduce_perf``, ``ncclAllReduce``."""
+    short = word.rpartition("/")[2].lower().removesuffix("_mpi").removesuffix("_perf")
+    return _BY_SPELLING.get(plain(short).removeprefix("nccl"))
+
+
+def operation_named(word: str, known: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
+    """Return the operation of any spelling.
+
+    Parameters
+    ----------
+    known : tuple of str
+        Operations that can be meant here.
+
+    Raises
+    ------
+    InputError
+        There is none, or it is not among them; the message names the nearest.
+    """
+    found = find_operation(word)
+    if found is None:
+        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), known)}")
+    if found.name not in known:
+        raise InputError(f"operation {word!r}: not for this; there are {', '.join(known)}")
+    return found
+
+
+def operation_starting(name: object) -> str:
+    """Return the operation that a longer name begins with, empty if none: ``_allgather_base``, ``ALL_GATHER``, ..."""
+    if not isinstance(name, str):
+        return ""
+    short = plain(name)
+    return next((found for start, found in _LONGEST_FIRST if short.startswith(start)), "")
+
+
+def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
+    """Return the size of the largest buffer [bytes] when `part_bytes` is what NCCL counts per rank."""
+    return part_bytes * (num_ranks if operation in BLOCKWISE else 1)
+
+
+def bus_factor(operation: str, num_ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it; 1 for an operation of one's own."""
+    found = OPERATIONS.get(operation)
+    return found.bus_factor(num_ranks) if found else 1.0
+
+
+def counted_share(operation: str, num_ranks: int) -> float:
+    """Return what all wires must carry together for busbw, per byte of the collective's size.
+
+    With a root this is not what all ranks would need: the root of a broadcast has its data already, and all blocks of
+    a gather go to one rank.
+    """
+    if operation in ROOTED:
+        return num_ranks - 1.0 if operation not in BLOCKWISE else (num_ranks - 1) / num_ranks
+    return 1.0 if operation == "send" else num_ranks * bus_factor(operation, num_ranks)

@@ -1,0 +1,10 @@
+"""Words without what tools spell differently."""
+
+from __future__ import annotations
+
+__all__ = ["plain"]
+
+
+def plain(word: str) -> str:
+    """Return a word in lower case and without separators: ``All-Reduce``, ``ALL_REDUCE`` are ``allreduce``."""
+    return word.strip().lower().replace("_", "").replace("-", "").replace(" ", "")

@@ -1,0 +1,62 @@
+"""Releases of NCCL: what they do differently is said in one place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusim
+from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version, since
+
+ROOT = Path(clusim.__file__).parent
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
+HOME = ROOT / "nccl" / "versions.py"
+
+
+def texts() -> Iterator[str]:
+    for path, tree in TREES.items():
+        if path != HOME:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_every_feature_makes_a_difference_somewhere() -> None:
+    assert set(FEATURES) <= set(texts())
+
+
+def test_every_feature_that_is_asked_for_is_listed() -> None:
+    asked = {
+        node.args[1].value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "since"
+        and isinstance(node.args[1], ast.Constant)
+    }
+    assert asked
+    assert asked <= set(FEATURES)
+
+
+def test_no_release_is_compared_with_a_number_elsewhere() -> None:
+    """But in the table of constants, where a row begins with the first release that has them."""
+    for path, tree in TREES.items():
+        numbers = [
+            ast.unparse(node)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Compare)
+            and any(
+                isinstance(side, ast.Tuple) and "(2, " in ast.unparse(side)
+                for side in node.comparators
+            )
+        ]
+        assert path == HOME or not numbers, path
+
+
+def test_features_are_there_from_their_release_on() -> None:
+    for feature, (major, minor) in FEATURES.items():
+        assert OLDEST < Version(major, minor) <= LATEST
+        assert since(Version(major, minor), feature)
+        assert not since(Version(major, minor - 1), feature)
+    assert list(FEATURES.values()) == sorted(FEATURES.values()), "sorted by release"

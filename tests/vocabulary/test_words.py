@@ -1,0 +1,136 @@
+"""Every spelling of a word finds its object, and what follows from a word is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.vocabulary.algorithms import (
+    ALGORITHMS,
+    PROTOCOL_NAMES,
+    Algorithm,
+    Protocol,
+    find_algorithm,
+    find_protocol,
+    kernel_word,
+    own_word,
+    protocol_named,
+)
+from clusim.vocabulary.dtypes import BY_NUMBER, DTYPES, IN_TABLES, find_dtype
+from clusim.vocabulary.operations import (
+    COLLECTIVE_OF,
+    OPERATIONS,
+    Collective,
+    bus_factor,
+    counted_share,
+    find_operation,
+    full_bytes,
+    operation_named,
+    operation_starting,
+)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_name_of_an_operation_finds_it(name: str) -> None:
+    item = OPERATIONS[name]
+    words = [name, item.name.upper(), item.nccl, item.astra, *item.others]
+    words += [f"{item.test}_perf", f"./build/{item.test}_perf_mpi"] if item.test else []
+    words += [f"nccl{item.nccl}"] if item.nccl else []
+    for word in filter(None, words):
+        assert find_operation(word) is item, word
+    for word in (*item.torch, *(word for _, word in item.chakra)):
+        assert operation_starting(word) == name, word
+
+
+@pytest.mark.parametrize(
+    ("word", "operation"),
+    [
+        ("_allgather_base", "all_gather"),
+        ("reduce_scatter_tensor_coalesced", "reduce_scatter"),
+        ("alltoallv", "alltoall"),
+        ("broadcast_oop", "broadcast"),
+        ("gemm", ""),
+        (None, ""),
+    ],
+)
+def test_longer_names_are_what_they_begin_with(word: object, operation: str) -> None:
+    assert operation_starting(word) == operation
+
+
+def test_words_that_nobody_knows_are_errors_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'allreduce'"):
+        operation_named("allredcue")
+    with pytest.raises(InputError, match="there are simple, ll, ll128"):
+        protocol_named("fast")
+    with pytest.raises(InputError, match="operation 'barrier': not for this; there are allreduce"):
+        operation_named("barrier", tuple(COLLECTIVE_OF))
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor", "share"),
+    [
+        ("allreduce", 1.75, 14.0),
+        ("all_gather", 0.875, 7.0),
+        ("reduce_scatter", 0.875, 7.0),
+        ("alltoall", 0.875, 7.0),
+        ("broadcast", 1.0, 7.0),
+        ("reduce", 1.0, 7.0),
+        ("gather", 0.875, 0.875),
+        ("scatter", 0.875, 0.875),
+        ("sendrecv", 1.0, 8.0),
+        ("hypercube", 1.0, 8.0),
+        ("send", 1.0, 1.0),
+        ("of one's own", 1.0, 8.0),
+    ],
+)
+def test_bus_factors_and_what_all_wires_carry(operation: str, factor: float, share: float) -> None:
+    assert bus_factor(operation, 8) == factor
+    assert counted_share(operation, 8) == share
+
+
+def test_blocks_say_what_the_largest_buffer_holds() -> None:
+    assert [full_bytes(name, 10, 4) for name in ("all_gather", "scatter", "allreduce")] == [
+        40,
+        40,
+        10,
+    ]
+
+
+def test_nccl_s_order_is_that_of_its_tables() -> None:
+    assert [item.operation for item in Collective] == [
+        *("broadcast", "reduce", "all_gather", "reduce_scatter", "allreduce")
+    ]
+    assert [item.nccl for item in BY_NUMBER] == list(range(12))
+    assert [item.tables[0] for item in BY_NUMBER] == list(
+        dict.fromkeys(item.tables[0] for item in IN_TABLES.values())
+    )
+
+
+def test_every_name_of_a_type_finds_it() -> None:
+    for item in DTYPES.values():
+        for word in filter(None, (item.name, item.short, *item.tables, *item.others)):
+            for spelled in (word, word.upper(), f"nccl{word}", f"torch.{word}", f"c10::{word}"):
+                assert find_dtype(spelled) is item, spelled
+        assert item.moved in DTYPES
+        assert DTYPES[item.moved].storage
+    assert find_dtype("f8") is None
+
+
+def test_a_float_of_8_bits_has_one_name() -> None:
+    words = ("f8e4m3", "fp8_e4m3", "fp8", "float8_e4m3fn", "ncclFloat8e4m3", "Float8_e4m3fn")
+    found = {getattr(find_dtype(word), "name", "") for word in words}
+    assert found == {"float8e4m3"}
+    assert (DTYPES["float8e4m3"].moved, DTYPES["float8e4m3"].peak) == ("uint8", "f8")
+
+
+def test_algorithms_and_protocols_have_every_spelling() -> None:
+    for item in ALGORITHMS:
+        for word in (item.value, item.name, item.own, item.plugin):
+            assert find_algorithm(word) is item
+    assert find_protocol("SIMPLE") is Protocol.SIMPLE
+    assert PROTOCOL_NAMES == ("simple", "ll", "ll128")
+    assert own_word("NVLS_Tree") == Algorithm.NVLS_TREE.own == "nvlstree"
+    assert own_word("Oneshot-LL") == "oneshot-ll"
+    assert [kernel_word(word) for word in ("nvlstree", "simple", "oneshot")] == [
+        *("NVLS_TREE", "SIMPLE", "ONESHOT")
+    ]
