@@ -153,7 +153,9 @@ class _Model:
         if collective in _ROOTED:
             return False
         if algorithm is Algorithm.TREE or algorithm is Algorithm.COLLNET_CHAIN:
-            return reduce_all and (algorithm is Algorithm.TREE or since(version, "chains of collnet"))
+            return reduce_all and (
+                algorithm is Algorithm.TREE or since(version, "chains of collnet")
+            )
         if algorithm is Algorithm.COLLNET_DIRECT:
             return reduce_all or since(version, "collnet for blocks")
         if algorithm is Algorithm.NVLS:
