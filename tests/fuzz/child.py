@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from clusim.errors import ClusimError, TopologyError
@@ -51,13 +52,15 @@ def put(files: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-def check(target: Target, files: dict[str, bytes], folder: Path) -> str:
-    """Return what is wrong with how a target takes these files, empty if nothing is."""
+def check(
+    target: Target, files: dict[str, bytes], folder: Path, use: Callable[[Path], object]
+) -> str:
+    """Return what is wrong with how `use` of a target takes these files, empty if nothing is."""
     put(files, folder)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            target.use(folder)
+            use(folder)
     except ClusimError as error:
         lines = str(error).splitlines()
         if error.exit_code not in target.codes:
@@ -97,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.flush()
             _bound_time()
             files = target.mutated(seed)
-            wrong = check(target, files, folder)
+            wrong = check(target, files, folder, target.way(seed))
             if wrong:
                 sys.stdout.write(f"bad {seed} {' '.join(wrong.split())}\n")
                 if given.keep:

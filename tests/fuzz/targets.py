@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from clusim.fabric import Fabric
 from clusim.workload.recorded.emitter import NcclEmitter
 from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target", "read_kineto"]
+
+EACH = 8
+"""Of so many mutations of a recording, one becomes a schedule as well."""
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -33,12 +37,19 @@ class Target:
         Exit codes of errors that are right.
     traced : bool
         Whether the samples are traces and no texts.
+    read : callable or None
+        Only reads, without what costs many times as much; that is done with one mutation of `EACH`.
     """
 
     samples: list[dict[str, bytes]]
     use: Callable[[Path], object]
     codes: tuple[int, ...] = (2,)
     traced: bool = False
+    read: Callable[[Path], object] | None = None
+
+    def way(self, seed: int) -> Callable[[Path], object]:
+        """Return what is tried with a mutation."""
+        return self.use if self.read is None or seed % EACH == 0 else self.read
 
     def mutated(self, seed: int) -> dict[str, bytes]:
         """Return sample files with one of them changed."""
@@ -113,19 +124,25 @@ def read_kineto(folder: Path) -> object:
     return reader("kineto")(str(folder))
 
 
-def _recording(kind: str, *, folder: bool = False, **options: int) -> Callable[[Path], object]:
-    def use(path: Path) -> object:
+def _recording(
+    samples: list[dict[str, bytes]], kind: str, *, folder: bool = False, **options: int
+) -> Target:
+    def read(path: Path) -> Any:
         from clusim.formats.recordings.kinds import kind_of, reader
-        from clusim.workload.recorded.schedule import to_schedule
 
         where = str(path if folder else _only(path))
         kind_of(where)
-        recording = reader(kind)(where, **options)
+        return reader(kind)(where, **options)
+
+    def use(path: Path) -> object:
+        from clusim.workload.recorded.schedule import to_schedule
+
+        recording = read(path)
         if recording.num_ranks > _machine("dgx-a100").num_ranks:
             return recording
         return to_schedule(recording, _emitter(recording.num_ranks))
 
-    return use
+    return Target(samples, use, read=read)
 
 
 def _plan(name: str) -> Callable[[Path], object]:
@@ -232,19 +249,14 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "log", Target(_logs(), _log)
     yield "replay", Target(_job_log(), _replay)
     yield "replay-whole", Target(_job_log(), _whole)
-    yield "kineto", Target(_together(TRACES / "kineto-2ranks"), _recording("kineto", folder=True))
-    yield (
-        "profiler",
-        Target(_together(TRACES / "profiler-2ranks"), _recording("profiler", folder=True)),
-    )
-    yield "chakra", Target(_together(TRACES / "chakra-4ranks"), _recording("chakra", folder=True))
-    yield "inspector", Target(_alone(TRACES / "inspector-8ranks.jsonl"), _recording("inspector"))
-    yield "goal", Target(_alone(TRACES / "ring-4.goal"), _recording("goal"))
-    yield (
-        "astra",
-        Target(_alone(TRACES / "resnet-data-8.astra.txt"), _recording("astra", num_ranks=8)),
-    )
-    yield "simai", Target(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), _recording("simai"))
+    yield "kineto", _recording(_together(TRACES / "kineto-2ranks"), "kineto", folder=True)
+    yield "profiler", _recording(_together(TRACES / "profiler-2ranks"), "profiler", folder=True)
+    yield "chakra", _recording(_together(TRACES / "chakra-4ranks"), "chakra", folder=True)
+    yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
+    yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
+    layers = _alone(TRACES / "resnet-data-8.astra.txt")
+    yield "astra", _recording(layers, "astra", num_ranks=8)
+    yield "simai", _recording(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), "simai")
     yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
     samples = sorted((ROOT / "tests/importers/samples").iterdir())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def check_structure(file: Any, path: Path) -> Opened:
             if isinstance(item, h5py.h5d.DatasetID):
                 kind, shape = item.get_type(), item.shape
                 size = _checked_bytes(item, kind, shape, f"{path}: {below}")
-                forms[below] = shape, kind.dtype
+                forms[below] = shape, _dtype(kind.encode())
                 needed += 0 if below.startswith(_SLICES) else size
             elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
@@ -142,6 +143,12 @@ def check_structure(file: Any, path: Path) -> Opened:
             " this size"
         )
     return Opened(str(path), found, forms)
+
+
+@lru_cache(256)  # a trace has a few types and hundreds of columns
+def _dtype(kind: bytes) -> np.dtype[Any]:
+    """Return the type of an encoded type of HDF5."""
+    return h5py.h5t.decode(kind).dtype  # type: ignore[no-any-return]
 
 
 def _item(group: Any, key: bytes, where: str) -> Any:
