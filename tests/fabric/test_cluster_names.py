@@ -18,7 +18,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.builder import from_data
 from clusim.fabric.cluster_schema import NetworkSpec
 from clusim.fabric.traits import superpods
-from clusim_cli.params import NODES
+from clusim_cli import options
 from support.boxes import box_text, cluster, cluster_data
 
 
@@ -252,7 +252,7 @@ def test_files_say_where_they_are_wrong(tmp_path: Path, text: str, words: str) -
 
 def test_the_option_of_commands() -> None:
     @click.command()
-    @NODES
+    @options.nodes()
     def command(nodes: int | None) -> None:
         click.echo(repr(nodes))
 

@@ -7,11 +7,15 @@ import os
 
 import pytest
 
-ENGINES = {"reference": "clusim.reference", "c": "clusim.engine"}
+ENGINES = {
+    "reference": ("clusim.reference", "ReferenceSimulation"),
+    "c": ("clusim.engine", "Simulation"),
+}
 CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c").split(",")
 
 
 @pytest.fixture(params=CHOSEN)
 def engine(request):
     """A class that follows `clusim.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
-    return importlib.import_module(ENGINES[request.param]).Simulation
+    module, name = ENGINES[request.param]
+    return getattr(importlib.import_module(module), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from clusim.errors import TopologyError
@@ -28,7 +27,7 @@ def is_cluster_name(name: str) -> bool:
 def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
     """Return the topology file that a name stands for; `nodes` wins over the number in the name.
 
-    It is called after the name, without the directories of a file.
+    It is called by the name, which makes it again.
     """
     head, _, rest = name.partition(":")
     given = _pairs(rest)
@@ -50,8 +49,8 @@ def cluster_data(name: str, nodes: int | None = None) -> dict[str, Any]:
     cluster: dict[str, Any] = {"node": node, "nodes": count}
     if network:
         cluster["network"] = network
-    shown = f"{Path(head).name}:" + ",".join(
-        [f"node={Path(node).name}"] * (head in NETWORK_KINDS)
+    shown = f"{head}:" + ",".join(
+        [f"node={node}"] * (head in NETWORK_KINDS)
         + [f"nodes={count}", *(f"{key}={text}" for key, text in given.items())]
     )
     return {"name": shown, "cluster": cluster}
