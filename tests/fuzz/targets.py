@@ -16,9 +16,6 @@ from fuzz import texts, traces
 
 __all__ = ["TARGETS", "Target", "read_kineto"]
 
-EACH = 8
-"""Of so many mutations of a recording, one becomes a schedule as well."""
-
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
 
@@ -38,7 +35,7 @@ class Target:
     traced : bool
         Whether the samples are traces and no texts.
     read : callable or None
-        Only reads, without what costs many times as much; that is done with one mutation of `EACH`.
+        Only reads, without what costs many times as much; that is done with one mutation of `each`.
     """
 
     samples: list[dict[str, bytes]]
@@ -46,10 +43,11 @@ class Target:
     codes: tuple[int, ...] = (2,)
     traced: bool = False
     read: Callable[[Path], object] | None = None
+    each: int = 8
 
     def way(self, seed: int) -> Callable[[Path], object]:
         """Return what is tried with a mutation."""
-        return self.use if self.read is None or seed % EACH == 0 else self.read
+        return self.use if self.read is None or seed % self.each == 0 else self.read
 
     def mutated(self, seed: int) -> dict[str, bytes]:
         """Return sample files with one of them changed."""
@@ -153,12 +151,16 @@ def _plan(name: str) -> Callable[[Path], object]:
     return use
 
 
-def _import(path: Path) -> object:
+def _import(path: Path) -> Any:
     from clusim.fabric.loading import read_text
     from clusim.formats.topologies import import_text
 
     file = _only(path)
-    return import_text(read_text(file, file.name), file.name).fabric()
+    return import_text(read_text(file, file.name), file.name)
+
+
+def _imported(path: Path) -> object:
+    return _import(path).fabric()
 
 
 def _topology(path: Path) -> object:
@@ -245,7 +247,7 @@ def _job_log() -> list[dict[str, bytes]]:
 
 
 def _targets() -> Iterator[tuple[str, Target]]:
-    yield "trace", Target(traces.samples(), traces.use, traced=True)
+    yield "trace", Target(traces.samples(), traces.use, traced=True, read=traces.read, each=3)
     yield "log", Target(_logs(), _log)
     yield "replay", Target(_job_log(), _replay)
     yield "replay-whole", Target(_job_log(), _whole)
@@ -260,7 +262,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "msccl", Target(_alone(TRACES / "allpairs-4.xml"), _plan("msccl"), (1, 2))
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
     samples = sorted((ROOT / "tests/importers/samples").iterdir())
-    yield "import", Target(_alone(*samples), _import)
+    yield "import", Target(_alone(*samples), _imported, read=_import, each=4)
     named = [
         ROOT / f"topologies/{name}.yaml" for name in ("dgx-a100", "dgx-1v", "polaris", "aws-p5")
     ]

@@ -20,7 +20,7 @@ from clusim.collectives import emit
 from clusim.fabric import Fabric
 from clusim.schedule.builder import ProgramBuilder
 
-__all__ = ["ACTIONS", "mutate", "samples", "use"]
+__all__ = ["ACTIONS", "mutate", "read", "samples", "use"]
 
 _EDGES = (
     -1, 0, 1, 2, 3, 255, 65535, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**32, 2**52, 2**61, 2**62 - 1, 2**62,
@@ -303,6 +303,13 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 
 _OFTEN = [name for name in ACTIONS for _ in range(1 if name in ("diff", "report") else 3)]
 """The same, those that take four times as long as others only a third as often."""
+
+
+def read(folder: Path) -> None:
+    """Read all that analyses read of the trace in a folder, with every check of it."""
+    from clusim.trace.inputs import read_run
+
+    read_run(folder / "run.h5")
 
 
 def use(folder: Path, every: bool = False) -> list[str]:
