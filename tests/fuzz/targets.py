@@ -84,10 +84,16 @@ def _machine(name: str) -> Fabric:
     return clusim.load(name)
 
 
-def _log(path: Path) -> object:
-    from clusim.formats.logs import read_logs, report, summarize
+def _read_log(path: Path) -> Any:
+    from clusim.formats.logs import read_logs
 
-    log = read_logs([str(_only(path))])
+    return read_logs([str(_only(path))])
+
+
+def _log(path: Path) -> object:
+    from clusim.formats.logs import report, summarize
+
+    log = _read_log(path)
     return report(log, everything=True), json.dumps(summarize(log), allow_nan=False)
 
 
@@ -247,8 +253,8 @@ def _job_log() -> list[dict[str, bytes]]:
 
 
 def _targets() -> Iterator[tuple[str, Target]]:
-    yield "trace", Target(traces.samples(), traces.use, traced=True, read=traces.read, each=3)
-    yield "log", Target(_logs(), _log)
+    yield "trace", Target(traces.samples(), traces.use, traced=True, read=traces.read, each=6)
+    yield "log", Target(_logs(), _log, read=_read_log, each=3)
     yield "replay", Target(_job_log(), _replay)
     yield "replay-whole", Target(_job_log(), _whole)
     yield "kineto", _recording(_together(TRACES / "kineto-2ranks"), "kineto", folder=True)
