@@ -62,6 +62,7 @@ static bool open_piece(clusim_sim *s, inst_id id) {
     const clusim_prim *p = &im->prims[st->prim];
     st->slice_at = 0;
     st->slice_size = 1;
+    st->slices_left = 1;
     if (p->repeat == 0) return false;
     if (p->flags & CLUSIM_PRIM_FLAG_SYNC) {
         st->piece = 0;
@@ -70,6 +71,7 @@ static bool open_piece(clusim_sim *s, inst_id id) {
     st->piece = pieces_bytes(x, t, st->loop, pieces_chunk(t, p, x, st->repeat));
     uint64_t even = base_ceil_div(base_ceil_div(st->piece, x->slices), 16) * 16;
     st->slice_size = base_umax(base_umax(even, x->slice_min), 1);
+    st->slices_left = x->slices;
     return st->piece > 0;
 }
 
@@ -97,8 +99,16 @@ static bool find_piece(clusim_sim *s, inst_id id) {
 static bool next_slice(clusim_sim *s, inst_id id) {
     inst_state *st = inst_at(s, id);
     st->slice_at += st->slice_size;
+    st->slices_left--;
     if (st->slice_at < st->piece) return true;
     return next_piece(s, id) && find_piece(s, id);
+}
+
+/* The slots of the present slice: the last one of a piece takes those of the slices that are not there. */
+static uint32_t slice_slots(const view *v) {
+    const inst_state *st = v->state;
+    bool last = st->slice_at + st->slice_size >= st->piece;
+    return v->image->slots_per_slice * (last ? st->slices_left : 1);
 }
 
 static uint64_t slice_bytes(const inst_state *st) {
@@ -115,9 +125,14 @@ static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t co
     return RANGE_TIME_END;
 }
 
-static uint64_t cost_of(const clusim_sim *s, const view *v) {
+static uint64_t work16(const clusim_sim *s, const view *v) {
     const clusim_cost *cost = &s->model->image.costs[v->image->cost];
     return ((uint64_t)cost->op_cost16[v->prim->opcode] * v->state->slow_1024) >> 10;
+}
+
+/* What a slice takes per byte while its data move: a thread has done its work before. */
+static uint64_t cost_of(const clusim_sim *s, const view *v) {
+    return v->image->thread == NONE ? work16(s, v) : 0;
 }
 
 static const uint8_t first_kind[] = {
@@ -238,7 +253,7 @@ static void wait_for(clusim_sim *s, const view *v, conn_id conn, uint32_t side) 
 static bool sends_slots(const view *v) { return (v->flags & CLUSIM_OP_SEND) != 0; }
 
 static bool pass_gate(clusim_sim *s, const view *v) {
-    uint64_t k = v->image->slots_per_slice;
+    uint64_t k = slice_slots(v);
     v->state->wait_side = CLUSIM_CAUSE_NONE;
     if (!conn_none(v->recv) &&
         conn_at(s, v->recv)->tail_visible - conn_at(s, v->recv)->consumed < k) {
@@ -260,11 +275,27 @@ static bool pass_gate(clusim_sim *s, const view *v) {
     return true;
 }
 
-/* What a slice waits behind its gate: at most the end of time, at which the run is refused. */
-static int64_t fixed_ps(const clusim_sim *s, const view *v) {
-    int64_t fixed = s->model->image.costs[v->image->cost].fixed_ps;
-    base_u128 slowed = ((base_u128)(uint64_t)fixed * v->state->slow_1024) >> 10;
+/* A time of a slow endpoint: at most the end of time, at which the run is refused. */
+static int64_t slowed_ps(const view *v, int64_t time_ps) {
+    base_u128 slowed = ((base_u128)(uint64_t)time_ps * v->state->slow_1024) >> 10;
     return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
+}
+
+/* Let the thread that serves an instance do a slice after those it has; returns when it is handed on. */
+static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
+    endpoint_state *host = endpoint_at(s, ID(endpoint, v->image->thread));
+    base_u128 at = base_umax((uint64_t)s->agenda.now_ps, (uint64_t)host->thread_free_ps);
+    at += (uint64_t)fixed + (((base_u128)slice_bytes(v->state) * work16(s, v)) >> 16);
+    uint64_t done = at < (base_u128)RANGE_TIME_END ? (uint64_t)at : (uint64_t)RANGE_TIME_END;
+    int64_t after = slowed_ps(v, s->model->image.costs[v->image->cost].after_ps);
+    host->thread_free_ps = (int64_t)base_umin(done + (uint64_t)after, (uint64_t)RANGE_TIME_END);
+    return (int64_t)done;
+}
+
+/* When the data of a slice that passed its gate begin to move. */
+static int64_t moves_at(clusim_sim *s, const view *v) {
+    int64_t fixed = slowed_ps(v, s->model->image.costs[v->image->cost].fixed_ps);
+    return v->image->thread == NONE ? s->agenda.now_ps + fixed : serve(s, v, fixed);
 }
 
 static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
@@ -323,7 +354,7 @@ static STATUS record(clusim_sim *s, inst_id id, uint32_t seq) {
 
 static STATUS finish_slice(clusim_sim *s, const view *v) {
     TRY(record(s, v->id, v->state->seq++));
-    uint32_t k = v->image->slots_per_slice;
+    uint32_t k = slice_slots(v);
     if (!conn_none(v->recv)) {
         conn_state *c = conn_at(s, v->recv);
         c->consumed += k; /* more than there were, if two received the same */
@@ -366,10 +397,10 @@ STATUS program_run(clusim_sim *s, inst_id id) {
                 st->slow_1024 = endpoint_at(s, ID(endpoint, v.image->endpoint))->slow_1024;
                 st->gate_ps = s->agenda.now_ps;
                 st->wire = NO(wire);
-                int64_t fixed = fixed_ps(s, &v);
+                int64_t at_ps = moves_at(s, &v);
                 st->phase = PH_FIXED;
-                if (fixed == 0) continue;
-                return ready_at(s, id, s->agenda.now_ps + fixed);
+                if (at_ps == s->agenda.now_ps) continue;
+                return ready_at(s, id, at_ps);
             }
             case PH_FIXED: TRY(start_data(s, &v, &done)); break;
             case PH_READ: TRY(after_read(s, &v, &done)); break;

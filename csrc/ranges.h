@@ -164,6 +164,7 @@
     F(conns, clusim_conn, vertex, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vertices, NONE_TOO) \
     F(conns, clusim_conn, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(costs, clusim_cost, fixed_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
+    F(costs, clusim_cost, after_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, op_cost16, 4, 18, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(prims, clusim_prim, opcode, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), op_flags, 0) \
     F(prims, clusim_prim, recv, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
@@ -194,6 +195,8 @@
     F(instances, clusim_instance, slots_per_slice, 4, 1, PLAIN, INT64_C(1), UINT64_C(64), nothing, 0) \
     F(instances, clusim_instance, cost, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), costs, 0) \
     F(instances, clusim_instance, sm, 4, 1, PLAIN, INT64_C(0), UINT64_C(1048576), nothing, 0) \
+    F(instances, clusim_instance, thread, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), endpoints, NONE_TOO) \
+    F(instances, clusim_instance, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     V(inst_conns, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), conns, 0) \
     F(tasks, clusim_task, delay_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(2305843009213693951), nothing, 0) \
     F(tasks, clusim_task, compute_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(2305843009213693951), nothing, 0) \

@@ -285,6 +285,7 @@ typedef struct clusim_conn {
 
 typedef struct clusim_cost {
     int64_t fixed_ps;
+    int64_t after_ps; /* a thread is busy so long after it has handed a slice on */
     uint32_t op_cost16[CLUSIM_SIZE_OPCODES]; /* 2^-16 ps per byte */
 } clusim_cost;
 
@@ -323,7 +324,9 @@ typedef struct clusim_instance {
     uint32_t slices;
     uint32_t slots_per_slice;
     uint32_t cost;
-    uint32_t sm; /* SMs held */
+    uint32_t sm;     /* SMs held */
+    uint32_t thread; /* endpoint whose host thread does its work, or NONE */
+    uint32_t pad;
 } clusim_instance;
 
 typedef struct clusim_task {

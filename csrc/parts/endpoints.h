@@ -7,6 +7,7 @@
 
 typedef struct endpoint_state {
     clock16 memory;
+    int64_t thread_free_ps; /* when its host thread takes the next slice */
     uint64_t mem_cost16;
     uint64_t mem_bytes_256;
     uint32_t slow_1024;

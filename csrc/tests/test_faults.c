@@ -87,7 +87,8 @@ static void fill_programs(void) {
                                          .template = i,
                                          .align = 1,
                                          .slices = 2,
-                                         .slots_per_slice = 1};
+                                         .slots_per_slice = 1,
+                                         .thread = NONE};
         tasks[i] = (clusim_task){.endpoint = i, .inst_lo = i, .inst_hi = i + 1};
     }
 }

@@ -132,6 +132,7 @@ def _end(table: str) -> Range:
     return Range(0, NONE - 1, f"begins or ends a range of {table}", table, end=True)
 
 
+_COST = _number(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits")
 _LATENCY = _number(1, LATENCY_END_PS - 1, "what takes no time could act before its cause")
 _DELAY = _number(0, LATENCY_END_PS - 1, "added to a time")
 _DURATION = _number(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits")
@@ -267,7 +268,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "pad": _ANY,
     },
     "costs": {
-        "fixed_ps": _number(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits"),
+        "fixed_ps": _COST,
+        "after_ps": _COST,
         "op_cost16": _ANY,
     },
     "prims": {
@@ -304,6 +306,8 @@ RANGES: dict[str, dict[str, Range]] = {
         "slots_per_slice": _number(1, 64, "of 64 slots"),
         "cost": _index("costs"),
         "sm": _SMS,
+        "thread": _maybe("endpoints"),
+        "pad": _ANY,
     },
     "inst_conns": {"": _index("conns")},
     "tasks": {

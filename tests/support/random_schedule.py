@@ -35,6 +35,7 @@ class Program:
 
     parts: list[_Part] = field(default_factory=list)
     sizes: Row = field(default_factory=dict)
+    even: bool = False  # every instance must cut alike
 
 
 class Programs:
@@ -49,6 +50,7 @@ class Programs:
         self._costs = [
             self.builder.cost(
                 fixed_ps=rng.choice([0, 1, 500, 3000]),
+                after_ps=rng.choice([0, 0, 1, 700]),
                 default=scale and rng.randrange(scale),
                 send=rng.randrange(65536 * 40),
                 recvReduceSend=rng.randrange(65536 * 60),
@@ -83,7 +85,11 @@ class Programs:
         task = self.builder.task("program", after)
         cost = self.rng.choice(self._costs)
         sm = self.rng.choice([0, 1, 2])
+        hosts = [NONE] if self.rng.random() < 0.6 else [NONE, *(g.ep for g in self.fabric.gpus[:2])]
         for part in program.parts:
+            sizes = program.sizes | {"thread": self.rng.choice(hosts)}
+            if not program.even and self.rng.random() < 0.2:  # moves whole pieces where its peers move slices
+                sizes |= {"slices": 1, "slots_per_slice": sizes["slices"] * sizes["slots_per_slice"]}
             self.builder.instance(
                 task,
                 part.place,
@@ -92,7 +98,7 @@ class Programs:
                 rotation=part.rotation,
                 cost=cost,
                 sm=sm,
-                **program.sizes,
+                **sizes,
             )
         return task
 
@@ -312,6 +318,7 @@ class Programs:
 
     def _aggregation(self, program: Program, ranks: list[Place], channel: int) -> None:
         """All-reduce over a tree of reduction units, perhaps behind a barrier of flags."""
+        program.even = True
         rng, n = self.rng, len(ranks)
         open_packets = rng.choice([1, 2, 5])
         windowed = rng.random() < 0.6

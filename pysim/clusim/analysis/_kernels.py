@@ -30,14 +30,14 @@ def find_backward(
 
 @njit(cache=True)
 def slice_table(
-    prims: Array, shape: Array, prim_out: Array, bytes_out: Array, most: int
+    prims: Array, shape: Array, prim_out: Array, bytes_out: Array, slots_out: Array, most: int
 ) -> int:  # pragma: no cover
     """Enumerate the slices of an instance that are not skipped (contract, section 7); return how many.
 
     Returns -1 if there are more than `most`, or if it takes more than 64 times as many steps to find out.
 
     `prims` has rows (base, coef, step, repeat, sync); `shape` is (nchunks, mode, length, chunk, stride, offset,
-    limit, slice_min, rotation, align, slices). With empty output arrays slices are only counted.
+    limit, slice_min, rotation, align, slices, slots of a slice). With empty output arrays slices are only counted.
     """
     nchunks, mode, length, chunk, stride, offset = (
         shape[0],
@@ -48,6 +48,7 @@ def slice_table(
         shape[5],
     )
     limit, slice_min, rotation, align, slices = shape[6], shape[7], shape[8], shape[9], shape[10]
+    width = shape[11]
     span = nchunks * chunk if mode == _INTERLEAVED else chunk
     loops = (length + span - 1) // span
     if loops == 0 and prims[:, 4].any():
@@ -74,7 +75,7 @@ def slice_table(
                     return -1
                 if sync:
                     if fill:
-                        prim_out[count], bytes_out[count] = p, 0
+                        prim_out[count], bytes_out[count], slots_out[count] = p, 0, width
                     count += 1
                     continue
                 q = (base + coef * rotation + step * i) % nchunks
@@ -86,13 +87,15 @@ def slice_table(
                     piece = max(0, high - low)
                 even = (piece + slices - 1) // slices
                 size = max((even + 15) // 16 * 16, slice_min, 1)
-                done = 0
+                done, left = 0, slices
                 if (piece + size - 1) // size > most:
                     return -1
                 while done < piece:
                     if fill:
                         prim_out[count], bytes_out[count] = p, min(size, piece - done)
+                        slots_out[count] = width * (left if done + size >= piece else 1)
                     count += 1
+                    left -= 1
                     done += size
     return count
 

@@ -55,10 +55,11 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class SliceTable:
-    """The slices of one instance in order: primitive (row of the image) and bytes."""
+    """The slices of one instance in order: primitive (row of the image), bytes, slots they take of a connection."""
 
     prim: Array
     bytes: Array
+    slots: Array
     where: str = "trace"
 
     def prims(self, seq: Any) -> Array:
@@ -96,6 +97,7 @@ class Slices:
         self._flags = OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
         self._users: dict[bool, dict[int, list[int]]] = {}
         self._own: dict[tuple[int, int, bool], Array] = {}
+        self._slots: dict[tuple[int, int, bool], Array] = {}
         self._own_size = 0
 
     def table(self, instance: int) -> SliceTable:
@@ -111,19 +113,20 @@ class Slices:
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
         names = ("length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation")
         shape = [int(template["nchunks"]), int(template["mode"])]
-        shape += [min(int(row[name]), 2**62) for name in (*names, "align", "slices")]
+        shape += [min(int(row[name]), 2**62) for name in (*names, "align", "slices", "slots_per_slice")]
         numbers = np.array(shape, np.int64)
         prims = np.ascontiguousarray(self._prims[low:high])
         nothing32, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-        count = slice_table(prims, numbers, nothing32, nothing, MOST_SLICES)
+        count = slice_table(prims, numbers, nothing32, nothing, nothing32, MOST_SLICES)
         if count < 0:
             raise TraceError(
                 f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
             )
         prim, size = np.empty(count, np.int32), np.empty(count, np.int64)
+        slots = np.empty(count, np.int32)
         if count:
-            slice_table(prims, numbers, prim, size, count)
-        found = SliceTable(prim + low, size, self.where)
+            slice_table(prims, numbers, prim, size, slots, count)
+        found = SliceTable(prim + low, size, slots, self.where)
         self._tables[instance] = found
         self._kept += count
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
@@ -150,7 +153,7 @@ class Slices:
         if key in self._own:
             return self._own[key]
         if self._own_size > KEPT_SLICES:
-            self._own, self._own_size = {}, 0
+            self._own, self._slots, self._own_size = {}, {}, 0
         row = self.image["instances"][instance]
         template = self.image["templates"][row["template"]]
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
@@ -187,39 +190,47 @@ class Slices:
                     users.append(instance)
         return found
 
-    def _before(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
-        """Return the slots that slices before `seq` of `instance` used on one side of a connection."""
-        width = self.image["instances"]["slots_per_slice"]
+    def _used(self, instance: int, connection: int, *, send: bool) -> Array:
+        """Return the slots that an instance has used on one side of a connection after each slice that uses some."""
+        key = (instance, connection, send)
+        own = self._on_connection(instance, connection, send=send)
+        if key not in self._slots:
+            self._slots[key] = np.cumsum(self.table(instance).slots[own], dtype=np.int64)
+        return self._slots[key]
+
+    def _upto(self, instance: int, connection: int, seq: int, *, send: bool) -> int:
+        """Return the slots used on one side of a connection up to slice `seq` of `instance`, with its own."""
         slots = 0
         for user in self.users(connection, send=send):
-            own = self._on_connection(user, connection, send=send)
+            used = self._used(user, connection, send=send)
             if user == instance:
-                return slots + int(np.searchsorted(own, seq)) * int(width[user])
-            slots += len(own) * int(width[user])
+                own = self._on_connection(user, connection, send=send)
+                count = int(np.searchsorted(own, seq, side="right"))
+                return slots + (int(used[count - 1]) if count else 0)
+            slots += int(used[-1]) if len(used) else 0
         return slots
 
     def _reaching(self, connection: int, slots: int, *, send: bool) -> tuple[int, int] | None:
         """Return the slice with which one side of a connection has used `slots` slots."""
-        width = self.image["instances"]["slots_per_slice"]
         for user in self.users(connection, send=send):
-            own = self._on_connection(user, connection, send=send)
-            each = int(width[user])
-            if slots <= len(own) * each:
-                return user, int(own[-(-slots // each) - 1])
-            slots -= len(own) * each
+            used = self._used(user, connection, send=send)
+            total = int(used[-1]) if len(used) else 0
+            if 0 < slots <= total:
+                own = self._on_connection(user, connection, send=send)
+                return user, int(own[int(np.searchsorted(used, slots))])
+            slots -= total
         return None
 
     def sender_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose arrival let this one pass: the last it needed from its recv connection."""
         connection = self.connection(instance, int(self.table(instance).prims(seq)), send=False)
-        need = self._before(instance, connection, seq, send=False)
-        need += int(self.image["instances"]["slots_per_slice"][instance])
-        return self._reaching(connection, need, send=True)
+        return self._reaching(
+            connection, self._upto(instance, connection, seq, send=False), send=True
+        )
 
     def receiver_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose completion made room for this one on its send connection."""
         connection = self.connection(instance, int(self.table(instance).prims(seq)), send=True)
-        need = self._before(instance, connection, seq, send=True)
-        need += int(self.image["instances"]["slots_per_slice"][instance])
+        need = self._upto(instance, connection, seq, send=True)
         need -= int(self.image["conns"]["slots"][connection])
         return self._reaching(connection, need, send=False) if need > 0 else None

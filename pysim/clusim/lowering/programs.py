@@ -225,4 +225,4 @@ def _instance_row(
         item.limit,
         item.slice_min,
     )
-    return (*sizes, *where, item.align, item.slices, item.slots_per_slice, cost, sm)
+    return (*sizes, *where, item.align, item.slices, item.slots_per_slice, cost, sm, NONE, 0)

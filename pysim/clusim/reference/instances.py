@@ -128,16 +128,15 @@ class InstanceState:
 
     def _slice(self, step: InstanceStep) -> Iterator[None]:
         """Do one slice; the numbers are those of section 7."""
-        prim, machine, slots = step.prim, self._machine, self.spec.slots_per_slice
+        prim, machine, slots = step.prim, self._machine, step.slots
         flags = _FLAGS[prim.opcode]
         recv = self._connection(prim.recv) if flags & Op.RECV else None
         send = self._connection(prim.send) if flags & Op.SEND else None
-        yield from self._gate(recv, send)  # 1.
+        yield from self._gate(recv, send, slots)  # 1.
         self._slow_1024 = machine.slow_1024[self.spec.endpoint]  # 2.
         writes = send is not None and send.spec.kind == ConnKind.WRITE and not prim.sync
         post = send.issue(slots, writes) if send else None
-        fixed_ps = (self.spec.cost.fixed_ps * self._slow_1024) >> 10
-        yield from self._until(machine.now_ps + fixed_ps)
+        yield from self._until(self._moves_at(step))
         yield from self._move(step, recv, send, post)  # 3.
         self._host.record(self.index, self.sequence)  # 4.
         if recv is not None:
@@ -151,8 +150,9 @@ class InstanceState:
         conn = self._machine.model.inst_conns[self.spec.conn_off + position]
         return self._host.connections[conn]
 
-    def _gate(self, recv: ConnectionState | None, send: ConnectionState | None) -> Iterator[None]:
-        slots = self.spec.slots_per_slice
+    def _gate(
+        self, recv: ConnectionState | None, send: ConnectionState | None, slots: int
+    ) -> Iterator[None]:
         self.cause = Cause.NONE
         while True:
             if recv is not None and not recv.can_receive(slots):
@@ -173,8 +173,24 @@ class InstanceState:
             self.resume_at(time_ps)
             yield
 
-    def _cost16(self, prim: PrimSpec) -> int:
+    def _moves_at(self, step: InstanceStep) -> int:
+        """Return `t1`, when the slice's data begin to move."""
+        machine, cost = self._machine, self.spec.cost
+        fixed_ps = (cost.fixed_ps * self._slow_1024) >> 10
+        if self.spec.thread is None:
+            return machine.now_ps + fixed_ps
+        work_ps = fixed_ps + ((step.bytes * self._work16(step.prim)) >> 16)
+        t1 = max(machine.now_ps, machine.thread_free_ps[self.spec.thread]) + work_ps
+        after_ps = (cost.after_ps * self._slow_1024) >> 10
+        machine.thread_free_ps[self.spec.thread] = t1 + after_ps
+        return t1
+
+    def _work16(self, prim: PrimSpec) -> int:
         return (self.spec.cost.op_cost16[prim.opcode] * self._slow_1024) >> 10
+
+    def _cost16(self, prim: PrimSpec) -> int:
+        """Return the pace of a slice's data; a thread has done its work before they move."""
+        return self._work16(prim) if self.spec.thread is None else 0
 
     def _move(
         self,

@@ -14,12 +14,13 @@ __all__ = ["InstanceStep", "loop_count", "slices"]
 
 @dataclass(frozen=True, slots=True)
 class InstanceStep:
-    """One step of an instance; `number` is the primitive's index in the template."""
+    """One step of an instance; `number` is the primitive's index in the template, `slots` what it takes of a connection."""
 
     loop: int
     number: int
     prim: PrimSpec
     bytes: int
+    slots: int
 
 
 def loop_count(spec: InstanceSpec) -> int:
@@ -36,8 +37,12 @@ def slices(spec: InstanceSpec) -> Iterator[InstanceStep]:
     for loop in range(loop_count(spec)):
         for number, prim in enumerate(spec.template.prims):
             for i in range(prim.repeat):
-                for size in _slice_sizes(spec, prim, _piece_bytes(spec, prim, i, loop)):
-                    yield InstanceStep(loop, number, prim, size)
+                sizes = _slice_sizes(spec, prim, _piece_bytes(spec, prim, i, loop))
+                for place, size in enumerate(sizes):
+                    slots = spec.slots_per_slice
+                    if place == len(sizes) - 1 and not prim.sync:
+                        slots *= spec.slices - place
+                    yield InstanceStep(loop, number, prim, size, slots)
 
 
 def _piece_bytes(spec: InstanceSpec, prim: PrimSpec, i: int, loop: int) -> int:

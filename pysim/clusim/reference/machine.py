@@ -33,6 +33,8 @@ class Machine:
     ----------
     flows : list of dict
         Per endpoint: the transfer that each CTA slot is injecting.
+    thread_free_ps : list of int
+        When the host thread of every endpoint takes its next slice.
     slow_1024 : list of int
         Present speed factor of each endpoint.
     examine : set of int
@@ -64,6 +66,7 @@ class Machine:
         self.vertices = [Vertex(i, spec) for i, spec in enumerate(model.vertices)]
         self.flows: list[dict[int, Transfer]] = [{} for _ in model.endpoints]
         self.slow_1024 = [spec.slow_1024 for spec in model.endpoints]
+        self.thread_free_ps = [0] * len(model.endpoints)
         self.examine: set[int] = set()
         self.beyond: Who | None = None
         self.payload = Payload(len(model.endpoints))

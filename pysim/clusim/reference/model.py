@@ -168,7 +168,7 @@ class Model:
         )
 
     def _read_programs(self, image: Image) -> None:
-        costs = tuple(CostSpec(int(r["fixed_ps"]), _numbers(r["op_cost16"])) for r in image.costs)
+        costs = tuple(CostSpec(int(r["fixed_ps"]), int(r["after_ps"]), _numbers(r["op_cost16"])) for r in image.costs)
         prims = tuple(
             PrimSpec(
                 **_row(image.prims, i, "opcode", "base", "coef", "step", "repeat"),
@@ -184,7 +184,8 @@ class Model:
         )
         self.instances = tuple(
             InstanceSpec(
-                **_plain(image.instances, i, "template", "cost"),
+                **_plain(image.instances, i, "template", "cost", "thread", "pad"),
+                thread=_index(row["thread"]),
                 template=templates[int(row["template"])],
                 cost=costs[int(row["cost"])],
             )

@@ -217,6 +217,7 @@ class CostSpec:
     """Step costs of a protocol."""
 
     fixed_ps: int
+    after_ps: int
     op_cost16: tuple[int, ...]
 
 
@@ -265,6 +266,7 @@ class InstanceSpec:
     slots_per_slice: int
     cost: CostSpec
     sm: int
+    thread: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,5 @@ class Waits:
         prim = template.prims[int(self._states["prim"][index]) - first]
         local = instance.connections.index(connection)
         done = islice(iter_slices(instance, template), int(self._states["seq"][index]))
-        before = sum(local in (item.prim.recv, item.prim.send) for item in done)
-        slots = self._schedule.connections[connection].slots
-        return prim.op, before * instance.slots_per_slice % slots
+        before = sum(item.slots for item in done if local in (item.prim.recv, item.prim.send))
+        return prim.op, before % self._schedule.connections[connection].slots

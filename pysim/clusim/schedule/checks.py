@@ -163,10 +163,10 @@ def _check_prims(index: int, instance: Instance, uses: Sequence[_Use], schedule:
                 f"instance {index}: {use.op} on a {connection.kind} connection; only multicastStore, reduceLoad"
                 " and reduceLoadStore use multimem connections, and only aggregate uses aggregation"
             )
-        if connection.slots < instance.slots_per_slice:
+        if connection.slots < instance.slices * instance.slots_per_slice:
             raise ScheduleError(
-                f"instance {index}: a slice needs {instance.slots_per_slice} slots, the connection has"
-                f" {connection.slots}"
+                f"instance {index}: a chunk of {instance.slices} slices needs"
+                f" {instance.slices * instance.slots_per_slice} slots, the connection has {connection.slots}"
             )
 
 

@@ -201,7 +201,7 @@ class Executor:
             if not group.has_result(instance.rank) and self._absent(connection, instance.rank):
                 return "members", connection
             return None
-        need = instance.slots_per_slice
+        need = item.slots
         if item.prim.recv != ABSENT:
             connection = instance.connections[item.prim.recv]
             if self._fifos[connection].tail - self._fifos[connection].head < need:
@@ -259,15 +259,15 @@ class Executor:
                 f"record at {time_ps} ps: {self._where(index)} finished {item.prim.op} before connection"
                 f" {number} had its data"
             )
-        fifo.head += instance.slots_per_slice
+        fifo.head += item.slots
         return fifo.items.popleft()
 
     def _post(self, instance: Instance, item: Slice, result: Array | None, mask: int) -> None:
         number = instance.connections[item.prim.send]
         fifo = self._fifos[number]
         carries = self.schedule.connections[number].kind == "data"
-        fifo.issued += instance.slots_per_slice
-        fifo.tail += instance.slots_per_slice
+        fifo.issued += item.slots
+        fifo.tail += item.slots
         fifo.items.append((result.copy() if carries and result is not None else None, mask))
 
     def _compute(

@@ -20,12 +20,16 @@ __all__ = [
 
 
 class Slice(NamedTuple):
-    """One slice: the primitive, where its bytes are, where they land and how many they are [bytes]."""
+    """One slice: the primitive, where its bytes are, where they land, how many they are [bytes], slots it takes.
+
+    All slices of a chunk take the slots of `Instance.slices`: the last takes those of the slices that are not there.
+    """
 
     prim: Prim
     src_offset: int
     dst_offset: int
     size: int
+    slots: int
 
 
 def chunk_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
@@ -81,7 +85,7 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
         for prim in template.prims:
             for index in range(prim.repeat):
                 if prim.sync:
-                    yield Slice(prim, 0, 0, 0)
+                    yield Slice(prim, 0, 0, 0, instance.slots_per_slice)
                     continue
                 chunk = chunk_of(prim, instance.rotation, index, template.nchunks)
                 offset, size = _piece(instance, template, loop, chunk)
@@ -92,9 +96,11 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
                     _piece(instance, template, loop, target)[0] - offset if target != chunk else 0
                 )
                 step = _slice_size(instance, size)
-                for start in range(0, size, step):
-                    where = offset + start
-                    yield Slice(prim, where, where + shift, min(step, size - start))
+                for place, start in enumerate(range(0, size, step)):
+                    where, left = offset + start, size - start
+                    count = 1 if left > step else instance.slices - place
+                    slots = count * instance.slots_per_slice
+                    yield Slice(prim, where, where + shift, min(step, left), slots)
 
 
 class _Cut(NamedTuple):
