@@ -330,7 +330,11 @@ def _make_rate_control(spec: RateControlSpec) -> RateControl | None:
 _NIC_FIELDS = {
     "mtu": "mtu_bytes",
     "gpudirect": "gpudirect",
+    "thread": "thread_ps",
+    "thread_after": "thread_after_ps",
+    "look": "look_ps",
     "post": "post_ps",
+    "eager": "eager_bytes",
     "completion": "completion_ps",
     "flush": "flush_ps",
     "transit": "transit_ps",

@@ -160,8 +160,15 @@ class NicTraits:
         Payload of a packet on the network [bytes].
     gpudirect : bool
         Reads and writes GPU memory itself; otherwise data are staged in host memory.
+    thread_ps, thread_after_ps : int
+        Time of the host thread that serves a rank's messages: until it has posted one, and for what comes with it later:
+        its completion, and posting and completing a receive [ps].
+    look_ps : int
+        Time of that thread to look at a line of LL, 8 bytes of data, in host memory [ps].
     post_ps : int
-        A work request is posted by the host -> the adapter starts to fetch [ps].
+        A work request is posted -> the adapter starts to fetch [ps].
+    eager_bytes : int
+        Messages of up to so many bytes are sent before the receiver has asked for them.
     transit_ps : int
         Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
     completion_ps : int
@@ -182,7 +189,11 @@ class NicTraits:
 
     mtu_bytes: int = 4096
     gpudirect: bool = True
-    post_ps: int = 600_000
+    thread_ps: int = 300_000
+    thread_after_ps: int = 600_000
+    look_ps: int = 1_600
+    post_ps: int = 300_000
+    eager_bytes: int = 0
     completion_ps: int = 300_000
     flush_ps: int = 1_000_000
     transit_ps: int = 0

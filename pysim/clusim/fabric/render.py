@@ -96,9 +96,14 @@ def _node(node: Node) -> str:
 
 def _nic(nic: NicTraits) -> str:
     text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
+    text += (
+        f", thread {format_time(nic.thread_ps)} + {format_time(nic.thread_after_ps)} per message"
+    )
     text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
     if nic.transit_ps:
         text += f", transit {format_time(nic.transit_ps)}"
+    if nic.eager_bytes:
+        text += f", eager up to {format_size(nic.eager_bytes)}"
     if nic.flush_ps and nic.gpudirect:
         text += f", flush {format_time(nic.flush_ps)}"
     if nic.rate_control is not None:

@@ -164,7 +164,11 @@ def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
     return {
         "mtu": f"{nic.mtu_bytes}B",
         "gpudirect": nic.gpudirect,
+        "thread": _ps(nic.thread_ps),
+        "thread_after": _ps(nic.thread_after_ps),
+        "look": _ps(nic.look_ps),
         "post": _ps(nic.post_ps),
+        **({"eager": f"{nic.eager_bytes}B"} if nic.eager_bytes else {}),
         "completion": _ps(nic.completion_ps),
         "flush": _ps(nic.flush_ps),
         **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),

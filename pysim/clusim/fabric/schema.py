@@ -127,7 +127,11 @@ class NicSpec(Spec):
     latency: Latency | None = None
     mtu: Annotated[int, read_with(positive_size), Field(le=65_536), example("4096")] | None = None
     gpudirect: bool | None = None
+    thread: Time | None = None
+    thread_after: Time | None = None
+    look: Time | None = None
     post: Time | None = None
+    eager: Size | None = None
     completion: Time | None = None
     flush: Time | None = None
     transit: Time | None = None

@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    assumed,
+    calibrated,
+    check_figures,
+    published,
+)
 
 __all__ = ["RATE_CONTROLS", "AdapterKind", "Nic", "Pci", "adapter"]
 
@@ -35,7 +42,11 @@ _UNITS = {
     "latency": "s",
     "mtu": "bytes",
     "gpudirect": "true or false",
+    "thread": "s",
+    "thread_after": "s",
+    "look": "s",
     "post": "s",
+    "eager": "B",
     "completion": "s",
     "flush": "s",
     "transit": "s",
@@ -46,7 +57,7 @@ _UNITS = {
     "plugin": "word",
     "plugin_latency": "s",
 }
-_OPTIONAL = ("transit", "speed", "rate_control", "plugin", "plugin_latency")
+_OPTIONAL = ("eager", "transit", "speed", "rate_control", "plugin", "plugin_latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +115,27 @@ class Nic:
         yield from self.figures.values()
 
 
-_PROXY = "NCCL's proxy thread adds 1 us per step on Intel (tuning.cc), half of it here"
+_PROXY = "NCCL counts 1 us per step for its proxy thread on Intel (tuning.cc)"
 
 _DEFAULT: Preset = {
     "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
     "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
-    "post": assumed(
-        "1us",
-        f"doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end); {_PROXY}",
+    "thread": assumed("500ns", f"half of it, until a send is posted; {_PROXY}"),
+    "thread_after": assumed(
+        "500ns",
+        f"half of it, for the completion, and for posting and completing a receive; {_PROXY}",
     ),
-    "completion": assumed("750ns", f"completion entry and its poll 0.25 us; {_PROXY}"),
+    "look": calibrated(
+        "1.6ns",
+        "Ring LL with one channel on 4 p5en levels off at 5.0 GB/s (ncclgauge): the thread looks at every line",
+    ),
+    "post": assumed(
+        "500ns",
+        "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
+    ),
+    "completion": assumed(
+        "750ns", f"completion entry and its poll 0.25 us; half of the thread's time; {_PROXY}"
+    ),
     "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
     "adaptive": assumed(False, "one path per connection unless asked for"),
     "ports": published(1, "network ports of the adapter"),

@@ -6,9 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.abi import NONE
-from clusim.fabric.model import NicTraits
+from clusim.errors import ScheduleError
+from clusim.fabric.model import Fabric, NicTraits, Protocol
 
-__all__ = ["Leg", "Place"]
+__all__ = ["Leg", "Place", "protocol_of"]
+
+
+def protocol_of(fabric: Fabric, name: str) -> Protocol:
+    """Return the fabric's protocol called `name`."""
+    found = fabric.protocols.get(name)
+    if found is None:
+        known = ", ".join(fabric.protocols) or "none"
+        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
+    return found
+
 
 PlaceName = Literal["direct", "peer", "staged", "network"]
 
@@ -56,9 +67,19 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The way of a connection: one leg, or two with a proxy at the endpoint `proxy` between them."""
+    """The way of a connection: one leg, or two with a proxy at the endpoint `proxy` between them.
+
+    Attributes
+    ----------
+    thread : int
+        Endpoint of the GPU whose host thread the proxy is, or `NONE`.
+    ask_ps : int
+        Part of the last leg's `head_ps` that is not waited for by eager messages: the receiver's word to send [ps].
+    """
 
     name: PlaceName
     legs: tuple[Leg, ...]
     proxy: int = NONE
-    post_ps: int = 0
+    thread: int = NONE
+    nic: NicTraits | None = None
+    ask_ps: int = 0

@@ -21,9 +21,9 @@ from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
-from clusim.lowering.legs import Leg
-from clusim.lowering.places import Places, protocol_of
-from clusim.lowering.proxies import ProxiedConnection
+from clusim.lowering.legs import Leg, protocol_of
+from clusim.lowering.places import Places
+from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
@@ -140,7 +140,7 @@ class LinkLowering:
             number = len(self.schedule.connections) + len(second)
             second.append(place.legs[0])
             self.owner.append(index)
-            self.links[index] = ProxiedConnection(index, number, index, place.proxy, place.post_ps)
+            self.links[index] = ProxiedConnection(index, number, index, place)
 
     def _proxy_flag(self, index: int, connection: Connection) -> Leg:
         """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
@@ -165,7 +165,8 @@ class LinkLowering:
 
     def post_ps(self, rank: int, channel: int) -> int:
         """Return what it costs to post an aggregation [ps]."""
-        return self._adapter(rank, channel)[1].post_ps
+        adapter = self._adapter(rank, channel)[1]
+        return adapter.thread_ps + adapter.post_ps
 
     def _aggregation_leg(self, connection: Connection) -> Leg:
         nic, adapter = self._adapter(connection.src, connection.channel)
@@ -254,6 +255,10 @@ class LinkLowering:
         rows["key"] = [self._key(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
         rows["slots"] = [connection.slots for connection in own]
         rows["packet_bytes"], rows["burst"] = packets, bursts
+        for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
+            place = self.links[index].place
+            if place.nic is not None and size <= place.nic.eager_bytes:
+                rows["head_ps"][index] -= place.ask_ps
         rows["vc_response"] = self.fabric.response_vc
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         for name in {connection.protocol for connection in own}:

@@ -19,6 +19,7 @@ def _efa(name: str, gbps: int, transit_us: int, source: str, *, usual: bool = Tr
         gbps,
         flush=published("1us", "aws-ofi-nccl flushes by a local read"),
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
+        eager=published("8KiB", "aws-ofi-nccl, EAGER_MAX_SIZE (off in 1.14 only)"),
         adaptive=published(True, "SRD sprays the packets of a message over many paths"),
         plugin=published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
         plugin_latency=published(

@@ -108,9 +108,7 @@ class Context:
         for part in parts:
             if part.route not in rings:
                 rings[part.route] = self._ring(part.channel, part.route)
-        # Inside a machine empty slices cost little; between machines each takes slots for a round trip.
-        empty = self.choice.selection.protocol is Protocol.SIMPLE and self.comm.group.num_nodes > 1
-        return Ways(rings=_listed(rings, Ring(())), parts=parts, empty_slices=empty)
+        return Ways(rings=_listed(rings, Ring(())), parts=parts)
 
     @cached_property
     def tree_ways(self) -> Ways:
