@@ -335,6 +335,8 @@ _NIC_FIELDS = {
     "look": "look_ps",
     "post": "post_ps",
     "eager": "eager_bytes",
+    "rendezvous": "rendezvous_ps",
+    "ack": "ack_ps",
     "completion": "completion_ps",
     "flush": "flush_ps",
     "transit": "transit_ps",

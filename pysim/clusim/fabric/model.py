@@ -171,6 +171,10 @@ class NicTraits:
         Messages of up to so many bytes are sent before the receiver has asked for them.
     transit_ps : int
         Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
+    rendezvous_ps : int
+        Further delay of messages above `eager_bytes` [ps].
+    ack_ps : int
+        Delay in the transport of the word that a message has arrived, before its sender has its completion [ps].
     completion_ps : int
         The last packet is in memory -> the receiving host has seen the completion [ps].
     flush_ps : int
@@ -194,6 +198,8 @@ class NicTraits:
     look_ps: int = 1_600
     post_ps: int = 300_000
     eager_bytes: int = 0
+    rendezvous_ps: int = 0
+    ack_ps: int = 0
     completion_ps: int = 300_000
     flush_ps: int = 1_000_000
     transit_ps: int = 0

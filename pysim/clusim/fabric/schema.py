@@ -132,6 +132,8 @@ class NicSpec(Spec):
     look: Time | None = None
     post: Time | None = None
     eager: Size | None = None
+    rendezvous: Time | None = None
+    ack: Time | None = None
     completion: Time | None = None
     flush: Time | None = None
     transit: Time | None = None

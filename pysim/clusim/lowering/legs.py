@@ -73,8 +73,10 @@ class Place:
     ----------
     thread : int
         Endpoint of the GPU whose host thread the proxy is, or `NONE`.
+    nic : NicTraits or None
+        The adapter of that proxy.
     ask_ps : int
-        Part of the last leg's `head_ps` that is not waited for by eager messages: the receiver's word to send [ps].
+        Part of the last leg's `head_ps` that eager messages do not wait for: the receiver's word to send [ps].
     """
 
     name: PlaceName

@@ -259,6 +259,8 @@ class LinkLowering:
             place = self.links[index].place
             if place.nic is not None and size <= place.nic.eager_bytes:
                 rows["head_ps"][index] -= place.ask_ps
+            elif place.nic is not None:
+                rows["tail_ps"][index] += place.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         for name in {connection.protocol for connection in own}:

@@ -78,7 +78,7 @@ class Networked:
         first, proxy = self._first_leg(helper)
         thread = ways.endpoint(self.src if helper < 0 else helper)
         legs = first, self._second_leg(proxy)
-        return Place("network", legs, proxy, thread, nic, self._message_ps(1))
+        return Place("network", legs, proxy, thread, nic, self._ask_ps())
 
     def _near(self, rank: int, side: int) -> bool:
         """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
@@ -92,6 +92,10 @@ class Networked:
     def _message_ps(self, sender: int) -> int:
         """Return the time of a message without payload from NIC to NIC [ps]."""
         return self._network_ps() + self.adapters[sender].transit_ps
+
+    def _ask_ps(self) -> int:
+        """Return the time of the receiver's word that it waits for a message, from its host to the sender's [ps]."""
+        return self._network_ps() + self.adapters[1].ack_ps
 
     def _network_ps(self) -> int:
         arrays = self.arrays
@@ -108,9 +112,9 @@ class Networked:
         own = ways.endpoint(src)
         simple = self.arrays.fabric.protocols.get("simple", self.protocol)
         fence = 0 if lines else simple.tail_fence_ps
-        there = self._message_ps(0) + self._message_ps(1)
-        head = there + self.adapters[0].completion_ps + ways.to_gpu(src)
-        head += self.protocol.head_fence_ps
+        nic = self.adapters[0]
+        head = self._message_ps(0) + self._network_ps() + nic.ack_ps + nic.completion_ps
+        head += ways.to_gpu(src) + self.protocol.head_fence_ps
         tail = ways.to_host(src) + fence
         if self._is_host(src) or (self._near(src, 0) and not lines):
             return Leg(own, own, ConnKind.FLAG, tail, head), own
@@ -161,7 +165,7 @@ class Networked:
             dst=own,
             kind=ConnKind.WRITE,
             tail_ps=tail,
-            head_ps=ways.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
+            head_ps=ways.to_host(dst) + self._ask_ps() + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),
             packet_bytes=self.adapters[0].mtu_bytes,
             width=len(ways.group(start, self.nics[0])),
