@@ -18,10 +18,10 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
-from clusim.nccl.constants import Algorithm, Protocol
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim_cli.main import cli
 
 KIB = 1 << 10
