@@ -80,10 +80,10 @@ MAY_IMPORT = {
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units version vocabulary",
-    "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run schedule"
-    " units workload workload.models workload.parallel",
+    "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
+    " schedule units workload workload.models workload.parallel",
     "nccltests": "bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
-    " report resources result run schedule units vocabulary",
+    " report resources run schedule units vocabulary",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
     " nccl.programs result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training workload",

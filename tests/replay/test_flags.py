@@ -12,6 +12,7 @@ from clusim.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.replaying import Replay, replay
 from clusim.replaying.request import ReplayRequest
+from clusim.run.job import RunOptions
 from clusim_cli.main import run as run_command
 from replay.samples import LogWriter, job
 
@@ -120,7 +121,7 @@ def test_a_trace_opens(
     request_: ReplayRequest, whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.h5"
-    found = replay(replace(request_, trace_out=path, whole=whole))
+    found = replay(replace(request_, whole=whole), RunOptions(trace_out=path))
     assert run_command(["info", str(path), "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     # Every call once for each of its eight ranks: five distinct ones, or all six.
@@ -165,3 +166,22 @@ def test_one_clear_line_for_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nccl\.log: no line of NCCL") as caught:
         replay(ReplayRequest((str(path),), topology="dgx-h100"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_breaks_is_planned_around_and_said(request_: ReplayRequest, whole: bool) -> None:
+    asked = replace(request_, whole=whole)
+    broken = replay(replace(asked, faults=("plane nvswitch0 down",)))
+    (line,) = broken.faults
+    assert line.startswith("plane nvswitch0 down: ")
+    assert any(note.startswith("--fault: rings, trees and algorithms") for note in broken.notes)
+    anew = replay(replace(asked, replan=True))
+    assert not anew.faults
+    assert broken.total_ps > anew.total_ps
+
+
+def test_faults_that_come_later_have_the_clock_of_every_call(request_: ReplayRequest) -> None:
+    late = replay(replace(request_, faults=("link gpu0:nvl1 down at 1s",)))
+    assert per_call(late) == per_call(replay(request_))
+    assert late.calls[0].from_log
+    assert any(note.startswith("faults have the clock of every call") for note in late.notes)

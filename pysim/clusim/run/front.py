@@ -199,7 +199,7 @@ def traffic(
     """
     given: dict[str, Any] = dict(options)
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
-    timed = pattern in TIMED_PATTERNS
+    timed = pattern.strip().lower() in TIMED_PATTERNS
     load = given.pop("load", None)
     plan = Traffic(
         pattern=pattern,

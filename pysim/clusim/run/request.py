@@ -47,6 +47,7 @@ _OWN: dict[str, Callable[[str], str]] = {
     "engine": _lower,
     "fold": _lower,
     "gap": _lower,
+    "kind": _lower,
 }
 """How clusim itself spells the words of a request."""
 
