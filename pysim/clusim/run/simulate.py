@@ -88,7 +88,7 @@ def simulate(
 
 
 def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
-    """Run what a request asks for and return what happened: every run of clusim goes through here.
+    """Run what a request asks for and return what happened.
 
     Parameters
     ----------
