@@ -86,7 +86,7 @@ MAY_IMPORT = {
     " report resources run schedule units vocabulary",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
     " nccl.programs result run schedule units vocabulary workload.recorded",
-    "api": "errors fabric files nccltests replaying run training workload",
+    "api": "errors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
 }

@@ -49,16 +49,16 @@ def test_the_machine_is_an_argument_or_an_option(clusim: Clusim, tmp_path: Path)
     assert "--topology and TOPOLOGY name the same thing" in both.err
     misspelt = clusim("replay", SAMPLE, "dgx-a10")
     assert misspelt.code == 2
-    assert "did you mean dgx-a100" in misspelt.err
+    assert "did you mean 'dgx-a100'" in misspelt.err
     missing = clusim("replay", SAMPLE, "second.log")
     assert missing.code == 2
     assert "second.log: no such file" in missing.err
 
 
 def test_what_breaks_is_said(clusim: Clusim) -> None:
-    fault = ("--fault", "plane nvswitch0 down")
+    fault = ("--fault", "link gpu3:nvl5 down")
     text = clusim("replay", SAMPLE, "--calls", 1, *fault)
-    assert "  fault: plane nvswitch0 down: " in text.out
+    assert "  fault: link gpu3:nvl5 down: " in text.out
     (line,) = json.loads(clusim("replay", SAMPLE, "--calls", 1, *fault, "--json").out)["faults"]
     assert line in text.out
 

@@ -171,9 +171,9 @@ def test_one_clear_line_for_what_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_breaks_is_planned_around_and_said(request_: ReplayRequest, whole: bool) -> None:
     asked = replace(request_, whole=whole)
-    broken = replay(replace(asked, faults=("plane nvswitch0 down",)))
+    broken = replay(replace(asked, faults=("link gpu3:nvl5 down",)))
     (line,) = broken.faults
-    assert line.startswith("plane nvswitch0 down: ")
+    assert line.startswith("link gpu3:nvl5 down: ")
     assert any(note.startswith("--fault: rings, trees and algorithms") for note in broken.notes)
     anew = replay(replace(asked, replan=True))
     assert not anew.faults
