@@ -18,15 +18,16 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
-from clusim.replaying import ReplayRequest, replay
-from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.replaying import ReplayRequest
+from clusim.run.request import Request, ScheduleRequest, TrafficRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.run.traffic import Traffic
-from clusim.training import TrainRequest, trained
+from clusim.training import TrainRequest
 from clusim.training.inputs import inputs
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim_cli.main import cli
+from support.studies import study
 
 KIB = 1 << 10
 TWO_GPUS = """
@@ -38,28 +39,6 @@ links:
 
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
-
-
-def fingerprint(request: AnyRequest) -> int:
-    return result_of(request).fingerprint
-
-
-def replayed(request: ReplayRequest) -> dict[str, Any]:
-    return replay(request).to_json()
-
-
-def trained_fingerprint(request: TrainRequest) -> int:
-    return trained(request).result.fingerprint
-
-
-def study(request: object) -> Any:
-    """Return what came out of a request of any kind, to be called in another process."""
-    if isinstance(request, ReplayRequest):
-        return replayed(request)
-    if isinstance(request, TrainRequest):
-        return trained_fingerprint(request)
-    assert isinstance(request, Request | ScheduleRequest | TrafficRequest)
-    return fingerprint(request)
 
 
 def data(*words: str) -> dict[str, Any]:
@@ -214,7 +193,7 @@ def test_every_command_has_the_newest_release_by_default() -> None:
 )
 def test_what_nccl_drives_runs_as_nccl_would(topology: str, operation: str, algorithm: str) -> None:
     default, named = (
-        fingerprint(Request(Setup(topology), operation, 64 * KIB, name)) for name in ("", algorithm)
+        study(Request(Setup(topology), operation, 64 * KIB, name)) for name in ("", algorithm)
     )
     assert default == named
 
