@@ -83,9 +83,9 @@ _FIXED = {
         "npkit LL steps 92-174 ns; with 0.5 us of flight NCCL's 0.6 us per LL step (tuning.cc)",
     ),
     "ll128": (
-        0.3,
-        "a round of all warps besides its bytes: LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), Tree"
-        " LL128 of 1 MiB with one channel on 4 p5en (ncclgauge)",
+        0.8,
+        "a round of all warps; LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), collectives of 1 to 4 MiB"
+        " on 4 GH200 (simllm)",
     ),
 }
 """Fixed cost of a slice step [us] on Hopper."""
@@ -95,7 +95,7 @@ _FENCE = assumed(
 )
 _NO_FENCE = published("0", "flags travel in the data")
 _LINES = calibrated(
-    "900ns",
+    "400ns",
     "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed cost"
     " 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with one"
     " channel on 4 p5en (ncclgauge)",
