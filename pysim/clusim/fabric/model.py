@@ -24,6 +24,7 @@ __all__ = [
     "Endpoint",
     "Fabric",
     "Format",
+    "HostTraits",
     "Link",
     "NicTraits",
     "Node",
@@ -151,6 +152,24 @@ class RateControl:
 
 
 @dataclass(frozen=True, slots=True)
+class HostTraits:
+    """What the host threads of a processor take that serve messages, one thread for a rank.
+
+    Attributes
+    ----------
+    thread_ps, thread_after_ps : int
+        Time until a message is posted, and for what comes with it later: its completion, posting and completing a
+        receive [ps].
+    look_ps : int
+        Time to look at a line of LL, 8 bytes of data, in host memory [ps].
+    """
+
+    thread_ps: int = 500_000
+    thread_after_ps: int = 500_000
+    look_ps: int = 1_350
+
+
+@dataclass(frozen=True, slots=True)
 class NicTraits:
     """What a network adapter does between host and network.
 
@@ -160,11 +179,6 @@ class NicTraits:
         Payload of a packet on the network [bytes].
     gpudirect : bool
         Reads and writes GPU memory itself; otherwise data are staged in host memory.
-    thread_ps, thread_after_ps : int
-        Time of the host thread that serves a rank's messages: until it has posted one, and for what comes with it later:
-        its completion, and posting and completing a receive [ps].
-    look_ps : int
-        Time of that thread to look at a line of LL, 8 bytes of data, in host memory [ps].
     post_ps : int
         A work request is posted -> the adapter starts to fetch [ps].
     eager_bytes : int
@@ -193,9 +207,6 @@ class NicTraits:
 
     mtu_bytes: int = 4096
     gpudirect: bool = True
-    thread_ps: int = 300_000
-    thread_after_ps: int = 600_000
-    look_ps: int = 1_600
     post_ps: int = 300_000
     eager_bytes: int = 0
     rendezvous_ps: int = 0
@@ -236,6 +247,8 @@ class Node:
         Packet memory that all ports of a switch share [bytes]; 0 is unknown.
     model : str
         Name of the type a switch, root complex or adapter was made from, for people.
+    host : HostTraits or None
+        Of root complexes: what threads on that processor take.
     cpu : str
         Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
     """
@@ -255,6 +268,7 @@ class Node:
     buffer_bytes: int = 0
     model: str = field(default="", compare=False)
     cpu: str = ""
+    host: HostTraits | None = None
 
     @property
     def forwards(self) -> bool:

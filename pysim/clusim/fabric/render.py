@@ -84,6 +84,10 @@ def _node(node: Node) -> str:
             text += f", {unit.slots} slots per tree"
         if node.peer_payload_bytes:
             text += f", {node.peer_payload_bytes} B packets between PCIe peers"
+        if node.host is not None:
+            host = node.host
+            text += f", a thread takes {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
+            text += f", {format_time(host.look_ps)} a line of LL"
         if node.buffer_bytes:
             text += f", {format_size(node.buffer_bytes)} packet memory"
         return text + (_nic(node.nic) if node.nic is not None else "")
@@ -96,9 +100,6 @@ def _node(node: Node) -> str:
 
 def _nic(nic: NicTraits) -> str:
     text = f", MTU {nic.mtu_bytes} B, {'GPUDirect' if nic.gpudirect else 'through host memory'}"
-    text += (
-        f", thread {format_time(nic.thread_ps)} + {format_time(nic.thread_after_ps)} per message"
-    )
     text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
     if nic.transit_ps:
         text += f", transit {format_time(nic.transit_ps)}"

@@ -19,7 +19,6 @@ from clusim.hardware.figures import (
     Figure,
     Preset,
     assumed,
-    calibrated,
     check_figures,
     published,
 )
@@ -42,9 +41,6 @@ _UNITS = {
     "latency": "s",
     "mtu": "bytes",
     "gpudirect": "true or false",
-    "thread": "s",
-    "thread_after": "s",
-    "look": "s",
     "post": "s",
     "eager": "B",
     "rendezvous": "s",
@@ -59,7 +55,16 @@ _UNITS = {
     "plugin": "word",
     "plugin_latency": "s",
 }
-_OPTIONAL = ("ack", "eager", "rendezvous", "transit", "speed", "rate_control", "plugin", "plugin_latency")
+_OPTIONAL = (
+    "ack",
+    "eager",
+    "rendezvous",
+    "transit",
+    "speed",
+    "rate_control",
+    "plugin",
+    "plugin_latency",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +127,12 @@ _PROXY = "NCCL counts 1 us per step for its proxy thread on Intel (tuning.cc)"
 _DEFAULT: Preset = {
     "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
     "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
-    "thread": assumed("500ns", f"half of it, until a send is posted; {_PROXY}"),
-    "thread_after": assumed(
-        "500ns",
-        f"half of it, for the completion, and for posting and completing a receive; {_PROXY}",
-    ),
-    "look": calibrated(
-        "1.35ns",
-        "all-reduce on 4 p5en with one channel (ncclgauge): Ring LL levels off at 5.0 GB/s, Tree LL at 3 x 5.8",
-    ),
     "post": assumed(
         "500ns",
         "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
     ),
     "completion": assumed(
-        "750ns", f"completion entry and its poll 0.25 us; half of the thread's time; {_PROXY}"
+        "750ns", f"completion entry and its poll 0.25 us, and half a step of the thread: {_PROXY}"
     ),
     "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
     "adaptive": assumed(False, "one path per connection unless asked for"),

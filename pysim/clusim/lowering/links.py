@@ -137,11 +137,11 @@ class LinkLowering:
     def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
         place = self.places.of(connection)
         self.leg_of.append(place.legs[-1])
-        if len(place.legs) == 2:
+        if place.proxy is not None:
             number = len(self.schedule.connections) + len(second)
             second.append(place.legs[0])
             self.owner.append(index)
-            self.links[index] = ProxiedConnection(index, number, index, place)
+            self.links[index] = ProxiedConnection(index, number, index, place.proxy)
 
     def _proxy_flag(self, index: int, connection: Connection) -> Leg:
         """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
@@ -167,7 +167,7 @@ class LinkLowering:
     def post_ps(self, rank: int, channel: int) -> int:
         """Return what it costs to post an aggregation [ps]."""
         adapter = self._adapter(rank, channel)[1]
-        return adapter.thread_ps + adapter.post_ps
+        return self.places.host(rank).thread_ps + adapter.post_ps
 
     def _aggregation_leg(self, connection: Connection) -> Leg:
         nic, adapter = self._adapter(connection.src, connection.channel)
@@ -272,11 +272,11 @@ class LinkLowering:
         rows["slots"] = [connection.slots for connection in own]
         rows["packet_bytes"], rows["burst"] = packets, bursts
         for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
-            place = self.links[index].place
-            if place.nic is not None and size <= place.nic.eager_bytes:
-                rows["head_ps"][index] -= place.ask_ps
-            elif place.nic is not None:
-                rows["tail_ps"][index] += place.nic.rendezvous_ps
+            proxy = self.links[index].proxy
+            if size <= proxy.nic.eager_bytes:
+                rows["head_ps"][index] -= proxy.ask_ps
+            else:
+                rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         for name in {connection.protocol for connection in own}:

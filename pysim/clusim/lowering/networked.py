@@ -9,7 +9,7 @@ from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
 from clusim.fabric.model import NicTraits, Protocol
 from clusim.fabric.rails import PathType, path_type
-from clusim.lowering.legs import Leg, Place
+from clusim.lowering.legs import Leg, Place, Proxied
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import ABSENT, Connection
 
@@ -72,13 +72,14 @@ class Networked:
             there = self._post_to_flag() + ways.to_host(self.src)
             head = ways.to_host(self.dst) + self._message_ps(1) + ways.to_gpu(self.src)
             ends = ways.endpoint(self.src), ways.endpoint(self.dst)
-            leg = Leg(*ends, ConnKind.FLAG, there + nic.thread_ps + nic.post_ps, head)
+            there += ways.host(self.src).thread_ps + nic.post_ps
+            leg = Leg(*ends, ConnKind.FLAG, there, head)
             return Place("network", (leg,))
         helper = self._helper() if nic.gpudirect and not self._near(self.src, 0) else -1
-        first, proxy = self._first_leg(helper)
-        thread = ways.endpoint(self.src if helper < 0 else helper)
-        legs = first, self._second_leg(proxy)
-        return Place("network", legs, proxy, thread, nic, self._ask_ps())
+        first, at = self._first_leg(helper)
+        server = self.src if helper < 0 else helper
+        proxy = Proxied(at, ways.endpoint(server), nic, ways.host(server), self._ask_ps())
+        return Place("network", (first, self._second_leg(at)), proxy)
 
     def _near(self, rank: int, side: int) -> bool:
         """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import COST_ONE, Fabric, NicTraits
+from clusim.fabric.model import COST_ONE, Fabric
 from clusim.image import empty
 from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
@@ -103,7 +103,7 @@ class ProgramLowering:
     def endpoints(self) -> Array:
         """Return the endpoints, with room for all programs and proxies."""
         rows = self.arrays.endpoints.copy()
-        used = {link.place.proxy for item in self.proxies for link in item.links}
+        used = {link.proxy.endpoint for item in self.proxies for link in item.links}
         full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
         rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MAX_SLOTS
         return rows
@@ -129,9 +129,9 @@ class ProgramLowering:
             template = len(self.schedule.templates) + self._extra.setdefault(
                 proxy.template, len(self._extra)
             )
-            where = (task_of[item.task], link.place.proxy, template, item.rotation, len(conns))
+            where = (task_of[item.task], link.proxy.endpoint, template, item.rotation, len(conns))
             row = _instance_row(whole_messages(item), 0, where, self._served(item, link), 0)
-            rows.append((*row[:-2], link.place.thread, 0))
+            rows.append((*row[:-2], link.proxy.thread, 0))
             conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
         return np.array(rows, layout), np.array(conns, empty("inst_conns").dtype)
@@ -163,9 +163,9 @@ class ProgramLowering:
 
     def _served(self, item: Instance, link: ProxiedConnection) -> int:
         """Return the cost row of a proxy: what the thread does with a message, and per byte of LL."""
-        nic = link.place.nic or NicTraits()
-        look_ps = nic.look_ps if item.protocol == "ll" else 0
-        return self._row(_Cost("", nic.thread_ps, nic.thread_after_ps, look_ps))
+        host = link.proxy.host
+        look_ps = host.look_ps if item.protocol == "ll" else 0
+        return self._row(_Cost("", host.thread_ps, host.thread_after_ps, look_ps))
 
     def costs(self) -> Array:
         """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from clusim.errors import ScheduleError
 from clusim.fabric.model import Fabric
-from clusim.lowering.legs import Place
+from clusim.lowering.legs import Proxied
 from clusim.schedule.ir import ABSENT, Instance, Prim, Schedule, Template
 
 __all__ = [
@@ -41,7 +41,7 @@ class ProxiedConnection:
     connection: int
     first: int
     second: int
-    place: Place
+    proxy: Proxied
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _by_endpoint(
 ) -> list[tuple[int, list[tuple[int, ProxiedConnection]]]]:
     found: dict[int, list[tuple[int, ProxiedConnection]]] = {}
     for item in own:
-        found.setdefault(item[1].place.proxy, []).append(item)
+        found.setdefault(item[1].proxy.endpoint, []).append(item)
     return [(index, items) for items in found.values()]
 
 
@@ -111,7 +111,7 @@ def _fits(
     """Return whether the proxies of each call fit beside the programs."""
     count: dict[tuple[int, int], int] = {}
     for index, own in proxies:
-        key = schedule.tasks[schedule.instances[index].task].call, own[0][1].place.proxy
+        key = schedule.tasks[schedule.instances[index].task].call, own[0][1].proxy.endpoint
         count[key] = count.get(key, 0) + 1
     return all(number <= room[endpoint] for (_, endpoint), number in count.items())
 
