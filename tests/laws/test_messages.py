@@ -1,7 +1,7 @@
 """Laws of messages between machines: NCCL's eight steps, whose word frees a slot, the thread that serves a rank.
 
-One GPU of each of two machines; a message is a step of LL or LL128 or a slice of Simple. The times follow by hand from the
-number of messages: what changes when one figure changes is counted, not measured.
+One GPU of each of two machines; a message is a step of LL or LL128 or a slice of Simple. The times follow from
+the number of messages by hand: what changes when one figure changes is counted, not measured.
 """
 
 from __future__ import annotations

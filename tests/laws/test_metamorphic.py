@@ -88,8 +88,8 @@ def test_a_longer_cable_is_paid_once_for_every_time_a_ring_leaves_a_machine(
 ) -> None:
     """A chunk goes 2 (16 - 1) = 30 hops round a ring of 16 that changes machine at two of them, so at most 4 times.
 
-    Each time it crosses two cables, from a NIC to its leaf and from there to a NIC: 100 m more are 2 x 500 ns. With LL128, of
-    which eight messages are under way: with Simple there are two, and a ring waits for their slots.
+    Each time it crosses two cables, from a NIC to its leaf and from there to a NIC: 100 m more are 2 x 500 ns. Eight
+    messages of LL128 are under way: with Simple there are two, and a ring waits for their slots.
     """
     data = data_of(preset)
     times = []

@@ -84,8 +84,8 @@ _FIXED = {
     ),
     "ll128": (
         0.8,
-        "a round of all warps; LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), collectives of 1 to 4 MiB"
-        " on 4 GH200 (simllm)",
+        "a round of all warps; LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), collectives of 1 to"
+        " 4 MiB on 4 GH200 (simllm)",
     ),
 }
 """Fixed cost of a slice step [us] on Hopper."""
@@ -96,8 +96,8 @@ _FENCE = assumed(
 _NO_FENCE = published("0", "flags travel in the data")
 _LINES = calibrated(
     "400ns",
-    "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed cost"
-    " 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with one"
+    "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed"
+    " cost 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with one"
     " channel on 4 p5en (ncclgauge)",
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")

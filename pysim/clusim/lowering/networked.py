@@ -106,8 +106,8 @@ class Networked:
     def _first_leg(self, helper: int) -> tuple[Leg, int]:
         """Return the leg to the proxy, and the endpoint at which the proxy has its data.
 
-        LL is sent from host memory, where the proxy looks at its lines: no flag follows the data. A slot is free when the
-        adapter reports that the message has arrived.
+        LL is sent from host memory, where the proxy looks at its lines: no flag follows the data. A slot is free when
+        the adapter reports that the message has arrived.
         """
         ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
         own = ways.endpoint(src)
@@ -119,11 +119,8 @@ class Networked:
         tail = ways.to_host(src) + fence
         if self._is_host(src) or (self._near(src, 0) and not lines):
             return Leg(own, own, ConnKind.FLAG, tail, head), own
-        target = NONE
-        if helper >= 0 and not lines:
-            target = ways.endpoint(helper)
-        else:
-            target = self._memory(src, self.nics[0])
+        near = helper >= 0 and not lines
+        target = ways.endpoint(helper) if near else self._memory(src, self.nics[0])
         if target == NONE:
             return Leg(own, own, ConnKind.FLAG, tail, head), own
         way = ways.steps(self.arrays.node_of(src), (target,))

@@ -2,12 +2,12 @@
 
 **Hardware** A proxy thread polls the flags of GPUs, posts sends, watches completions and hands slots on (NCCL,
 ``src/proxy.cc``, ``src/transport/net.cc``). **Model** One instance per connection, at the endpoint that holds the
-data: for each message it waits for its flag, and sends it over the NIC. A message is a slice of Simple, a step of LL and
-LL128. It repeats the sender's primitives on that connection. Its work, posting and what comes with a message later, and
-with LL a look at every line, is done by the host thread of its rank, one message after the other. It holds no SM; one CTA
-slot. If there are more than `MAX_SLOTS` at an endpoint, the connections of one sending program share a proxy, which then
-serves them in the sender's order. **Not modelled** What looking at connections without work costs; the receiver's own
-messages in the order in which they come: their time is that of the thread's sends.
+data: for each message it waits for its flag, and sends it over the NIC. A message is a slice of Simple, a step of LL
+and LL128. It repeats the sender's primitives on that connection. Its work, posting and what comes with a message
+later, and with LL a look at every line, is done by the host thread of its rank, one message after the other. It holds
+no SM; one CTA slot. If there are more than `MAX_SLOTS` at an endpoint, the connections of one sending program share a
+proxy, which then serves them in the sender's order. **Not modelled** What looking at connections without work costs;
+the receiver's own messages in the order in which they come: their time is that of the thread's sends.
 """
 
 from __future__ import annotations
