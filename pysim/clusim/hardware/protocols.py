@@ -97,8 +97,8 @@ _NO_FENCE = published("0", "flags travel in the data")
 _LINES = calibrated(
     "400ns",
     "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed"
-    " cost 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with one"
-    " channel on 4 p5en (ncclgauge)",
+    " cost 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with"
+    " one channel on 4 p5en (ncclgauge)",
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 _TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
