@@ -279,6 +279,7 @@ def test_a_machine_is_searched_once_and_another_for_itself() -> None:
         system("dgx-a100"),
         system("dgx-h100", "2.18"),
         system("dgx-h100", "2.27", "NCCL_P2P_LEVEL=LOC"),
+        system("dgx-h100", "2.27", "NCCL_ALGO=allreduce:ring"),
     ):
         assert other.key() != before
     for change in (_slow_link, _long_route, _fewer_adapters, _other_gpu):

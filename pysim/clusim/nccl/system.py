@@ -177,7 +177,7 @@ class System:
             len(self.cpus),
             self.switch and number[self.switch],
         )
-        return (*(getattr(self, name) for name in _SYSTEM), *roles, devices, routes)
+        return (*(repr(getattr(self, name)) for name in _SYSTEM), *roles, devices, routes)
 
     def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
         """Return the devices with the widest, of those the nearest kind of path."""
