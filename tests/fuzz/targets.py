@@ -117,7 +117,9 @@ def _replay(path: Path, **options: object) -> object:
     from clusim.replaying.request import Request
 
     files = sorted(str(file) for file in path.iterdir())
-    found = replay(Request(tuple(files[:1]), calls=3, topology="dgx-h100", **options))  # type: ignore[arg-type]
+    found = replay(
+        Request(tuple(files[:1]), calls=3, topology="dgx-h100", granularity=1 << 18, **options)
+    )  # type: ignore[arg-type]
     return replay_report(found), json.dumps(found.to_json(), allow_nan=False)
 
 
