@@ -70,24 +70,24 @@ MAY_IMPORT = {
     "nccl": "errors fabric hardware units vocabulary",
     "nccl.programs": "collectives errors fabric nccl schedule vocabulary",
     "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
-    "nccl.__init__": "nccl",
+    "nccl.__init__": "nccl vocabulary",
     "workload": "errors fabric files hardware resources units vocabulary",
     "workload.models": "bounded errors fabric files workload",
     "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule vocabulary workload"
     " workload.models",
-    "workload.recorded": "bounded errors fabric formats.recordings nccl nccl.calls nccl.programs schedule vocabulary",
+    "workload.recorded": "bounded errors fabric formats.recordings nccl.calls nccl.programs schedule vocabulary",
     "workload.__init__": "workload workload.models workload.parallel",
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units version vocabulary",
-    "training": "analysis collectives errors fabric lowering nccl nccl.calls nccl.programs report result run schedule"
-    " units workload workload.models workload.parallel",
+    "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
+    " schedule units workload workload.models workload.parallel",
     "nccltests": "bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs ranges"
-    " report resources result run schedule units vocabulary",
+    " report resources run schedule units vocabulary",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
     " nccl.programs result run schedule units vocabulary workload.recorded",
-    "api": "errors fabric files nccltests replaying run training workload",
+    "api": "errors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
 }
@@ -257,7 +257,6 @@ MOST_PARAMETERS = 5
 FRONTS = {
     "clusim.run.simulate.simulate",
     "clusim.run.simulate.simulate_traffic",
-    "clusim.training.run.train",
     "clusim.collectives.front.emit",
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",
@@ -295,9 +294,9 @@ def test_parameters_are_counted_without_self() -> None:
     assert with_many_parameters(ast.parse(text), "m") == {"m.A.g"}
 
 
-# Names that two classes may have: what a slot of a protocol is like, of a fabric and by NCCL's name for it, and what
-# a run and a replay are asked by. Both of each are documented.
-SAME_NAMES = {"Protocol", "Request"}
+# Names that two classes may have: what a slot of a protocol is like, of a fabric and by NCCL's name for it. Both are
+# documented.
+SAME_NAMES = {"Protocol"}
 
 
 def test_public_classes_have_names_of_their_own() -> None:

@@ -52,6 +52,13 @@ def test_show_can_still_print_every_figure(clusim: Clusim) -> None:
     out = clusim("topo", "show", "dgx-h100", "--figures").out
     assert "packet formats" in out
     assert "figures and their sources" in out
+    launches = out.partition("  launches and kernels\n")[2]
+    for figure in (
+        "architecture hopper: kernel_overhead:",
+        "host intel: launch:",
+        "kernels: sustained:",
+    ):
+        assert figure in launches, figure
     short = clusim("topo", "show", "dgx-h100", "--figures", "--no-sources").out
     assert "figures and their sources" not in short
 

@@ -114,12 +114,11 @@ def _log(path: Path) -> object:
 def _replay(path: Path, **options: object) -> object:
     from clusim.replaying.front import replay
     from clusim.replaying.replayreport import replay_report
-    from clusim.replaying.request import Request
+    from clusim.replaying.request import ReplayRequest
 
     files = sorted(str(file) for file in path.iterdir())
-    found = replay(
-        Request(tuple(files[:1]), calls=3, topology="dgx-h100", granularity=1 << 18, **options)
-    )  # type: ignore[arg-type]
+    asked = {"calls": 3, "topology": "dgx-h100", "granularity": 1 << 18, **options}
+    found = replay(ReplayRequest(tuple(files[:1]), **asked))  # type: ignore[arg-type]
     return replay_report(found), json.dumps(found.to_json(), allow_nan=False)
 
 

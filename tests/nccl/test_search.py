@@ -21,10 +21,12 @@ from clusim.errors import InputError
 from clusim.fabric.catalogue import preset_nic
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
-from clusim.nccl.constants import Algorithm, Collective, Path, Pattern, Protocol
+from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 

@@ -15,6 +15,7 @@ from clusim.fabric.model import (
     Node,
     Protocol,
 )
+from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS
 from clusim.units import Rate, format_rate, format_size, format_time
 
 __all__ = ["describe", "ranges"]
@@ -54,6 +55,7 @@ def describe(fabric: Fabric, *, sources: bool = True) -> str:
         ("protocols", (_protocol(protocol) for protocol in fabric.protocols.values())),
         ("use", _use(fabric)),
         ("figures and their sources", _sources(fabric) if sources else iter(())),
+        ("launches and kernels", _around(fabric) if sources else iter(())),
     ):
         text = [f"    {line}" for line in body]
         if text:
@@ -220,3 +222,18 @@ def _use(fabric: Fabric) -> Iterator[str]:
 def _sources(fabric: Fabric) -> Iterator[str]:
     for figure, source in fabric.sources.items():
         yield f"{figure}: {source}"
+
+
+def _around(fabric: Fabric) -> Iterator[str]:
+    """Write the figures that are of no part of the fabric: what launching kernels costs, and how long those run."""
+    chips = {node.endpoint.architecture for node in fabric.nodes if node.endpoint is not None}
+    for name in sorted(chips & FAMILIES.keys()):
+        for key, figure in FAMILIES[name].named_figures():
+            if key != "p2p":
+                yield f"architecture {name}: {key}: {figure}"
+    vendors = {node.cpu.partition(" ")[0] for node in fabric.nodes}
+    for vendor in sorted(vendors & HOST_COSTS.keys()):
+        for key, figure in HOST_COSTS[vendor].named_figures():
+            yield f"host {vendor}: {key}: {figure}"
+    for key, figure in KERNELS.items():
+        yield f"kernels: {key}: {figure}"

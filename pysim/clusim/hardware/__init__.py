@@ -55,6 +55,7 @@ __all__ = [
     "FORMATS",
     "GPUS",
     "HOST_COSTS",
+    "KERNELS",
     "LINKS",
     "MARKS",
     "MEMORY",
@@ -130,6 +131,14 @@ SWITCHES: dict[str, Preset] = {
 """Switch chips, PCIe switches and root complexes by name."""
 
 
+KERNELS: Preset = {
+    "tiles": compute.GEMM_TILES,
+    "ramp": compute.GEMM_RAMP,
+    "sustained": compute.SUSTAINED,
+}
+"""What kernels of every chip are taken for."""
+
+
 def all_figures() -> list[Figure]:
     """Return every figure of every object and table, as often as it is used."""
     found: list[Figure] = []
@@ -142,4 +151,4 @@ def all_figures() -> list[Figure]:
     for presets in tables:
         found += [figure for preset in presets.values() for figure in preset.values()]
     found += HOST.values()
-    return [*found, CTA_SKEW, WINDOW, compute.GEMM_TILES, compute.GEMM_RAMP, compute.SUSTAINED]
+    return [*found, CTA_SKEW, WINDOW, *KERNELS.values()]

@@ -64,9 +64,13 @@ class Architecture:
         """Check units and sources."""
         check_figures({key: getattr(self, key) for key in _UNITS}, _UNITS)
 
+    def named_figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield the figures that no topology file has, and what they are called: all but the protocols."""
+        yield from ((key, getattr(self, key)) for key in _UNITS)
+
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure."""
-        yield from (getattr(self, key) for key in _UNITS)
+        yield from (figure for _, figure in self.named_figures())
         for protocol in self.protocols.values():
             yield from protocol.values()
 

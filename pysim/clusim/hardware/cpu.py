@@ -116,12 +116,16 @@ class HostCosts:
 
     def __post_init__(self) -> None:
         """Check units and sources."""
-        costs = {item.name: getattr(self, item.name) for item in fields(self)[1:]}
+        costs = dict(self.named_figures())
         check_figures(costs, dict.fromkeys(costs, "s"))
+
+    def named_figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield every figure and what it is called."""
+        yield from ((item.name, getattr(self, item.name)) for item in fields(self)[1:])
 
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure."""
-        yield from (getattr(self, item.name) for item in fields(self)[1:])
+        yield from (figure for _, figure in self.named_figures())
 
 
 def same_as(figure: Figure, whom: str) -> Figure:

@@ -29,6 +29,7 @@ from clusim.hardware.pcie import x16_rate
 __all__ = [
     "COPIES",
     "CUDA",
+    "DRIVER",
     "FIGURES",
     "GEMM",
     "L2_HOLDS",
@@ -187,6 +188,8 @@ class Gpu:
         """Yield every figure of its own."""
         yield from self.preset.values()
 
+
+DRIVER = "the total that nvidia-smi prints, with ECC as delivered; data sheets round it"
 
 CUDA = "NVIDIA, CUDA GPU compute capability (developer.nvidia.com/cuda-gpus)"
 

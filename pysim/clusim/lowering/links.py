@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -209,13 +210,28 @@ class LinkLowering:
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on."""
         if rank not in self._unit_wires:
-            self._unit_wires[rank] = self.arrays.unit_wires(rank)
+            ways, ends = self.arrays.unit_wires(rank), self.arrays.wires["dst"]
+            self._unit_wires[rank] = [w for w in ways if self._reaches_all(int(ends[w]), rank)]
         if not self._unit_wires[rank]:
             raise ScheduleError(
                 f"{self.fabric.name}: rank {rank} reaches no switch with a reduction unit;"
                 " use ring or tree instead of nvls"
             )
         return self._unit_wires[rank]
+
+    def _reaches_all(self, switch: int, rank: int) -> bool:
+        """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
+        members = map(self.places.endpoint, self._partners.get(rank, ()))
+        return all(self.arrays.distance(switch, member) >= 0 for member in members)
+
+    @cached_property
+    def _partners(self) -> dict[int, set[int]]:
+        """The members of every rank's multimem connections."""
+        found: dict[int, set[int]] = {}
+        for connection in self.schedule.connections:
+            if connection.kind == "multimem":
+                found.setdefault(connection.src, set()).update(connection.members)
+        return found
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""

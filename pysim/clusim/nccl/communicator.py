@@ -23,15 +23,7 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import (
-    Algorithm,
-    Collective,
-    Path,
-    Pattern,
-    Protocol,
-    max_channels,
-    nvlink_GBps,
-)
+from clusim.nccl.constants import Path, Pattern, max_channels, nvlink_GBps
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
@@ -41,6 +33,8 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["Communicator", "NcclPlan", "communicator"]
 

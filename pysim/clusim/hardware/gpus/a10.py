@@ -7,6 +7,7 @@ from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
     COPIES,
     CUDA,
+    DRIVER,
     GEMM,
     L2_SMALL,
     PEERS,
@@ -30,7 +31,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(8.6, CUDA),
         **units(72, SHEET),
-        "memory": published("24GiB", SHEET),
+        "memory": published("23028MiB", DRIVER),
         "memory_rate": published("600 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

@@ -7,6 +7,7 @@ from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
     COPIES,
     CUDA,
+    DRIVER,
     GEMM,
     L2_SMALL,
     PEERS,
@@ -31,7 +32,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(8.6, CUDA),
         **units(84, SHEET),
-        "memory": published("48GiB", SHEET),
+        "memory": published("46068MiB", DRIVER),
         "memory_rate": published("696 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

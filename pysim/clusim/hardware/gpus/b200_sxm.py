@@ -6,6 +6,7 @@ from clusim.hardware.architectures.blackwell import ARCHITECTURE
 from clusim.hardware.figures import assumed, calibrated, published
 from clusim.hardware.gpu import (
     CUDA,
+    DRIVER,
     L2_HOLDS,
     MAMF,
     PEERS,
@@ -17,7 +18,7 @@ from clusim.hardware.gpu import (
     units,
 )
 
-SHEET = "B200, NVIDIA data sheet and architecture whitepaper; 180 GB are usable in HGX B200"
+SHEET = "B200, NVIDIA data sheet and architecture whitepaper"
 
 GPU = Gpu(
     name="b200-sxm",
@@ -36,7 +37,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(10.0, CUDA),
         **units(148, SHEET),
-        "memory": published("180GB", SHEET),
+        "memory": published("183359MiB", DRIVER),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e"),
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
         **traffic(0.57, L2_HOLDS),

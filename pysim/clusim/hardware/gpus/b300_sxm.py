@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, flops, pcie_rate, units
+from clusim.hardware.gpu import CUDA, DRIVER, flops, pcie_rate, units
 from clusim.hardware.gpus.b200_sxm import GPU as BASE
 
 SHEET = "B300, NVIDIA data sheet and architecture whitepaper"
@@ -20,7 +20,7 @@ GPU = BASE.variant(
     figures={
         "compute_capability": published(10.3, CUDA),
         **units(148, SHEET),
-        "memory": published("288GB", SHEET),
+        "memory": published("275040MiB", DRIVER),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e"),
         "peak_flops": flops(SHEET, f32=76, f16=2250, bf16=2250, f8=4500),
         "gemm_fraction": assumed(0.78, "as the B200"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.hardware.architectures.blackwell import ARCHITECTURE
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import CUDA, L2_HOLDS, PEERS, Gpu, common, flops, traffic, units
+from clusim.hardware.gpu import CUDA, DRIVER, L2_HOLDS, PEERS, Gpu, common, flops, traffic, units
 
 SHEET = "GB200, NVIDIA data sheet and architecture whitepaper; 148 to 152 SMs are seen"
 
@@ -24,7 +24,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(10.0, CUDA),
         **units(148, SHEET),
-        "memory": published("186GB", SHEET),
+        "memory": published("189471MiB", DRIVER),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e per GPU"),
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
         **traffic(0.57, L2_HOLDS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.hardware.architectures.hopper import ARCHITECTURE
 from clusim.hardware.figures import assumed, calibrated, published
-from clusim.hardware.gpu import CUDA, L2_HOLDS, PEERS, Gpu, common, flops, traffic, units
+from clusim.hardware.gpu import CUDA, DRIVER, L2_HOLDS, PEERS, Gpu, common, flops, traffic, units
 
 SHEET = "GH200, NVIDIA data sheet and architecture whitepaper"
 
@@ -22,7 +22,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(9.0, CUDA),
         **units(132, SHEET),
-        "memory": published("96GB", SHEET),
+        "memory": published("97871MiB", DRIVER),
         "memory_rate": published(
             "4023 GB/s", "GH200 96 GB HBM3: clock x bus width as the driver reports them"
         ),

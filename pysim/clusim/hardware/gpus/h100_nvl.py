@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import published
-from clusim.hardware.gpu import COPIES, GEMM, flops, units
+from clusim.hardware.gpu import COPIES, DRIVER, GEMM, flops, units
 from clusim.hardware.gpus.h100_sxm5 import GPU as BASE
 
 SHEET = "H100 NVL, NVIDIA data sheet"
@@ -16,7 +16,7 @@ GPU = BASE.variant(
     planes=(),
     figures={
         **units(132, SHEET),
-        "memory": published("94GB", SHEET),
+        "memory": published("95830MiB", DRIVER),
         "memory_rate": published("3938 GB/s", f"{SHEET}: 6 stacks HBM3"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=60, f16=835, bf16=835, f8=1671),

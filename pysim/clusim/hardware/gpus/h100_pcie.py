@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import published
-from clusim.hardware.gpu import COPIES, GEMM, flops, units
+from clusim.hardware.gpu import COPIES, DRIVER, GEMM, flops, units
 from clusim.hardware.gpus.h100_sxm5 import GPU as BASE
 
 SHEET = "H100 PCIe 80GB, NVIDIA data sheet"
@@ -19,7 +19,7 @@ GPU = BASE.variant(
     planes=(),
     figures={
         **units(114, SHEET),
-        "memory": published("80GiB", SHEET),
+        "memory": published("81559MiB", DRIVER),
         "memory_rate": published("2000 GB/s", f"{SHEET}: 5 stacks HBM2e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=51, f16=756, bf16=756, f8=1513),

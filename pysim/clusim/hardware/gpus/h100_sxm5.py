@@ -6,6 +6,7 @@ from clusim.hardware.architectures.hopper import ARCHITECTURE
 from clusim.hardware.figures import calibrated, published
 from clusim.hardware.gpu import (
     CUDA,
+    DRIVER,
     L2_HOLDS,
     MAMF,
     PEERS,
@@ -37,7 +38,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(9.0, CUDA),
         **units(132, SHEET),
-        "memory": published("80GiB", SHEET),
+        "memory": published("81559MiB", DRIVER),
         "memory_rate": published("3350 GB/s", f"{SHEET}: 5 stacks HBM3"),
         "memory_efficiency": calibrated(
             0.87, "BabelStream copy 2.90 of 3.35 TB/s (86.6%), Azure ND H100 v5"

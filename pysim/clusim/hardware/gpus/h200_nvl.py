@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import COPIES, GEMM, units
+from clusim.hardware.gpu import COPIES, DRIVER, GEMM, units
 from clusim.hardware.gpus.h200_sxm5 import GPU as BASE
 
-SHEET = "nvidia-smi (143,771 MiB, 9.0); 4.8 TB/s as H200 SXM with the same stacks"
+SHEET = "H200 NVL, 4.8 TB/s as H200 SXM with the same stacks"
 
 GPU = BASE.variant(
     "h200-nvl",
@@ -18,7 +18,7 @@ GPU = BASE.variant(
     planes=(),
     figures={
         **units(132, SHEET),
-        "memory": published("143771MiB", SHEET),
+        "memory": published("143771MiB", DRIVER),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
         "memory_efficiency": COPIES,
         "peak_flops": assumed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, calibrated, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.gpu import DRIVER, flops, units
 from clusim.hardware.gpus.h100_sxm5 import GPU as BASE
 
 SHEET = "H200 SXM, NVIDIA data sheet and architecture whitepaper"
@@ -17,7 +17,7 @@ GPU = BASE.variant(
     pci_ids=((0x10DE, 0x2335),),
     figures={
         **units(132, SHEET),
-        "memory": published("141GB", SHEET),
+        "memory": published("143771MiB", DRIVER),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
         "memory_efficiency": calibrated(
             0.84, "BabelStream copy 4.01 of 4.8 TB/s (83.5%), Azure ND H200 v5"

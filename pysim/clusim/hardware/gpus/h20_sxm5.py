@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
-from clusim.hardware.gpu import flops, units
+from clusim.hardware.gpu import DRIVER, flops, units
 from clusim.hardware.gpus.h100_sxm5 import GPU as BASE
 
 SHEET = "H20, NVIDIA data sheet"
@@ -15,7 +15,7 @@ GPU = BASE.variant(
     pci_ids=((0x10DE, 0x2329),),
     figures={
         **units(78, SHEET),
-        "memory": published("96GiB", SHEET),
+        "memory": published("97871MiB", DRIVER),
         "memory_rate": published("4000 GB/s", f"{SHEET}: 96 GB HBM3, 4.0 TB/s"),
         "memory_efficiency": assumed(0.87, "as H100 SXM5"),
         "peak_flops": flops(SHEET, f32=44, f16=148, bf16=148, f8=296),

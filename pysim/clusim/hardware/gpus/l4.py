@@ -7,6 +7,7 @@ from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
     COPIES,
     CUDA,
+    DRIVER,
     GEMM,
     L2_HOLDS,
     PEERS,
@@ -30,7 +31,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(8.9, CUDA),
         **units(58, SHEET),
-        "memory": published("24GiB", SHEET),
+        "memory": published("23034MiB", DRIVER),
         "memory_rate": published("300 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

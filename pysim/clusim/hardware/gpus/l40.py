@@ -7,6 +7,7 @@ from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
     COPIES,
     CUDA,
+    DRIVER,
     GEMM,
     L2_HOLDS,
     PEERS,
@@ -31,7 +32,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(8.9, CUDA),
         **units(142, SHEET),
-        "memory": published("48GiB", SHEET),
+        "memory": published("46068MiB", DRIVER),
         "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.figures import published
-from clusim.hardware.gpu import PEERS, flops, units
+from clusim.hardware.gpu import DRIVER, PEERS, flops, units
 from clusim.hardware.gpus.rtx_5090 import GPU as BASE
 
 SHEET = "NVIDIA's announcement of 2025-03 (188 SMs, 125 TFLOP/s, 4000 sparse f4) and hmc-tech.com for f16 and f8"
@@ -18,7 +18,7 @@ GPU = BASE.variant(
     pci_ids=((0x10DE, 0x2BB1), (0x10DE, 0x2BB5)),
     figures={
         **units(188, SHEET),
-        "memory": published("96GiB", SHEET),
+        "memory": published("97887MiB", DRIVER),
         "memory_rate": published(
             "1792 GB/s", f"{SHEET}: GDDR7, 32 chips of 24 Gbit, 512 bit at 28 Gb/s"
         ),

@@ -7,6 +7,7 @@ from clusim.hardware.figures import published
 from clusim.hardware.gpu import (
     COPIES,
     CUDA,
+    DRIVER,
     GEMM,
     L2_SMALL,
     PEERS,
@@ -32,7 +33,7 @@ GPU = Gpu(
     figures={
         "compute_capability": published(7.5, CUDA),
         **units(40, SHEET),
-        "memory": published("16GiB", SHEET),
+        "memory": published("15360MiB", DRIVER),
         "memory_rate": published("320 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

@@ -18,8 +18,9 @@ from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.schedule.builder import Part, Plan, split
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["Context"]
 
