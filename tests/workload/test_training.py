@@ -369,7 +369,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 SMALL_FILE = """
 topology: dgx-a100
-model: {base: gpt2, layers: 2}
+model: {base: gpt2, layers: 2, vocab: 4096}
 sequence: 128
 batch: {global: 8, micro: 1}
 """
