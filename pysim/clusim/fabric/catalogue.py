@@ -345,6 +345,7 @@ _NIC_FIELDS = {
     "post": "post_ps",
     "eager": "eager_bytes",
     "rendezvous": "rendezvous_ps",
+    "progress": "progress_ps",
     "ack": "ack_ps",
     "completion": "completion_ps",
     "flush": "flush_ps",

@@ -166,7 +166,7 @@ class HostTraits:
 
     thread_ps: int = 500_000
     thread_after_ps: int = 500_000
-    look_ps: int = 1_350
+    look_ps: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,8 @@ class NicTraits:
         Messages of up to so many bytes are sent before the receiver has asked for them.
     transit_ps : int
         Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
+    progress_ps : int
+        Time of the host thread per message for the transport's own work, after it has posted one [ps].
     rendezvous_ps : int
         Further delay of messages above `eager_bytes` [ps].
     ack_ps : int
@@ -209,6 +211,7 @@ class NicTraits:
     gpudirect: bool = True
     post_ps: int = 300_000
     eager_bytes: int = 0
+    progress_ps: int = 0
     rendezvous_ps: int = 0
     ack_ps: int = 0
     completion_ps: int = 300_000

@@ -173,6 +173,7 @@ def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
         "post": _ps(nic.post_ps),
         **({"eager": f"{nic.eager_bytes}B"} if nic.eager_bytes else {}),
         **({"rendezvous": _ps(nic.rendezvous_ps)} if nic.rendezvous_ps else {}),
+        **({"progress": _ps(nic.progress_ps)} if nic.progress_ps else {}),
         **({"ack": _ps(nic.ack_ps)} if nic.ack_ps else {}),
         "completion": _ps(nic.completion_ps),
         "flush": _ps(nic.flush_ps),

@@ -133,6 +133,7 @@ class NicSpec(Spec):
     post: Time | None = None
     eager: Size | None = None
     rendezvous: Time | None = None
+    progress: Time | None = None
     ack: Time | None = None
     completion: Time | None = None
     flush: Time | None = None

@@ -44,6 +44,7 @@ _UNITS = {
     "post": "s",
     "eager": "B",
     "rendezvous": "s",
+    "progress": "s",
     "ack": "s",
     "completion": "s",
     "flush": "s",
@@ -58,6 +59,7 @@ _UNITS = {
 _OPTIONAL = (
     "ack",
     "eager",
+    "progress",
     "rendezvous",
     "transit",
     "speed",

@@ -165,7 +165,8 @@ class ProgramLowering:
         """Return the cost row of a proxy: what the thread does with a message, and per byte of LL."""
         host = link.proxy.host
         look_ps = host.look_ps if item.protocol == "ll" else 0
-        return self._row(_Cost("", host.thread_ps, host.thread_after_ps, look_ps))
+        after_ps = host.thread_after_ps + link.proxy.nic.progress_ps
+        return self._row(_Cost("", host.thread_ps, after_ps, look_ps))
 
     def costs(self) -> Array:
         """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""

@@ -28,6 +28,10 @@ def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True)
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
         eager=published("8KiB", "aws-ofi-nccl, EAGER_MAX_SIZE (off in 1.14 only)"),
         rendezvous=calibrated("3.5us", f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}"),
+        progress=calibrated(
+            "1.5us",
+            "Ring LL128 of 512 KiB with 16 channels, two of them a GPU, on 4 p5en (ncclgauge): 2.6 us of a thread a message",
+        ),
         adaptive=published(True, "SRD sprays the packets of a message over many paths"),
         plugin=published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
         plugin_latency=published(
