@@ -30,10 +30,10 @@ ERRORS = {
     ("simllm", "gh200x4-mesh"): (-6.7, -8.4, -10.1),
     ("wayne", "dgx-h100"): (-7.6, -7.7, -4.1),
     ("ncclgauge", "aws-p5en"): (13.4, -7.2, None),
-    ("aiconfigurator", "dgx-a100"): (-6.6, -11.5, -7.3),
-    ("aiconfigurator", "dgx-h100"): (1.5, -6.7, -11.1),
-    ("aiconfigurator", "hgx-b200"): (-0.9, 10.7, -16.8),
-    ("aiconfigurator", "gb200-nvl72"): (1.6, 6.2, -3.9),
+    ("aiconfigurator", "dgx-a100"): (-6.6, -14.7, -7.4),
+    ("aiconfigurator", "dgx-h100"): (1.5, -7.4, -9.9),
+    ("aiconfigurator", "hgx-b200"): (-0.9, 7.4, -14.8),
+    ("aiconfigurator", "gb200-nvl72"): (1.8, 5.6, 1.8),
     ("nccl-collectives-bench", "dgx-h100"): (-59.9, -37.5, -7.3),
 }
 """Source and system -> mean error of the time of its rows below 1 MiB, below 64 MiB and above [%]; + is too long."""

@@ -1,4 +1,4 @@
-"""Laws of what CTAs pay inside a machine: flight and occupancy of a hop.
+"""Laws of what CTAs pay inside a machine: flight and occupancy of a hop, warps that messages share.
 
 The amounts are derived by hand, not from an earlier run.
 """
@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import clusim
 from clusim.fabric import Fabric
+from clusim.lowering import lower
+from clusim.nccl import communicator, parse_version
+from clusim.nccl.programs.messages import _side_warps, emit_messages
+from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.schedule.ir import Schedule
 from support.variants import data_of, fabric_of, run
 
 ROUND = 4 << 10
@@ -58,3 +65,64 @@ def test_a_hop_of_ll_flies_on_blackwell_for_longer_than_on_hopper() -> None:
         run(f, "ring", 1 << 10, channels=1, protocol="ll").time_ps for f in (fabric, near)
     )
     assert far_ps - near_ps == 14 * 650 * NS
+
+
+# ---- messages that share a CTA ---------------------------------------------------------------------
+
+
+def _messages(num_bytes: int, works: int, version: str = "2.30") -> tuple[Fabric, Schedule]:
+    """Return a launch in which position 0 exchanges `works` messages each way with others on one channel."""
+    fabric = clusim.load("dgx-h100")
+    comm = communicator(fabric, parse_version(version))
+    builder = ProgramBuilder(8)
+    emit_messages(Site(builder), fabric, comm, [(0, 1, num_bytes)] * works)
+    return fabric, builder.build()
+
+
+@pytest.mark.parametrize(
+    ("works", "send", "recv"),
+    [(1, 10, 9), (2, 5, 4), (3, 3, 2), (4, 3, 2), (5, 2, 2), (7, 1, 1), (8, 1, 1), (20, 1, 1)],
+)
+def test_twenty_warps_are_shared_by_messages_and_then_by_their_sides(
+    works: int, send: int, recv: int
+) -> None:
+    """20 // works; up to four are halved, of more one stays over and another may go to the sender."""
+    assert _side_warps(works) == (send, recv)
+
+
+def test_one_side_alone_has_the_warps_of_both() -> None:
+    """Rank 0 only sends, rank 1 only receives: 19 of 16 warps each, as no other side wants them."""
+    _, schedule = _messages(32 << 20, 1)
+    assert {item.warps for item in schedule.instances} == {19}
+
+
+def test_a_side_of_half_the_warps_moves_half_as_much() -> None:
+    """The rate is that part of a CTA's; the fixed cost is not shared by warps."""
+    fabric, schedule = _messages(32 << 20, 1)
+    costs = []
+    for warps in (16, 8):
+        instances = tuple(replace(item, warps=warps) for item in schedule.instances)
+        image = lower(fabric, replace(schedule, instances=instances)).image
+        costs.append(image.costs)
+    full, half = costs
+    assert half["op_cost16"].max() > 0
+    assert (half["op_cost16"] == 2 * full["op_cost16"]).all()
+    assert (half["fixed_ps"] == full["fixed_ps"]).all()
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol", "parts"),
+    [
+        # Up to 2.21 and from 2.29 on one part of 64 KiB, which is more than 16 KiB of LL.
+        ("2.21", "simple", 1),
+        # In between 64 KiB are less than 16 KiB on each of a pair's 32 channels; parts of LL have 8 KiB at least, and of 32
+        # channels 8 ranks take 4 each.
+        ("2.22", "ll", 4),
+        ("2.28.9", "ll", 4),
+        ("2.29.2", "simple", 1),
+    ],
+)
+def test_the_release_says_what_ll_may_carry(version: str, protocol: str, parts: int) -> None:
+    _, schedule = _messages(64 << 10, 1, version)
+    senders = [item for item in schedule.instances if item.rank == 0]
+    assert [item.protocol for item in senders] == [protocol] * parts

@@ -21,7 +21,7 @@ from clusim.lowering.links import LinkLowering
 from clusim.lowering.places import protocol_of
 from clusim.lowering.proxies import MAX_SLOTS, Proxy, plan_proxies, proxy_connections
 from clusim.opcodes import OPCODES, Op
-from clusim.schedule.ir import ABSENT, Instance, Schedule, Task, Template
+from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule, Task, Template
 
 __all__ = ["ProgramLowering"]
 
@@ -39,7 +39,7 @@ class ProgramLowering:
         self.schedule = schedule
         self.links = links
         self.arrays: FabricArrays = links.arrays
-        self._costs: dict[tuple[str, int], int] = {}
+        self._costs: dict[tuple[str, int, int], int] = {}
         self._slots = self._count_slots()
         room = [MAX_SLOTS - count for count in self._slots]
         self.proxies: list[Proxy] = plan_proxies(schedule, links.links, room)
@@ -95,7 +95,7 @@ class ProgramLowering:
         conns: list[int] = []
         for item in self.schedule.instances:
             endpoint = int(self.arrays.rank_endpoint[item.rank])
-            cost = self._cost(item.protocol, item.fixed_div)
+            cost = self._cost(item.protocol, item.fixed_div, item.warps)
             if self._aggregates[item.template]:
                 cost = self._posting(item)
             start = item.channel * self.fabric.cta_skew_ps
@@ -111,7 +111,7 @@ class ProgramLowering:
                 proxy.template, len(self._extra)
             )
             where = (task_of[item.task], link.endpoint, template, item.rotation, len(conns))
-            cost = self._costs.setdefault(("", link.post_ps), len(self._costs))
+            cost = self._cost("", link.post_ps)
             rows.append(_instance_row(item, 0, where, cost, 0))
             conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
@@ -134,15 +134,15 @@ class ProgramLowering:
         """Return the cost row of a program that a NIC's proxy runs; its primitives share the time to post."""
         post_ps = self.links.post_ps(item.rank, item.channel)
         prims = len(self.schedule.templates[item.template].prims)
-        return self._costs.setdefault(("", post_ps // prims), len(self._costs))
+        return self._cost("", post_ps // prims)
 
-    def _cost(self, protocol: str, fixed_div: int) -> int:
-        return self._costs.setdefault((protocol, fixed_div), len(self._costs))
+    def _cost(self, protocol: str, fixed_div: int, warps: int = CTA_WARPS) -> int:
+        return self._costs.setdefault((protocol, fixed_div, warps), len(self._costs))
 
     def costs(self) -> Array:
         """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""
         rows = empty("costs", len(self._costs))
-        for (name, fixed_div), index in self._costs.items():
+        for (name, fixed_div, warps), index in self._costs.items():
             if not name:
                 rows[index]["fixed_ps"] = fixed_div
                 continue
@@ -150,7 +150,8 @@ class ProgramLowering:
             rows[index]["fixed_ps"] = protocol.fixed_ps // fixed_div
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    rows[index]["op_cost16"][opcode.number] = protocol.cost16(opcode.name)
+                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS // warps
+                    rows[index]["op_cost16"][opcode.number] = cost16
         return rows
 
     def programs(self) -> tuple[Array, Array]:

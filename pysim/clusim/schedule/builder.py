@@ -211,6 +211,7 @@ class ProgramFields(TypedDict, total=False):
     align: int
     sm: int
     fixed_div: int
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
