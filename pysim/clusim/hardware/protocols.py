@@ -51,6 +51,11 @@ class Pace:
         Whether `why` names a measurement, and not a clock.
     fixed : mapping
         Where a measurement says more: protocol -> fixed cost [us], source.
+    flight : mapping
+        What a hop takes beside wire and fixed cost while the CTA is free for the next one: protocol -> time [us],
+        source. It goes on the tail, so that it counts once per hop and not per slice.
+    rates : mapping
+        Where a measurement says more: protocol -> throughput of all its primitives [GB/s of wire bytes], source.
     """
 
     speed: float = 1.0
@@ -58,6 +63,8 @@ class Pace:
     why: str = ""
     measured: bool = False
     fixed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    flight: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    rates: Mapping[str, tuple[float, str]] = field(default_factory=dict)
 
 
 _BUFFERS = {
@@ -116,12 +123,22 @@ def _fixed(arch: str, name: str, pace: Pace) -> Figure:
 
 
 def _rates(arch: str, name: str, pace: Pace) -> Figure:
+    if name in pace.rates:
+        own, source = pace.rates[name]
+        return calibrated({"default": f"{own:g} GB/s"}, source)
     table, source = (_LL_OPS, _LL_SOURCE) if name == "ll" else (_HOPPER_OPS, _NPKIT)
     ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in table.items()}
     if pace.speed != 1:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
     known = not pace.why or (pace.measured and name == "simple")
     return (calibrated if known else assumed)(ops, source)
+
+
+def _tail(name: str, pace: Pace) -> Figure:
+    if name not in pace.flight:
+        return _TAIL[name]
+    own_us, source = pace.flight[name]
+    return calibrated(f"{round(own_us * 1000)}ns", source)
 
 
 def _protocol(arch: str, name: str, pace: Pace) -> Preset:
@@ -136,7 +153,7 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
             "wire bytes per 120 bytes of data: "
             + ("no flags among the data" if expand == 1 else explanation),
         ),
-        "tail_fence": _TAIL[name],
+        "tail_fence": _tail(name, pace),
         "head_fence": _NO_HEAD_FENCE if name == "simple" else _NO_FENCE,
         "buffer": published(buffer, nccl),
         "slots": published(8, "NCCL_STEPS"),

@@ -26,18 +26,11 @@ from clusim.lowering.legs import Leg, protocol_of
 from clusim.lowering.places import Places
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
-from clusim.schedule.ir import ABSENT, Connection, Instance, Prim, Schedule
+from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
+from clusim.schedule.shapes import nvls_warps
 
 __all__ = ["CarriedTraffic", "LinkLowering", "least_buffer"]
-
-CTA_WARPS = 16
-"""Warps of a CTA that the fabric's window is for."""
-
-
-def nvls_warps(members: int) -> int:
-    """Return how many warps of a CTA reduce in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
-    return 7 if members <= 6 else 5
 
 
 WINDOW_BURSTS = 2

@@ -28,7 +28,7 @@ from clusim.lowering.proxies import (
     whole_messages,
 )
 from clusim.opcodes import OPCODES, Op
-from clusim.schedule.ir import ABSENT, Instance, Schedule, Task, Template
+from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule, Task, Template
 
 __all__ = ["ProgramLowering"]
 
@@ -42,12 +42,13 @@ _MODES = {mode.name.lower(): mode for mode in Mode}
 
 
 class _Cost(NamedTuple):
-    """A row of costs: of a protocol, its fixed cost divided by `fixed`; without one, of a host thread [ps]."""
+    """A row of costs: of a protocol, its fixed cost divided by `fixed`, for so many warps; without one, of a thread [ps]."""
 
     protocol: str
     fixed: int
     after_ps: int = 0
     look_ps: int = 0
+    warps: int = CTA_WARPS
 
 
 class ProgramLowering:
@@ -114,7 +115,7 @@ class ProgramLowering:
         conns: list[int] = []
         for item in self.schedule.instances:
             endpoint = int(self.arrays.rank_endpoint[item.rank])
-            cost = self._cost(item.protocol, item.fixed_div)
+            cost = self._cost(item)
             if self._aggregates[item.template]:
                 cost = self._posting(item)
             start = item.channel * self.fabric.cta_skew_ps
@@ -155,8 +156,8 @@ class ProgramLowering:
         prims = len(self.schedule.templates[item.template].prims)
         return self._row(_Cost("", post_ps // prims))
 
-    def _cost(self, protocol: str, fixed_div: int) -> int:
-        return self._row(_Cost(protocol, fixed_div))
+    def _cost(self, item: Instance) -> int:
+        return self._row(_Cost(item.protocol, item.fixed_div, warps=item.warps))
 
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))
@@ -183,7 +184,8 @@ class ProgramLowering:
             row["fixed_ps"] = protocol.fixed_ps // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    row["op_cost16"][opcode.number] = protocol.cost16(opcode.name)
+                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS // cost.warps
+                    row["op_cost16"][opcode.number] = cost16
         return rows
 
     def programs(self) -> tuple[Array, Array]:

@@ -67,6 +67,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "speed of 50 GB/s": (2, 20),
     "ll is half the bandwidth": (2, 21),
     "crossing rings keep pairs": (2, 22),
+    "messages of ll by all channels": (2, 22),
     "pat": (2, 23),
     "ll128 of lone gpus": (2, 23),
     "speed of 11 GB/s": (2, 23),
@@ -77,6 +78,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "p2p channels by adapters": (2, 26),
     "p2p through c2c": (2, 27),
     "nvls efficiency": (2, 28),
+    "messages are cut for simple": (2, 29),
 }
 """What NCCL does -> first release that does."""
 

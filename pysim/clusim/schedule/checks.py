@@ -114,7 +114,7 @@ def _check_groups(schedule: Schedule) -> None:
             )
 
 
-_POSITIVE = ("chunk_bytes", "align", "slices", "slots_per_slice", "slice_min", "fixed_div")
+_POSITIVE = ("chunk_bytes", "align", "slices", "slots_per_slice", "slice_min", "fixed_div", "warps")
 _SIZES = ("offset", "length", "chunk_bytes", "stride", "limit", "align", "slice_min")
 _positive, _sizes = attrgetter(*_POSITIVE), attrgetter(*_SIZES)
 

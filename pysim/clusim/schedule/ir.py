@@ -21,6 +21,7 @@ from clusim.opcodes import OPCODES, Op
 
 __all__ = [
     "ABSENT",
+    "CTA_WARPS",
     "Buffer",
     "CollectiveCall",
     "Connection",
@@ -37,6 +38,9 @@ __all__ = [
 
 ABSENT = -1
 """Marks an absent index in a schedule."""
+
+CTA_WARPS = 16
+"""Warps of a CTA whose throughput the figures of protocols are (512 threads); NCCL adds up to four."""
 
 Buffer = Literal["input", "output", "scratch"]
 Mode = Literal["interleaved", "blocked"]
@@ -192,6 +196,8 @@ class Instance:
     fixed_div : int
         One fixed protocol cost is paid per this many slices: primitives that hardware does in one step
         (polling all members' flags with one load) share it.
+    warps : int
+        How many of a CTA's 16 warps work for it; its throughput is that part of a CTA's.
     sm : int
         SMs it holds.
     """
@@ -214,6 +220,7 @@ class Instance:
     protocol: str = "simple"
     fixed_div: int = 1
     sm: int = 1
+    warps: int = CTA_WARPS
 
 
 @dataclass(frozen=True, slots=True)

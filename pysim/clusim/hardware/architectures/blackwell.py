@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from clusim.hardware.architecture import Architecture, pushes
-from clusim.hardware.figures import assumed
+from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
+
+_SMALL = "all-reduce and all-gather of 1 and 4 KiB on 2 and 8 B200 (aiconfigurator): 7.3 us and 1.4 to 1.5 us a step"
+_ROUND = (
+    "all-reduce of 1 to 64 KiB on 8 B200 (aiconfigurator): a step that fills a round of all threads (4 KiB) takes"
+    " 0.1 us more than one that does not; a full one is taken to take what it takes on Hopper"
+)
 
 ARCHITECTURE = Architecture(
     name="blackwell",
     nvlink="nvlink5",
-    kernel_overhead=assumed("4.8us", "as Hopper"),
+    kernel_overhead=calibrated("6.9us", _SMALL),
     graph_node=assumed("0.59us", "as Hopper"),
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
@@ -18,9 +24,10 @@ ARCHITECTURE = Architecture(
     protocols=protocols(
         "blackwell",
         Pace(
-            1.25,
-            1.0,
-            "NCCL's tree rate per channel 70 against 38.7 GB/s on Hopper; half of that gain",
+            why="a CTA that sends moves 20 to 22 GB/s, as on Hopper (all-to-all of 256 MiB)",
+            flight={"ll": (0.65, _SMALL)},
+            fixed={"ll": (0.31, _ROUND)},
+            rates={"ll": (40.0, _ROUND)},
         ),
     ),
 )

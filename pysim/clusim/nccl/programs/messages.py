@@ -5,8 +5,10 @@ and receives from another. A message is cut into parts on channels of their own,
 decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
 works on up to eight messages at once, each a program of its own; on fewer where that would be more programs than an
-endpoint can run. **Not modelled** How warps share the CTA's throughput;
-registered buffers; the batches of the work queue. **Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
+endpoint can run. The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is
+pushed costs half of what one of a collective does. **Not modelled** Half a CTA alone is faster than half of both;
+how releases before 2.21 share warps; registered buffers; the batches of the work queue. **Parameters**
+``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.programs.moved import Moved
+from clusim.nccl.versions import since
 from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
@@ -31,8 +34,18 @@ LANES = 8
 """Messages that share a CTA (``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""
 
 STEP = 512 * KIB
+LL_STEP = 64 * KIB
+"""A step of LL's FIFO, flags included [bytes]."""
+
 LL_THRESHOLD = 16 * KIB
 """Bytes per channel up to which messages inside a machine use LL (``NCCL_P2P_LL_THRESHOLD``)."""
+
+WARPS = 20
+"""Warps of the CTA of a kernel of messages (640 threads)."""
+
+PUSHED_SLICES = 2
+"""So many slices of sends and receives share the fixed cost of one of a collective's where the sender pushes: npkit
+shows 1.0 us for a receive where a slice takes 2.4 us (spcl/atlahs, GH200). One that is pulled waits for its loads."""
 
 PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
@@ -53,6 +66,13 @@ class _Message:
     land: int = 0
     offset: int = 0
     blocked: bool = True
+
+
+def _side_warps(works: int) -> tuple[int, int]:
+    """Return how many warps send and how many receive for each of so many messages of a CTA."""
+    own = WARPS // max(1, min(LANES, works))
+    recv = own // 2 if own <= 4 else (own - 1) // 2
+    return (recv if own <= 4 else recv + 1), recv
 
 
 class _Lane(NamedTuple):
@@ -115,11 +135,11 @@ def _first_channel(comm: Communicator, number: int) -> int:
     return _reversed_bits(number % comm.p2p_channels, bits)
 
 
-def message_parts(comm: Communicator, num_bytes: int) -> tuple[int, int]:
-    """Return into how many parts a message is cut, and the size of one [bytes]."""
+def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple[int, int]:
+    """Return into how many parts a message is cut, and the size of one [bytes]; `step` is one of its FIFO."""
     nodes = comm.group.num_nodes
-    least = STEP // 2 if nodes > 1 else STEP // 8
-    most = STEP if nodes > 1 else STEP * 32
+    least = step // 2 if nodes > 1 else step // 8
+    most = step if nodes > 1 else step * 32
     count = comm.p2p_per_peer
     while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
         count //= 2
@@ -131,10 +151,21 @@ def message_parts(comm: Communicator, num_bytes: int) -> tuple[int, int]:
     return max(1, -(-num_bytes // part)), part
 
 
+def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
+    """Return whether a message takes LL and is cut for it, as in releases that choose the protocol first.
+
+    They let LL carry what it could on all channels of a pair; later ones cut for Simple, and then count the parts.
+    """
+    late = since(comm.version, "messages are cut for simple")
+    if late or not since(comm.version, "messages of ll by all channels"):
+        return False
+    return same and num_bytes <= comm.p2p_per_peer * LL_THRESHOLD
+
+
 def _shape(comm: Communicator, fabric: Fabric, num_bytes: int, same: bool) -> tuple[str, Shape]:
     """Return the protocol of a message and how it is cut."""
     channels = message_parts(comm, num_bytes)[0]
-    if same and num_bytes <= channels * LL_THRESHOLD:
+    if _early_ll(comm, num_bytes, same) or (same and num_bytes <= channels * LL_THRESHOLD):
         return "ll", shape_of("ll", fabric=fabric)
     base = shape_of("simple", fabric=fabric)
     nvlink = same and comm.group.num_nodes == 1 and comm.group.nvlink_only
@@ -169,6 +200,8 @@ class _Writer:
             rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
         }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
+        self._slices = 1 if fabric.p2p == "read" else PUSHED_SLICES
+        self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
 
@@ -182,8 +215,10 @@ class _Writer:
     def add(self, message: _Message) -> None:
         """Add a message on its channels."""
         number = self.round_of[message.src, message.dst]
-        count, size = message_parts(self.comm, message.length)
         protocol, shape = self._shape(message)
+        same = self.machine[message.src] == self.machine[message.dst]
+        early = _early_ll(self.comm, message.length, same)
+        count, size = message_parts(self.comm, message.length, LL_STEP if early else STEP)
         first = _first_channel(self.comm, number)
         for index in range(first, first + count):
             channel = index % self.comm.p2p_channels
@@ -206,6 +241,8 @@ class _Writer:
             for position, side in ends:
                 key = _Lane(position, side, part, protocol, message.blocked)
                 self._lanes.setdefault(key, []).append((number, message, pipe))
+                works = self._works.setdefault((position, channel), {})
+                works.setdefault(number, set()).add(side)
 
     def write(self) -> None:
         """Write all programs."""
@@ -216,6 +253,14 @@ class _Writer:
             count = max(1, min(LANES, len(works), room // groups[lane.position]))
             for first in range(count):
                 self._program(lane, works[first::count])
+
+    def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
+        """Return how many warps work for one side of a message."""
+        works = self._works[lane.position, lane.part.channel]
+        send, recv = _side_warps(len(works))
+        if message.src == message.dst or len(works[number]) == 1:
+            return send + recv
+        return send if lane.side == "send" else recv
 
     def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]]) -> None:
         position, side, part, protocol, blocked = lane
@@ -249,6 +294,8 @@ class _Writer:
             slices=shape.slices,
             slots_per_slice=shape.slots_per_slice,
             slice_min=shape.slice_min,
+            fixed_div=self._slices if protocol == "simple" else 1,
+            warps=min(self._warps(lane, number, message) for number, message, _ in works),
         )
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
