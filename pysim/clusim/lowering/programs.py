@@ -42,7 +42,7 @@ _MODES = {mode.name.lower(): mode for mode in Mode}
 
 
 class _Cost(NamedTuple):
-    """A row of costs: of a protocol, its fixed cost divided by `fixed`, for so many warps; without one, of a thread [ps]."""
+    """A row of costs: of a protocol for so many warps, its fixed cost divided by `fixed`; else of a thread [ps]."""
 
     protocol: str
     fixed: int

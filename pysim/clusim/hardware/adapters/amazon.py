@@ -9,14 +9,15 @@ _P5EN = "all-reduce on 4 p5en with one channel (ncclgauge)"
 _OLDER = "as on p5en, by the 20 and 18 us per message that aws-ofi-nccl's tuner counts for p4d and p5, and for p5en"
 
 
-def _delays(transit_us: int, ack_us: int, why: str) -> dict[str, Figure]:
-    """Return the delays of SRD, which its firmware keeps order and arrival with; `why` they are assumed, or empty."""
-    if why:
-        transit, ack = assumed(f"{transit_us}us", why), assumed(f"{ack_us}us", why)
-    else:
-        transit = calibrated(f"{transit_us}us", f"Tree LL of 1 KiB, 15 us a crossing: {_P5EN}")
-        ack = calibrated(f"{ack_us}us", f"Ring LL of 1 KiB, 28.5 us for 8 steps: {_P5EN}")
-    return {"transit": transit, "ack": ack}
+def _delays(us: tuple[float, float, float, float], sources: tuple[str, ...]) -> dict[str, Figure]:
+    """Return the delays of SRD, whose firmware keeps order, and of the plugin; with one source they are assumed."""
+    names = ("transit", "ack", "rendezvous", "progress")
+    mark = assumed if len(sources) == 1 else calibrated
+    whys = sources * 4 if len(sources) == 1 else sources
+    return {
+        name: mark(f"{round(time * 1000)}ns", why)
+        for name, time, why in zip(names, us, whys, strict=True)
+    }
 
 
 def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True) -> Nic:
@@ -27,11 +28,6 @@ def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True)
         flush=published("1us", "aws-ofi-nccl flushes by a local read"),
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
         eager=published("8KiB", "aws-ofi-nccl, EAGER_MAX_SIZE (off in 1.14 only)"),
-        rendezvous=calibrated("3.5us", f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}"),
-        progress=calibrated(
-            "1.5us",
-            "Ring LL128 of 512 KiB with 16 channels, two of them a GPU, on 4 p5en (ncclgauge): 2.6 us of a thread a message",
-        ),
         adaptive=published(True, "SRD sprays the packets of a message over many paths"),
         plugin=published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
         plugin_latency=published(
@@ -43,15 +39,25 @@ def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True)
     return Nic(name=name, figures=figures, kind="efa", family="efa", gbps=gbps, usual=usual)
 
 
-_FIRST = _delays(9, 18, _OLDER)
-_THIRD = _delays(8, 16, "")
+_FIRST = _delays((9, 18, 3.5, 1.5), (_OLDER,))
+_THIRD = _delays(
+    (8, 16, 3.5, 1.5),
+    (
+        f"Tree LL of 1 KiB, 15 us a crossing: {_P5EN}",
+        f"Ring LL of 1 KiB, 28.5 us for 8 steps: {_P5EN}",
+        f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}",
+        "Ring LL128 of 512 KiB with 16 channels, two of them a GPU, on 4 p5en (ncclgauge): 2.6 us of a thread a"
+        " message",
+    ),
+)
+_NEXT = _delays((8, 16, 3.5, 1.5), ("as on p5en",))
 
 NICS = (
     _efa("efa-25g", 25, _FIRST),
     _efa("efa-100g", 100, _FIRST),
     _efa("efa-100g-v2", 100, _FIRST, usual=False),
     _efa("efa-200g", 200, _THIRD),
-    _efa("efa-400g", 400, _THIRD),
+    _efa("efa-400g", 400, _NEXT),
     Nic(
         name="ena-25g",
         kind="tcp",

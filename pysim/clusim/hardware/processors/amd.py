@@ -12,22 +12,30 @@ LATENCY = assumed(
     "I/O die between root port and data fabric; DMA reads take some 60 ns more than on Intel",
 )
 WHOLE = assumed("128B", "forwards the TLPs of a GPU as they are; NCCL charges nothing on AMD")
-THREADS = threads(
+_STEP = "NCCL counts 2 us a step for its proxy thread on AMD (tuning.cc)"
+_MILAN = threads(
     2.0,
-    "NCCL counts 2 us a step for its proxy thread on AMD (tuning.cc)",
+    _STEP,
     calibrated(
         "15ns",
         "Tree LL all-reduce of 2 to 8 KiB on 2 Polaris nodes (ALCF): 4 us for 256 lines a crossing, 6.7 us for 512; DMA"
         " writes into DRAM",
     ),
 )
+_THREADS = threads(2.0, _STEP, assumed("15ns", "as Milan: DMA writes into DRAM"))
 _SOCKET = published(16.0, "NCCL, src/graph/topo.h")
 
 
 def _epyc(name: str, numa: tuple[str, int], memory: str, *cpuid: tuple[int, int, int]) -> Cpu:
     return Cpu(
         name=f"epyc-{name}",
-        figures=root(LATENCY, WHOLE, f"EPYC {name.title()}", f"amd {name}", THREADS),
+        figures=root(
+            LATENCY,
+            WHOLE,
+            f"EPYC {name.title()}",
+            f"amd {name}",
+            _MILAN if name == "milan" else _THREADS,
+        ),
         numa=numa[0],
         numa_links=numa[1],
         memory=memory,

@@ -14,15 +14,17 @@ _SPLIT = published(
     "peer to peer through an Intel root complex moves 64 B TLPs: NCCL INTEL_P2P_OVERHEAD, src/graph/topo.h",
 )
 _NCCL = "NCCL, src/graph/topo.h"
-THREADS = threads(
+_STEP = "NCCL counts 1 us a step for its proxy thread on Intel (tuning.cc)"
+_SPR_THREADS = threads(
     1.0,
-    "NCCL counts 1 us a step for its proxy thread on Intel (tuning.cc)",
+    _STEP,
     calibrated(
         "1ns",
-        "Ring LL all-reduce on 4 p5en with one channel (ncclgauge) levels off at 5.0 GB/s, 6.6 us a message of which the"
-        " thread needs 2.5 besides; DMA writes into the cache",
+        "Ring LL all-reduce on 4 p5en with one channel (ncclgauge) levels off at 5.0 GB/s, 6.6 us a message of which"
+        " the thread needs 2.5 besides; DMA writes into the cache",
     ),
 )
+THREADS = threads(1.0, _STEP, assumed("1ns", "as Sapphire Rapids: DMA writes into the cache"))
 _QPI, _UPI = published(6.0, _NCCL), published(10.0, _NCCL)
 _SPR, _EMR = published(22.0, _NCCL), published(40.0, _NCCL)
 
@@ -77,7 +79,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-spr",
-        figures=root(LATENCY, _SPLIT, "Sapphire Rapids", "intel sapphire rapids", THREADS),
+        figures=root(LATENCY, _SPLIT, "Sapphire Rapids", "intel sapphire rapids", _SPR_THREADS),
         numa="upi-16",
         numa_links=3,
         memory="ddr5-4800x8",
