@@ -17,6 +17,9 @@ RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 .PHONY: help run test test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
+# What is compiled is kept, also where the environment says otherwise: tests start many processes.
+export PYTHONDONTWRITEBYTECODE =
+
 help:
 	@echo "make run       set up .venv, build, run a 64 MiB ring all-reduce on a DGX A100, packet by packet"
 	@echo "make test      set up .venv, build, run the C and the Python tests"

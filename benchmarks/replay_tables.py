@@ -17,7 +17,7 @@ from clusim.formats.logs import read_logs, summarize
 from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import add_runs
 from clusim.replaying import Replay, replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "replay.md"
 OTHERS = ("dgx-h100", "dgx-a100")
@@ -74,7 +74,7 @@ def measured_table(folder: Path) -> list[str]:
     ]
     for path in sorted((folder / "nccl_logs").glob("*")):
         try:
-            found = replay(Request((str(path),)))
+            found = replay(ReplayRequest((str(path),)))
         except InputError:
             continue
         errors = [(c.bytes, abs(c.error)) for c in found.calls if c.error is not None]
@@ -98,7 +98,7 @@ def size_table(folder: Path) -> list[str]:
     ]
     for path in sorted((folder / "nccl_logs").glob("wayne_h100*")):
         run = path.stem.removeprefix("wayne_h100_scaling_attributed_")
-        found = replay(Request((str(path),)))
+        found = replay(ReplayRequest((str(path),)))
         lines += [
             f"| {run} | {c.bytes >> 20} MiB | {c.algorithm} | {c.protocol}, {c.channels} | {c.time_ps / 1e6:.1f} us"
             f" | {c.measured_us:.1f} us | {c.error:+.1%} | {c.busbw:.1f} GB/s |"
@@ -113,7 +113,7 @@ def other_table(folder: Path) -> list[str]:
     path = folder / "nccl_logs" / "msccltools_ap1_nop.xml.txt"
     found: dict[str, Replay] = {}
     for other in OTHERS:
-        found[other] = replay(Request((str(path),), other=other))
+        found[other] = replay(ReplayRequest((str(path),), other=other))
     base = found[OTHERS[0]]
     lines = [
         f"| call | {base.fabric} | " + " | ".join(f"{o} | ratio" for o in OTHERS) + " |",

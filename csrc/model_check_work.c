@@ -224,7 +224,8 @@ static const char *wrong_end(const clusim_image *im, const clusim_instance *x, u
          "opcode does not fit the connection");
     NEED((c->kind == CLUSIM_CONN_KIND_AGGREGATION) == ((flags & CLUSIM_OP_AGGREGATE) != 0),
          "opcode does not fit the connection");
-    NEED(c->kind >= CLUSIM_CONN_KIND_MULTIMEM || (uint64_t)x->slices * x->slots_per_slice <= c->slots,
+    NEED(c->kind >= CLUSIM_CONN_KIND_MULTIMEM ||
+             (uint64_t)x->slices * x->slots_per_slice <= c->slots,
          "a piece exceeds the slots");
     NEED(c->kind != CLUSIM_CONN_KIND_MULTIMEM ||
              members_reachable(im, c, (flags & CLUSIM_OP_REDUCE) != 0),

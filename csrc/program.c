@@ -104,7 +104,8 @@ static bool next_slice(clusim_sim *s, inst_id id) {
     return next_piece(s, id) && find_piece(s, id);
 }
 
-/* The slots of the present slice: the last one of a piece takes those of the slices that are not there. */
+/* The slots of the present slice: the last one of a piece takes those of the slices that are not
+ * there. */
 static uint32_t slice_slots(const view *v) {
     const inst_state *st = v->state;
     bool last = st->slice_at + st->slice_size >= st->piece;
@@ -281,7 +282,8 @@ static int64_t slowed_ps(const view *v, int64_t time_ps) {
     return slowed < (base_u128)RANGE_TIME_END ? (int64_t)(uint64_t)slowed : RANGE_TIME_END;
 }
 
-/* Let the thread that serves an instance do a slice after those it has; returns when it is handed on. */
+/* Let the thread that serves an instance do a slice after those it has; returns when it is handed
+ * on. */
 static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
     endpoint_state *host = endpoint_at(s, ID(endpoint, v->image->thread));
     base_u128 at = base_umax((uint64_t)s->agenda.now_ps, (uint64_t)host->thread_free_ps);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Background jobs of a shell ignore Ctrl-C, and so would the commands under test.
@@ -13,3 +15,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # defect.
 settings.register_profile("clusim", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("clusim")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the collector of cycles from looking through all tests and modules again and again: they stay."""
+    gc.freeze()

@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 import click
 
 from clusim_cli.outputs import OUTPUT, TRACE_OUT
-from clusim_cli.params import ALGORITHM, COLLECTIVE, GRANULARITY, PROTOCOL, SIZE
+from clusim_cli.params import (
+    ALGORITHM,
+    COLLECTIVE,
+    DTYPE,
+    GRANULARITY,
+    PROTOCOL,
+    REDOP,
+    SIZE,
+    one_of,
+)
 
 __all__ = [
     "algorithm",
@@ -21,6 +30,7 @@ __all__ = [
     "channels",
     "collective",
     "confirm",
+    "dtype",
     "engine",
     "env",
     "faults",
@@ -32,6 +42,7 @@ __all__ = [
     "nodes",
     "output",
     "protocol",
+    "redop",
     "seed",
     "size",
     "sizes",
@@ -54,8 +65,13 @@ def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any
 
 
 def topology(said: str) -> Decorator[Any]:
-    """The machine, of commands whose arguments are files of jobs."""
-    return _option("--topology", help="Preset or topology file.", said=said)
+    """The machine, of commands whose arguments are files of jobs; the last argument may be it as well."""
+    return _option(
+        "--topology",
+        metavar="TOPOLOGY",
+        help="The machine, a preset or topology file of any name, in place of the argument.",
+        said=said,
+    )
 
 
 def nodes() -> Decorator[Any]:
@@ -98,6 +114,21 @@ def protocol(said: str) -> Decorator[Any]:
         help="How data and flags travel, in any case.",
         said=said,
     )
+
+
+def dtype() -> Decorator[Any]:
+    """Type of the elements, in clusim's spelling."""
+    return _option(
+        "--dtype",
+        type=DTYPE,
+        default="float32",
+        help="Type of the elements in any spelling: float32, bfloat16, fp16, int8, ...",
+    )
+
+
+def redop() -> Decorator[Any]:
+    """Reduction, in clusim's spelling."""
+    return _option("--redop", type=REDOP, default="sum", help="Reduction, in any case.")
 
 
 def channels(said: str) -> Decorator[Any]:
@@ -175,7 +206,7 @@ def engine() -> Decorator[Any]:
     """Which engine."""
     return _option(
         "--engine",
-        type=click.Choice(["c", "reference"]),
+        type=one_of("c", "reference"),
         default="c",
         help="The engine in C, or the same in plain Python.",
     )

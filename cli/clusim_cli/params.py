@@ -9,18 +9,22 @@ import click
 
 from clusim.errors import InputError, UnitError
 from clusim.units import parse_size, parse_time
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_word, protocol_named
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
+from clusim.vocabulary.dtypes import REDUCTIONS, find_dtype, redop_named
 from clusim.vocabulary.operations import operation_named
 
 __all__ = [
     "ALGORITHM",
     "COLLECTIVE",
+    "DTYPE",
     "GRANULARITY",
     "PROTOCOL",
     "RANKS",
+    "REDOP",
     "SIZE",
     "TIME",
     "command_line",
+    "one_of",
 ]
 
 
@@ -62,7 +66,7 @@ class _Algorithm(click.ParamType[str]):
     name = "algorithm"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if value.lower().endswith((".xml", ".json")) else own_word(value)
+        return own_algorithm(value)
 
 
 class _Protocol(click.ParamType[str]):
@@ -75,11 +79,30 @@ class _Protocol(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
+class _DataType(click.ParamType[str]):
+    name = "type"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        found = find_dtype(value)
+        return found.name if found else value
+
+
+class _Reduction(click.ParamType[str]):
+    name = "|".join(REDUCTIONS)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return redop_named(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _Granularity(_Size):
     name = "packet|auto|size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in ("packet", "auto") else super().convert(value, param, ctx)
+        word = str(value).lower()
+        return word if word in ("packet", "auto") else super().convert(value, param, ctx)
 
 
 class _Ranks(click.ParamType[tuple[int, ...]]):
@@ -108,11 +131,18 @@ class _Ranks(click.ParamType[tuple[int, ...]]):
 
 ALGORITHM = _Algorithm()
 COLLECTIVE = _Collective()
+DTYPE = _DataType()
 PROTOCOL = _Protocol()
+REDOP = _Reduction()
 SIZE = _Size()
 TIME = _Time()
 GRANULARITY = _Granularity()
 RANKS = _Ranks()
+
+
+def one_of(*words: str) -> click.Choice[str]:
+    """Return the type of a value that is one of some words, in any case."""
+    return click.Choice(words, case_sensitive=False)
 
 
 def command_line() -> str:

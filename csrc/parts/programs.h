@@ -17,9 +17,9 @@ enum inst_phase { PH_NEW, PH_QUEUED, PH_GATE, PH_FIXED, PH_READ, PH_DATA, PH_DON
 
 typedef struct inst_state {
     uint64_t loop, loops;
-    uint64_t piece;      /* bytes of the present piece */
-    uint64_t slice_size; /* nominal */
-    uint64_t slice_at;   /* offset of the present slice in the piece */
+    uint64_t piece;       /* bytes of the present piece */
+    uint64_t slice_size;  /* nominal */
+    uint64_t slice_at;    /* offset of the present slice in the piece */
     uint32_t slices_left; /* of the piece, the present one included */
     uint32_t prim, repeat, seq, slot;
     uint32_t send_ordinal;

@@ -69,7 +69,7 @@ _HOME = {
     "traffic": "clusim.run.front",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
-    "train": "clusim.api",
+    "train": "clusim.training.front",
 }
 _MODULES = ("collectives", "fabric", "schedule")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from clusim import files
 from clusim.errors import InputError
@@ -19,17 +19,14 @@ from clusim.nccltests.front import Table, table_of
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.options import flags_of, parse_flags
 from clusim.nccltests.sweep import place
-from clusim.replaying.front import Request as ReplayRequest
-from clusim.replaying.front import replay as replay_request
+from clusim.replaying.front import replay as replayed
 from clusim.replaying.report import Replay
+from clusim.replaying.request import GAPS, ReplayRequest
 from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
-from clusim.run.session import Progress
+from clusim.run.job import RunOptions
 from clusim.run.setup import Setup
 from clusim.run.simulate import simulate, simulate_traffic
-from clusim.training.inputs import inputs
-from clusim.training.result import TrainingResult
-from clusim.training.run import train as train_on
-from clusim.workload import Workload
+from clusim.training.front import train
 
 __all__ = [
     "collective",
@@ -42,75 +39,14 @@ __all__ = [
 ]
 
 
-class TrainOptions(TypedDict, total=False):
-    """What `train` can be told besides.
-
-    Attributes
-    ----------
-    nodes : int
-        Join so many of these machines; by default what the workload says.
-    steps : int
-        Steps; the last one is reported. 2 by default.
-    fold : str
-        ``auto``, ``all``, ``proved`` or ``none``: which equal blocks of work are simulated once.
-    strict_memory : bool
-        Memory that does not suffice is an error rather than a note.
-    granularity, seed, faults, trace_out, progress, command
-        As of `clusim.simulate`.
-    """
-
-    nodes: int | None
-    steps: int
-    fold: Literal["auto", "all", "proved", "none"] | None
-    strict_memory: bool
-    granularity: str | int
-    seed: int
-    faults: Sequence[Any]
-    trace_out: str | Path | None
-    progress: Progress | None
-    command: str
-
-
-def train(
-    workload: str | Path | Workload,
-    fabric: str | Path | Fabric | None = None,
-    **options: Unpack[TrainOptions],
-) -> TrainingResult:
-    """Simulate training steps, as ``clusim train`` does.
-
-    Parameters
-    ----------
-    workload : str or Path or Workload
-        A YAML file, the name of a shipped one, or what `clusim.workload.loads_workload` made.
-    fabric : Fabric or str or Path or None
-        What it runs on; None is the machine that the workload names.
-    **options
-        See `TrainOptions`.
-
-    Returns
-    -------
-    TrainingResult
-        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of what the command prints; `result` has the wires.
-
-    Raises
-    ------
-    InputError
-        A name, size or option that has no meaning here, or with `strict_memory` too little memory.
-    """
-    given: dict[str, Any] = dict(options)
-    with files.guarded():
-        spec, machine = inputs(workload, fabric, given.pop("nodes", None))
-        return train_on(spec, machine, **given)
-
-
 class ReplayOptions(TypedDict, total=False):
-    """What `replay` can be told besides; see `clusim.replaying.request.Request`.
+    """What `replay` can be told besides; see `clusim.replaying.request.ReplayRequest`.
 
     Attributes
     ----------
     nodes : int
         Machines; by default as many as the job needs.
-    other : str
+    other : str or Path or Fabric
         A second machine to compare with.
     gap : int or str
         Between calls: ``none``, ``logged`` or a time [ps].
@@ -118,6 +54,8 @@ class ReplayOptions(TypedDict, total=False):
         NCCL's variables, which replace those of the job.
     version : str
         NCCL's release; the recording's by default.
+    faults : sequence
+        What breaks, as of `clusim.simulate`.
     replan, whole : bool
         Choose rings and algorithms anew; simulate a log as one run.
     asked : sequence of (str, int or str)
@@ -133,10 +71,11 @@ class ReplayOptions(TypedDict, total=False):
     """
 
     nodes: int | None
-    other: str | None
+    other: str | Path | Fabric | None
     gap: int | str
     env: Mapping[str, str]
     version: str
+    faults: Sequence[Any]
     replan: bool
     whole: bool
     asked: Sequence[tuple[str, int | str]]
@@ -150,7 +89,7 @@ class ReplayOptions(TypedDict, total=False):
 
 def replay(
     recording: str | Path | Sequence[str | Path],
-    topology: str | Path | None = None,
+    topology: str | Path | Fabric | None = None,
     **options: Unpack[ReplayOptions],
 ) -> Replay:
     """Simulate a recorded job again, as ``clusim replay`` does.
@@ -159,8 +98,8 @@ def replay(
     ----------
     recording : str or Path, or sequence of these
         Logs of NCCL, or traces of other tools; several logs are one job.
-    topology : str or Path or None
-        Preset, file, or XML that NCCL wrote; None is concluded from the recording.
+    topology : str or Path or Fabric or None
+        A fabric, preset, file, or XML that NCCL wrote; None is concluded from the recording.
     **options
         See `ReplayOptions`.
 
@@ -177,20 +116,24 @@ def replay(
     given: dict[str, Any] = dict(options)
     found = [recording] if isinstance(recording, str | Path) else recording
     names = tuple(str(item) for item in found)
-    kind = given.pop("kind", "")
+    how = RunOptions(
+        **{name: given.pop(name) for name in ("trace_out", "command") if name in given}
+    )
+    counted = given.pop("progress", None)
     gap = given.pop("gap", "")
     request = ReplayRequest(
         names,
         topology=topology,
-        gap=gap if gap in ("", "none", "logged") else as_ps(gap),
+        gap=gap if not isinstance(gap, str) or gap.lower() in GAPS else as_ps(gap),
         env=parse_env_of(given.pop("env", {})),
+        faults=tuple(given.pop("faults", ())),
         asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
         **given,
     )
     with files.guarded():
         for name in names:
             files.note_input(name)
-        return replay_request(request, kind)
+        return replayed(request, how, counted)
 
 
 class NcclTestsOptions(TypedDict, total=False):

@@ -84,10 +84,10 @@ def test_waiting_for_a_cta_slot_is_seen() -> None:
 
 
 def programs(image):
-    """Return for each instance the (primitive, bytes) of its slices, by the reference's own iteration."""
+    """Return for each instance the (primitive, bytes, slots) of its slices, by the reference's own iteration."""
     model = Model(image)
     return [
-        [(spec.template.prim_lo + s.number, s.bytes) for s in reference_slices(spec)]
+        [(spec.template.prim_lo + s.number, s.bytes, s.slots) for s in reference_slices(spec)]
         for spec in model.instances
     ]
 
@@ -102,7 +102,8 @@ def test_slices_are_those_of_the_reference(seed: int) -> None:
     found = Slices(arrays, np.zeros(len(image.tasks), np.int64))
     for instance, expected in enumerate(programs(image)):
         table = found.table(instance)
-        assert list(zip(table.prim.tolist(), table.bytes.tolist(), strict=True)) == expected
+        columns = (table.prim.tolist(), table.bytes.tolist(), table.slots.tolist())
+        assert list(zip(*columns, strict=True)) == expected
 
 
 def openers(ran: Ran) -> dict[tuple[int, int], tuple[int, int]]:
@@ -125,17 +126,13 @@ def openers(ran: Ran) -> dict[tuple[int, int], tuple[int, int]]:
         )
     for _, _, instance, seq, conns, _ in sorted(uses, key=lambda use: (use[0], use[2], use[3])):
         if "send" in conns:
-            sent[conns["send"]] += [(instance, seq)] * int(
-                image.instances["slots_per_slice"][instance]
-            )
+            sent[conns["send"]] += [(instance, seq)] * slices[instance][seq][2]
     for _, _, instance, seq, conns, _ in sorted(uses, key=lambda use: (use[1], use[2], use[3])):
         if "recv" in conns:
-            taken[conns["recv"]] += [(instance, seq)] * int(
-                image.instances["slots_per_slice"][instance]
-            )
+            taken[conns["recv"]] += [(instance, seq)] * slices[instance][seq][2]
     found = {}
     for _, _, instance, seq, conns, cause in uses:
-        width = int(image.instances["slots_per_slice"][instance])
+        width = slices[instance][seq][2]
         if cause == Cause.RECV:
             mine = taken[conns["recv"]].index((instance, seq)) + width
             found[instance, seq] = sent[conns["recv"]][mine - 1]

@@ -9,8 +9,11 @@ from typing import Any
 import click
 import pytest
 
-from clusim.nccltests.options import FLAGS
-from clusim.vocabulary.algorithms import PROTOCOL_NAMES
+from clusim.nccl import parse_assignments, parse_env
+from clusim.nccl.env import allows
+from clusim.nccltests.options import FLAGS, parse_flags
+from clusim.vocabulary.algorithms import PROTOCOL_NAMES, Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 from clusim_cli.main import cli
 
 Clusim = Callable[..., Any]
@@ -72,7 +75,9 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "replay",
     }
     flags = {name for name in asked if isinstance(named[name][0], click.Option)}
-    assert flags == {"replay"}, "LOG... takes any number of arguments, and a log knows its machine"
+    assert flags == {"replay"}, (
+        "of many logs, only a last argument that no log can be is the machine"
+    )
 
 
 @pytest.mark.parametrize("word", ["LL", "ll", "Simple", "SIMPLE", "simple", "LL128", "ll128"])
@@ -94,3 +99,55 @@ def test_collectives_are_known_in_any_spelling(word: str) -> None:
     for option in found:
         assert option.opts == ["--collective", "-c"]
         assert option.type.convert(word, option, click.Context(cli)) == "all_gather"
+
+
+def test_words_are_known_in_any_case() -> None:
+    """Of every option and argument of every command that takes one of some words."""
+    found = set()
+    for name, command in commands():
+        for param in command.params:
+            kind = param.type
+            if not isinstance(kind, click.Choice):
+                continue
+            found.add(max(param.opts, key=len))
+            for word in kind.choices:
+                for spelling in (word.upper(), word.capitalize()):
+                    assert kind.convert(spelling, param, click.Context(command)) == word, name
+    assert {"--engine", "--pattern", "--routing", "--fold", "--scaling", "--format"} <= found
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "meaning"),
+    [
+        ("--redop", "SUM", "sum"),
+        ("--redop", "ncclMax", "max"),
+        ("--dtype", "BF16", "bfloat16"),
+        ("--dtype", "torch.Float32", "float32"),
+        ("--algorithm", "NVLS_TREE", "nvlstree"),
+        ("--algorithm", "Plan.XML", "Plan.XML"),
+        ("--granularity", "PACKET", "packet"),
+        ("--granularity", "Auto", "auto"),
+        ("--gap", "LOGGED", "logged"),
+    ],
+)
+def test_a_word_of_an_option_means_the_same_in_any_spelling(
+    flag: str, word: str, meaning: object
+) -> None:
+    found = [option for _, option in options() if flag in option.opts]
+    assert found
+    for option in found:
+        assert option.type.convert(word, option, click.Context(cli)) == meaning
+
+
+def test_flags_of_nccl_tests_are_known_in_any_case() -> None:
+    found = parse_flags({"op": "SUM", "datatype": "Half", "minbytes": "1K", "maxbytes": "1k"})
+    assert (found.op, found.datatype) == ("sum", parse_flags({"datatype": "half"}).datatype)
+    assert parse_flags({"op": "ALL"}).ops == parse_flags({"op": "all"}).ops
+
+
+def test_variables_of_nccl_are_known_in_any_case() -> None:
+    upper, lower = ("NCCL_ALGO=RING", "NCCL_PROTO=SIMPLE"), ("algo=ring", "nccl_proto=simple")
+    one, two = (parse_env(parse_assignments(words)) for words in (upper, lower))
+    for collective in Collective:
+        for name in (*Algorithm, *Protocol):
+            assert allows(one, collective, name) == allows(two, collective, name)

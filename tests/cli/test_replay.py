@@ -10,10 +10,12 @@ import pytest
 from cli.conftest import Clusim
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
+BURSTS = ("--granularity", "256KiB")
+"""Fast where no time is asserted; the pages run the same log as it is."""
 
 
 def test_the_shipped_log_is_replayed_and_compared(clusim: Clusim) -> None:
-    done = clusim("replay", SAMPLE, "--as", "dgx-a100", "--calls", 4)
+    done = clusim("replay", SAMPLE, "--as", "dgx-a100", "--calls", 4, *BURSTS)
     assert (done.code, done.err) == (0, "")
     for text in (
         "dgx-h100: concluded from",
@@ -27,13 +29,40 @@ def test_the_shipped_log_is_replayed_and_compared(clusim: Clusim) -> None:
 
 
 def test_json_has_every_number(clusim: Clusim) -> None:
-    done = clusim("replay", SAMPLE, "--topology", "dgx-a100", "--json", "--calls", 3)
+    done = clusim("replay", SAMPLE, "--topology", "dgx-a100", "--json", "--calls", 3, *BURSTS)
     found = json.loads(done.out)
     assert found["fabric"] == "dgx-a100"
     assert [c["operation"] for c in found["calls"]] == ["all_gather", "reduce_scatter", "allreduce"]
     assert found["total_us"] == pytest.approx(
         sum(c["time_us"] * c["count"] for c in found["calls"])
     )
+
+
+def test_the_machine_is_an_argument_or_an_option(clusim: Clusim, tmp_path: Path) -> None:
+    machine = tmp_path / "mine.yaml"
+    machine.write_text((SAMPLE.parents[1] / "topologies" / "dgx-a100.yaml").read_text())
+    words = ("--calls", 1, "--json")
+    for name in ("dgx-a100", machine):
+        by_option = clusim("replay", SAMPLE, "--topology", name, *words)
+        by_argument = clusim("replay", SAMPLE, name, *words)
+        assert (by_argument.code, by_argument.out) == (0, by_option.out)
+    both = clusim("replay", SAMPLE, "dgx-a100", "--topology", "dgx-a100")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+    assert "--topology and TOPOLOGY name the same thing" in both.err
+    misspelt = clusim("replay", SAMPLE, "dgx-a10")
+    assert misspelt.code == 2
+    assert "did you mean 'dgx-a100'" in misspelt.err
+    missing = clusim("replay", SAMPLE, "second.log")
+    assert missing.code == 2
+    assert "second.log: no such file" in missing.err
+
+
+def test_what_breaks_is_said(clusim: Clusim) -> None:
+    fault = ("--fault", "link gpu3:nvl5 down")
+    text = clusim("replay", SAMPLE, "--calls", 1, *fault)
+    assert "  fault: link gpu3:nvl5 down: " in text.out
+    (line,) = json.loads(clusim("replay", SAMPLE, "--calls", 1, *fault, "--json").out)["faults"]
+    assert line in text.out
 
 
 def test_a_trace_is_written(clusim: Clusim, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_random_sizes_shapes_and_orders(
     if pair[1] not in WHOLE:
         elements_per_chunk = size_bytes // chunk
         chunk = chunk if elements_per_chunk < 600 else 4096
-        options["shape"] = Shape(chunk, slices, slots=slices + 1, slots_per_slice=1, slice_min=16)
+        options["shape"] = Shape(chunk, slices, slots=2 * slices, slots_per_slice=1, slice_min=16)
     executor = Executor(make(pair, ranks, size_bytes, **options), seed=order)
     run_untimed(executor, seed=order)
     assert all(check.ok for check in executor.check())
@@ -122,7 +122,7 @@ def test_slots_for_a_chunk_and_a_slice_are_enough() -> None:
     for pair in PAIRS:
         if pair[1] in WHOLE:
             continue
-        shape = Shape(512, slices=2, slots=6, slots_per_slice=2, slice_min=16)
+        shape = Shape(512, slices=2, slots=8, slots_per_slice=2, slice_min=16)
         assert_right(make(pair, counts(pair)[-3:][0], 40_000, shape=shape))
 
 

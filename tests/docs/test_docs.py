@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusim.nccl.versions import LATEST, OLDEST
 from clusim_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,3 +124,15 @@ def test_the_output_in_the_readme_is_that_of_the_main_job(
     assert run(command.split()) == 0
     mask = re.compile(r"(wall time +).*")
     assert mask.sub(r"\1...", shown) == mask.sub(r"\1...", capsys.readouterr().out)
+
+
+def test_pages_name_the_releases_of_nccl_that_are_known() -> None:
+    """Whoever raises `LATEST` is told which texts still end at the release before."""
+    texts = [*PAGES, ROOT / "pysim" / "clusim" / "nccl" / "versions.py"]
+    found = [
+        (path.name, last)
+        for path in texts
+        for last in re.findall(rf"\b{OLDEST} (?:to|-) (\d+\.\d+)", path.read_text("utf-8"))
+    ]
+    assert {"nccl.md", "versions.py"} <= {name for name, _ in found}
+    assert {last for _, last in found} == {str(LATEST)}, found

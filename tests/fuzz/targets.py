@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.fabric import Fabric
-from clusim.workload.recorded.emitter import NcclEmitter
 from fuzz import texts, traces
 
+if TYPE_CHECKING:
+    from clusim.workload.recorded.emitter import NcclEmitter
+
 __all__ = ["TARGETS", "Target", "read_kineto"]
+
+Samples = list[dict[str, bytes]]
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -26,8 +30,8 @@ class Target:
 
     Attributes
     ----------
-    samples : list
-        Contents of good files by the name each must have.
+    make : callable
+        Returns contents of good files by the name each must have: only those of readers that are tried are made.
     use : callable
         Reads the file, or the folder of files, at a path and does everything else with what it got.
     codes : tuple of int
@@ -38,12 +42,17 @@ class Target:
         Only reads, without what costs many times as much; that is done with one mutation of `each`.
     """
 
-    samples: list[dict[str, bytes]]
+    make: Callable[[], Samples]
     use: Callable[[Path], object]
     codes: tuple[int, ...] = (2,)
     traced: bool = False
     read: Callable[[Path], object] | None = None
     each: int = 8
+
+    @property
+    def samples(self) -> Samples:
+        """Return the samples."""
+        return _made(self.make)
 
     def way(self, seed: int) -> Callable[[Path], object]:
         """Return what is tried with a mutation."""
@@ -62,14 +71,19 @@ class Target:
         return files
 
 
-def _alone(*paths: Path) -> list[dict[str, bytes]]:
-    """Return samples of one file each."""
-    return [{path.name: path.read_bytes()} for path in paths]
+@cache
+def _made(make: Callable[[], Samples]) -> Samples:
+    return make()
 
 
-def _together(folder: Path) -> list[dict[str, bytes]]:
-    """Return one sample of all files of a folder."""
-    return [{path.name: path.read_bytes() for path in sorted(folder.iterdir())}]
+def _alone(*paths: Path) -> Callable[[], Samples]:
+    """Return what makes samples of one file each."""
+    return lambda: [{path.name: path.read_bytes()} for path in paths]
+
+
+def _together(folder: Path) -> Callable[[], Samples]:
+    """Return what makes one sample of all files of a folder."""
+    return lambda: [{path.name: path.read_bytes() for path in sorted(folder.iterdir())}]
 
 
 def _only(path: Path) -> Path:
@@ -100,10 +114,11 @@ def _log(path: Path) -> object:
 def _replay(path: Path, **options: object) -> object:
     from clusim.replaying.front import replay
     from clusim.replaying.replayreport import replay_report
-    from clusim.replaying.request import Request
+    from clusim.replaying.request import ReplayRequest
 
     files = sorted(str(file) for file in path.iterdir())
-    found = replay(Request(tuple(files[:1]), calls=3, topology="dgx-h100", **options))  # type: ignore[arg-type]
+    asked = {"calls": 3, "topology": "dgx-h100", "granularity": 1 << 18, **options}
+    found = replay(ReplayRequest(tuple(files[:1]), **asked))  # type: ignore[arg-type]
     return replay_report(found), json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -116,6 +131,7 @@ def _emitter(num_ranks: int) -> NcclEmitter:
     """Return what writes schedules of so many ranks: two channels are as good as all of them to try a reader."""
     from clusim.nccl.calls.communicators import Communicators
     from clusim.nccl.env import parse_env
+    from clusim.workload.recorded.emitter import NcclEmitter
 
     machine, few = _machine("dgx-a100"), parse_env({"NCCL_MAX_NCHANNELS": "2"})
     return NcclEmitter(machine, range(num_ranks), Communicators(machine, settings=few))
@@ -129,7 +145,7 @@ def read_kineto(folder: Path) -> object:
 
 
 def _recording(
-    samples: list[dict[str, bytes]], kind: str, *, folder: bool = False, **options: int
+    make: Callable[[], Samples], kind: str, *, folder: bool = False, **options: int
 ) -> Target:
     def read(path: Path) -> Any:
         from clusim.formats.recordings.kinds import kind_of, reader
@@ -146,7 +162,7 @@ def _recording(
             return recording
         return to_schedule(recording, _emitter(recording.num_ranks))
 
-    return Target(samples, use, read=read)
+    return Target(make, use, read=read)
 
 
 def _plan(name: str) -> Callable[[Path], object]:
@@ -230,16 +246,16 @@ dgx-a100,2,16,all_gather,auto,auto,,,1024,27.25
 """
 
 
-def _logs() -> list[dict[str, bytes]]:
+def _logs() -> Samples:
     from logs.samples import ALL
 
     folder = ROOT / "tests/logs/texts"
-    found = _alone(*sorted(folder.iterdir()))
+    found = _alone(*sorted(folder.iterdir()))()
     job = "".join(ALL.values()).encode()
     return [*found, {"job.log": job}, {"table.txt": _TABLE}, {"both.log": job + _TABLE}]
 
 
-def _job_log() -> list[dict[str, bytes]]:
+def _job_log() -> Samples:
     """Return a log of two ranks that can be replayed."""
     from logs.samples import begin, call
 
@@ -252,11 +268,21 @@ def _job_log() -> list[dict[str, bytes]]:
     return [{"job.log": "\n".join(lines).encode() + b"\n"}, {"nccl.log": data}]
 
 
+def _topologies() -> Samples:
+    names = ("dgx-a100", "dgx-1v", "polaris", "aws-p5")
+    named = [ROOT / f"topologies/{name}.yaml" for name in names]
+    return [{"pair.yaml": _SMALL_TOPOLOGY}, *_alone(*named)()]
+
+
+def _measured() -> Samples:
+    return [{"measured.csv": _MEASURED}, *_alone(_GOLDEN)()]
+
+
 def _targets() -> Iterator[tuple[str, Target]]:
-    yield "trace", Target(traces.samples(), traces.use, traced=True, read=traces.read, each=6)
-    yield "log", Target(_logs(), _log, read=_read_log, each=3)
-    yield "replay", Target(_job_log(), _replay)
-    yield "replay-whole", Target(_job_log(), _whole)
+    yield "trace", Target(traces.samples, traces.use, traced=True, read=traces.read, each=6)
+    yield "log", Target(_logs, _log, read=_read_log, each=3)
+    yield "replay", Target(_job_log, _replay)
+    yield "replay-whole", Target(_job_log, _whole)
     yield "kineto", _recording(_together(TRACES / "kineto-2ranks"), "kineto", folder=True)
     yield "profiler", _recording(_together(TRACES / "profiler-2ranks"), "profiler", folder=True)
     yield "chakra", _recording(_together(TRACES / "chakra-4ranks"), "chakra", folder=True)
@@ -269,13 +295,10 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
     samples = sorted((ROOT / "tests/importers/samples").iterdir())
     yield "import", Target(_alone(*samples), _imported, read=_import, each=4)
-    named = [
-        ROOT / f"topologies/{name}.yaml" for name in ("dgx-a100", "dgx-1v", "polaris", "aws-p5")
-    ]
-    yield "topology", Target([{"pair.yaml": _SMALL_TOPOLOGY}, *_alone(*named)], _topology)
+    yield "topology", Target(_topologies, _topology)
     yield "workload", Target(_alone(*sorted(TRACES.glob("*.yaml"))), _workload)
-    yield "model", Target([{"config.json": _MODEL}], _model)
-    yield "measurements", Target([{"measured.csv": _MEASURED}, *_alone(_GOLDEN)], _measurements)
+    yield "model", Target(lambda: [{"config.json": _MODEL}], _model)
+    yield "measurements", Target(_measured, _measurements)
 
 
 TARGETS = dict(_targets())

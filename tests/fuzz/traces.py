@@ -92,13 +92,21 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
         return _raw(data, chance)
     held = io.BytesIO(data)
     with h5py.File(held, "r+") as file:
-        names: list[str] = []
-        file.visit(names.append)
+        names = _names(data)
         for _ in range(chance.choice((1, 1, 1, 2, 4))):
             change, name = chance.choice(_CHANGES), chance.choice(names)
             with suppress(ValueError, KeyError, RuntimeError, TypeError):  # HDF5 cannot do that
                 change(file, name, chance)
     return held.getvalue()
+
+
+@cache
+def _names(data: bytes) -> list[str]:
+    """Return the names of all that is in a sample."""
+    names: list[str] = []
+    with h5py.File(io.BytesIO(data), "r") as file:
+        file.visit(names.append)
+    return names
 
 
 def _raw(data: bytes, chance: random.Random) -> bytes:

@@ -63,7 +63,11 @@ def test_the_page_adds_a_chip_in_one_file(tmp_path: Path) -> None:
         ('"links": ', '"linkz": ', "no figure is called 'linkz'; did you mean 'links'?"),
         ('"peer_access": PEERS,', "", "figure 'peer_access' [true or false] is missing"),
         ('published("15360MiB", DRIVER)', 'published("16", DRIVER)', "memory: '16' has no unit"),
-        ('published("15360MiB", DRIVER)', 'published("16GiB", " ")', "memory: '16GiB' has no source"),
+        (
+            'published("15360MiB", DRIVER)',
+            'published("16GiB", " ")',
+            "memory: '16GiB' has no source",
+        ),
         ("products=", "produkts=", "unexpected keyword argument 'produkts'"),
         ('name="t9"', 'name="t8"', "name is 't8'; the file must be called t8.py"),
         ("0x1EB9", "0x1EB8", "PCI id 10de:1eb8 is taken by t4.py"),

@@ -217,3 +217,11 @@ def test_a_list_of_layers_refuses_faults_that_it_would_ignore() -> None:
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 2
     assert "--fault changes nothing" in done.output
+
+
+def test_reductions_in_switches_go_round_a_dead_plane() -> None:
+    words = ("run", "dgx-h100", "--algorithm", "nvls", "--size", "1M", "--verify")
+    whole, rest = data(*words), data(*words, "--fault", "plane nvswitch0 down")
+    assert rest["verified"]
+    # The plane has 5 of the 18 links of every GPU.
+    assert 1 < rest["time_ps"] / whole["time_ps"] < 18 / 13

@@ -201,7 +201,7 @@ def test_a_late_fault_stalls_with_an_explanation() -> None:
 
 def test_a_stall_between_machines_names_the_proxy() -> None:
     with pytest.raises(DeadlockError) as caught:
-        ring(two(), "link n0/nic3-leaf0.3 down at 40us", channels=8)
+        ring(two(), "link n0/nic3-leaf0.3 down at 40us", channels=8, size=16 * MIB)
     assert "is down since 40 us" in str(caught.value)
     assert re.search(r"data of rank \d+ channel 3 \(at its NIC\).* cannot move", str(caught.value))
     assert len(str(caught.value).splitlines()) == 1

@@ -134,8 +134,11 @@ def test_a_gpu_next_to_its_nic_sends_a_flag_and_its_proxy_the_data(tmp_path: Pat
     assert conns[int(proxy["conn_off"]) :] == [1, 0]
     assert (proxy["endpoint"], proxy["sm"]) == (data["src"], 0)
     cost = lowered.image.costs[int(proxy["cost"])]
-    assert cost["fixed_ps"] == nic.post_ps
+    host = next(node.host for node in fabric.nodes if node.host)
+    assert (cost["fixed_ps"], cost["after_ps"]) == (host.thread_ps, host.thread_after_ps)
     assert not cost["op_cost16"].any()
+    assert proxy["thread"] == sender["endpoint"]
+    assert sender["thread"] == receiver["thread"] == NONE
 
 
 def test_a_far_gpu_goes_through_host_memory_on_both_sides(tmp_path: Path) -> None:
@@ -215,8 +218,9 @@ def test_flags_between_machines_carry_no_data() -> None:
 def test_flags_of_ll_travel_in_the_data(tmp_path: Path) -> None:
     fabric = cluster_of(pcie_machine(gpus=1), tmp_path)
     data, flag = send(fabric, 0, 1, protocol="ll").image.conns
-    assert data["tail_ps"] == 0
-    assert flag["tail_ps"] > 0
+    nic = next(node.nic for node in fabric.nodes if node.nic)
+    assert data["tail_ps"] == nic.post_ps
+    assert flag["tail_ps"] == 0  # the thread looks at the lines themselves
     assert data["expand_120"] == flag["expand_120"] == 240
 
 

@@ -12,7 +12,6 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric, load
 from clusim.nccl import communicator
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.constants import Collective
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import Moved, build, emit_messages
 from clusim.nccl.programs.messages import rounds
@@ -24,6 +23,7 @@ from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.iteration import prim_totals
 from clusim.schedule.semantics import verify
+from clusim.vocabulary.operations import Collective
 
 GRID = parse_version("2.18.5")
 MACHINES = (

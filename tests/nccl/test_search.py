@@ -10,6 +10,7 @@ github.com/waynehacking8/nccl-collectives-bench (H100, 2.29.2).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -20,9 +21,12 @@ from clusim.errors import InputError
 from clusim.fabric.catalogue import preset_nic
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
-from clusim.nccl.constants import Algorithm, Collective, Path, Pattern, Protocol
+from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.search import search
+from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 RING, TREE, NVLS = Algorithm.RING, Algorithm.TREE, Algorithm.NVLS
 
@@ -259,3 +263,46 @@ def test_nvls_trees_join_the_heads_of_machines() -> None:
     trees = nvls_trees([(0, 8, 16, 24), (1, 9, 17, 25)], 4)
     assert trees[0][0][16] == (0, (8, 24))
     assert trees[1][1][9] == (25, (17, 1)) or trees[1][1][9] == (25, (1, 17))
+
+
+def test_a_machine_is_searched_once_and_another_for_itself() -> None:
+    """What was found is kept by all that the search sees: devices, links, paths, release and variables."""
+
+    def system(name: str = "dgx-h100", version: str = "2.27", *env: str) -> System:
+        settings = parse_env(parse_assignments(env))
+        return build_system(fabric.load(name), parse_version(version), settings)
+
+    one = system()
+    before = one.key()
+    search(one, Pattern.RING)
+    assert system().key() == before == one.key()
+    for other in (
+        system("dgx-h200"),
+        system("dgx-a100"),
+        system("dgx-h100", "2.18"),
+        system("dgx-h100", "2.27", "NCCL_P2P_LEVEL=LOC"),
+        system("dgx-h100", "2.27", "NCCL_ALGO=allreduce:ring"),
+    ):
+        assert other.key() != before
+    for change in (_slow_link, _long_route, _fewer_adapters, _other_gpu):
+        changed = system()
+        change(changed)
+        assert changed.key() != before, change.__name__
+
+
+def _slow_link(system: System) -> None:
+    system.others[0].links[0].rate /= 2
+
+
+def _long_route(system: System) -> None:
+    ends = system.gpus[0], system.gpus[1]
+    route = system.routes[ends]
+    system.routes[ends] = replace(route, links=route.links + route.links[:1])
+
+
+def _fewer_adapters(system: System) -> None:
+    system.trim_network()
+
+
+def _other_gpu(system: System) -> None:
+    system.gpus[3].capability += 1

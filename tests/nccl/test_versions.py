@@ -6,30 +6,40 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import clusim
 from clusim.nccl.versions import FEATURES, LATEST, OLDEST, Version, since
 
 ROOT = Path(clusim.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
 HOME = ROOT / "nccl" / "versions.py"
 
 
-def texts() -> Iterator[str]:
-    for path, tree in TREES.items():
+Trees = dict[Path, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """Return all sources of the package, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
+
+
+def texts(trees: Trees) -> Iterator[str]:
+    for path, tree in trees.items():
         if path != HOME:
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
 
 
-def test_every_feature_makes_a_difference_somewhere() -> None:
-    assert set(FEATURES) <= set(texts())
+def test_every_feature_makes_a_difference_somewhere(trees: Trees) -> None:
+    assert set(FEATURES) <= set(texts(trees))
 
 
-def test_every_feature_that_is_asked_for_is_listed() -> None:
+def test_every_feature_that_is_asked_for_is_listed(trees: Trees) -> None:
     asked = {
         node.args[1].value
-        for tree in TREES.values()
+        for tree in trees.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "since"
@@ -39,9 +49,9 @@ def test_every_feature_that_is_asked_for_is_listed() -> None:
     assert asked <= set(FEATURES)
 
 
-def test_no_release_is_compared_with_a_number_elsewhere() -> None:
+def test_no_release_is_compared_with_a_number_elsewhere(trees: Trees) -> None:
     """But in the table of constants, where a row begins with the first release that has them."""
-    for path, tree in TREES.items():
+    for path, tree in trees.items():
         numbers = [
             ast.unparse(node)
             for node in ast.walk(tree)

@@ -7,12 +7,12 @@ import pytest
 from clusim.errors import InputError
 from clusim.lowering import grain
 from clusim.nccl.calls.choice import Wanted, runnable
-from clusim.nccl.constants import Algorithm, Protocol
 from clusim.nccltests import kernel as module
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.vocabulary.algorithms import Algorithm, Protocol
 
 MIB = 1 << 20
 RING_LL = (("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL"))

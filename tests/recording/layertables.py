@@ -7,7 +7,7 @@ from pathlib import Path
 from clusim.formats.recordings import Recording
 from clusim.replaying import replay
 from clusim.replaying.report import Replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 
 NONE = ("NONE", 0)
 START = 1
@@ -47,7 +47,7 @@ def total(name: str, topology: str = "dgx-h100", nodes: int | None = None) -> in
 
 def whole(name: str, topology: str = "dgx-h100", nodes: int | None = None) -> Replay:
     """Replay a workload."""
-    return replay(Request((name,), topology=topology, nodes=nodes))
+    return replay(ReplayRequest((name,), topology=topology, nodes=nodes))
 
 
 def rank_events(found: Recording, rank: int = 0) -> list[str]:

@@ -13,7 +13,7 @@ from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import attributes, message_class
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 
 US = 1_000_000
@@ -40,7 +40,7 @@ def after(found: Recording, event: Event) -> set[str]:
 
 
 def total(folder: Path, *ranks: bytes) -> int:
-    return replay(Request((files(folder, *ranks),), topology="dgx-h100")).total_ps
+    return replay(ReplayRequest((files(folder, *ranks),), topology="dgx-h100")).total_ps
 
 
 def test_the_sample_is_what_its_writer_writes() -> None:
@@ -138,7 +138,7 @@ def test_comm_size_is_what_a_rank_gives(
     assert {e.root for e in found.events} == {0 if rooted else -1}
     assert any("root" in line for line in found.assumed) == rooted
     if operation != "barrier":
-        assert replay(Request((str(tmp_path),), topology="dgx-h100")).total_ps > 0
+        assert replay(ReplayRequest((str(tmp_path),), topology="dgx-h100")).total_ps > 0
 
 
 def test_the_order_of_nodes_in_the_file_does_not_matter(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_calls_in_different_orders_are_matched_by_what_they_are(tmp_path: Path) 
     assert named(found, 0, "n1").sequence == named(found, 1, "n2").sequence
     assert named(found, 0, "n2").sequence == named(found, 1, "n1").sequence
     assert any("different orders" in line for line in found.assumed)
-    assert replay(Request((str(tmp_path),), topology="dgx-h100")).total_calls == 2
+    assert replay(ReplayRequest((str(tmp_path),), topology="dgx-h100")).total_calls == 2
 
 
 def test_ranks_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_messages_meet_by_pair_and_tag(tmp_path: Path) -> None:
     keys = {(e.kind, e.tag, e.sequence): e.bytes for e in found.events}
     for tag, sequence, size in ((1, 0, 64), (0, 0, 128), (1, 1, 192)):
         assert keys["send", tag, sequence] == keys["recv", tag, sequence] == size
-    assert replay(Request((str(tmp_path),), topology="dgx-h100")).total_calls == 3
+    assert replay(ReplayRequest((str(tmp_path),), topology="dgx-h100")).total_calls == 3
 
 
 def ring(size: int, num_bytes: int, us: int) -> list[bytes]:
@@ -427,6 +427,6 @@ def test_dimensions_of_a_network_are_machines_or_said(tmp_path: Path) -> None:
 def test_the_time_a_call_took_is_kept_to_compare(tmp_path: Path) -> None:
     rows = coll(1, "ALL_REDUCE", MIB, us=40)
     assert {e.duration_ps for e in job(tmp_path, *same(2, rows)).events} == {40 * US}
-    (call,) = replay(Request((str(tmp_path),), topology="dgx-h100")).calls
+    (call,) = replay(ReplayRequest((str(tmp_path),), topology="dgx-h100")).calls
     assert call.measured_us == 40
     assert 0 < call.kernel_ps < 40 * US

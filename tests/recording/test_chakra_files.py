@@ -22,7 +22,7 @@ from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import message_class
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim_cli.main import run
 from recording.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
 
@@ -50,7 +50,7 @@ def after(found: Recording, event: Event) -> set[str]:
 
 
 def total(folder: Path, *ranks: bytes) -> int:
-    return replay(Request((files(folder, *ranks),), topology="dgx-h100")).total_ps
+    return replay(ReplayRequest((files(folder, *ranks),), topology="dgx-h100")).total_ps
 
 
 def test_missing_ranks_do_what_the_first_does(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_real_microbenchmarks_are_nccl_s_collectives(
     size = MIB * (ranks if operation == "all_gather" else 1)
     assert {(e.operation, e.bytes) for e in found.events} == {(operation, size)}
     assert (found.num_ranks, found.assumed, found.skipped) == (ranks, [], {})
-    replayed = replay(Request((str(path),), topology="dgx-a100"), "chakra").total_ps
+    replayed = replay(ReplayRequest((str(path),), topology="dgx-a100"), "chakra").total_ps
     call = ["--algorithm", "nccl", "--collective", operation, "--size", str(size)]
     assert (
         run(["run", "dgx-a100", *call, "--ranks", f"0-{ranks - 1}", "--json", "--no-progress"]) == 0

@@ -15,7 +15,7 @@ from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.goal import EAGER_BYTES, read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim_cli.main import run
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "ring-4.goal"
@@ -51,7 +51,7 @@ def after(found: Recording, event: Event) -> set[str]:
 def total(path: Path, *ranks: str) -> int:
     schedule(path, *ranks)
     name = str(path / "sample.goal" if path.is_dir() else path)
-    return replay(Request((name,), topology="dgx-h100")).total_ps
+    return replay(ReplayRequest((name,), topology="dgx-h100")).total_ps
 
 
 def test_the_sample_is_read_as_it_says() -> None:

@@ -19,7 +19,7 @@ from clusim.formats.recordings.inspector import read
 from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "inspector-8ranks.jsonl"
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")
@@ -145,7 +145,7 @@ def test_events() -> None:
 
 
 def test_predicted_stands_beside_measured() -> None:
-    request = Request((str(SHIPPED),), topology="dgx-h100", granularity=1 << 13)
+    request = ReplayRequest((str(SHIPPED),), topology="dgx-h100", granularity=1 << 13)
     found = replay(request)
     calls = {(call.operation, call.bytes): call for call in found.calls}
     big = calls["allreduce", 64 * MIB]
@@ -158,12 +158,13 @@ def test_predicted_stands_beside_measured() -> None:
     # What was recorded as pauses stays: 100 us between the end of a call and the start of the next.
     assert found.total_ps > 500 * 10**6
     assert (
-        replay(Request((str(SHIPPED),), topology="dgx-h100", gap="none")).total_ps < found.total_ps
+        replay(ReplayRequest((str(SHIPPED),), topology="dgx-h100", gap="none")).total_ps
+        < found.total_ps
     )
 
 
 def test_recorded_time_is_that_of_the_calls_that_are_replayed() -> None:
-    request = Request((str(SHIPPED),), topology="dgx-h100", calls=1, granularity=1 << 14)
+    request = ReplayRequest((str(SHIPPED),), topology="dgx-h100", calls=1, granularity=1 << 14)
     assert replay(request).recorded_ps == 278 * 10**6
 
 
@@ -237,7 +238,7 @@ def test_communicators_are_joined_by_their_processes(tmp_path: Path) -> None:
         "all": (0, 1, 2, 3), "tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3),
     }  # fmt: skip
     assert found.hosts == ["node-a", "node-a", "node-b", "node-b"]
-    replayed = replay(Request((str(tmp_path / "inspector.json"),), topology="dgx-h100"))
+    replayed = replay(ReplayRequest((str(tmp_path / "inspector.json"),), topology="dgx-h100"))
     assert replayed.num_machines == 2
     assert {comm.used: comm.hosts for comm in replayed.comms}["tp1"] == 1
 
@@ -271,7 +272,7 @@ def test_messages_both_ways_do_not_wait_for_each_other(tmp_path: Path) -> None:
     assert [(e.kind, e.rank, e.peer, e.sequence) for e in found.events if e.rank == 0 and e.kind == "recv"] == [
         ("recv", 0, 1, 0), ("recv", 0, 1, 1), ("recv", 0, 1, 2),
     ]  # fmt: skip
-    replayed = replay(Request((str(tmp_path / "inspector.json"),), topology="dgx-h100"))
+    replayed = replay(ReplayRequest((str(tmp_path / "inspector.json"),), topology="dgx-h100"))
     assert replayed.total_calls == 6
     assert replayed.calls[0].measured_us == 50
 
@@ -311,7 +312,9 @@ def test_what_is_damaged_is_counted_and_the_rest_read(tmp_path: Path) -> None:
         (1, "texts that are no whole JSON object"),
     ]
     assert any("inspector.json:6" in text for text in found.skipped)
-    request = Request((str(tmp_path / "inspector.json"),), topology="dgx-h100", granularity=1 << 16)
+    request = ReplayRequest(
+        (str(tmp_path / "inspector.json"),), topology="dgx-h100", granularity=1 << 16
+    )
     assert replay(request).total_calls == len(CALLS)
 
 
@@ -391,6 +394,6 @@ def test_examples_of_the_documentation() -> None:
         assert {event.bytes for event in found.events} == {size}
         assert found.num_ranks == 8
     path = f"{CORPUS}/profiler/nccl_exporter_example_0.json"
-    (call,) = replay(Request((path,), topology="dgx-h100")).calls
+    (call,) = replay(ReplayRequest((path,), topology="dgx-h100")).calls
     assert call.error is not None
     assert abs(call.error) < 0.3

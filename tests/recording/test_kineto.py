@@ -14,7 +14,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.kineto import read
 from clusim.replaying.front import replay
 from clusim.replaying.report import Replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim_cli.main import run
 from recording.kineto_traces import COMM, COMPUTE, Writer, save, training, write_sample
 
@@ -23,7 +23,7 @@ US = 1_000_000
 
 
 def whole(*files: str, gap: str = "", topology: str = "dgx-a100") -> Replay:
-    return replay(Request(files, topology=topology, gap=gap))
+    return replay(ReplayRequest(files, topology=topology, gap=gap))
 
 
 def recording(tmp_path: Path, *traces: Any) -> Recording:

@@ -16,7 +16,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.formats.recordings.profiler import read
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 
 SHIPPED = Path(__file__).resolve().parents[2] / "traces" / "profiler-2ranks"
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")
@@ -149,7 +149,7 @@ def test_events() -> None:
 
 
 def test_replay() -> None:
-    request = Request((str(SHIPPED),), topology="dgx-h100", granularity=1 << 14)
+    request = ReplayRequest((str(SHIPPED),), topology="dgx-h100", granularity=1 << 14)
     found = replay(request)
     assert found.total_calls == 5
     big = next(call for call in found.calls if call.bytes == 16 * MIB)
@@ -192,7 +192,7 @@ def test_older_files_have_groups_of_tasks_and_no_calls_of_the_program(tmp_path: 
     assert found.events[0].duration_ps == 4_500_000
     assert "times are the host's" in " ".join(found.assumed)
     # Without groups both ends of an exchange would wait for each other if they were in one stream.
-    assert replay(Request((str(tmp_path / f"trace_{HASH:x}_0.json"), str(tmp_path / f"trace_{HASH:x}_1.json")),
+    assert replay(ReplayRequest((str(tmp_path / f"trace_{HASH:x}_0.json"), str(tmp_path / f"trace_{HASH:x}_1.json")),
                           topology="dgx-h100", granularity=1 << 16)).total_calls == 6  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from clusim.formats.logs.calls import CallTable, LoggedCall, call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from replay.samples import damaged, job
 
 LINES = job().lines
@@ -62,6 +62,6 @@ def test_damage_invents_no_call(seed: int, how: str) -> None:
 def test_what_is_left_is_replayed(how: str, seed: int, tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     path.write_text("".join(f"{line}\n" for line in damaged(LINES, seed, how=how)))
-    found = replay(Request((str(path),), topology="dgx-h100", calls=3))
+    found = replay(ReplayRequest((str(path),), topology="dgx-h100", calls=3))
     assert 1 <= found.total_calls <= 3
     assert found.total_ps > 0

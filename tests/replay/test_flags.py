@@ -11,7 +11,8 @@ import pytest
 from clusim.errors import InputError
 from clusim.formats.logs import read_logs
 from clusim.replaying import Replay, replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
+from clusim.run.job import RunOptions
 from clusim_cli.main import run as run_command
 from replay.samples import LogWriter, job
 
@@ -37,17 +38,17 @@ def stamped(log: LogWriter) -> str:
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> Request:
+def request_(tmp_path: Path) -> ReplayRequest:
     path = tmp_path / "nccl.log"
     path.write_text(stamped(job()))
-    return Request((str(path),), topology="dgx-h100")
+    return ReplayRequest((str(path),), topology="dgx-h100")
 
 
 def per_call(found: Replay) -> dict[tuple[str, int], int]:
     return {(call.operation, call.bytes): call.time_ps for call in found.calls}
 
 
-def test_gap_none_logged_and_a_time(request_: Request) -> None:
+def test_gap_none_logged_and_a_time(request_: ReplayRequest) -> None:
     none = replay(replace(request_, gap="none"))
     logged = replay(replace(request_, gap="logged"))
     fixed = replay(replace(request_, gap=100 * 10**6))
@@ -60,13 +61,13 @@ def test_gap_none_logged_and_a_time(request_: Request) -> None:
     assert per_call(none) == per_call(logged) == per_call(fixed)
 
 
-def test_gap_logged_in_one_run(request_: Request) -> None:
+def test_gap_logged_in_one_run(request_: ReplayRequest) -> None:
     whole = replay(replace(request_, gap="logged", whole=True))
     assert 96 * MS < whole.total_ps < 97 * MS
 
 
 @pytest.mark.parametrize("other", ["dgx-h100", "dgx-a100"])
-def test_eight_gpus_on_another_machine(request_: Request, other: str) -> None:
+def test_eight_gpus_on_another_machine(request_: ReplayRequest, other: str) -> None:
     found = replay(replace(request_, other=other))
     alone = replay(replace(request_, topology=other, replan=True))
     assert found.other == other
@@ -81,7 +82,7 @@ def test_eight_gpus_on_another_machine(request_: Request, other: str) -> None:
         assert all(there[key] > h100[key] for key in h100)
 
 
-def test_environment_changes_what_is_chosen_and_says_so(request_: Request) -> None:
+def test_environment_changes_what_is_chosen_and_says_so(request_: ReplayRequest) -> None:
     logged = replay(request_)
     assert (logged.calls[0].algorithm, logged.calls[0].protocol) == ("Ring", "Simple")
     low = replay(replace(request_, env=(("NCCL_PROTO", "LL"),)))
@@ -101,13 +102,13 @@ def test_what_the_job_had_set_already_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     path.write_text(log.text())
     assert "NCCL_PROTO" in read_logs([str(path)]).facts.environment
-    request = Request((str(path),), topology="dgx-h100")
+    request = ReplayRequest((str(path),), topology="dgx-h100")
     same = replay(replace(request, env=(("NCCL_PROTO", "Simple"),)))
     assert same.calls[0].from_log
     assert per_call(same) == per_call(replay(request))
 
 
-def test_another_release_plans_anew(request_: Request) -> None:
+def test_another_release_plans_anew(request_: ReplayRequest) -> None:
     same, older = (replay(replace(request_, version=v)) for v in ("2.27.3", "2.18"))
     assert same.calls[0].from_log
     assert not older.calls[0].from_log
@@ -117,10 +118,10 @@ def test_another_release_plans_anew(request_: Request) -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_trace_opens(
-    request_: Request, whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    request_: ReplayRequest, whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "t.h5"
-    found = replay(replace(request_, trace_out=path, whole=whole))
+    found = replay(replace(request_, whole=whole), RunOptions(trace_out=path))
     assert run_command(["info", str(path), "--json"]) == 0
     info = json.loads(capsys.readouterr().out)
     # Every call once for each of its eight ranks: five distinct ones, or all six.
@@ -139,7 +140,7 @@ def test_streams_and_communicators_overlap_in_one_run(tmp_path: Path) -> None:
             log.call("AllReduce", 1 << 20, comm=comm, stream=streams[comm])
         path = tmp_path / "nccl.log"
         path.write_text(log.text())
-        totals.append(replay(Request((str(path),), topology="dgx-h100", whole=True)).total_ps)
+        totals.append(replay(ReplayRequest((str(path),), topology="dgx-h100", whole=True)).total_ps)
     assert totals[1] < 0.8 * totals[0]
 
 
@@ -152,7 +153,7 @@ def test_contradictory_ranks_and_missing_peers_are_told(tmp_path: Path) -> None:
     ]
     path = tmp_path / "nccl.log"
     path.write_text("\n".join(wrong) + "\n")
-    found = replay(Request((str(path),), topology="dgx-h100"))
+    found = replay(ReplayRequest((str(path),), topology="dgx-h100"))
     assert found.total_calls == 6
     said = " ".join(found.notes)
     assert "1 of 8 ranks" in said or "rank 5" in said, found.notes
@@ -163,5 +164,24 @@ def test_one_clear_line_for_what_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "nccl.log"
     path.write_text("Epoch 1: loss 2.5\n" * 50)
     with pytest.raises(InputError, match=r"nccl\.log: no line of NCCL") as caught:
-        replay(Request((str(path),), topology="dgx-h100"))
+        replay(ReplayRequest((str(path),), topology="dgx-h100"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_breaks_is_planned_around_and_said(request_: ReplayRequest, whole: bool) -> None:
+    asked = replace(request_, whole=whole)
+    broken = replay(replace(asked, faults=("link gpu3:nvl5 down",)))
+    (line,) = broken.faults
+    assert line.startswith("link gpu3:nvl5 down: ")
+    assert any(note.startswith("--fault: rings, trees and algorithms") for note in broken.notes)
+    anew = replay(replace(asked, replan=True))
+    assert not anew.faults
+    assert broken.total_ps > anew.total_ps
+
+
+def test_faults_that_come_later_have_the_clock_of_every_call(request_: ReplayRequest) -> None:
+    late = replay(replace(request_, faults=("link gpu0:nvl1 down at 1s",)))
+    assert per_call(late) == per_call(replay(request_))
+    assert late.calls[0].from_log
+    assert any(note.startswith("faults have the clock of every call") for note in late.notes)

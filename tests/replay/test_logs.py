@@ -16,7 +16,7 @@ from clusim.nccl import Settings, parse_version
 from clusim.nccl.calls.communicators import Communicators
 from clusim.replaying import replay
 from clusim.replaying.channels import with_logged
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from replay.samples import LogWriter, job
 
 TABLE = """\
@@ -70,7 +70,7 @@ def test_rings_and_trees_of_the_log_are_used_unless_replanned(tmp_path: Path) ->
 
 
 def test_two_rings_are_slower_than_the_24_a_replan_finds(tmp_path: Path) -> None:
-    request = Request((write(tmp_path, job()),), topology="dgx-h100")
+    request = ReplayRequest((write(tmp_path, job()),), topology="dgx-h100")
     logged, anew = replay(request), replay(replace(request, replan=True))
     assert [c.operation for c in logged.calls] == [c.operation for c in anew.calls]
     assert (logged.calls[0].algorithm, logged.calls[0].channels, logged.calls[0].from_log) == (
@@ -85,7 +85,7 @@ def test_two_rings_are_slower_than_the_24_a_replan_finds(tmp_path: Path) -> None
 
 
 def test_the_machine_is_concluded_and_said_line_by_line(tmp_path: Path) -> None:
-    found = replay(Request((write(tmp_path, job()),), calls=1))
+    found = replay(ReplayRequest((write(tmp_path, job()),), calls=1))
     assert found.fabric == "dgx-h100"
     assert any("PCI buses 1b 43 52 61 9d c3 d1 df" in line for line in found.machine)
     assert found.total_calls == 1
@@ -97,14 +97,14 @@ def test_without_a_clue_the_topology_is_asked_for(tmp_path: Path) -> None:
     log.init(buses=(1, 77))
     log.call("AllReduce", 1024)
     with pytest.raises(InputError, match=r"nothing tells the machine.*--topology dgx-h100"):
-        replay(Request((write(tmp_path, log),)))
+        replay(ReplayRequest((write(tmp_path, log),)))
 
 
 def test_a_log_without_calls_says_how_to_get_them(tmp_path: Path) -> None:
     log = LogWriter(8)
     log.init()
     with pytest.raises(InputError, match=r"no call that could be replayed.*NCCL_DEBUG_SUBSYS"):
-        replay(Request((write(tmp_path, log),)))
+        replay(ReplayRequest((write(tmp_path, log),)))
 
 
 def test_calls_that_cannot_be_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_calls_that_cannot_be_are_skipped_and_counted(tmp_path: Path) -> None:
     text = log.text().replace("count 0 datatype 7", "count 5 datatype 99")
     path = tmp_path / "odd.log"
     path.write_text(text)
-    found = replay(Request((str(path),), topology="dgx-h100"))
+    found = replay(ReplayRequest((str(path),), topology="dgx-h100"))
     assert found.total_calls == 1
     assert found.skipped == {"AllReduce with unknown datatype 99": 1}
 
@@ -129,7 +129,7 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
     )
     path = tmp_path / "tests.log"
     path.write_text(TABLE.format(devices=devices) + log.text())
-    found = replay(Request((str(path),), env=(("NCCL_ALGO", "Ring"),)))
+    found = replay(ReplayRequest((str(path),), env=(("NCCL_ALGO", "Ring"),)))
     (call,) = found.calls
     assert (call.operation, call.bytes, call.measured_us) == ("allreduce", 4 << 20, 80.0)
     assert call.error == pytest.approx(call.time_ps / 80e6 - 1)
@@ -141,16 +141,16 @@ def test_measured_times_stand_beside_predicted_ones(tmp_path: Path) -> None:
 
 def test_another_machine_changes_each_call(tmp_path: Path) -> None:
     path = write(tmp_path, job())
-    found = replay(Request((path,), topology="dgx-a100", other="dgx-h100"))
+    found = replay(ReplayRequest((path,), topology="dgx-a100", other="dgx-h100"))
     assert found.other == "dgx-h100"
     assert all(c.other is not None and c.other.time_ps < c.time_ps for c in found.calls)
-    alone = replay(Request((path,), topology="dgx-h100", replan=True))
+    alone = replay(ReplayRequest((path,), topology="dgx-h100", replan=True))
     assert [c.other.time_ps for c in found.calls if c.other] == [c.time_ps for c in alone.calls]
 
 
 def test_ranks_fill_machines_that_have_fewer_gpus(tmp_path: Path) -> None:
     found = replay(
-        Request((write(tmp_path, job()),), topology="dgx-h100", other="polaris", replan=True)
+        ReplayRequest((write(tmp_path, job()),), topology="dgx-h100", other="polaris", replan=True)
     )
     assert any("fill 2 machines" in note for note in found.notes)
     assert found.calls[0].other is not None
@@ -159,17 +159,17 @@ def test_ranks_fill_machines_that_have_fewer_gpus(tmp_path: Path) -> None:
 
 def test_gaps_are_between_the_calls_of_a_communicator(tmp_path: Path) -> None:
     path = write(tmp_path, job())
-    base = replay(Request((path,), topology="dgx-h100"))
-    gaps = replay(Request((path,), topology="dgx-h100", gap=10_000_000))
+    base = replay(ReplayRequest((path,), topology="dgx-h100"))
+    gaps = replay(ReplayRequest((path,), topology="dgx-h100", gap=10_000_000))
     assert gaps.total_ps == base.total_ps + 5 * 10_000_000
     with pytest.raises(InputError, match="no time stamps"):
-        replay(Request((path,), topology="dgx-h100", gap="logged"))
+        replay(ReplayRequest((path,), topology="dgx-h100", gap="logged"))
 
 
 def test_one_run_of_everything_takes_as_long_as_its_calls(tmp_path: Path) -> None:
     path = write(tmp_path, job())
-    single = replay(Request((path,), topology="dgx-h100"))
-    whole = replay(Request((path,), topology="dgx-h100", whole=True))
+    single = replay(ReplayRequest((path,), topology="dgx-h100"))
+    whole = replay(ReplayRequest((path,), topology="dgx-h100", whole=True))
     assert whole.total_calls == single.total_calls
     kernels = {(c.operation, c.bytes): c.kernel_ps for c in single.calls}
     for call in whole.calls:
@@ -183,10 +183,10 @@ def test_disjoint_communicators_run_side_by_side(tmp_path: Path) -> None:
     for comm, members in ((0, range(4)), (1, range(4, 8))):
         log.call("AllReduce", 1 << 17, comm=comm, members=members, stream=comm)
     path = write(tmp_path, log)
-    found = replay(Request((path,), topology="dgx-h100"))
+    found = replay(ReplayRequest((path,), topology="dgx-h100"))
     assert [c.number for c in found.comms] == [0, 1]
     assert found.total_ps == max(c.time_ps for c in found.calls)
-    whole = replay(Request((path,), topology="dgx-h100", whole=True))
+    whole = replay(ReplayRequest((path,), topology="dgx-h100", whole=True))
     assert whole.total_ps < 1.2 * max(c.kernel_ps for c in found.calls)
 
 
@@ -202,6 +202,6 @@ def test_ranks_that_did_not_log_are_assumed_and_said(tmp_path: Path) -> None:
     ranks = job_ranks(log)
     assert ranks.of[0] == tuple(range(8))
     assert len(ranks.hosts) == 8
-    found = replay(Request((str(path),), topology="dgx-h100"))
+    found = replay(ReplayRequest((str(path),), topology="dgx-h100"))
     assert found.calls[0].operation == "allreduce"
     assert any("rank 0 of 8 logged" in note for note in found.notes)

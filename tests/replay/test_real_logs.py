@@ -13,7 +13,7 @@ from clusim.formats.logs.calls import call_table
 from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 
 CORPUS = os.environ.get("CLUSIM_CORPUS", "")
 FILES = sorted((Path(CORPUS) / "nccl_logs").glob("*")) if CORPUS else []
@@ -25,10 +25,10 @@ pytestmark = pytest.mark.skipif(not FILES, reason="CLUSIM_CORPUS names no direct
 def test_every_log_is_replayed_or_says_what_is_missing(path: Path) -> None:
     asked = (("allreduce", 1 << 20),)
     try:
-        found = replay(Request((str(path),), calls=2, asked=asked))
+        found = replay(ReplayRequest((str(path),), calls=2, asked=asked))
     except InputError as error:
         assert "nothing tells the machine" in str(error)  # noqa: PT017 - either outcome is right
-        found = replay(Request((str(path),), topology="dgx-h100", calls=2, asked=asked))
+        found = replay(ReplayRequest((str(path),), topology="dgx-h100", calls=2, asked=asked))
     assert found.calls
     assert all(call.time_ps > 0 for call in found.calls)
 
@@ -50,7 +50,7 @@ def test_every_rank_of_every_communicator_has_a_gpu_of_its_own(path: Path) -> No
 
 @pytest.mark.parametrize("path", [p for p in FILES if "wayne_h100" in p.name], ids=lambda p: p.name)
 def test_the_h100_tables_are_met(path: Path) -> None:
-    found = replay(Request((str(path),)))
+    found = replay(ReplayRequest((str(path),)))
     errors = [call.error for call in found.calls]
     assert len(errors) == 6
     assert all(error is not None and abs(error) < 0.06 for error in errors)

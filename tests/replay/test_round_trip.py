@@ -11,7 +11,7 @@ from clusim.formats.logs import read_logs
 from clusim.formats.logs.calls import call_table
 from clusim.nccl import communicator, programs
 from clusim.replaying import replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim.schedule.builder import ProgramBuilder, Site
 
 CALLS = (
@@ -40,7 +40,7 @@ def test_a_simulated_run_survives_its_own_log(tmp_path: Path) -> None:
     assert [(c.operation, c.bytes, c.dtype) for c in shown] == list(CALLS)
     assert [c.root for c in shown if c.operation in ("broadcast", "reduce")] == [5, 5]
     assert not table.skipped
-    found = replay(Request((str(log_file),), topology="dgx-a100", version="2.30"))
+    found = replay(ReplayRequest((str(log_file),), topology="dgx-a100", version="2.30"))
     assert [(c.operation, c.bytes) for c in found.calls] == [call[:2] for call in CALLS]
     assert found.total_calls == len(CALLS)
 
@@ -55,5 +55,5 @@ def test_groups_keep_their_members(tmp_path: Path) -> None:
     trace, log_file = tmp_path / "run.h5", tmp_path / "nccl.log"
     clusim.simulate(machine, builder.build(), trace_out=trace)
     write_nccl_log(trace, log_file)
-    found = replay(Request((str(log_file),), topology="dgx-h100"))
+    found = replay(ReplayRequest((str(log_file),), topology="dgx-h100"))
     assert [(c.num_ranks, c.bytes) for c in found.calls] == [(2, 4096), (2, 8192), (2, 16384)]

@@ -9,11 +9,11 @@ import pytest
 from clusim.errors import InputError
 from clusim.formats.recordings import Event, Group, Recording
 from clusim.replaying.replayreport import replay_report
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim.replaying.whole import replay_recording
 
 US = 1_000_000
-REQUEST = Request(("trace",), topology="dgx-h100", gap="none")
+REQUEST = ReplayRequest(("trace",), topology="dgx-h100", gap="none")
 
 
 def training(steps: int = 2) -> Recording:

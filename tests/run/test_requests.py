@@ -18,11 +18,16 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.nccl import LATEST
 from clusim.nccl.calls.choice import Wanted
-from clusim.nccl.constants import Algorithm, Protocol
-from clusim.run.request import Request
+from clusim.replaying import ReplayRequest
+from clusim.run.request import Request, ScheduleRequest, TrafficRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
+from clusim.run.traffic import Traffic
+from clusim.training import TrainRequest
+from clusim.training.inputs import inputs
+from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim_cli.main import cli
+from support.studies import study
 
 KIB = 1 << 10
 TWO_GPUS = """
@@ -33,8 +38,7 @@ links:
 """
 
 
-def fingerprint(request: Request) -> int:
-    return result_of(request).fingerprint
+TRACES = Path(__file__).resolve().parents[2] / "traces"
 
 
 def data(*words: str) -> dict[str, Any]:
@@ -56,17 +60,71 @@ def data(*words: str) -> dict[str, Any]:
             64 * KIB,
             wanted=Wanted(Algorithm.RING, Protocol.SIMPLE),
         ),
+        ScheduleRequest(
+            Setup("mesh:2x2", faults=("rank 1 slow x2",)),
+            clusim.collectives.build(clusim.load("mesh:2x2"), "allreduce", "ring", 4 * KIB),
+            engine="reference",
+        ),
+        TrafficRequest(Setup("mesh:2x2"), Traffic("permutation", 64 * KIB, 4 * KIB, seed=3)),
+        TrainRequest(
+            *inputs("bert-parameter-server", faults=["rank 1 slow x2"]),
+            steps=1,
+            granularity=1 << 20,
+        ),
+        ReplayRequest((str(TRACES / "ring-4.goal"),), "a100x4-mesh", other="dgx-a100"),
     ],
-    ids=lambda request_: f"{request_.setup.name} {request_.operation}",
+    ids=lambda request_: f"{type(request_).__name__}",
 )
-def test_a_request_is_the_same_in_another_process(request_: Request) -> None:
-    _ = request_.setup.fabric  # what was made of it does not travel
+def test_a_request_is_the_same_in_another_process(request_: Any) -> None:
+    setup = getattr(request_, "setup", None)
+    if isinstance(setup, Setup):
+        _ = setup.fabric  # what was made of it does not travel
     copy = pickle.loads(pickle.dumps(request_))
     assert copy == request_
     assert hash(copy) == hash(request_)
-    assert not {"fabric", "comm"} & vars(copy.setup).keys()
+    if isinstance(setup, Setup):
+        assert not {"fabric", "comm"} & vars(copy.setup).keys()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        assert pool.submit(fingerprint, request_).result() == fingerprint(request_)
+        assert pool.submit(study, request_).result() == study(request_)
+
+
+def test_requests_that_mean_the_same_are_the_same() -> None:
+    setup = Setup("dgx-a100")
+    assert Request(
+        *(setup, "AllReduce", KIB, "NVLS_TREE"),
+        protocol="Simple",
+        dtype="FP32",
+        redop="SUM",
+        granularity="PACKET",
+        engine="C",  # type: ignore[arg-type]
+    ) == Request(*(setup, "allreduce", KIB, "nvlstree"), protocol="simple", granularity="packet")
+    one, two = (Traffic(word, KIB, KIB, routing="ECMP") for word in ("Incast", "incast"))  # type: ignore[arg-type]
+    assert one == two
+    assert ReplayRequest(("a",), gap="None") == ReplayRequest(("a",), gap="none")
+    work = inputs("bert-parameter-server")
+    assert TrainRequest(*work, fold="ALL") == TrainRequest(*work, fold="all")
+
+
+def test_a_training_run_takes_no_part_of_a_setup_that_it_would_not_use() -> None:
+    _, work = inputs("bert-parameter-server")
+    with pytest.raises(InputError, match="a training run takes none"):
+        TrainRequest(Setup("dgx-a100", version="2.18"), work)
+
+
+def test_words_of_functions_are_known_in_any_case() -> None:
+    told: dict[str, Any] = {"redop": "SUM", "dtype": "Float32", "granularity": "Packet"}
+    upper = clusim.collective("mesh:2x2", "ALL_REDUCE", "4K", "RING", engine="C", **told)  # type: ignore[arg-type]
+    lower = clusim.collective("mesh:2x2", "allreduce", "4K", "ring", granularity="packet")
+    assert (upper.fingerprint, upper.provenance) == (lower.fingerprint, lower.provenance)
+    low = clusim.collective("dgx-a100", "allreduce", "4K", env={"proto": "ll128"})
+    assert low.call is not None
+    assert low.call.protocol == "ll128"
+    incast = clusim.traffic("mesh:2x2", "UNIFORM", duration="1us", routing="ECMP")  # type: ignore[arg-type]
+    assert incast.messages is not None
+    built = clusim.collectives.build(
+        clusim.load("mesh:2x2"), "AllReduce", "Ring", 4 * KIB, redop="MAX", dtype="BF16"
+    )
+    assert (built.calls[0].redop, built.calls[0].dtype) == ("max", "bfloat16")
 
 
 def test_a_request_does_not_change() -> None:
@@ -135,7 +193,7 @@ def test_every_command_has_the_newest_release_by_default() -> None:
 )
 def test_what_nccl_drives_runs_as_nccl_would(topology: str, operation: str, algorithm: str) -> None:
     default, named = (
-        fingerprint(Request(Setup(topology), operation, 64 * KIB, name)) for name in ("", algorithm)
+        study(Request(Setup(topology), operation, 64 * KIB, name)) for name in ("", algorithm)
     )
     assert default == named
 

@@ -31,7 +31,7 @@ def change(schedule: Schedule, table: str, index: int, **changes: Any) -> Schedu
         ("connections", 1, {"dst": 3}, "connection 1: rank 3: out of range; must be 0..2"),
         ("connections", 1, {"dst": 1}, "data from rank 1 to itself"),
         ("connections", 0, {"slots": 0}, "slots=0"),
-        ("connections", 0, {"slots": 1}, "a slice needs 2 slots"),
+        ("connections", 0, {"slots": 1}, "a chunk of 2 slices needs 4 slots"),
         ("connections", 0, {"members": (0, 1)}, "kind data with 2 members"),
         ("connections", 0, {"src": 2}, "does not send at rank 0"),
         ("instances", 0, {"template": 7}, "template 7: out of range"),

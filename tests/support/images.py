@@ -292,13 +292,13 @@ class ImageBuilder:
             self._add("vertices", {}, fields)
         return list(range(first, first + len(vertices)))
 
-    def cost(
-        self, fixed_ps: int = 0, default: int = 0, after_ps: int = 0, **by_opcode: int
-    ) -> int:
+    def cost(self, fixed_ps: int = 0, default: int = 0, after_ps: int = 0, **by_opcode: int) -> int:
         """Add step costs; `by_opcode` in 2^-16 ps per byte, `default` for the others."""
         costs = [by_opcode.get(name, default) for name in OPCODES]
         costs += [0] * (OPCODE_SLOTS - len(costs))
-        return self._add("costs", {}, {"fixed_ps": fixed_ps, "after_ps": after_ps, "op_cost16": costs})
+        return self._add(
+            "costs", {}, {"fixed_ps": fixed_ps, "after_ps": after_ps, "op_cost16": costs}
+        )
 
     def template(self, *prims: Row, nchunks: int = 1, mode: int = 0) -> int:
         """Add a template of primitives made by `prim`."""

@@ -88,8 +88,13 @@ class Programs:
         hosts = [NONE] if self.rng.random() < 0.6 else [NONE, *(g.ep for g in self.fabric.gpus[:2])]
         for part in program.parts:
             sizes = program.sizes | {"thread": self.rng.choice(hosts)}
-            if not program.even and self.rng.random() < 0.2:  # moves whole pieces where its peers move slices
-                sizes |= {"slices": 1, "slots_per_slice": sizes["slices"] * sizes["slots_per_slice"]}
+            if (
+                not program.even and self.rng.random() < 0.2
+            ):  # moves whole pieces where its peers move slices
+                sizes |= {
+                    "slices": 1,
+                    "slots_per_slice": sizes["slices"] * sizes["slots_per_slice"],
+                }
             self.builder.instance(
                 task,
                 part.place,

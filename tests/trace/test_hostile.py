@@ -214,6 +214,16 @@ def test_values_in_another_file_are_not_read(tmp_path: Path) -> None:
         read_result(doctored(tmp_path, change))
 
 
+def test_a_file_that_hdf5_does_not_begin_is_not_read(tmp_path: Path) -> None:
+    """Columns are placed from where HDF5 begins; one whose values lie elsewhere would have a place, too."""
+    path = tmp_path / "run.h5"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file.attrs["clusim_format"] = 1
+        file.create_dataset("x", (3,), "<i8", external=[("/etc/hostname", 0, 24)])
+    with pytest.raises(TraceError, match="begins with a block that is not of HDF5"):
+        read_result(path)
+
+
 def test_texts_of_any_length_are_not_read(tmp_path: Path) -> None:
     path = doctored(tmp_path, instead("/tasks/name", lambda old: [t.decode() for t in old]))
     with pytest.raises(TraceError, match="texts of one width"):

@@ -14,10 +14,12 @@ from clusim.collectives import ScheduleBuilder
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.resources import shipped_workloads
+from clusim.run.setup import Setup
 from clusim.training import scaling, train, training_report
 from clusim.training.breakdown import Spans, breakdown, covered, merge
 from clusim.training.contention import Streams, contention
 from clusim.training.quantum import relaxed
+from clusim.training.request import TrainRequest
 from clusim.workload import Workload, load_workload, make_plan
 from clusim_cli.main import run
 from support.workloads import tiny
@@ -277,16 +279,14 @@ def test_jitter_follows_its_seed() -> None:
 
 
 def test_scaling_loses_efficiency() -> None:
-    rows = scaling(
-        small("parallel: {data: 8}"), A100, (1, 2, 8), "weak", steps=1, granularity=32768
-    )
+    work = small("parallel: {data: 8}")
+    request = TrainRequest(Setup(A100), work, steps=1, granularity=32768)
+    rows = scaling(request, (1, 2, 8), "weak")
     assert [count for count, _, _ in rows] == [1, 2, 8]
     assert [item.plan.workload.batch.all for _, item, _ in rows] == [1, 2, 8]
     efficiency = [value for _, _, value in rows]
     assert efficiency[0] == 1.0 > efficiency[1] > efficiency[2] > 0.3
-    strong = scaling(
-        small("parallel: {data: 8}"), A100, (1, 8), "strong", steps=1, granularity=32768
-    )
+    strong = scaling(request, (1, 8), "strong")
     assert [item.plan.microbatches for _, item, _ in strong] == [8, 1]
     assert strong[1][1].step_ps[-1] < strong[0][1].step_ps[-1] / 3
 
@@ -369,7 +369,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str,
 
 SMALL_FILE = """
 topology: dgx-a100
-model: {base: gpt2, layers: 2}
+model: {base: gpt2, layers: 2, vocab: 4096}
 sequence: 128
 batch: {global: 8, micro: 1}
 """

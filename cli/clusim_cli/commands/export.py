@@ -8,6 +8,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, beside, echo_done
+from clusim_cli.params import one_of
 
 __all__ = ["command"]
 
@@ -27,7 +28,7 @@ SUFFIXES = {
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     *("--format", "form"),
-    type=click.Choice(list(SUFFIXES)),
+    type=one_of(*SUFFIXES),
     default="perfetto",
     show_default=True,
     help="Format to write.",

@@ -20,8 +20,8 @@ class _Gap(click.ParamType[Any]):
     name = "none|logged|time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, int) or value in ("", "none", "logged"):
-            return value
+        if isinstance(value, int) or value.lower() in ("", "none", "logged"):
+            return value if isinstance(value, int) else value.lower()
         return TIME.convert(value, param, ctx)
 
 
@@ -40,7 +40,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 
 
 @click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
-@click.argument("recording", nargs=-1, required=True, metavar="LOG...")
+@click.argument("recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]")
 @options.topology("concluded from the log")
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -50,6 +50,7 @@ class _Call(click.ParamType[tuple[str, int]]):
               help="Time between calls: none, as logged, or so long.  [default: logged if durations are]")  # fmt: skip
 @options.env()
 @options.nccl_version("the log's")
+@options.faults()
 @click.option("--replan", is_flag=True, help="Let rings, trees and algorithms be chosen anew.")
 @click.option(
     "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
@@ -69,19 +70,28 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
     LOG is what NCCL_DEBUG=INFO made NCCL or RCCL print, plain or compressed, - for standard input; several files are
     one job. Other formats are traces of other tools; --kind names one. Predicted times stand beside measured ones where
     the recording has them.
-    """
-    from clusim.nccl import parse_assignments
-    from clusim.replaying import replay, replay_report
-    from clusim.replaying.front import Request
 
-    if given["topology"] and given["xml"]:
-        raise click.UsageError("--topology and --xml name the same thing; give one")
+    TOPOLOGY is the machine: a preset, a generator, or a file in YAML or NCCL's XML; --topology takes files of any name.
+    """
+    from clusim.fabric.loading import names_machine
+    from clusim.nccl import parse_assignments
+    from clusim.replaying import ReplayRequest, replay, replay_report
+    from clusim.run.job import RunOptions
+
+    machines = {"--topology": given["topology"], "--xml": given["xml"]}
+    if len(recording) > 1 and names_machine(recording[-1]):
+        *files, machines["TOPOLOGY"] = recording
+        recording = tuple(files)
+    named = [name for name, value in machines.items() if value]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} name the same thing; give one")
     with counted_progress(not no_progress, "calls") as progress:
-        request = Request(
+        request = ReplayRequest(
             recording,
-            topology=given["xml"] or given["topology"],
+            topology=machines[named[0]] if named else None,
             nodes=given["nodes"],
             other=given["other"],
+            kind=given["kind"],
             gap=given["gap"],
             env=tuple(parse_assignments(given["environment"]).items()),
             replan=given["replan"],
@@ -90,11 +100,10 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
             calls=given["calls"],
             granularity=given["granularity"],
             version=given["version"],
-            trace_out=given["trace_out"],
-            command=command_line(),
-            progress=progress,
+            faults=given["faults"],
         )
-        found = replay(request, given["kind"])
+        how = RunOptions(trace_out=given["trace_out"], command=command_line())
+        found = replay(request, how, progress)
     if given["as_json"]:
         click.echo(json.dumps(found.to_json()))
     else:

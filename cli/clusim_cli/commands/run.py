@@ -31,8 +31,8 @@ __all__ = ["command"]
 @options.protocol("NCCL's choice, or the first of a named algorithm")
 @options.env()
 @options.nccl_version()
-@click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
-@click.option("--redop", default="sum", show_default=True, help="Reduction.")
+@options.dtype()
+@options.redop()
 @click.option(
     "--root",
     type=click.IntRange(0),

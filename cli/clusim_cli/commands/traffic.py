@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import SIZE, TIME, command_line
+from clusim_cli.params import SIZE, TIME, command_line, one_of
 from clusim_cli.progress import shown_progress
 
 __all__ = ["command"]
@@ -22,7 +22,7 @@ __all__ = ["command"]
 )
 @click.argument("topology")
 @options.nodes()
-@click.option("--pattern", type=click.Choice(["permutation", "uniform", "alltoall", "incast", "hotspot"]),
+@click.option("--pattern", type=one_of("permutation", "uniform", "alltoall", "incast", "hotspot"),
               default="permutation", show_default=True, help="Who sends to whom.")  # fmt: skip
 @click.option("--message", type=SIZE, default=None,
               help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
@@ -33,7 +33,7 @@ __all__ = ["command"]
               help="uniform, hotspot: part of what the fabric can carry.  [default: 0.6]")  # fmt: skip
 @click.option("--duration", type=TIME, default="1ms", show_default=True,
               help="uniform, hotspot: how long messages arrive.")  # fmt: skip
-@click.option("--routing", type=click.Choice(["auto", "ecmp", "spray", "adaptive"]), default="auto", show_default=True,
+@click.option("--routing", type=one_of("auto", "ecmp", "spray", "adaptive"), default="auto", show_default=True,
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
 @options.granularity("packet")
 @options.engine()

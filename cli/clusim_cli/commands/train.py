@@ -9,7 +9,7 @@ import click
 
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import RANKS, command_line
+from clusim_cli.params import RANKS, command_line, one_of
 from clusim_cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ __all__ = ["command"]
 @click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
               help="Steps; the last one is reported.")  # fmt: skip
 @options.granularity()
-@click.option("--fold", type=click.Choice(["auto", "all", "proved", "none"]), default=None,
+@click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
               help="Simulate equal blocks of work once: all, the proved, or what is affordable.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show what every layer computes, moves and keeps; simulate nothing.")  # fmt: skip
 @click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
-@click.option("--scaling", type=click.Choice(["strong", "weak"]), default=None,
+@click.option("--scaling", type=one_of("strong", "weak"), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
@@ -46,29 +46,24 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     Prints time, throughput and utilisation of a step, what every rank did in it, what every dimension of parallelism
     moved, whether it fits into memory, and the busiest wires.
     """
-    from clusim.training import scaling, train, training_report
+    from clusim.run.job import RunOptions
+    from clusim.training import TrainRequest, scaling, trained, training_report
     from clusim.training.inputs import inputs
 
-    spec, machine = inputs(workload, given["topology"], given["nodes"])
+    setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
     if given["layers"]:
         if given["faults"]:
             raise click.UsageError(
                 "--layers lists layers without simulating: --fault changes nothing"
             )
-        click.echo(_layers(spec, machine, as_json))
+        click.echo(_layers(spec, setup.fabric, as_json))
         return 0
     if (given["scaling"] is None) != (given["replicas"] is None):
         raise click.UsageError("--scaling and --replicas go together")
-    arguments = {
-        "steps": given["steps"],
-        "granularity": given["granularity"],
-        "fold": given["fold"],
-        "strict_memory": given["strict_memory"],
-        "seed": given["seed"],
-        "faults": given["faults"],
-    }
+    names = ("steps", "fold", "strict_memory", "granularity", "seed")
+    request = TrainRequest(setup, spec, **{name: given[name] for name in names})
     if given["scaling"]:
-        table = scaling(spec, machine, given["replicas"], given["scaling"], **arguments)
+        table = scaling(request, given["replicas"], given["scaling"])
         rows = [
             {
                 "replicas": count,
@@ -86,14 +81,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         click.echo(json.dumps(rows) if as_json else _table(rows))
         return 0
     with shown_progress(not no_progress, given["trace_out"]) as progress:
-        result = train(
-            spec,
-            machine,
-            **arguments,
-            trace_out=given["trace_out"],
-            progress=progress,
-            command=command_line(),
-        )
+        how = RunOptions(trace_out=given["trace_out"], progress=progress, command=command_line())
+        result = trained(request, how)
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)
     click.echo(json.dumps(result.to_json()) if as_json else training_report(result))

@@ -113,7 +113,9 @@ class Slices:
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
         names = ("length", "chunk_bytes", "stride", "offset", "limit", "slice_min", "rotation")
         shape = [int(template["nchunks"]), int(template["mode"])]
-        shape += [min(int(row[name]), 2**62) for name in (*names, "align", "slices", "slots_per_slice")]
+        shape += [
+            min(int(row[name]), 2**62) for name in (*names, "align", "slices", "slots_per_slice")
+        ]
         numbers = np.array(shape, np.int64)
         prims = np.ascontiguousarray(self._prims[low:high])
         nothing32, nothing = np.empty(0, np.int32), np.empty(0, np.int64)

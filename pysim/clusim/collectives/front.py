@@ -16,6 +16,7 @@ from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels
 from clusim.vocabulary.algorithms import own_word, protocol_named
+from clusim.vocabulary.dtypes import redop_named
 from clusim.vocabulary.operations import operation_named
 
 __all__ = ["ALGORITHMS", "Options", "build", "emit", "make_call"]
@@ -142,7 +143,7 @@ def make_call(
         bytes=bytes,
         ranks=ranks,
         dtype=element(options.get("dtype") or "float32").name,
-        redop=options.get("redop") or "sum",
+        redop=redop_named(options.get("redop") or "sum"),
         root=root,
         algorithm=name,
         protocol=protocol,

@@ -117,15 +117,11 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Rings, trees and parts of the data that somebody else has chosen; `rings` and `trees` by channel.
-
-    With `empty_slices`, slices of a ring's chunk that are left without data still hand over slots and flags.
-    """
+    """Rings, trees and parts of the data that somebody else has chosen; `rings` and `trees` by channel."""
 
     rings: Sequence[Ring] = ()
     trees: Sequence[Tree] = ()
     parts: Sequence[Part] = ()
-    empty_slices: bool = False
 
 
 @lru_cache(maxsize=256)

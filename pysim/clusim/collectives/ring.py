@@ -11,14 +11,13 @@ one program; in one machine by position.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
 
 from clusim.collectives.common import chunk_prims, connect_ring
 from clusim.collectives.orders import Ways, find_rings
 from clusim.fabric.model import Fabric
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import Plan
 from clusim.schedule.ir import Prim
 
 __all__ = ["write_all_gather", "write_allreduce", "write_reduce_scatter"]
@@ -52,22 +51,6 @@ def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]
     return tuple(prims)
 
 
-def _has_empty_slices(plan: Plan, part: Part, *, blocked: bool) -> bool:
-    """Return whether the data of a chunk fit into the first of two slices."""
-    chunk = part.length if blocked else -(-part.length // plan.size)
-    return plan.shape.slices == 2 and chunk <= plan.shape.slice_min
-
-
-def _with_empty_slices(prims: Iterable[Prim]) -> list[Prim]:
-    """Return primitives each of which is followed by one without data."""
-    found = []
-    for prim in prims:
-        for turn in range(prim.repeat):
-            found.append(replace(prim, base=prim.base + turn * prim.step, step=0, repeat=1))
-            found.append(replace(found[-1], sync=True))
-    return found
-
-
 def _write(
     plan: Plan,
     fabric: Fabric | None,
@@ -83,7 +66,6 @@ def _write(
         ring = ways.rings[part.route]
         pipes = connect_ring(plan, ring, part.channel)
         by_index = not blocked and (ring.rail >= 0 or ring.rails is not None)
-        padded = ways.empty_slices and _has_empty_slices(plan, part, blocked=blocked)
         if by_index:
             shared = _steps(tuple(range(plan.size)), 0, steps)
         for index, position in enumerate(ring.order):
@@ -91,7 +73,7 @@ def _write(
             plan.program(
                 position,
                 part,
-                _with_empty_slices(prims) if padded else prims,
+                prims,
                 (pipes[index - 1], pipes[index]),
                 rotation=index if by_index else position,
                 nchunks=plan.size,

@@ -13,6 +13,7 @@ from clusim.fabric.model import (
     NO_LIMIT,
     Endpoint,
     Format,
+    HostTraits,
     Link,
     NicTraits,
     Node,
@@ -286,6 +287,16 @@ def _make_unit(switch: SwitchSpec) -> Unit | None:
     return Unit(**given)
 
 
+def _make_host(switch: SwitchSpec) -> HostTraits | None:
+    given = {
+        "thread_ps": switch.thread,
+        "thread_after_ps": switch.thread_after,
+        "look_ps": switch.look,
+    }
+    known = {key: value for key, value in given.items() if value is not None}
+    return HostTraits(**known) if known else None
+
+
 def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0) -> Node:
     """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
     return Node(
@@ -300,6 +311,7 @@ def make_switch(name: str, switch: SwitchSpec, *, tier: str = "", zone: int = 0)
         peer_payload_bytes=switch.peer_payload or 0,
         buffer_bytes=switch.buffer or 0,
         cpu=switch.cpu or "",
+        host=_make_host(switch),
     )
 
 
@@ -331,6 +343,9 @@ _NIC_FIELDS = {
     "mtu": "mtu_bytes",
     "gpudirect": "gpudirect",
     "post": "post_ps",
+    "eager": "eager_bytes",
+    "rendezvous": "rendezvous_ps",
+    "ack": "ack_ps",
     "completion": "completion_ps",
     "flush": "flush_ps",
     "transit": "transit_ps",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["build", "build_topology", "load", "loads"]
+__all__ = ["build", "build_topology", "load", "loads", "names_machine"]
 
 
 def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
@@ -36,6 +36,22 @@ def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> F
     # In place: `replace` would throw away what is known of the fabric already.
     object.__setattr__(fabric, "source_files", tuple(read))
     return fabric
+
+
+def names_machine(word: str) -> bool:
+    """Return whether a word among files of jobs names a machine: a preset, a generator, a file in YAML or NCCL's XML.
+
+    A word without a suffix or directory that is no file is one, too, if a misspelt one.
+    """
+    from clusim.fabric.cluster_names import is_cluster_name
+    from clusim.fabric.generators import is_generator
+
+    if resources.find_topology(word) is not None or is_generator(word) or is_cluster_name(word):
+        return True
+    suffix = Path(word).suffix
+    if os.path.exists(word) or suffix or os.sep in word:
+        return suffix.lower() in (".yaml", ".yml", ".xml")
+    return word != "-"
 
 
 def _load(name: str, nodes: int | None) -> Fabric:

@@ -24,6 +24,7 @@ __all__ = [
     "Endpoint",
     "Fabric",
     "Format",
+    "HostTraits",
     "Link",
     "NicTraits",
     "Node",
@@ -151,6 +152,24 @@ class RateControl:
 
 
 @dataclass(frozen=True, slots=True)
+class HostTraits:
+    """What the host threads of a processor take that serve messages, one thread for a rank.
+
+    Attributes
+    ----------
+    thread_ps, thread_after_ps : int
+        Time until a message is posted, and for what comes with it later: its completion, posting and completing a
+        receive [ps].
+    look_ps : int
+        Time to look at a line of LL, 8 bytes of data, in host memory [ps].
+    """
+
+    thread_ps: int = 500_000
+    thread_after_ps: int = 500_000
+    look_ps: int = 1_350
+
+
+@dataclass(frozen=True, slots=True)
 class NicTraits:
     """What a network adapter does between host and network.
 
@@ -161,9 +180,15 @@ class NicTraits:
     gpudirect : bool
         Reads and writes GPU memory itself; otherwise data are staged in host memory.
     post_ps : int
-        A work request is posted by the host -> the adapter starts to fetch [ps].
+        A work request is posted -> the adapter starts to fetch [ps].
+    eager_bytes : int
+        Messages of up to so many bytes are sent before the receiver has asked for them.
     transit_ps : int
         Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
+    rendezvous_ps : int
+        Further delay of messages above `eager_bytes` [ps].
+    ack_ps : int
+        Delay in the transport of the word that a message has arrived, before its sender has its completion [ps].
     completion_ps : int
         The last packet is in memory -> the receiving host has seen the completion [ps].
     flush_ps : int
@@ -182,7 +207,10 @@ class NicTraits:
 
     mtu_bytes: int = 4096
     gpudirect: bool = True
-    post_ps: int = 600_000
+    post_ps: int = 300_000
+    eager_bytes: int = 0
+    rendezvous_ps: int = 0
+    ack_ps: int = 0
     completion_ps: int = 300_000
     flush_ps: int = 1_000_000
     transit_ps: int = 0
@@ -219,6 +247,8 @@ class Node:
         Packet memory that all ports of a switch share [bytes]; 0 is unknown.
     model : str
         Name of the type a switch, root complex or adapter was made from, for people.
+    host : HostTraits or None
+        Of root complexes: what threads on that processor take.
     cpu : str
         Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
     """
@@ -238,6 +268,7 @@ class Node:
     buffer_bytes: int = 0
     model: str = field(default="", compare=False)
     cpu: str = ""
+    host: HostTraits | None = None
 
     @property
     def forwards(self) -> bool:

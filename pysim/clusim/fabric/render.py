@@ -84,6 +84,10 @@ def _node(node: Node) -> str:
             text += f", {unit.slots} slots per tree"
         if node.peer_payload_bytes:
             text += f", {node.peer_payload_bytes} B packets between PCIe peers"
+        if node.host is not None:
+            host = node.host
+            text += f", a thread takes {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)} a message"
+            text += f", {format_time(host.look_ps)} a line of LL"
         if node.buffer_bytes:
             text += f", {format_size(node.buffer_bytes)} packet memory"
         return text + (_nic(node.nic) if node.nic is not None else "")
@@ -99,6 +103,8 @@ def _nic(nic: NicTraits) -> str:
     text += f", post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}"
     if nic.transit_ps:
         text += f", transit {format_time(nic.transit_ps)}"
+    if nic.eager_bytes:
+        text += f", eager up to {format_size(nic.eager_bytes)}"
     if nic.flush_ps and nic.gpudirect:
         text += f", flush {format_time(nic.flush_ps)}"
     if nic.rate_control is not None:

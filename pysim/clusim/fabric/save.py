@@ -11,6 +11,7 @@ from clusim.fabric.model import (
     Endpoint,
     Fabric,
     Format,
+    HostTraits,
     Link,
     NicTraits,
     Node,
@@ -142,11 +143,16 @@ def _known(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _switch(
-    unit: Unit | None, ports: int, peer_payload_bytes: int, buffer_bytes: int, cpu: str
+    unit: Unit | None, ports: int, sizes: tuple[int, int], cpu: str, host: HostTraits | None
 ) -> dict[str, Any]:
+    peer_payload_bytes, buffer_bytes = sizes
     data: dict[str, Any] = {"ports": ports} if ports else {}
     if cpu:
         data["cpu"] = cpu
+    if host is not None:
+        data["thread"] = _ps(host.thread_ps)
+        data["thread_after"] = _ps(host.thread_after_ps)
+        data["look"] = _ps(host.look_ps)
     if peer_payload_bytes:
         data["peer_payload"] = f"{peer_payload_bytes}B"
     if buffer_bytes:
@@ -165,6 +171,9 @@ def _nic(nic: NicTraits, ports: int) -> dict[str, Any]:
         "mtu": f"{nic.mtu_bytes}B",
         "gpudirect": nic.gpudirect,
         "post": _ps(nic.post_ps),
+        **({"eager": f"{nic.eager_bytes}B"} if nic.eager_bytes else {}),
+        **({"rendezvous": _ps(nic.rendezvous_ps)} if nic.rendezvous_ps else {}),
+        **({"ack": _ps(nic.ack_ps)} if nic.ack_ps else {}),
         "completion": _ps(nic.completion_ps),
         "flush": _ps(nic.flush_ps),
         **({"transit": _ps(nic.transit_ps)} if nic.transit_ps else {}),
@@ -236,7 +245,13 @@ def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str
         data["nic"] = nics.of((node.nic, node.ports))
     else:
         data["switch"] = switches.of(
-            (node.unit, node.ports, node.peer_payload_bytes, node.buffer_bytes, node.cpu)
+            (
+                node.unit,
+                node.ports,
+                (node.peer_payload_bytes, node.buffer_bytes),
+                node.cpu,
+                node.host,
+            )
         )
         data["store_and_forward"] = node.store_and_forward
     return data

@@ -100,6 +100,9 @@ class SwitchSpec(Spec):
     reduction_slots: Annotated[int, Field(ge=1, le=65_536)] | None = None
     cpu: Annotated[str, Field(max_length=64)] | None = None
     peer_payload: Annotated[int, read_with(small_size), example("64B")] | None = None
+    thread: Time | None = None
+    thread_after: Time | None = None
+    look: Time | None = None
     buffer: Amount | None = None
     tier: Tier | None = None
 
@@ -128,6 +131,9 @@ class NicSpec(Spec):
     mtu: Annotated[int, read_with(positive_size), Field(le=65_536), example("4096")] | None = None
     gpudirect: bool | None = None
     post: Time | None = None
+    eager: Size | None = None
+    rendezvous: Time | None = None
+    ack: Time | None = None
     completion: Time | None = None
     flush: Time | None = None
     transit: Time | None = None

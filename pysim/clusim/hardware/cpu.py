@@ -17,12 +17,15 @@ from dataclasses import dataclass, fields
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["Cpu", "HostCosts", "root", "same_as"]
+__all__ = ["Cpu", "HostCosts", "root", "same_as", "threads"]
 
 _UNITS = {
     "cpu": "word",
     "latency": "s",
     "peer_payload": "B",
+    "thread": "s",
+    "thread_after": "s",
+    "look": "s",
     "store_and_forward": "true or false",
     "tier": "word",
 }
@@ -136,9 +139,23 @@ def same_as(figure: Figure, whom: str) -> Figure:
 _TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, by which it takes rates and distances"
 
 
-def root(latency: Figure, peer: Figure, what: str, cpu: str) -> Preset:
-    """Return a root complex; `what` is the CPU as people call it, `cpu` as NCCL does."""
+def threads(step_us: float, source: str, look: Figure) -> Preset:
+    """Return what a host thread takes that serves messages: half of a step until it is posted, half for the rest."""
+    half = f"{round(step_us * 500)}ns"
     return {
+        "thread": assumed(half, f"half of a step, until a message is posted: {source}"),
+        "thread_after": assumed(
+            half,
+            f"half of a step, for its completion and for the receives that come with it: {source}",
+        ),
+        "look": look,
+    }
+
+
+def root(latency: Figure, peer: Figure, what: str, cpu: str, thread: Preset) -> Preset:
+    """Return a root complex; `what` is the CPU as people call it, `cpu` as NCCL does, `thread` from `threads`."""
+    return {
+        **thread,
         "cpu": published(cpu, _TOPO),
         "latency": latency,
         "peer_payload": peer,

@@ -15,7 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
+from clusim.hardware.figures import (
+    Figure,
+    Preset,
+    assumed,
+    check_figures,
+    published,
+)
 
 __all__ = ["RATE_CONTROLS", "AdapterKind", "Nic", "Pci", "adapter"]
 
@@ -36,6 +42,9 @@ _UNITS = {
     "mtu": "bytes",
     "gpudirect": "true or false",
     "post": "s",
+    "eager": "B",
+    "rendezvous": "s",
+    "ack": "s",
     "completion": "s",
     "flush": "s",
     "transit": "s",
@@ -46,7 +55,16 @@ _UNITS = {
     "plugin": "word",
     "plugin_latency": "s",
 }
-_OPTIONAL = ("transit", "speed", "rate_control", "plugin", "plugin_latency")
+_OPTIONAL = (
+    "ack",
+    "eager",
+    "rendezvous",
+    "transit",
+    "speed",
+    "rate_control",
+    "plugin",
+    "plugin_latency",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +122,18 @@ class Nic:
         yield from self.figures.values()
 
 
-_PROXY = "NCCL's proxy thread adds 1 us per step on Intel (tuning.cc), half of it here"
+_PROXY = "NCCL counts 1 us per step for its proxy thread on Intel (tuning.cc)"
 
 _DEFAULT: Preset = {
     "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
     "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
     "post": assumed(
-        "1us",
-        f"doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end); {_PROXY}",
+        "500ns",
+        "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
     ),
-    "completion": assumed("750ns", f"completion entry and its poll 0.25 us; {_PROXY}"),
+    "completion": assumed(
+        "750ns", f"completion entry and its poll 0.25 us, and half a step of the thread: {_PROXY}"
+    ),
     "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
     "adaptive": assumed(False, "one path per connection unless asked for"),
     "ports": published(1, "network ports of the adapter"),

@@ -91,8 +91,8 @@ _FIXED = {
     ),
     "ll128": (
         0.8,
-        "a round of all warps; with flight and the flags' latency NCCL's 1.9 us per LL128 ring step (tuning.cc); LL128"
-        " all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8)",
+        "a round of all warps; LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), collectives of 1 to"
+        " 4 MiB on 4 GH200 (simllm)",
     ),
 }
 """Fixed cost of a slice step [us] on Hopper."""
@@ -102,9 +102,10 @@ _FENCE = assumed(
 )
 _NO_FENCE = published("0", "flags travel in the data")
 _LINES = calibrated(
-    "1100ns",
-    "until a warp has seen the flags of its 16 lines and put the data in order: NCCL's 1.9 us per LL128 ring step"
-    " (tuning.cc) less 0.5 us of flight and the fixed cost",
+    "400ns",
+    "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed"
+    " cost 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with"
+    " one channel on 4 p5en (ncclgauge)",
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 _TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}

@@ -104,11 +104,13 @@ def checked(granularity: str | int) -> str | int:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
         if granularity > MAX_BURST_BYTES:
             raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
-    elif granularity not in ("auto", "packet"):
+        return granularity
+    word = granularity.strip().lower()
+    if word not in ("auto", "packet"):
         raise InputError(
             f"granularity {granularity!r}: unknown; use packet, auto or a size in bytes"
         )
-    return granularity
+    return word
 
 
 def forced(hops: Sequence[int], limits: Limits) -> list[int]:

@@ -6,9 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.abi import NONE
-from clusim.fabric.model import NicTraits
+from clusim.errors import ScheduleError
+from clusim.fabric.model import Fabric, HostTraits, NicTraits, Protocol
 
-__all__ = ["Leg", "Place"]
+__all__ = ["Leg", "Place", "Proxied", "protocol_of"]
+
+
+def protocol_of(fabric: Fabric, name: str) -> Protocol:
+    """Return the fabric's protocol called `name`."""
+    found = fabric.protocols.get(name)
+    if found is None:
+        known = ", ".join(fabric.protocols) or "none"
+        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
+    return found
+
 
 PlaceName = Literal["direct", "peer", "staged", "network"]
 
@@ -55,10 +66,32 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxied:
+    """The proxy between the two legs of a connection.
+
+    Attributes
+    ----------
+    endpoint : int
+        Where it has its data.
+    thread : int
+        Endpoint of the GPU whose host thread it is.
+    nic, host : NicTraits, HostTraits
+        Its adapter, and what threads take there.
+    ask_ps : int
+        Part of the last leg's `head_ps` that eager messages do not wait for: the receiver's word to send [ps].
+    """
+
+    endpoint: int
+    thread: int
+    nic: NicTraits
+    host: HostTraits
+    ask_ps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """The way of a connection: one leg, or two with a proxy at the endpoint `proxy` between them."""
+    """The way of a connection: one leg, or two with a proxy between them."""
 
     name: PlaceName
     legs: tuple[Leg, ...]
-    proxy: int = NONE
-    post_ps: int = 0
+    proxy: Proxied | None = None

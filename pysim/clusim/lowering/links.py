@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +22,9 @@ from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
-from clusim.lowering.legs import Leg
-from clusim.lowering.places import Places, protocol_of
-from clusim.lowering.proxies import ProxiedConnection
+from clusim.lowering.legs import Leg, protocol_of
+from clusim.lowering.places import Places
+from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
@@ -129,11 +130,11 @@ class LinkLowering:
     def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
         place = self.places.of(connection)
         self.leg_of.append(place.legs[-1])
-        if len(place.legs) == 2:
+        if place.proxy is not None:
             number = len(self.schedule.connections) + len(second)
             second.append(place.legs[0])
             self.owner.append(index)
-            self.links[index] = ProxiedConnection(index, number, index, place.proxy, place.post_ps)
+            self.links[index] = ProxiedConnection(index, number, index, place.proxy)
 
     def _proxy_flag(self, index: int, connection: Connection) -> Leg:
         """Return the leg of a flag between a GPU and the proxy that aggregates for it."""
@@ -158,7 +159,8 @@ class LinkLowering:
 
     def post_ps(self, rank: int, channel: int) -> int:
         """Return what it costs to post an aggregation [ps]."""
-        return self._adapter(rank, channel)[1].post_ps
+        adapter = self._adapter(rank, channel)[1]
+        return self.places.host(rank).thread_ps + adapter.post_ps
 
     def _aggregation_leg(self, connection: Connection) -> Leg:
         nic, adapter = self._adapter(connection.src, connection.channel)
@@ -202,13 +204,28 @@ class LinkLowering:
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on."""
         if rank not in self._unit_wires:
-            self._unit_wires[rank] = self.arrays.unit_wires(rank)
+            ways, ends = self.arrays.unit_wires(rank), self.arrays.wires["dst"]
+            self._unit_wires[rank] = [w for w in ways if self._reaches_all(int(ends[w]), rank)]
         if not self._unit_wires[rank]:
             raise ScheduleError(
                 f"{self.fabric.name}: rank {rank} reaches no switch with a reduction unit;"
                 " use ring or tree instead of nvls"
             )
         return self._unit_wires[rank]
+
+    def _reaches_all(self, switch: int, rank: int) -> bool:
+        """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
+        members = map(self.places.endpoint, self._partners.get(rank, ()))
+        return all(self.arrays.distance(switch, member) >= 0 for member in members)
+
+    @cached_property
+    def _partners(self) -> dict[int, set[int]]:
+        """The members of every rank's multimem connections."""
+        found: dict[int, set[int]] = {}
+        for connection in self.schedule.connections:
+            if connection.kind == "multimem":
+                found.setdefault(connection.src, set()).update(connection.members)
+        return found
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""
@@ -247,6 +264,12 @@ class LinkLowering:
         rows["key"] = [self._key(c, leg) for c, leg in zip(own, self.leg_of, strict=True)]
         rows["slots"] = [connection.slots for connection in own]
         rows["packet_bytes"], rows["burst"] = packets, bursts
+        for index, size in largest_messages(self.schedule, self.links, self.fabric).items():
+            proxy = self.links[index].proxy
+            if size <= proxy.nic.eager_bytes:
+                rows["head_ps"][index] -= proxy.ask_ps
+            else:
+                rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         for name in {connection.protocol for connection in own}:

@@ -9,7 +9,7 @@ from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError
 from clusim.fabric.model import NicTraits, Protocol
 from clusim.fabric.rails import PathType, path_type
-from clusim.lowering.legs import Leg, Place
+from clusim.lowering.legs import Leg, Place, Proxied
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import ABSENT, Connection
 
@@ -67,15 +67,24 @@ class Networked:
 
     def place(self) -> Place:
         """Return the legs of the connection."""
-        ways = self.ways
+        ways, nic = self.ways, self.adapters[0]
         if self.connection.kind == "flag":
             there = self._post_to_flag() + ways.to_host(self.src)
             head = ways.to_host(self.dst) + self._message_ps(1) + ways.to_gpu(self.src)
             ends = ways.endpoint(self.src), ways.endpoint(self.dst)
-            leg = Leg(*ends, ConnKind.FLAG, there + self.adapters[0].post_ps, head)
+            there += ways.host(self.src).thread_ps + nic.post_ps
+            leg = Leg(*ends, ConnKind.FLAG, there, head)
             return Place("network", (leg,))
-        first, proxy = self._first_leg()
-        return Place("network", (first, self._second_leg(proxy)), proxy, self.adapters[0].post_ps)
+        helper = self._helper() if nic.gpudirect and not self._near(self.src, 0) else -1
+        first, at = self._first_leg(helper)
+        server = self.src if helper < 0 else helper
+        proxy = Proxied(at, ways.endpoint(server), nic, ways.host(server), self._ask_ps())
+        return Place("network", (first, self._second_leg(at)), proxy)
+
+    def _near(self, rank: int, side: int) -> bool:
+        """Return whether the adapter of the sender (0) or receiver (1) reads and writes its GPU's memory."""
+        direct = self.adapters[side].gpudirect and self.ways.rails.direct(rank, self.rails[side])
+        return direct or self._is_host(rank)
 
     def _post_to_flag(self) -> int:
         """Return the time of a flag alone from NIC to the receiving GPU [ps]."""
@@ -85,30 +94,42 @@ class Networked:
         """Return the time of a message without payload from NIC to NIC [ps]."""
         return self._network_ps() + self.adapters[sender].transit_ps
 
+    def _ask_ps(self) -> int:
+        """Return the time of the receiver's word that it waits for a message, from its host to the sender's [ps]."""
+        return self._network_ps() + self.adapters[1].ack_ps
+
     def _network_ps(self) -> int:
         arrays = self.arrays
         way = self.ways.steps(int(arrays.targets["node"][self.nics[0]]), (self.nics[1],))
         return arrays.latency_ps(way)
 
-    def _first_leg(self) -> tuple[Leg, int]:
-        """Return the leg to the proxy, and the endpoint at which the proxy has its data."""
-        ways, src = self.ways, self.src
+    def _first_leg(self, helper: int) -> tuple[Leg, int]:
+        """Return the leg to the proxy, and the endpoint at which the proxy has its data.
+
+        LL is sent from host memory, where the proxy looks at its lines: no flag follows the data. A slot is free when
+        the adapter reports that the message has arrived.
+        """
+        ways, src, lines = self.ways, self.src, self.connection.protocol == "ll"
         own = ways.endpoint(src)
-        tail = ways.to_host(src) + self.protocol.tail_fence_ps
-        head = ways.to_gpu(src) + self.protocol.head_fence_ps
-        direct = self.adapters[0].gpudirect and ways.rails.direct(src, self.rails[0])
-        if direct or self._is_host(src):
+        simple = self.arrays.fabric.protocols.get("simple", self.protocol)
+        fence = 0 if lines else simple.tail_fence_ps
+        nic = self.adapters[0]
+        head = self._message_ps(0) + self._network_ps() + nic.ack_ps + nic.completion_ps
+        head += ways.to_gpu(src) + self.protocol.head_fence_ps
+        tail = ways.to_host(src) + fence
+        if self._is_host(src) or (self._near(src, 0) and not lines):
             return Leg(own, own, ConnKind.FLAG, tail, head), own
-        helper = self._helper() if self.adapters[0].gpudirect else -1
-        target = ways.endpoint(helper) if helper >= 0 else self._memory(src, self.nics[0])
+        near = helper >= 0 and not lines
+        target = ways.endpoint(helper) if near else self._memory(src, self.nics[0])
         if target == NONE:
             return Leg(own, own, ConnKind.FLAG, tail, head), own
         way = ways.steps(self.arrays.node_of(src), (target,))
+        flag = 0 if lines else max(tail, self.arrays.latency_ps(way) + fence)
         leg = Leg(
             src=own,
             dst=target,
             kind=ConnKind.WRITE,
-            tail_ps=max(tail, self.arrays.latency_ps(way) + self.protocol.tail_fence_ps),
+            tail_ps=flag,
             head_ps=head,
             hops=len(way),
             packet_bytes=ways.packet_limit(src, way),
@@ -122,8 +143,7 @@ class Networked:
         ways, arrays, dst = self.ways, self.arrays, self.dst
         own = ways.endpoint(dst)
         adapter = self.adapters[1]
-        near = adapter.gpudirect and ways.rails.direct(dst, self.rails[1])
-        stage = NONE if near or self._is_host(dst) else self._memory(dst, self.nics[1])
+        stage = NONE if self._near(dst, 1) else self._memory(dst, self.nics[1])
         goal = own if stage == NONE else stage
         start = int(arrays.endpoints["node"][proxy])
         way = ways.steps(start, (*self.nics, goal))
@@ -132,17 +152,18 @@ class Networked:
             there = ways.steps(arrays.node_of(dst), (stage,))
             back = ways.steps(int(arrays.endpoints["node"][stage]), (own,))
             answer = (*there, *back)
-        tail = adapter.completion_ps + self.protocol.tail_fence_ps + ways.to_gpu(dst)
-        tail += adapter.flush_ps if near else 0
+        near = self._near(dst, 1) and not self._is_host(dst)
         if near and self.connection.protocol != "simple":
             tail = self.protocol.tail_fence_ps
-        tail += self.adapters[0].transit_ps
+        else:
+            tail = adapter.completion_ps + ways.to_gpu(dst) + (adapter.flush_ps if near else 0)
+        tail += self.adapters[0].post_ps + self.adapters[0].transit_ps
         return Leg(
             src=proxy,
             dst=own,
             kind=ConnKind.WRITE,
             tail_ps=tail,
-            head_ps=ways.to_host(dst) + self._message_ps(1) + self.protocol.head_fence_ps,
+            head_ps=ways.to_host(dst) + self._ask_ps() + self.protocol.head_fence_ps,
             hops=len(way) + len(answer),
             packet_bytes=self.adapters[0].mtu_bytes,
             width=len(ways.group(start, self.nics[0])),

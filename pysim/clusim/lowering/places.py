@@ -18,23 +18,14 @@ from dataclasses import replace
 from clusim.abi import NONE, ConnKind
 from clusim.errors import ScheduleError, TopologyError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import Fabric, Protocol
+from clusim.fabric.model import Protocol
 from clusim.fabric.rails import PathType, path_type
-from clusim.lowering.legs import Leg, Place
+from clusim.lowering.legs import Leg, Place, protocol_of
 from clusim.lowering.networked import Networked
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import Connection
 
-__all__ = ["Places", "protocol_of"]
-
-
-def protocol_of(fabric: Fabric, name: str) -> Protocol:
-    """Return the fabric's protocol called `name`."""
-    found = fabric.protocols.get(name)
-    if found is None:
-        known = ", ".join(fabric.protocols) or "none"
-        raise ScheduleError(f"{fabric.name}: has no protocol {name!r}; it has {known}")
-    return found
+__all__ = ["Places"]
 
 
 class Places(WireWays):

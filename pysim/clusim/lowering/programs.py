@@ -7,7 +7,7 @@ those of their senders.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,18 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, Mode, PrimFlag, TaskKind
 from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
-from clusim.fabric.model import Fabric
+from clusim.fabric.model import COST_ONE, Fabric
 from clusim.image import empty
+from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
-from clusim.lowering.places import protocol_of
-from clusim.lowering.proxies import MAX_SLOTS, Proxy, plan_proxies, proxy_connections
+from clusim.lowering.proxies import (
+    MAX_SLOTS,
+    ProxiedConnection,
+    Proxy,
+    plan_proxies,
+    proxy_connections,
+    whole_messages,
+)
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule, Task, Template
 
@@ -27,8 +34,21 @@ __all__ = ["ProgramLowering"]
 
 Array = NDArray[Any]
 
+LL_LINE_BYTES = 8
+"""Data of a line of LL."""
+
 _TASK_KINDS = {kind.name.lower(): kind for kind in TaskKind}
 _MODES = {mode.name.lower(): mode for mode in Mode}
+
+
+class _Cost(NamedTuple):
+    """A row of costs: of a protocol, its fixed cost divided by `fixed`, rates for `warps`; without, of a thread."""
+
+    protocol: str
+    fixed: int
+    after_ps: int = 0
+    look_ps: int = 0
+    warps: int = CTA_WARPS
 
 
 class ProgramLowering:
@@ -39,7 +59,7 @@ class ProgramLowering:
         self.schedule = schedule
         self.links = links
         self.arrays: FabricArrays = links.arrays
-        self._costs: dict[tuple[str, int, int], int] = {}
+        self._costs: dict[_Cost, int] = {}
         self._slots = self._count_slots()
         room = [MAX_SLOTS - count for count in self._slots]
         self.proxies: list[Proxy] = plan_proxies(schedule, links.links, room)
@@ -84,7 +104,7 @@ class ProgramLowering:
     def endpoints(self) -> Array:
         """Return the endpoints, with room for all programs and proxies."""
         rows = self.arrays.endpoints.copy()
-        used = {link.endpoint for item in self.proxies for link in item.links}
+        used = {link.proxy.endpoint for item in self.proxies for link in item.links}
         full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
         rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MAX_SLOTS
         return rows
@@ -95,7 +115,7 @@ class ProgramLowering:
         conns: list[int] = []
         for item in self.schedule.instances:
             endpoint = int(self.arrays.rank_endpoint[item.rank])
-            cost = self._cost(item.protocol, item.fixed_div, item.warps)
+            cost = self._cost(item)
             if self._aggregates[item.template]:
                 cost = self._posting(item)
             start = item.channel * self.fabric.cta_skew_ps
@@ -110,9 +130,9 @@ class ProgramLowering:
             template = len(self.schedule.templates) + self._extra.setdefault(
                 proxy.template, len(self._extra)
             )
-            where = (task_of[item.task], link.endpoint, template, item.rotation, len(conns))
-            cost = self._cost("", link.post_ps)
-            rows.append(_instance_row(item, 0, where, cost, 0))
+            where = (task_of[item.task], link.proxy.endpoint, template, item.rotation, len(conns))
+            row = _instance_row(whole_messages(item), 0, where, self._served(item, link), 0)
+            rows.append((*row[:-2], link.proxy.thread, 0))
             conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
         return np.array(rows, layout), np.array(conns, empty("inst_conns").dtype)
@@ -134,24 +154,37 @@ class ProgramLowering:
         """Return the cost row of a program that a NIC's proxy runs; its primitives share the time to post."""
         post_ps = self.links.post_ps(item.rank, item.channel)
         prims = len(self.schedule.templates[item.template].prims)
-        return self._cost("", post_ps // prims)
+        return self._row(_Cost("", post_ps // prims))
 
-    def _cost(self, protocol: str, fixed_div: int, warps: int = CTA_WARPS) -> int:
-        return self._costs.setdefault((protocol, fixed_div, warps), len(self._costs))
+    def _cost(self, item: Instance) -> int:
+        return self._row(_Cost(item.protocol, item.fixed_div, warps=item.warps))
+
+    def _row(self, cost: _Cost) -> int:
+        return self._costs.setdefault(cost, len(self._costs))
+
+    def _served(self, item: Instance, link: ProxiedConnection) -> int:
+        """Return the cost row of a proxy: what the thread does with a message, and per byte of LL."""
+        host = link.proxy.host
+        look_ps = host.look_ps if item.protocol == "ll" else 0
+        return self._row(_Cost("", host.thread_ps, host.thread_after_ps, look_ps))
 
     def costs(self) -> Array:
         """Return the cost rows that the instances named; those of proxies have no protocol and only a fixed cost."""
         rows = empty("costs", len(self._costs))
-        for (name, fixed_div, warps), index in self._costs.items():
-            if not name:
-                rows[index]["fixed_ps"] = fixed_div
+        for cost, index in self._costs.items():
+            row = rows[index]
+            if not cost.protocol:
+                row["fixed_ps"], row["after_ps"] = cost.fixed, cost.after_ps
+                row["op_cost16"][OPCODES["recvCopySend"].number] = (
+                    cost.look_ps * COST_ONE // LL_LINE_BYTES
+                )
                 continue
-            protocol = protocol_of(self.fabric, name)
-            rows[index]["fixed_ps"] = protocol.fixed_ps // fixed_div
+            protocol = protocol_of(self.fabric, cost.protocol)
+            row["fixed_ps"] = protocol.fixed_ps // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS // warps
-                    rows[index]["op_cost16"][opcode.number] = cost16
+                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS // cost.warps
+                    row["op_cost16"][opcode.number] = cost16
         return rows
 
     def programs(self) -> tuple[Array, Array]:

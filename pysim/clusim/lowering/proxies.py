@@ -2,21 +2,33 @@
 
 **Hardware** A proxy thread polls the flags of GPUs, posts sends, watches completions and hands slots on (NCCL,
 ``src/proxy.cc``, ``src/transport/net.cc``). **Model** One instance per connection, at the endpoint that holds the
-data: for each slice the sender posts, it waits for its flag, pays the time to post, and sends it over the NIC. It
-repeats the sender's primitives on that connection, so both cut the same slices. It holds no SM; one CTA slot. If
-there are more than `MAX_SLOTS` at an endpoint, the connections of one sending program share a proxy, which then
-serves them in the sender's order. **Not modelled** The thread's own load: proxies run side by side.
+data: for each message it waits for its flag, and sends it over the NIC. A message is a slice of Simple, a step of LL
+and LL128. It repeats the sender's primitives on that connection. Its work, posting and what comes with a message
+later, and with LL a look at every line, is done by the host thread of its rank, one message after the other. It holds
+no SM; one CTA slot. If there are more than `MAX_SLOTS` at an endpoint, the connections of one sending program share a
+proxy, which then serves them in the sender's order. **Not modelled** What looking at connections without work costs;
+the receiver's own messages in the order in which they come: their time is that of the thread's sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusim.errors import ScheduleError
-from clusim.schedule.ir import ABSENT, Prim, Schedule, Template
+from clusim.fabric.model import Fabric
+from clusim.lowering.legs import Proxied
+from clusim.schedule.ir import ABSENT, Instance, Prim, Schedule, Template
 
-__all__ = ["MAX_SLOTS", "ProxiedConnection", "Proxy", "plan_proxies", "proxy_connections"]
+__all__ = [
+    "MAX_SLOTS",
+    "ProxiedConnection",
+    "Proxy",
+    "largest_messages",
+    "plan_proxies",
+    "proxy_connections",
+    "whole_messages",
+]
 
 MAX_SLOTS = 256
 """Most flows that an endpoint of an image can have at once."""
@@ -24,13 +36,12 @@ MAX_SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class ProxiedConnection:
-    """A connection between machines: connection of the schedule, the image's two, and where its proxy runs."""
+    """A connection between machines: connection of the schedule, the image's two, and its way."""
 
     connection: int
     first: int
     second: int
-    endpoint: int
-    post_ps: int
+    proxy: Proxied
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ def _by_endpoint(
 ) -> list[tuple[int, list[tuple[int, ProxiedConnection]]]]:
     found: dict[int, list[tuple[int, ProxiedConnection]]] = {}
     for item in own:
-        found.setdefault(item[1].endpoint, []).append(item)
+        found.setdefault(item[1].proxy.endpoint, []).append(item)
     return [(index, items) for items in found.values()]
 
 
@@ -100,7 +111,7 @@ def _fits(
     """Return whether the proxies of each call fit beside the programs."""
     count: dict[tuple[int, int], int] = {}
     for index, own in proxies:
-        key = schedule.tasks[schedule.instances[index].task].call, own[0][1].endpoint
+        key = schedule.tasks[schedule.instances[index].task].call, own[0][1].proxy.endpoint
         count[key] = count.get(key, 0) + 1
     return all(number <= room[endpoint] for (_, endpoint), number in count.items())
 
@@ -128,3 +139,37 @@ def _forwarding(template: Template, slots: tuple[int, ...]) -> Template:
 def proxy_connections(proxy: Proxy) -> list[int]:
     """Return the connections of a proxy's instance."""
     return [number for link in proxy.links for number in (link.first, link.second)]
+
+
+def whole_messages(item: Instance) -> Instance:
+    """Return a sending program as its proxy cuts it: a message is a slice of Simple, or a step of LL or LL128."""
+    if item.protocol == "simple":
+        return item
+    return replace(item, slices=1, slots_per_slice=item.slices * item.slots_per_slice)
+
+
+def largest_messages(
+    schedule: Schedule, links: Mapping[int, ProxiedConnection], fabric: Fabric
+) -> dict[int, int]:
+    """Return the largest message [bytes on the wire] of every connection between machines."""
+    found: dict[int, int] = {}
+    if not links:
+        return found
+    sending = [_sends(template) for template in schedule.templates]
+    for item in schedule.instances:
+        own = [slot for slot in sending[item.template] if item.connections[slot] in links]
+        if not own:
+            continue
+        size = _message(whole_messages(item), schedule.templates[item.template])
+        size = size * fabric.protocols[item.protocol].expand_120 // 120
+        for slot in own:
+            number = item.connections[slot]
+            found[number] = max(found.get(number, 0), size)
+    return found
+
+
+def _message(item: Instance, template: Template) -> int:
+    """Return the largest slice of a program [bytes]."""
+    parts = template.nchunks if template.mode == "interleaved" else 1
+    chunk = min(item.chunk_bytes, -(-item.length // parts))
+    return min(chunk, max(-(-chunk // item.slices), item.slice_min))

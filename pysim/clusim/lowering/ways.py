@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from clusim.abi import NONE
 from clusim.fabric.arrays import FabricArrays
+from clusim.fabric.model import HostTraits
 from clusim.fabric.rails import Rails
 
 __all__ = ["WireWays"]
@@ -83,6 +84,14 @@ class WireWays:
         if rank not in self._memory:
             self._memory[rank] = self.arrays.memory_of(rank)
         return self._memory[rank]
+
+    def host(self, rank: int) -> HostTraits:
+        """Return what threads take on the processor whose memory is nearest to a rank."""
+        memory = self.memory(rank)
+        if memory == NONE:
+            return HostTraits()
+        root = int(self.arrays.wires["src"][self.steps(self.arrays.node_of(rank), (memory,))[-1]])
+        return self.fabric.nodes[root].host or HostTraits()
 
     def to_host(self, rank: int) -> int:
         """Return the time from a GPU's write of a flag until the host can see it [ps]."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.env import Settings
 from clusim.nccl.versions import Version, since
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = [
     "STEPS",

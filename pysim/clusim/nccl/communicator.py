@@ -7,9 +7,9 @@ as ``ncclAllReduce`` decides: algorithm, protocol, channels, threads, chunks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from clusim.errors import InputError
 from clusim.fabric.model import NETWORK, Fabric
@@ -23,15 +23,7 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import (
-    Algorithm,
-    Collective,
-    Path,
-    Pattern,
-    Protocol,
-    max_channels,
-    nvlink_GBps,
-)
+from clusim.nccl.constants import Path, Pattern, max_channels, nvlink_GBps
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
@@ -41,6 +33,8 @@ from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.nccl.tuner import ChannelSupply, Selection, select
 from clusim.nccl.versions import LATEST, Version, since
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["Communicator", "NcclPlan", "communicator"]
 
@@ -244,7 +238,7 @@ def communicator(
     first = 0
     for zone, system in by_zone.items():
         if id(system) not in found:
-            found[id(system)] = _search_all(system, settings)
+            found[id(system)] = _searched(_Looked(system.key(), system))
         ring, tree, nvls, *_ = found[id(system)]
         count = len(system.gpus)
         name = {_short(node.name): node.name for node in fabric.nodes if node.zone == zone}
@@ -317,8 +311,23 @@ def _short(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _search_all(system: System, settings: Settings) -> tuple[Graph, ...]:
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """A system, equal to all that are alike."""
+
+    key: tuple[Hashable, ...]
+    system: System = field(compare=False)
+
+
+@lru_cache(64)
+def _searched(looked: _Looked) -> tuple[Graph, ...]:
+    """Return what `_search_all` does, which takes a second of a large machine, of the same machine only once."""
+    return _search_all(looked.system)
+
+
+def _search_all(system: System) -> tuple[Graph, ...]:
     """Return ring, tree, NVLS, CollNet chain and CollNet direct of a machine."""
+    settings = system.settings
     ring = search(system, Pattern.RING)
     count = ring.num_channels
     tree = search(system, Pattern.BALANCED_TREE, least=count, most=count)

@@ -12,23 +12,15 @@ from typing import NamedTuple
 
 from clusim.hardware import PROCESSORS, nccl_link_GBps
 from clusim.nccl.versions import Version, since
-from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
-from clusim.vocabulary.operations import Collective
 
 __all__ = [
-    "ALGORITHMS",
-    "COLLECTIVES",
     "MAX_DIRECT_HEADS",
     "MAX_NVLS_HEADS",
-    "PROTOCOLS",
     "UNKNOWN_CPU",
-    "Algorithm",
-    "Collective",
     "CpuModel",
     "LOCAL_GBps",
     "Path",
     "Pattern",
-    "Protocol",
     "cpu_of",
     "max_channels",
     "nvlink_GBps",
@@ -38,9 +30,6 @@ __all__ = [
     "socket_GBps",
     "speeds",
 ]
-
-
-COLLECTIVES = tuple(Collective)
 
 
 class Path(IntEnum):

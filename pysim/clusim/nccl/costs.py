@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusim.nccl.constants import (
-    ALGORITHMS,
-    COLLECTIVES,
-    MAX_DIRECT_HEADS,
-    PROTOCOLS,
-    Algorithm,
-    Collective,
-    Path,
-    Pattern,
-    Protocol,
-)
+from clusim.nccl.constants import MAX_DIRECT_HEADS, Path, Pattern
 from clusim.nccl.env import Settings, allows
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tables import Tables, Triple, architecture_of, tables_for
 from clusim.nccl.versions import Version, since
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.vocabulary.operations import COLLECTIVES, Collective
 
 __all__ = ["Cost", "CostTable", "cost_table"]
 

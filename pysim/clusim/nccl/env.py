@@ -12,17 +12,10 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from clusim.errors import InputError, UnitError
-from clusim.nccl.constants import (
-    ALGORITHMS,
-    COLLECTIVES,
-    PROTOCOLS,
-    Algorithm,
-    Collective,
-    Path,
-    Protocol,
-)
+from clusim.nccl.constants import Path
 from clusim.units import parse_size
-from clusim.vocabulary.operations import COLLECTIVE_OF, find_operation
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.vocabulary.operations import COLLECTIVE_OF, COLLECTIVES, Collective, find_operation
 
 __all__ = [
     "PLAN_ONLY",

@@ -8,11 +8,11 @@ from typing import Any
 
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
-from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective
 from clusim.nccl.graph import Graph
 from clusim.nccl.traffic import traffic
 from clusim.units import format_size
-from clusim.vocabulary.operations import bus_factor
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
+from clusim.vocabulary.operations import Collective, bus_factor
 from clusim.vocabulary.times import MODEL
 
 __all__ = ["SIZES", "explain", "render", "switch_points"]

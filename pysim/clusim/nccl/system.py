@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from clusim.errors import TopologyError
@@ -151,6 +151,34 @@ class System:
             if ends[0].kind != "net" and ends[1].kind != "net"
         }
 
+    def key(self) -> tuple[Hashable, ...]:
+        """Return what is equal for two systems whose devices, links and paths are alike, one by one."""
+        every = [*self.gpus, *self.adapters, *self.cpus, *self.others]
+        number = {device: i for i, device in enumerate(every)}
+        for device in every:  # and adapters that were forgotten, which links still lead to
+            for link in device.links:
+                if link.remote not in number:
+                    number[link.remote] = len(every)
+                    every.append(link.remote)
+        devices = tuple(
+            (
+                *(getattr(device, name) for name in _DEVICE),
+                *((k.kind, k.rate, number[k.remote], k.number, k.back) for k in device.links),
+            )
+            for device in every
+        )
+        routes = tuple(
+            (number[a], number[b], *(link.number for link in route.links), route.rate, route.type)
+            for (a, b), route in self.routes.items()
+        )
+        roles = (
+            len(self.gpus),
+            len(self.adapters),
+            len(self.cpus),
+            self.switch and number[self.switch],
+        )
+        return (*(repr(getattr(self, name)) for name in _SYSTEM), *roles, devices, routes)
+
     def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
         """Return the devices with the widest, of those the nearest kind of path."""
         best: list[Device] = []
@@ -186,6 +214,12 @@ class System:
                 if self.local_adapter(gpu, channel) is adapter:
                     return gpu
         return None
+
+
+_DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes"}
+_SYSTEM = [one.name for one in fields(System) if one.name not in _DEVICES]
+_DEVICE = [one.name for one in fields(Device) if one.name != "links"]
+"""Fields that say something of their own: all that are not devices, and links and paths between them."""
 
 
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from clusim.nccl.constants import Algorithm, Protocol
 from clusim.nccl.versions import Version, since
+from clusim.vocabulary.algorithms import Algorithm, Protocol
 
 __all__ = ["ARCHITECTURES", "Tables", "architecture_of", "tables_for"]
 

@@ -13,14 +13,7 @@ from collections.abc import Iterable
 from clusim.errors import TopologyError
 from clusim.fabric.model import NETWORK, Fabric, Link, Node
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
-from clusim.nccl.constants import (
-    LOCAL_GBps,
-    Path,
-    cpu_of,
-    nvlink_GBps,
-    pcie_GBps,
-    socket_GBps,
-)
+from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings, adapter_allowed
 from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown

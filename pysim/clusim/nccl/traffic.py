@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.nccl.communicator import Communicator, NcclPlan
-from clusim.nccl.constants import Algorithm, Collective
-from clusim.vocabulary.operations import bus_factor
+from clusim.vocabulary.algorithms import Algorithm
+from clusim.vocabulary.operations import Collective, bus_factor
 
 __all__ = ["RankTraffic", "traffic"]
 

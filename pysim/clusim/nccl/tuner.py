@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusim.errors import InputError
-from clusim.nccl.constants import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings
+from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = [
     "Selection",

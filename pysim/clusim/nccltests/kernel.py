@@ -19,20 +19,20 @@ from math import log2
 
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS
-from clusim.nccl import Collective, Communicator, NcclPlan, programs
+from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
-from clusim.nccl.constants import Algorithm
 from clusim.nccl.tuner import Selection
-from clusim.result import Result
-from clusim.run.job import Job, RunOptions, collective_job, run_job
+from clusim.run.job import Job, RunOptions, job_of, run_job
 from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.run.simulate import result_of, simulate
+from clusim.run.simulate import result_of
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
+from clusim.vocabulary.algorithms import Algorithm
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["PerfKernel", "kernel", "program"]
 
@@ -50,6 +50,9 @@ FILLS = 2
 
 P2P_CHUNK = 128 << 10
 """Chunk of sends and receives over a network [bytes]."""
+
+BRIEF = RunOptions(bins=2)
+"""Of these runs only the time is wanted."""
 
 ITERATIONS = 3
 """Iterations of these that are simulated one behind the other."""
@@ -99,7 +102,7 @@ def kernel(request: Request) -> PerfKernel:
         time_ps, note = _fewer(request, plan)
         notes = (*notes, note)
     elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
-        result = _result(setup, program(request, plan), request, verify=True)
+        result = result_of(request.of(program(request, plan)).verified(), BRIEF)
         time_ps, wrong = result.time_ps, int(result.verified is False)
     else:
         time_ps, more = _timed(request, plan)
@@ -109,21 +112,11 @@ def kernel(request: Request) -> PerfKernel:
 
 def _named(request: Request) -> PerfKernel:
     """Return the time of a kernel that is not NCCL's."""
-    result = result_of(request, RunOptions(bins=2))
+    result = result_of(request, BRIEF)
     call = result.call
     protocol = call.protocol if call is not None else ""
     notes = _grain_notes(result.provenance.granularity_note, result.provenance.error_bound)
     return PerfKernel(result.time_ps, request.algorithm, protocol, 0, notes)
-
-
-def _result(setup: Setup, schedule: Schedule, request: Request, *, verify: bool = False) -> Result:
-    return simulate(
-        *(setup.fabric, schedule),
-        granularity=request.granularity,
-        faults=setup.faults,
-        verify=verify,
-        bins=2,
-    )
 
 
 def _grain_notes(note: str, bound: float | None) -> tuple[str, ...]:
@@ -160,7 +153,7 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
 def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
     setup, size_bytes = request.setup, request.size_bytes
-    job = _job(setup, _stream(request, plan, 1), request)
+    job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
     bursts = job.grain.grant_hops
     notes = _grain_notes(job.grain.describe(), job.grain.error_bound)
     small = max(
@@ -173,11 +166,6 @@ def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...
     times = [_anchor(request, plan, size) for size in (small, large)]
     time_ps = times[1] + (times[1] - times[0]) * (size_bytes - large) // (large - small)
     return time_ps, ("from two smaller sizes, linear in the size",)
-
-
-def _job(setup: Setup, schedule: Schedule, request: Request) -> Job:
-    options = RunOptions(granularity=request.granularity, faults=setup.faults, bins=2)
-    return collective_job(setup.fabric, schedule, options)
 
 
 def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
@@ -195,16 +183,15 @@ def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
 
 def _per_iteration(request: Request, plan: NcclPlan | None, job: Job) -> int:
     """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
-    options = RunOptions(bins=2)
     if request.operation not in OVERLAPPING:
-        return run_job(job, options).time_ps
-    more = _job(request.setup, _stream(request, plan, ITERATIONS), request)
+        return run_job(job, BRIEF).time_ps
+    more = job_of(request.of(_stream(request, plan, ITERATIONS)), BRIEF)
     if job.grain.exact and not more.grain.exact:
         # Both are cut alike, so that their difference is one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
-        job = _job(request.setup, _stream(request, plan, 1), request)
-    once_ps = run_job(job, options).time_ps
-    return max(1, (run_job(more, options).time_ps - once_ps) // (ITERATIONS - 1))
+        job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
+    once_ps = run_job(job, BRIEF).time_ps
+    return max(1, (run_job(more, BRIEF).time_ps - once_ps) // (ITERATIONS - 1))
 
 
 _ANCHORS: dict[tuple[object, ...], int] = {}
@@ -217,7 +204,7 @@ def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
     shown = *way_of(request.setup.comm, plan), chunk
     if (own, shown) not in _ANCHORS:
         shorter = None if plan is None else _shorter(request.setup.comm, plan, size_bytes)
-        job = _job(own.setup, _stream(own, shorter, 1), own)
+        job = job_of(own.of(_stream(own, shorter, 1)), BRIEF)
         _ANCHORS[own, shown] = _per_iteration(own, shorter, job)
     return _ANCHORS[own, shown]
 

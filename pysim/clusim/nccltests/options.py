@@ -154,9 +154,9 @@ def _number(flag: Flag, value: str) -> int:
 
 
 def _name(flag: Flag, value: str, names: Sequence[str]) -> str:
-    if value not in (*names, "all"):
+    if value.lower() not in (*names, "all"):
         _wrong(flag, value, f"not known; one of {', '.join(names)} or all")
-    return value
+    return value.lower()
 
 
 def value_of(flag: Flag, value: str) -> int | str:
@@ -166,7 +166,7 @@ def value_of(flag: Flag, value: str) -> int | str:
     if flag.takes == "op":
         return _name(flag, value, OPS)
     if flag.takes == "type":
-        known = IN_TABLES.get(value)
+        known = IN_TABLES.get(value.lower())
         return _name(flag, known.tables[0] if known else value, tuple(TYPES))
     if flag.takes == "file":
         return value

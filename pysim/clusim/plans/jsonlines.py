@@ -112,6 +112,10 @@ class _Reader:
         raise InputError(f"{self.where}:{line}: no valid JSON: {what}")
 
     def space(self) -> str:
+        """Step over blanks; return the letter behind them, empty at the end."""
+        sign = self.text[self.at : self.at + 1]
+        if sign > " ":
+            return sign
         match = _SPACE.match(self.text, self.at)
         assert match is not None
         self.at = match.end()

@@ -11,6 +11,7 @@ from clusim.schedule.builder import Plan, ProgramBuilder, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of
+from clusim.vocabulary.dtypes import redop_named
 from clusim.vocabulary.operations import (
     BLOCKWISE,
     GATHERING,
@@ -104,7 +105,7 @@ def start(layout: PlanLayout, fabric: Fabric | None, wanted: WantedPlan) -> tupl
         wanted.bytes,
         group,
         element(wanted.dtype).name,
-        wanted.redop,
+        redop_named(wanted.redop),
         group[layout.root] if rooted else ABSENT,
         layout.tool,
         wanted.protocol,

@@ -27,9 +27,10 @@ from clusim.plans.mscclpp_json import MscclppOp, MscclppPlan, read_plan
 from clusim.plans.mscclpp_parts import Item, MscclppBlock, MscclppLink, Stores
 from clusim.plans.mscclpp_run import HELPER, MscclppRun
 from clusim.schedule.builder import Part, Plan
-from clusim.schedule.dtypes import element, redop_name
+from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
+from clusim.vocabulary.dtypes import redop_named
 
 __all__ = ["MscclppPlan", "build", "load", "read_plan"]
 
@@ -94,7 +95,7 @@ def _check(plan: MscclppPlan, wanted: WantedPlan) -> None:
         raise InputError(
             f"{plan.where}: --protocol {protocol}: the operations of the plan are for {plan.protocol}; leave it out"
         )
-    if plan.redops - {redop_name(redop)}:
+    if plan.redops - {redop_named(redop)}:
         named = ", ".join(sorted(plan.redops))
         raise InputError(f"{plan.where}: --redop {redop}: the plan reduces with {one_line(named)}")
     if not plan.least_bytes <= bytes <= plan.most_bytes:

@@ -14,7 +14,7 @@ __all__ = ["InstanceStep", "loop_count", "slices"]
 
 @dataclass(frozen=True, slots=True)
 class InstanceStep:
-    """One step of an instance; `number` is the primitive's index in the template, `slots` what it takes of a connection."""
+    """One step of an instance; `number` is the primitive's index in the template, `slots` what it takes."""
 
     loop: int
     number: int

@@ -168,7 +168,10 @@ class Model:
         )
 
     def _read_programs(self, image: Image) -> None:
-        costs = tuple(CostSpec(int(r["fixed_ps"]), int(r["after_ps"]), _numbers(r["op_cost16"])) for r in image.costs)
+        costs = tuple(
+            CostSpec(int(r["fixed_ps"]), int(r["after_ps"]), _numbers(r["op_cost16"]))
+            for r in image.costs
+        )
         prims = tuple(
             PrimSpec(
                 **_row(image.prims, i, "opcode", "base", "coef", "step", "repeat"),

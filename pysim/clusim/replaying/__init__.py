@@ -3,5 +3,6 @@
 from clusim.replaying.front import replay
 from clusim.replaying.replayreport import replay_report
 from clusim.replaying.report import CallResult, Replay
+from clusim.replaying.request import ReplayRequest
 
-__all__ = ["CallResult", "Replay", "replay", "replay_report"]
+__all__ = ["CallResult", "Replay", "ReplayRequest", "replay", "replay_report"]

@@ -9,28 +9,35 @@ from inspect import signature
 from clusim.errors import InputError
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
-from clusim.replaying.logjob import replay_log
+from clusim.replaying.logjob import Counted, replay_log
 from clusim.replaying.placing import machines_of
 from clusim.replaying.report import Replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim.replaying.whole import replay_recording
-from clusim.run.setup import loaded
+from clusim.run.job import RunOptions
+from clusim.run.setup import Setup
 
-__all__ = ["Request", "replay"]
+__all__ = ["replay"]
 
 
-def replay(request: Request, kind: str = "") -> Replay:
+def replay(
+    request: ReplayRequest,
+    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    counted: Counted | None = None,
+) -> Replay:
     """Replay a recording.
 
     Parameters
     ----------
-    kind : str
-        Its format; empty is found out.
+    options : RunOptions
+        Where a trace goes.
+    counted : callable or None
+        Called with how many distinct calls of how many are done.
     """
     first = request.files[0]
-    kind = kind.replace("_", "-") or kind_of(first)
+    kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:
-        return replay_log(changed(request, gap=request.gap or "none"))
+        return replay_log(changed(request, gap=request.gap or "none"), options, counted)
     if kind in PLANS:
         raise InputError(
             f"{first}: {PLANS[kind]}, is no recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
@@ -41,15 +48,17 @@ def replay(request: Request, kind: str = "") -> Replay:
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_machine(read, request))
-    return replay_recording(recording, changed(request, gap=request.gap or "logged"))
+    return replay_recording(recording, changed(request, gap=request.gap or "logged"), options)
 
 
-def _machine(read: Callable[..., Recording], request: Request) -> dict[str, int]:
+def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str, int]:
     """Return how many ranks the topology has, and each of its machines, for readers of files that do not say it."""
     if request.topology is None or "num_ranks" not in signature(read).parameters:
         return {}
-    machines = machines_of(loaded(request.topology, request.nodes))
+    machines = machines_of(Setup(request.topology, request.nodes).fabric)
     if not machines:
-        raise InputError(f"{request.topology}: no GPU; a replay needs one for every rank")
+        raise InputError(
+            f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
+        )
     sizes = [len(machine) for machine in machines]
     return {"num_ranks": sum(sizes), "machine_ranks": min(sizes)}

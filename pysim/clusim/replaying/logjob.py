@@ -8,11 +8,14 @@ each call has the machine to itself.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from clusim.errors import InputError
+from clusim.fabric import Fabric
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.calls import (
@@ -23,21 +26,27 @@ from clusim.formats.logs.calls import (
 )
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
-from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
-from clusim.nccl.calls.communicators import Communicators, Members
+from clusim.nccl import LATEST, Version, parse_env, parse_version
+from clusim.nccl.calls.communicators import Members
 from clusim.nccl.calls.launch import Launch
 from clusim.replaying.channels import with_logged
 from clusim.replaying.guess import infer_machine
 from clusim.replaying.placing import Placed, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim.replaying.timing import Timed, Timer, emit_call
 from clusim.replaying.whole import KnownMachine, replay_recording
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder
 from clusim.vocabulary.operations import OF_NCCL, ROOTED, operation_named
 
-__all__ = ["replay_log"]
+__all__ = ["Counted", "replay_log"]
+
+Counted = Callable[[int, int], None]
+"""Called with how many distinct calls of how many are done."""
 
 MOST_CALLS = 1_000_000
 """Calls that are replayed if nothing else is said."""
@@ -70,6 +79,10 @@ _DAMAGE = (
 )
 """Kinds of anomalies that say how much of a log was understood."""
 
+_WITHOUT = (
+    "--fault: rings, trees and algorithms are chosen anew, without what is down from the start"
+)
+
 _ANEW = _Kept(rings=False, choices=False)
 
 
@@ -77,12 +90,12 @@ class _Job:
     """The communicators of a log on one machine, made when they are needed."""
 
     def __init__(
-        self, log: Log, ranks: JobRanks, placed: Placed, request: Request, kept: _Kept
+        self, log: Log, ranks: JobRanks, placed: Placed, request: ReplayRequest, kept: _Kept
     ) -> None:
         self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
-        self.version, self.settings = version_of(log, request), settings_of(log, request)[0]
-        self.nccl = Communicators(placed.fabric, self.version, self.settings)
-        self.timer = Timer(self.nccl, request.granularity)
+        self.request, self.setup = request, placed.setup
+        self.nccl = self.setup.communicators()
+        self.timer = Timer(self.setup, self.nccl, request.granularity)
         self._built: dict[int, Members] = {}
 
     def own(self, number: int) -> tuple[int, ...]:
@@ -114,7 +127,7 @@ class _Job:
         return replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
 
 
-def version_of(log: Log, request: Request) -> Version:
+def _version(log: Log, request: ReplayRequest) -> Version:
     """Return the release that was asked for, else the log's, else a usual one."""
     if request.version:
         return parse_version(request.version)
@@ -128,7 +141,7 @@ def version_of(log: Log, request: Request) -> Version:
     return LATEST
 
 
-def _kept(log: Log, request: Request) -> _Kept:
+def _kept(log: Log, request: ReplayRequest) -> _Kept:
     """Return what of the log's plans still holds in the environment and release that were asked for."""
     if request.replan:
         return _ANEW
@@ -154,7 +167,7 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def settings_of(log: Log, request: Request) -> tuple[Settings, list[str]]:
+def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """Return the environment of the job with what was asked for on top, and what of it is not used."""
     kept: dict[str, str] = {}
     dropped = []
@@ -171,7 +184,7 @@ def settings_of(log: Log, request: Request) -> tuple[Settings, list[str]]:
             dropped.append(name)
             continue
         kept[name] = value
-    return parse_env(kept | dict(request.env)), dropped
+    return tuple((kept | dict(request.env)).items()), dropped
 
 
 def _launch(log: Log, comm: int) -> Launch:
@@ -180,8 +193,12 @@ def _launch(log: Log, comm: int) -> Launch:
     return Launch(max(1, min(config.get("nGpus", 1), 64)), bool(config.get("graph", 0)))
 
 
-def replay_log(request: Request) -> Replay:
-    """Replay logs of one job."""
+def replay_log(
+    request: ReplayRequest,
+    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    counted: Counted | None = None,
+) -> Replay:
+    """Replay logs of one job; see `clusim.replaying.front.replay`."""
     log = read_logs(request.files)
     add_runs(log)
     most = request.calls or MOST_CALLS
@@ -194,51 +211,60 @@ def replay_log(request: Request) -> Replay:
         raise InputError(
             f"{request.files[0]}: no time stamps at its calls; use --gap none, or a time such as --gap 100us"
         )
-    topology, machine = request.topology, [f"{request.topology}: as given"]
-    if str(topology).lower().endswith(".xml"):
-        machine.append("  what the XML does not say is assumed; clusim topo import lists it")
+    topology = request.topology
     if topology is None:
         guess = infer_machine(log, ranks)
         topology = guess.topology
         machine = [f"{topology}: concluded from", *(f"  {reason}" for reason in guess.reasons)]
-    placed = place(topology, request.nodes, ranks.hosts, ranks.devices)
-    job = _Job(log, ranks, placed, request, _kept(log, request))
+    else:
+        machine = [f"{Setup(topology).name}: as given"]
+        if machine[0].lower().endswith(".xml: as given"):
+            machine.append("  what the XML does not say is assumed; clusim topo import lists it")
+
+    def job_on(where: str | Path | Fabric, kept: _Kept) -> _Job:
+        setup = request.setup(where, str(_version(log, request)), _environment(log, request)[0])
+        placed = place(setup, ranks.hosts, ranks.devices)
+        if kept.rings and request.faults and placed.setup.known is not placed.fabric:
+            kept = _Kept(rings=False, choices=False, note=_WITHOUT)
+        return _Job(log, ranks, placed, request, kept)
+
+    job = job_on(topology, _kept(log, request))
     if request.whole:
-        return _whole(job, table, request, machine)
-    other = None
-    if request.other is not None:
-        there = place(request.other, request.nodes, ranks.hosts, ranks.devices)
-        other = _Job(log, ranks, there, request, _ANEW)
+        return _whole(job, table, options, machine)
+    other = None if request.other is None else job_on(request.other, _ANEW)
+    placed = job.placed
     found = Replay(
         "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
-        str(job.version), machine,
+        str(job.setup.release), machine,
         total_calls=len(table.call),
         other=other.placed.fabric.name if other is not None else "",
+        faults=list(job.setup.broken.lines),
         skipped=dict(table.skipped),
     )  # fmt: skip
-    _notes(found, job, other, table, request)
-    _time_all(found, job, other, table, request)
-    if request.trace_out is not None:
-        _trace(job, table, request)
+    _notes(found, job, other, table)
+    _time_all(found, job, other, table, counted)
+    if options.trace_out is not None:
+        _trace(job, table, options)
         found.notes.append(
-            f"trace {request.trace_out}: every distinct call once, one after the other"
+            f"trace {options.trace_out}: every distinct call once, one after the other"
         )
     return found
 
 
-def _whole(job: _Job, table: CallTable, request: Request, machine: list[str]) -> Replay:
+def _whole(job: _Job, table: CallTable, options: RunOptions, machine: list[str]) -> Replay:
     """Replay all calls in one run."""
     recording = recording_of(job.log, table, job.ranks)
     for number in {call.comm for call in table.distinct}:
         job.nccl.adopt(job.own(number), job.built(number))
-    version = request.version or str(job.version)
-    asked = replace(request, version=version, replan=not job.kept.choices)
-    found = replay_recording(recording, asked, KnownMachine(job.placed, job.nccl, machine))
+    version = str(job.setup.release)
+    asked = replace(job.request, version=version, replan=not job.kept.choices)
+    known = KnownMachine(job.placed, job.nccl, machine)
+    found = replay_recording(recording, asked, options, known)
     found.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
     return found
 
 
-def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: Request) -> None:
+def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest) -> None:
     """Put the calls that were asked for on every communicator; those with the same ranks count once."""
     seen: set[tuple[int, ...]] = set()
     for communicator in log.communicators:
@@ -270,10 +296,9 @@ def _partly(log: Log) -> list[str]:
     return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
 
 
-def _notes(
-    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request
-) -> None:
-    log, most = job.log, request.calls or MOST_CALLS
+def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> None:
+    log, request = job.log, job.request
+    most = request.calls or MOST_CALLS
     found.notes += _partly(log)
     if job.kept.note:
         found.notes.append(job.kept.note)
@@ -296,16 +321,20 @@ def _notes(
     elif log.facts.library == "RCCL" and not request.version:
         found.notes.append(f"RCCL: treated as NCCL {LATEST}")
     found.notes += [note for members in job.known() for note in members.comm.notes]
-    dropped = settings_of(log, request)[1]
+    dropped = _environment(log, request)[1]
     if dropped:
         found.notes.append(f"not used of the job's environment: {', '.join(dropped)}")
     if other is not None:
         found.notes += other.placed.notes
+    if any(fault.time_ps for fault in job.setup.broken.faults):
+        found.notes.append(
+            "faults have the clock of every call, which begins at its start; --whole has one for all"
+        )
     found.notes = list(dict.fromkeys(found.notes))
 
 
 def _time_all(
-    found: Replay, job: _Job, other: _Job | None, table: CallTable, request: Request
+    found: Replay, job: _Job, other: _Job | None, table: CallTable, counted: Counted | None
 ) -> None:
     counts = table.counts.tolist()
     measured = _measured(job.log)
@@ -344,12 +373,12 @@ def _time_all(
         comm.calls += counts[number]
         comm.time_ps += timed.time_ps * counts[number]
         comm.other_ps += others[-1] * counts[number]
-        if request.progress is not None:
-            request.progress(number + 1, len(table.distinct))
+        if counted is not None:
+            counted(number + 1, len(table.distinct))
     found.comms = [comms[number] for number in sorted(comms)]
     found.notes += _said_of_times(found)
-    found.total_ps = _span(table, times, request.gap)
-    found.other_ps = _span(table, others, request.gap) if other is not None else 0
+    found.total_ps = _span(table, times, job.request.gap)
+    found.other_ps = _span(table, others, job.request.gap) if other is not None else 0
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         found.recorded_ps = (max(stamps) - min(stamps)) * 1000
@@ -410,17 +439,11 @@ def _span(table: CallTable, times: list[int], gap: str | int) -> int:
     return last
 
 
-def _trace(job: _Job, table: CallTable, request: Request) -> None:
+def _trace(job: _Job, table: CallTable, options: RunOptions) -> None:
     """Write a trace in which every distinct call runs once."""
-    fabric = job.placed.fabric
-    builder = ProgramBuilder(fabric.num_ranks, f"distinct calls of {request.files[0]}")
+    request, setup = job.request, job.setup
+    builder = ProgramBuilder(setup.fabric.num_ranks, f"distinct calls of {request.files[0]}")
     for call in table.distinct:
         members = job.built(call.comm)
         emit_call(builder, job.nccl, members, job.planned(call), stream=f"comm{call.comm}")
-    simulate(
-        fabric,
-        builder.build(),
-        granularity=request.granularity,
-        trace_out=request.trace_out,
-        command=request.command,
-    )
+    result_of(ScheduleRequest(setup, builder.build(), granularity=request.granularity), options)

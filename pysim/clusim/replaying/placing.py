@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from clusim.errors import InputError
 from clusim.fabric import Fabric
-from clusim.run.setup import loaded
+from clusim.run.setup import Setup
 
 __all__ = ["Placed", "machines_of", "place"]
 
@@ -18,15 +17,22 @@ class Placed:
 
     Attributes
     ----------
+    setup : Setup
+        With as many machines as the job needs.
     rank : tuple of int
         Per rank of the job, its rank on the fabric.
     notes : list of str
         What had to be done differently than recorded.
     """
 
-    fabric: Fabric
+    setup: Setup
     rank: tuple[int, ...]
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def fabric(self) -> Fabric:
+        """Return the fabric, whole."""
+        return self.setup.fabric
 
 
 def machines_of(fabric: Fabric) -> list[list[int]]:
@@ -40,13 +46,8 @@ def machines_of(fabric: Fabric) -> list[list[int]]:
     return [ranks for _, ranks in sorted(found.items())]
 
 
-def place(
-    topology: str | Path,
-    nodes: int | None,
-    hosts: list[str],
-    devices: list[int],
-) -> Placed:
-    """Load a topology with as many machines as the job needs and give every rank a GPU.
+def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
+    """Return a setup with as many machines as the job needs, and a GPU for every rank.
 
     Parameters
     ----------
@@ -55,15 +56,16 @@ def place(
         the job's, ranks fill one machine after the other.
     """
     names = list(dict.fromkeys(hosts))
-    fabric = loaded(topology, nodes)
+    fabric = setup.fabric
     machines = machines_of(fabric)
     if not machines:
         raise InputError(f"{fabric.name}: no GPU; a replay needs one for every rank")
     size = min(len(machine) for machine in machines)
     fits = max(devices, default=0) < size
     needed = len(names) if fits else -(-len(hosts) // size)
-    if needed > len(machines) and nodes is None:
-        fabric = loaded(topology, needed)
+    if needed > len(machines) and setup.nodes is None:
+        setup = replace(setup, nodes=needed)
+        fabric = setup.fabric
         machines = machines_of(fabric)
     if needed > len(machines):
         raise InputError(
@@ -75,10 +77,10 @@ def place(
         ranks = [
             machines[number[host]][device] for host, device in zip(hosts, devices, strict=True)
         ]
-        return Placed(fabric, tuple(ranks))
+        return Placed(setup, tuple(ranks))
     flat = [rank for machine in machines for rank in machine[:size]]
     note = (
         f"{fabric.name} has {size} GPUs per machine, the job up to {max(devices) + 1}:"
         f" its {len(hosts)} ranks fill {needed} machine{'s' * (needed > 1)} one after the other"
     )
-    return Placed(fabric, tuple(flat[: len(hosts)]), [note])
+    return Placed(setup, tuple(flat[: len(hosts)]), [note])

@@ -21,6 +21,7 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
         "",
         "machine",
         *(f"  {line}" for line in found.machine),
+        *(f"  fault: {line}" for line in found.faults),
     ]
     if found.notes or found.skipped:
         lines += ["", "assumed and left out"]

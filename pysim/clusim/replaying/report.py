@@ -149,6 +149,8 @@ class Replay:
         The same as recorded; -1 if unknown.
     wires : list of (name, share)
         Busiest wires and the part of the time in which they are busy.
+    faults : list of str
+        What breaks, and what it does to which rates.
     """
 
     kind: str
@@ -167,6 +169,7 @@ class Replay:
     recorded_ps: int = -1
     compute_ps: int = -1
     wires: list[tuple[str, float]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
 
@@ -191,6 +194,7 @@ class Replay:
             "other": self.other or None,
             "other_total_us": self.other_ps / 1e6 if self.other else None,
             "busiest_wires": [{"wire": name, "busy": round(part, 6)} for name, part in self.wires],
+            "faults": self.faults,
             "notes": self.notes,
             "skipped": self.skipped,
         }

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Request"]
+from clusim.fabric import Fabric
+from clusim.run.request import own_words
+from clusim.run.setup import Setup
+
+__all__ = ["GAPS", "ReplayRequest"]
+
+GAPS = ("", "none", "logged")
+"""What may be between calls besides a time."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a replay is asked to do.
+class ReplayRequest:
+    """What a replay is asked to do; can be compared, hashed and sent to other processes.
+
+    It is asked before the recording is read, which may be what tells the machine, the release and the environment: the
+    `Setup` is made of both, by `setup`.
 
     Attributes
     ----------
     files : tuple of str
         The recording; several logs are one job.
     topology, nodes
-        As of `clusim.fabric.load`; None is concluded from the recording.
-    other : str or None
+        As of `Setup`; None is concluded from the recording.
+    other : str or Path or Fabric or None
         A second machine to compare with.
+    kind : str
+        Format of the recording; empty is found out.
     gap : str or int
         Between calls: ``none``, ``logged``, or a time [ps]; empty is what suits the recording.
     env : tuple of (str, str)
         Variables of NCCL, which replace those of the job.
+    version : str
+        Release of NCCL; empty is the job's.
+    faults : tuple
+        What breaks besides the topology's own faults, on the machine and on the other one.
     replan : bool
         Choose rings, trees and algorithms anew.
     whole : bool
@@ -33,20 +49,31 @@ class Request:
         Operations and sizes [bytes] to run on every communicator of a log that has no calls.
     calls : int or None
         Most calls that are replayed.
+    granularity : str or int
+        As of `clusim.run.request.Request`.
     """
 
     files: tuple[str, ...]
-    topology: str | Path | None = None
+    topology: str | Path | Fabric | None = None
     nodes: int | None = None
-    other: str | None = None
+    other: str | Path | Fabric | None = None
+    kind: str = ""
     gap: str | int = ""
     env: tuple[tuple[str, str], ...] = ()
+    version: str = ""
+    faults: tuple[Any, ...] = ()
     replan: bool = False
     whole: bool = False
     asked: tuple[tuple[str, int], ...] = ()
     calls: int | None = None
     granularity: str | int = "auto"
-    version: str = ""
-    trace_out: Path | None = None
-    command: str = ""
-    progress: Callable[[int, int], None] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Spell words as clusim does."""
+        own_words(self)
+
+    def setup(
+        self, topology: str | Path | Fabric, version: str, env: tuple[tuple[str, str], ...]
+    ) -> Setup:
+        """Return the machines and NCCL of the replay, with what the recording told."""
+        return Setup(topology, self.nodes, version=version, env=env, faults=self.faults)

@@ -12,7 +12,10 @@ from clusim.nccl.calls.choice import Choice, Wanted, way_of
 from clusim.nccl.calls.communicators import Communicators, Members
 from clusim.nccl.calls.launch import Launch, iteration_ps
 from clusim.nccl.programs import Moved
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
@@ -73,10 +76,10 @@ def emit_call(
 
 
 class Timer:
-    """Simulates calls on one fabric, each kind once."""
+    """Simulates calls on one setup, each kind once."""
 
-    def __init__(self, nccl: Communicators, granularity: str | int = "auto") -> None:
-        self.nccl = nccl
+    def __init__(self, setup: Setup, nccl: Communicators, granularity: str | int = "auto") -> None:
+        self.setup, self.nccl = setup, nccl
         self.granularity = granularity
         self._known: dict[Any, Timed] = {}
 
@@ -98,7 +101,8 @@ class Timer:
             raise InputError(
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
-        result = simulate(fabric, builder.build(), granularity=self.granularity, bins=2)
+        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        result = result_of(asked, RunOptions(bins=2))
         busy = result.wires.counters["busy_ps"].tolist()
         return Timed(
             result.time_ps,

@@ -12,15 +12,17 @@ from clusim.errors import InputError, one_line
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
-from clusim.nccl import LATEST, Settings, Version, parse_env, parse_version
+from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replaying.placing import Placed, machines_of, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
-from clusim.replaying.request import Request
+from clusim.replaying.request import ReplayRequest
 from clusim.result import Result
-from clusim.run.setup import loaded
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
@@ -30,22 +32,21 @@ __all__ = ["replay_recording"]
 Key = tuple[int, str, int, str]
 
 
-def _settings(recording: Recording, request: Request) -> tuple[Version, Settings, list[str]]:
-    """Return release and environment of NCCL, and what had to be assumed."""
-    settings = parse_env(dict(request.env))
+def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[str]]:
+    """Return the release of NCCL, and what had to be assumed."""
     if request.version:
-        return parse_version(request.version), settings, []
+        return request.version, []
     text = recording.nccl_version
     try:
         if text:
-            return parse_version(text), settings, []
+            return str(parse_version(text)), []
         note = f"the recording names no release of NCCL: {LATEST} assumed"
     except InputError:
         note = f"the recording's release of NCCL, {one_line(text)}, is not known: {LATEST} assumed"
-    return LATEST, settings, [note]
+    return str(LATEST), [note]
 
 
-def _notes(fabric: Fabric, request: Request) -> list[str]:
+def _notes(fabric: Fabric, request: ReplayRequest) -> list[str]:
     """Return what must be said of plans of NCCL on a fabric."""
     variables = notes_on_variables(parse_env(dict(request.env)))
     return [*notes_on_chips(chips_of(fabric)), *variables]
@@ -71,7 +72,10 @@ class KnownMachine:
 
 
 def replay_recording(
-    recording: Recording, request: Request, known: KnownMachine | None = None
+    recording: Recording,
+    request: ReplayRequest,
+    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    known: KnownMachine | None = None,
 ) -> Replay:
     """Replay a recording on the machine that was asked for, or that is known."""
     if not recording.events:
@@ -81,32 +85,37 @@ def replay_recording(
             f"{recording.name}: nothing in it ({recording.kind}) tells the machine; give --topology, for example"
             f" --topology dgx-h100{' --nodes ' + str(-(-recording.num_ranks // 8)) if recording.num_ranks > 8 else ''}"
         )
-    version, placed, translation, result = _run(
-        recording, request, str(request.topology), known, recorded=not request.replan
-    )
+    version, assumed = _release(recording, request)
+    if known is None:
+        assert request.topology is not None
+        known = _on(request.setup(request.topology, version, request.env), recording)
+    placed = known.placed
+    recorded = not request.replan
+    translation, result = _run(recording, request, options, known, recorded=recorded)
     found = Replay(
         recording.kind,
         recording.name,
         placed.fabric.name,
         recording.num_ranks,
         len({arrays_of(placed.fabric).zone_of(rank) for rank in placed.rank}),
-        version,
-        known.machine if known is not None else [f"{request.topology}: as given"],
+        str(placed.setup.release),
+        known.machine,
         total_ps=result.time_ps,
+        faults=list(result.provenance.faults),
         skipped=dict(recording.skipped),
     )
     found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
-    found.notes += _settings(recording, request)[2]
+    found.notes += assumed
     found.notes += [f"{count} x {what}" for what, count in translation.notes.items()]
-    spans = _spans(recording, translation, result, recorded=not request.replan)
+    spans = _spans(recording, translation, result, recorded=recorded)
     others: dict[Key, list[_Span]] = {}
     if request.other is not None:
-        _, there, moved, outcome = _run(
-            recording, replace(request, trace_out=None), request.other, None, recorded=False
-        )
+        there = _on(request.setup(request.other, version, request.env), recording)
+        untraced = replace(options, trace_out=None)
+        moved, outcome = _run(recording, request, untraced, there, recorded=False)
         others = _spans(recording, moved, outcome, recorded=False)
-        found.other, found.other_ps = there.fabric.name, outcome.time_ps
-        found.notes += there.notes
+        found.other, found.other_ps = there.placed.fabric.name, outcome.time_ps
+        found.notes += there.placed.notes
     _fill(found, recording, spans, others, placed)
     if any(event.kind == "compute" for event in recording.events):
         found.compute_ps = _compute(recording)
@@ -125,41 +134,36 @@ def replay_recording(
 
 def _run(
     recording: Recording,
-    request: Request,
-    topology: str,
-    known: KnownMachine | None,
+    request: ReplayRequest,
+    options: RunOptions,
+    where: KnownMachine,
     *,
     recorded: bool,
-) -> tuple[str, Placed, Translation, Result]:
-    placed = known.placed if known else _placed(topology, request.nodes, recording)
-    version, settings, _ = _settings(recording, request)
-    nccl = known.nccl if known is not None else Communicators(placed.fabric, version, settings)
-    emitter = NcclEmitter(placed.fabric, placed.rank, nccl, recorded=recorded)
+) -> tuple[Translation, Result]:
+    """Write a recording as a schedule of the machine and run it."""
+    setup = where.placed.setup
+    emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
     translation = to_schedule(recording, emitter, gap=request.gap, most=request.calls)
-    result = simulate(
-        placed.fabric,
-        translation.schedule,
-        granularity=request.granularity,
-        trace_out=request.trace_out,
-        command=request.command,
-    )
-    return str(version), placed, translation, result
+    asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
+    return translation, result_of(asked, options)
 
 
-def _placed(topology: str, nodes: int | None, recording: Recording) -> Placed:
+def _on(setup: Setup, recording: Recording) -> KnownMachine:
     """Put ranks on the machines they were on; if that is not known, fill machines one after the other."""
     count = recording.num_ranks
-    if len(recording.hosts) == count:
-        devices: list[int] = []
+    devices: list[int] = []
+    hosts = recording.hosts
+    if len(hosts) == count:
         used: Counter[str] = Counter()
-        for host in recording.hosts:
+        for host in hosts:
             devices.append(used[host])
             used[host] += 1
-        return place(topology, nodes, recording.hosts, devices)
-    machines = machines_of(loaded(topology, nodes))
-    size = max(1, min((len(machine) for machine in machines), default=1))
-    hosts = [f"machine {rank // size}" for rank in range(count)]
-    return place(topology, nodes, hosts, [rank % size for rank in range(count)])
+    else:
+        size = max(1, min((len(machine) for machine in machines_of(setup.fabric)), default=1))
+        hosts = [f"machine {rank // size}" for rank in range(count)]
+        devices = [rank % size for rank in range(count)]
+    placed = place(setup, hosts, devices)
+    return KnownMachine(placed, placed.setup.communicators(), [f"{setup.name}: as given"])
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from clusim.fabric import Fabric
 from clusim.files import guarded
-from clusim.nccl import parse_env
+from clusim.nccl import parse_assignments, parse_env
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import Request
@@ -165,9 +165,10 @@ def collective(
 
 
 def parse_env_of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return variables of NCCL as a request has them, checked."""
-    parse_env(dict(variables))
-    return tuple(variables.items())
+    """Return variables of NCCL as a request has them, checked; their names are as free as those of the command."""
+    env = parse_assignments(f"{name}={value}" for name, value in variables.items())
+    parse_env(env)
+    return tuple(env.items())
 
 
 def traffic(
@@ -198,7 +199,7 @@ def traffic(
     """
     given: dict[str, Any] = dict(options)
     nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
-    timed = pattern in TIMED_PATTERNS
+    timed = pattern.strip().lower() in TIMED_PATTERNS
     load = given.pop("load", None)
     plan = Traffic(
         pattern=pattern,

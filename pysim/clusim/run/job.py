@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +14,24 @@ from numpy.typing import NDArray
 from clusim.abi import FaultKind, NodeKind
 from clusim.bins import BinRecorder
 from clusim.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
-from clusim.fabric import Fabric, FabricArrays
+from clusim.fabric import FabricArrays
 from clusim.fabric.arrays import arrays_of
 from clusim.image import DTYPES, Image
+from clusim.lowering import Grain, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
-from clusim.result import Around, Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
-from clusim.run.session import EngineName, Progress, Session, Sink, loop_counts, start_engine
+from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
+from clusim.run.deadlock import Waits, deadlock_error
+from clusim.run.plan import can_verify, planned
+from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
+from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
+from clusim.run.traffic import grain_of, to_image
+from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.version import version
 
 if TYPE_CHECKING:
-    from clusim.lowering import Grain
-    from clusim.run.traffic import Traffic
-    from clusim.schedule import Schedule
     from clusim.trace.writer import TraceWriter
 
-__all__ = ["Checker", "Job", "RunOptions", "collective_job", "run_job", "traffic_job"]
+__all__ = ["Checker", "Job", "RunOptions", "job_of", "run_job"]
 
 Array = NDArray[Any]
 
@@ -53,20 +56,14 @@ VERIFY_LIMIT_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, as the caller asked for it; see `clusim.simulate`. `around` is what the time does not include."""
+    """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`."""
 
-    granularity: str | int = "auto"
-    engine: EngineName = "c"
     bins: int = MAX_BINS
     trace_out: str | Path | None = None
     trace_primitives: bool | None = None
     progress: Progress | None = None
     command: str = ""
     trace_limit_bytes: int = TRACE_LIMIT_BYTES
-    seed: int = 0
-    faults: Sequence[Any] = ()
-    notes: Sequence[str] = ()
-    around: Around | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Job:
     """Everything about a run but the engine: what the result and the trace repeat.
 
     `stuck` makes the error for a session in which nothing can happen any more. Of the image's instances and tasks
-    only those of the schedule are reported; the rest are proxies.
+    only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose data are checked.
     """
 
     image: Image
@@ -87,22 +84,27 @@ class Job:
     inputs: dict[str, Array | list[str]] | None = None
     messages: Messages | None = None
     instances: int | None = None
+    verified: Schedule | None = None
 
 
-def collective_job(
-    fabric: Fabric,
-    schedule: Schedule,
-    options: RunOptions = RunOptions(),
-) -> Job:
-    """Lower `schedule` onto `fabric`."""
-    from clusim.lowering import Broken, lower
-    from clusim.run.deadlock import Waits, deadlock_error
-    from clusim.schedule import to_arrays, to_text
+def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
+    """Return the run of a request: what runs is planned, put on the fabric, and cut as finely as was asked for."""
+    if isinstance(request, TrafficRequest):
+        return _traffic_job(request, options)
+    return _schedule_job(request, options)
 
-    if not 0 <= options.seed < 2**64:
-        raise InputError(f"seed {options.seed}: must be at least 0 and below 2^64")
-    broken = Broken(fabric, options.faults)
-    lowered = lower(*(fabric, schedule, options.granularity, options.seed), faults=broken.faults)
+
+def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Job:
+    """Lower what runs for a request onto its fabric."""
+    if not 0 <= request.seed < 2**64:
+        raise InputError(f"seed {request.seed}: must be at least 0 and below 2^64")
+    plan, broken, fabric = planned(request), request.setup.broken, request.setup.fabric
+    schedule = plan.schedule
+    # A plan of its own kind has no definition to compare with; who wrote a schedule knows that.
+    verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
+    if verify:
+        _require_room(schedule)
+    lowered = lower(*(fabric, schedule, request.granularity, request.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
     names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
@@ -117,14 +119,12 @@ def collective_job(
         image,
         lowered.grain,
         _provenance(
-            fabric,
-            options,
-            grain=lowered.grain,
-            seed=options.seed,
+            *(request, lowered.grain, options),
+            seed=request.seed,
             schedule_text=to_text(schedule) if traced else "",
             faults=broken.lines,
-            notes=tuple(options.notes),
-            around=options.around,
+            notes=plan.notes,
+            around=plan.around,
         ),
         _wires(arrays_of(fabric)),
         Tasks(names, nothing, nothing),
@@ -132,25 +132,23 @@ def collective_job(
         call=_the_call(schedule),
         inputs=_inputs(arrays_of(fabric), image, to_arrays(schedule)) if traced else None,
         instances=len(schedule.instances) if lowered.proxy_of else None,
+        verified=schedule if verify else None,
     )
 
 
-def traffic_job(fabric: Fabric, traffic: Traffic, options: RunOptions) -> Job:
-    """Draw the messages of `traffic` and put them on `fabric`."""
-    from clusim.run.traffic import grain_of, to_image
-
+def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
+    """Draw the messages of synthetic traffic and put them on its fabric."""
+    fabric, traffic = request.setup.fabric, request.traffic
     arrays = arrays_of(fabric)
     plan = traffic.plan(arrays)
-    grain = grain_of(arrays, traffic, plan.messages, options.granularity)
+    grain = grain_of(arrays, traffic, plan.messages, request.granularity)
     nothing = np.empty(0, np.int64)
     image = to_image(fabric, traffic, plan, grain.burst)
     return Job(
         image,
         grain,
         _provenance(
-            fabric,
-            options,
-            grain=grain,
+            *(request, grain, options),
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
         ),
@@ -162,13 +160,14 @@ def traffic_job(fabric: Fabric, traffic: Traffic, options: RunOptions) -> Job:
     )
 
 
-def _provenance(fabric: Fabric, options: RunOptions, *, grain: Grain, **rest: Any) -> Provenance:
+def _provenance(request: AnyRequest, grain: Grain, options: RunOptions, **rest: Any) -> Provenance:
+    fabric = request.setup.fabric
     return Provenance(
         fabric=fabric.name,
         fabric_text=fabric.source_text,
         read_files=fabric.source_files,
-        engine=options.engine,
-        granularity=str(options.granularity),
+        engine=request.engine,
+        granularity=str(request.granularity),
         granularity_note=grain.describe(),
         burst_packets=grain.burst,
         error_bound=grain.error_bound,
@@ -235,6 +234,16 @@ def _undelivered(session: Session) -> DeadlockError:
     )
 
 
+def _require_room(schedule: Schedule) -> None:
+    """Refuse to carry data that would take too much memory."""
+    need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
+    if need_bytes > VERIFY_LIMIT_BYTES:
+        raise InputError(
+            f"verify: real data would take {need_bytes / 2**30:.1f} GiB of memory; the largest is "
+            f"{VERIFY_LIMIT_BYTES >> 30} GiB: use a smaller size"
+        )
+
+
 class Checker:
     """Carries real numbers along with a run, as a sink of its completion records.
 
@@ -247,12 +256,6 @@ class Checker:
     def __init__(self, schedule: Schedule) -> None:
         from clusim.schedule.executor import Executor
 
-        need_bytes = sum(3 * call.bytes * len(call.ranks) for call in schedule.calls)
-        if need_bytes > VERIFY_LIMIT_BYTES:
-            raise InputError(
-                f"verify: real data would take {need_bytes / 2**30:.1f} GiB of memory; the largest is "
-                f"{VERIFY_LIMIT_BYTES >> 30} GiB: use a smaller size"
-            )
         self._most = max((len(call.ranks) for call in schedule.calls), default=1)
         self._executor = Executor(schedule, data="random")
 
@@ -312,8 +315,9 @@ def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter 
     )
 
 
-def run_job(job: Job, options: RunOptions, checker: Checker | None = None) -> Result:
+def run_job(job: Job, options: RunOptions) -> Result:
     """Run to the end; whatever goes wrong, what the trace already has is kept and closed."""
+    checker = None if job.verified is None else Checker(job.verified)
     if options.bins < 2:
         raise InputError(f"bins {options.bins}: must be at least 2")
     if options.trace_primitives and options.trace_out is None:
@@ -335,7 +339,7 @@ def run_job(job: Job, options: RunOptions, checker: Checker | None = None) -> Re
         limit_bytes=options.trace_limit_bytes // 2,
     )
     try:
-        engine = start_engine(job.image, options.engine, keep)
+        engine = start_engine(job.image, job.provenance.engine, keep)
         session = Session(job.image, engine, recorder, job.instances)
     except BaseException as error:
         if trace is not None:

@@ -17,11 +17,11 @@ from clusim.nccl.programs import Moved
 from clusim.plans import msccl, mscclpp
 from clusim.plans.layout import WantedPlan
 from clusim.result import Around
-from clusim.run.request import Request
+from clusim.run.request import Request, ScheduleRequest
 from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
-from clusim.vocabulary.algorithms import own_word
+from clusim.vocabulary.algorithms import is_plan
 from clusim.vocabulary.operations import ROOTED, operation_named
 
 __all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
@@ -50,7 +50,7 @@ class Planned:
     around: Around | None = None
 
 
-def planned(request: Request) -> Planned:
+def planned(request: Request | ScheduleRequest) -> Planned:
     """Return what runs for a request.
 
     Raises
@@ -58,6 +58,8 @@ def planned(request: Request) -> Planned:
     InputError
         Nothing can do it, or something was asked for that the algorithm does not leave open.
     """
+    if isinstance(request, ScheduleRequest):
+        return Planned(request.schedule, request.notes)
     setup = request.setup
     found = _written(request, whole=False)
     if setup.known is setup.fabric:
@@ -80,20 +82,16 @@ def can_verify(schedule: Schedule) -> bool:
     return all(call.operation != "messages" for call in schedule.calls)
 
 
-def _is_plan(algorithm: str) -> bool:
-    return algorithm.lower().endswith((".xml", ".json"))
-
-
 def _written(request: Request, *, whole: bool) -> Planned:
     setup = request.setup
     machine = setup.fabric if whole else setup.known
     operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
     size_bytes = 0 if operation == "barrier" else request.size_bytes
-    if _is_plan(request.algorithm):
+    if is_plan(request.algorithm):
         return _of_plan(machine, operation, size_bytes, request)
     ranks = _checked_ranks(machine, setup.ranks)
     default = not request.algorithm and runs_nccl(machine, ranks, operation)
-    if default or own_word(request.algorithm) == NCCL:
+    if default or request.algorithm == NCCL:
         told = _with_variables(request)
         return _of_nccl(told, told.setup.communicator(whole=whole), operation, size_bytes)
     for name, given in (("--env", setup.env), ("--nccl-version", setup.version)):

@@ -1,14 +1,63 @@
-"""What is asked for: one collective on some machines."""
+"""What is asked for: a collective, a schedule that is written already, or synthetic traffic, on some machines."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from clusim.nccl.calls.choice import Wanted
 from clusim.run.session import EngineName
 from clusim.run.setup import Setup
+from clusim.run.traffic import Traffic
+from clusim.schedule import Schedule
+from clusim.vocabulary.algorithms import find_protocol, own_algorithm
+from clusim.vocabulary.dtypes import find_dtype, find_redop
+from clusim.vocabulary.operations import find_operation
 
-__all__ = ["Request"]
+__all__ = ["AnyRequest", "Request", "ScheduleRequest", "TrafficRequest", "own_words"]
+
+
+def _operation(word: str) -> str:
+    found = find_operation(word)
+    return found.name if found else word
+
+
+def _protocol(word: str) -> str:
+    found = find_protocol(word)
+    return found.own if found else word
+
+
+def _dtype(word: str) -> str:
+    found = find_dtype(word)
+    return found.name if found else word
+
+
+def _lower(word: str) -> str:
+    return word.strip().lower()
+
+
+_OWN: dict[str, Callable[[str], str]] = {
+    "operation": _operation,
+    "algorithm": own_algorithm,
+    "protocol": _protocol,
+    "dtype": _dtype,
+    "redop": lambda word: find_redop(word) or word,
+    "granularity": _lower,
+    "engine": _lower,
+    "fold": _lower,
+    "gap": _lower,
+    "kind": _lower,
+}
+"""How clusim itself spells the words of a request."""
+
+
+def own_words(request: Any) -> None:
+    """Spell the words of a frozen request as clusim does, so that equal requests are equal; leave what is none."""
+    for name, own in _OWN.items():
+        word = getattr(request, name, None)
+        if isinstance(word, str):
+            object.__setattr__(request, name, own(word))
 
 
 @dataclass(frozen=True)
@@ -18,7 +67,7 @@ class Request:
     Attributes
     ----------
     operation : str
-        Name in `clusim.collectives.ALGORITHMS`.
+        Name in `clusim.collectives.ALGORITHMS`, in any spelling.
     size_bytes : int
         Size as nccl-tests has it: the larger of what a rank sends and receives [bytes].
     algorithm : str
@@ -58,3 +107,65 @@ class Request:
     seed: int = 0
     verify: bool = False
     engine: EngineName = "c"
+
+    def __post_init__(self) -> None:
+        """Spell words as clusim does."""
+        own_words(self)
+
+    def of(self, schedule: Schedule) -> ScheduleRequest:
+        """Return a request for a schedule that is run as this one would be, without verifying it."""
+        return ScheduleRequest(
+            self.setup,
+            schedule,
+            granularity=self.granularity,
+            seed=self.seed,
+            engine=self.engine,
+        )
+
+
+@dataclass(frozen=True)
+class ScheduleRequest:
+    """A schedule that is written already, on the fabric of a setup, whose faults break it; as frozen as `Request`.
+
+    To plan a schedule around what is broken at time 0, write it on `Setup.known`.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
+    granularity, seed, verify, engine
+        As of `Request`.
+    """
+
+    setup: Setup
+    schedule: Schedule
+    notes: tuple[str, ...] = ()
+    granularity: str | int = "auto"
+    seed: int = 0
+    verify: bool = False
+    engine: EngineName = "c"
+
+    def __post_init__(self) -> None:
+        """Spell words as clusim does."""
+        own_words(self)
+
+    def verified(self) -> ScheduleRequest:
+        """Return the same with real numbers carried along."""
+        return replace(self, verify=True)
+
+
+@dataclass(frozen=True)
+class TrafficRequest:
+    """Synthetic traffic on the fabric of a setup; as frozen as `Request`, and of its words. It has its own seed."""
+
+    setup: Setup
+    traffic: Traffic
+    granularity: str | int = "packet"
+    engine: EngineName = "c"
+
+    def __post_init__(self) -> None:
+        """Spell words as clusim does."""
+        own_words(self)
+
+
+AnyRequest = Request | ScheduleRequest | TrafficRequest

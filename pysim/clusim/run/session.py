@@ -56,7 +56,7 @@ class Sink(Protocol):
         ...
 
 
-def start_engine(image: Image, engine: EngineName, records: bool) -> Engine:
+def start_engine(image: Image, engine: str, records: bool) -> Engine:
     """Return the engine called `engine`, loaded with `image`."""
     if engine == "reference":
         from clusim import reference

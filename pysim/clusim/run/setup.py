@@ -14,10 +14,11 @@ from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.files import note_input
 from clusim.lowering import Broken, plan_change
-from clusim.nccl import LATEST, Collective, Communicator, parse_env, parse_version
+from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.calls.choice import ways
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.versions import Version
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["Setup", "loaded"]
 
@@ -106,6 +107,10 @@ class Setup:
         """Return the communicator of the GPUs that take part."""
         return self.communicator()
 
+    def communicators(self) -> Communicators:
+        """Return new communicators of any ranks, on what is known; they may be given rings of their own."""
+        return Communicators(self.known, self.release, parse_env(dict(self.env)))
+
     def communicator(self, *, whole: bool = False) -> Communicator:
         """Return the communicator; what only the tuner looks at shares one search.
 
@@ -136,6 +141,10 @@ class Setup:
     def num_ranks(self) -> int:
         """Return the GPUs that take part."""
         return self.comm.group.num_ranks
+
+    def on(self, machine: Fabric) -> Setup:
+        """Return the same on another fabric, which is there already."""
+        return self if machine is self.fabric else replace(self, topology=machine, nodes=None)
 
     def smaller(self, nodes: int) -> Setup:
         """Return the same with so many machines."""
@@ -177,9 +186,20 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
     return found
 
 
-@lru_cache(KEPT)
+_BROKEN: dict[tuple[int, tuple[Any, ...]], Broken] = {}
+"""What breaks of which fabric, the oldest first; a fabric is itself here, and no equal one."""
+
+
 def _broken(machine: Fabric, faults: tuple[Any, ...]) -> Broken:
-    return Broken(machine, faults)
+    """Return what breaks of a fabric, which several setups share, so that they also share what is left of it."""
+    if not faults and not machine.faults:
+        return Broken(machine)
+    key = id(machine), faults
+    if key not in _BROKEN:
+        while len(_BROKEN) >= KEPT:
+            del _BROKEN[next(iter(_BROKEN))]
+        _BROKEN[key] = Broken(machine, faults)
+    return _BROKEN[key]
 
 
 @lru_cache(KEPT)

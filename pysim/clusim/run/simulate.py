@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusim.fabric import Fabric
 from clusim.result import Result
-from clusim.run.job import (
-    MAX_BINS,
-    TRACE_LIMIT_BYTES,
-    Checker,
-    RunOptions,
-    collective_job,
-    run_job,
-    traffic_job,
-)
-from clusim.run.plan import can_verify, planned
-from clusim.run.request import Request
+from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
+from clusim.run.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.run.session import EngineName, Progress
+from clusim.run.setup import Setup
 from clusim.run.traffic import Traffic
 from clusim.schedule import Schedule
 
@@ -85,34 +76,26 @@ def simulate(
     ClusimError
         Any other bad input or failure of the surroundings; each is one line.
     """
-    options = RunOptions(
-        *(granularity, engine, bins, trace_out, trace_primitives, progress, command),
-        *(trace_limit_bytes, seed, faults, notes),
+    request = ScheduleRequest(
+        *(Setup(fabric, faults=tuple(faults)), schedule, tuple(notes)),
+        granularity=granularity,
+        seed=seed,
+        verify=verify,
+        engine=engine,
     )
-    checker = Checker(schedule) if verify else None
-    return run_job(collective_job(fabric, schedule, options), options, checker)
+    how = (bins, trace_out, trace_primitives, progress, command, trace_limit_bytes)
+    return result_of(request, RunOptions(*how))
 
 
-def result_of(request: Request, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
+def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
     """Run what a request asks for and return what happened.
 
     Parameters
     ----------
     options : RunOptions
-        Where a trace goes, who is told of progress; what the request says itself is taken from there.
+        Where a trace goes, who is told of progress.
     """
-    setup, plan = request.setup, planned(request)
-    options = replace(
-        options,
-        granularity=request.granularity,
-        engine=request.engine,
-        seed=request.seed,
-        faults=setup.faults,
-        notes=(*options.notes, *plan.notes),
-        around=plan.around,
-    )
-    checker = Checker(plan.schedule) if request.verify and can_verify(plan.schedule) else None
-    return run_job(collective_job(setup.fabric, plan.schedule, options), options, checker)
+    return run_job(job_of(request, options), options)
 
 
 def simulate_traffic(
@@ -131,7 +114,6 @@ def simulate_traffic(
 
     Parameters are those of `simulate`.
     """
-    options = RunOptions(
-        granularity, engine, bins, trace_out, False, progress, command, trace_limit_bytes
-    )
-    return run_job(traffic_job(fabric, traffic, options), options)
+    how = (bins, trace_out, False, progress, command, trace_limit_bytes)
+    request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
+    return result_of(request, RunOptions(*how))

@@ -97,7 +97,9 @@ class Traffic:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Spell words as clusim does, and refuse what makes no sense."""
+        for name in ("pattern", "routing"):
+            object.__setattr__(self, name, getattr(self, name).strip().lower())
         for name in ("message_bytes", "packet_bytes", "duration_ps"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name.split('_')[0]} {getattr(self, name)}: must be at least 1")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from clusim.errors import InputError
 from clusim.schedule.checks import validate
-from clusim.schedule.dtypes import element, redop_name
+from clusim.schedule.dtypes import element
 from clusim.schedule.ir import (
     ABSENT,
     CollectiveCall,
@@ -23,6 +23,7 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.schedule.shapes import Shape, shape_of
+from clusim.vocabulary.dtypes import REDUCTIONS
 
 __all__ = ["Part", "Plan", "ProgramBuilder", "blocks", "split"]
 
@@ -248,7 +249,8 @@ _NO_BYTES = ("barrier",)
 def check_call(call: CollectiveCall, num_ranks: int) -> None:
     """Raise `InputError` unless sizes, ranks, root and channels of `call` make sense."""
     size = element(call.dtype).size_bytes
-    redop_name(call.redop)
+    if call.redop not in REDUCTIONS:
+        raise InputError(f"redop {call.redop!r}: unknown; use one of {', '.join(REDUCTIONS)}")
     _check_ranks(call.ranks, num_ranks)
     if len(call.ranks) < 2:
         raise InputError(

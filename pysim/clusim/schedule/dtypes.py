@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.errors import InputError
-from clusim.vocabulary.dtypes import DTYPES, REDUCTIONS, find_dtype
+from clusim.vocabulary.dtypes import DTYPES, find_dtype
 
 __all__ = [
     "ELEMENTS",
@@ -26,7 +26,6 @@ __all__ = [
     "combine_all",
     "divide",
     "element",
-    "redop_name",
 ]
 
 Array = NDArray[Any]
@@ -109,13 +108,6 @@ def element(name: str) -> Element:
     if found is None:
         raise InputError(f"dtype {name!r}: unknown; use one of {', '.join(ELEMENTS)}")
     return found
-
-
-def redop_name(name: str) -> str:
-    """Return `name` if it is a reduction operator, else raise `InputError`."""
-    if name not in REDUCTIONS:
-        raise InputError(f"redop {name!r}: unknown; use one of {', '.join(REDUCTIONS)}")
-    return name
 
 
 def combine(kind: Element, redop: str, left: Array, right: Array) -> Array:

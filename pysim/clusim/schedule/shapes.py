@@ -62,10 +62,10 @@ class Shape:
             raise InputError(
                 f"shape: slices={self.slices}, slots_per_slice={self.slots_per_slice}; must be >= 1"
             )
-        if self.slots < (self.slices + 1) * self.slots_per_slice:
+        if self.slots < 2 * self.slices * self.slots_per_slice:
             raise InputError(
-                f"shape: {self.slots} slots hold no chunk of {self.slices} x {self.slots_per_slice} and a"
-                " slice more, so rings would deadlock; use more slots"
+                f"shape: {self.slots} slots hold no two chunks of {self.slices} x {self.slots_per_slice},"
+                " so rings would deadlock; use more slots"
             )
 
     def with_chunk(self, chunk_bytes: int) -> Shape:

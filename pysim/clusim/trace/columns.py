@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clusim.errors import TraceError
 from clusim.trace.layout import UNITS
 from clusim.trace.rules import ATTRIBUTES, Rule, rule_of
-from clusim.trace.structure import Opened
+from clusim.trace.structure import Opened, dtype_of
 
 __all__ = ["attribute", "length", "read", "read_texts"]
 
@@ -78,7 +78,7 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
         if default is None:
             raise TraceError(f"{where} is missing; is the file whole?")
         return default
-    dtype = held.dtype
+    dtype = dtype_of(held.get_type())
     if dtype.kind not in "iufSb" or held.shape != () or dtype.itemsize > _TEXT_BYTES:
         raise TraceError(f"{where}: must be one number or one text")
     value, rule = np.empty((), dtype), ATTRIBUTES.get(name, Rule("text"))

@@ -61,7 +61,7 @@ class Rule:
     free: bool = False
 
 
-_ANY = Rule(low=-(1 << 63), high=1 << 63)
+_FREE = Rule("", low=-(1 << 63), high=1 << 63)
 _TEXT = Rule("text")
 _WIRES, _ENDPOINTS, _NODES, _BINS = "/wires/wire", "/hbm/endpoint", "/fabric/node", "/wires/time"
 _TASKS, _SLICES, _MESSAGES = "/tasks/name", "/primitives/time", "/messages/source"
@@ -131,6 +131,7 @@ _FIRST = {
     "templates": "/schedule/templates/mode",
 }
 """Column of each table of the schedule that says how many rows it has."""
+_BY_TABLE = {table: replace(_FREE, rows=rows) for table, rows in _FIRST.items()}
 
 ATTRIBUTES: dict[str, Rule] = {
     "clusim_format": Rule(low=1, high=_INDEX_END),
@@ -160,10 +161,10 @@ def rule_of(name: str, columns: Container[str]) -> Rule:
         return RULES[name]
     table = name.removeprefix("/schedule/").partition("/")[0]
     if not name.startswith("/schedule/") or table not in _FIRST:
-        return replace(_ANY, kind="")
+        return _FREE
     rows = _FIRST[table]
     if name.endswith("_off"):
         return Rule(rows=rows, extra=1, ascending=True, ends=name.removesuffix("_off"))
     if f"{name}_off" in columns:
-        return replace(_ANY, kind="")
-    return replace(_ANY, kind="", rows=rows)
+        return _FREE
+    return _BY_TABLE[table]

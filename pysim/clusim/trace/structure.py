@@ -18,7 +18,7 @@ import numpy as np
 
 from clusim.errors import TraceError
 
-__all__ = ["MEMORY_BYTES", "Opened", "check_structure"]
+__all__ = ["MEMORY_BYTES", "Opened", "check_structure", "dtype_of"]
 
 MEMORY_BYTES = 768 << 20
 """Most that all columns of a trace but those of completed slices may take in memory [bytes]..."""
@@ -116,6 +116,8 @@ def check_structure(file: Any, path: Path) -> Opened:
         It has what no trace has: links elsewhere, sizes out of all proportion.
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
+    if file.userblock_size:
+        raise TraceError(f"{path}: begins with a block that is not of HDF5; a trace has none")
     needed = 0
     root = h5py.h5g.open(file.id, b"/")
     found: dict[str, Any] = {"/": root}
@@ -123,15 +125,19 @@ def check_structure(file: Any, path: Path) -> Opened:
     pending: list[tuple[str, Any, int]] = [("", root, 0)]
     while pending:
         where, group, depth = pending.pop()
-        for key in group:
+        for key, link in _links(group):
             below = f"{where}/{key.decode(errors='surrogateescape')}"
             if len(found) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
                 raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
-            item = found[below] = _item(group, key, f"{path}: {below}")
+            if link != h5py.h5l.TYPE_HARD:
+                raise TraceError(
+                    f"{path}: {below}: points to somewhere else; a trace holds its data"
+                )
+            item = found[below] = h5py.h5o.open(group, key)
             if isinstance(item, h5py.h5d.DatasetID):
                 kind, shape = item.get_type(), item.shape
                 size = _checked_bytes(item, kind, shape, f"{path}: {below}")
-                forms[below] = shape, _dtype(kind.encode())
+                forms[below] = shape, dtype_of(kind)
                 needed += 0 if below.startswith(_SLICES) else size
             elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
@@ -145,17 +151,27 @@ def check_structure(file: Any, path: Path) -> Opened:
     return Opened(str(path), found, forms)
 
 
+def dtype_of(kind: Any) -> np.dtype[Any]:
+    """Return the type of values of a type of HDF5."""
+    return _decoded(kind.encode())
+
+
 @lru_cache(256)  # a trace has a few types and hundreds of columns
-def _dtype(kind: bytes) -> np.dtype[Any]:
+def _decoded(kind: bytes) -> np.dtype[Any]:
     """Return the type of an encoded type of HDF5."""
     return h5py.h5t.decode(kind).dtype  # type: ignore[no-any-return]
 
 
-def _item(group: Any, key: bytes, where: str) -> Any:
-    """Return the handle of what is in a group under a name, if it is in the group itself."""
-    if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
-        raise TraceError(f"{where}: points to somewhere else; a trace holds its data")
-    return h5py.h5o.open(group, key)
+def _links(group: Any) -> list[tuple[bytes, int]]:
+    """Return the names of what is in a group with the types of their links, up to one more than a trace may have."""
+    found: list[tuple[bytes, int]] = []
+
+    def look(name: bytes, link: Any) -> bool | None:
+        found.append((name, link.type))
+        return True if len(found) > _MOST_OBJECTS else None
+
+    group.links.iterate(look, info=True)
+    return found
 
 
 def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
@@ -176,15 +192,17 @@ def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
 
 def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: str) -> None:
     """Check how the values of a column lie in the file."""
-    plist = column.get_create_plist()
-    layout = plist.get_layout()
-    if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or (
-        layout == h5py.h5d.CONTIGUOUS and plist.get_external_count()
-    ):
-        raise TraceError(f"{where}: its values lie in another file; a trace holds its data")
+    plist, layout = None, h5py.h5d.CONTIGUOUS
+    if column.get_offset() is None:  # values that do not lie in one piece, in this file
+        plist = column.get_create_plist()
+        layout = plist.get_layout()
+        if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or (
+            layout == h5py.h5d.CONTIGUOUS and plist.get_external_count()
+        ):
+            raise TraceError(f"{where}: its values lie in another file; a trace holds its data")
     if math.prod(shape) * bytes_each > max(_SMALL_BYTES, _PACKING * column.get_storage_size()):
         raise TraceError(f"{where}: {shape} values, which the file is too small for")
-    if layout != h5py.h5d.CHUNKED:
+    if plist is None or layout != h5py.h5d.CHUNKED:
         return
     filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
     if len(set(filters)) < len(filters) or not set(filters) <= set(_FILTERS):

@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 
 __all__ = ["Contention", "Streams", "contention"]
 
@@ -79,6 +82,7 @@ def contention(
     collectives, kernels = streams.collectives, streams.kernels
     if collectives < 1 or kernels < 1 or streams.kernel_ps < 1:
         raise InputError("contention: needs at least one collective and one kernel of 1 ps or more")
+    setup = Setup(fabric)
     own = tuple(range(fabric.num_ranks) if ranks is None else ranks)
 
     def run(comms: int, works: int, waits: Waits) -> tuple[list[int], list[tuple[int, int]]]:
@@ -99,7 +103,8 @@ def contention(
             )
             for number in range(comms)
         ]  # fmt: skip
-        result = simulate(fabric, builder.build(), granularity=granularity, bins=2)
+        asked = ScheduleRequest(setup, builder.build(), granularity=granularity)
+        result = result_of(asked, RunOptions(bins=2))
         start, end = result.tasks.start_ps, result.tasks.end_ps
         spans = [(int(min(start[t] for t in row)), int(max(end[t] for t in row))) for row in work]
         return [int(max(end[t] for t in row)) for row in comm], spans

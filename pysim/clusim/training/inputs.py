@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from clusim.errors import InputError
-from clusim.fabric import Fabric, load
+from clusim.fabric import Fabric
+from clusim.run.setup import Setup
 from clusim.workload import Workload, load_workload
 
 __all__ = ["inputs"]
@@ -15,8 +18,9 @@ def inputs(
     workload: str | Path | Workload,
     fabric: str | Path | Fabric | None = None,
     nodes: int | None = None,
-) -> tuple[Workload, Fabric]:
-    """Return what trains and on what.
+    faults: Sequence[Any] = (),
+) -> tuple[Setup, Workload]:
+    """Return on what is trained, and what: the first two of a `TrainRequest`.
 
     Parameters
     ----------
@@ -24,14 +28,12 @@ def inputs(
         None is the machine that the workload names, with its number of nodes.
     nodes : int or None
         Join so many of these machines.
+    faults : sequence
+        What breaks besides the machine's own faults.
     """
     spec = workload if isinstance(workload, Workload) else load_workload(workload)
-    if isinstance(fabric, Fabric):
-        if nodes is not None:
-            raise InputError(f"nodes={nodes}: {fabric.name} is joined already; load it with nodes")
-        return spec, fabric
-    topology = fabric or spec.topology
-    if topology is None:
+    topology = spec.topology if fabric is None else fabric
+    if not topology:
         raise InputError("the workload names no topology; give one")
     count = nodes if nodes is not None or fabric is not None else spec.nodes
-    return spec, load(topology, nodes=count)
+    return Setup(topology, count, faults=tuple(faults)), spec

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clusim.errors import InputError
-from clusim.fabric.model import Fabric
-from clusim.lowering import Broken
 from clusim.result import Result
-from clusim.run.session import Progress
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.planned import plan_notes, written
 from clusim.training.proof import affordable, fold_report, states
 from clusim.training.quantum import relaxed
+from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
@@ -29,12 +27,9 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
-from clusim.workload.spec import Workload, complain
+from clusim.workload.spec import complain
 
-__all__ = ["FOLDS", "train"]
-
-FOLDS = ("auto", "all", "proved", "none")
-"""What may be folded."""
+__all__ = ["trained"]
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
@@ -44,15 +39,13 @@ MOST_ROUNDS = 4
 class _Runs:
     """Runs schedules of blocks, all in the same way."""
 
-    fabric: Fabric
+    setup: Setup
     granularity: str | int
-    faults: Sequence[Any]
 
     def __call__(self, schedule: Schedule) -> Measured:
         """Run the schedule of a block, alone."""
-        result = simulate(
-            self.fabric, schedule, granularity=self.granularity, bins=2, faults=self.faults
-        )
+        asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
+        result = result_of(asked, RunOptions(bins=2))
         spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
         rows = breakdown(spans, list(spans), 0, result.time_ps)
         counters = result.wires.counters
@@ -74,68 +67,35 @@ class _Runs:
         )
 
 
-def train(
-    workload: Workload,
-    fabric: Fabric,
-    *,
-    steps: int = 2,
-    granularity: str | int = "auto",
-    fold: str | None = None,
-    strict_memory: bool = False,
-    seed: int = 0,
-    faults: Sequence[Any] = (),
-    trace_out: str | Path | None = None,
-    progress: Progress | None = None,
-    command: str = "",
-) -> TrainingResult:
-    """Simulate `steps` training steps; the last one is reported, those before it warm up.
-
-    Parameters
-    ----------
-    fold : str, optional
-        Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
-        result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
-        all that are left were; ``auto`` does that where a run takes half a minute or less, and else is ``all``.
-    strict_memory : bool
-        Memory that does not suffice is an error rather than a note.
-
-    Other parameters are those of `clusim.simulate`.
-    """
+def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
+    """Simulate training steps; the last one is reported, those before it warm up."""
     began = time.perf_counter()
-    if steps < 1:
-        raise InputError(f"steps {steps}: must be at least 1")
-    mode = fold or workload.fold
-    if mode not in FOLDS:
-        raise InputError(f"fold {mode!r}: use {', '.join(FOLDS)}")
-    plan = make_plan(workload, Broken(fabric, faults).known)
-    if granularity != "packet":
-        fabric = relaxed(fabric, plan, steps)
-    broken = Broken(fabric, faults)
-    plan = replace(plan, fabric=broken.known)
+    setup, workload = request.setup, request.workload
+    plan = make_plan(workload, setup.known)
+    if request.granularity != "packet":
+        setup = setup.on(relaxed(setup.fabric, plan, request.steps))
+        request = replace(request, setup=setup)
+        plan = replace(plan, fabric=setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
-    notes = _memory_notes(plan, memory, strict_memory)
-    options: dict[str, Any] = {"granularity": granularity, "seed": seed, "faults": faults}
-    notes += plan_notes(plan, fabric)
-    shown: dict[str, Any] = {"progress": progress, "command": command}
+    notes = _memory_notes(plan, memory, request.strict_memory)
+    notes += plan_notes(plan, setup.fabric)
     if workload.depth is not None:
-        every = {**options, **shown, "steps": steps, "fold": mode, "trace_out": trace_out}
-        found = by_depth(workload, plan, lambda part: train(part, fabric, **every))
+        found = by_depth(
+            workload, plan, lambda part: trained(replace(request, workload=part), options)
+        )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
-    options |= {"fabric": fabric, "notes": notes}
-    folder = Folder(plan.fabric, _Runs(fabric, granularity, faults))
-    if mode == "none" or broken.faults:
-        run = _run(plan, None, steps, {**options, **shown, "trace_out": trace_out})
-    elif mode == "all":
-        run = _run(plan, folder, steps, {**options, **shown, "trace_out": trace_out})
+    folder = Folder(plan.fabric, _Runs(setup, request.granularity))
+    steps = _Steps(request, plan, tuple(notes), options)
+    if request.folding == "none" or setup.broken.faults:
+        run = steps.run(None)
+    elif request.folding == "all":
+        run = steps.run(folder)
     else:
-        run = _run_proved(plan, folder, steps, {**options, **shown}, always=mode == "proved")
-        if trace_out is not None:
-            again = run.writer.emitter.folder
-            if again is not None:
-                again.restart(again.written)
-            run = _run(plan, again, steps, {**options, **shown, "trace_out": trace_out})
+        run = steps.proved(folder)
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
-    done = switching(plan.fabric, found.traffic, plan.mesh.size, steps, granularity)
+    done = switching(
+        Setup(plan.fabric), found.traffic, plan.mesh.size, request.steps, request.granularity
+    )
     return replace(found, switching=done)
 
 
@@ -149,27 +109,52 @@ class _Run:
     result: Result
 
 
-def _run(plan: TrainingPlan, folder: Folder | None, steps: int, options: dict[str, Any]) -> _Run:
-    writer, schedule = written(plan, folder, steps)
-    return _Run(plan, writer, schedule, simulate(schedule=schedule, **options))
+@dataclass(frozen=True)
+class _Steps:
+    """Writes the steps of a plan and runs them."""
 
+    request: TrainRequest
+    plan: TrainingPlan
+    notes: tuple[str, ...]
+    options: RunOptions
 
-def _run_proved(
-    plan: TrainingPlan, folder: Folder, steps: int, options: dict[str, Any], *, always: bool
-) -> _Run:
-    """Run again and again, writing in full what was not proved identical, until every folded block is.
+    def run(self, folder: Folder | None, *, traced: bool = True) -> _Run:
+        """Run them once, with what `folder` knows already left out."""
+        request = self.request
+        writer, schedule = written(self.plan, folder, request.steps)
+        asked = ScheduleRequest(
+            *(request.setup, schedule, self.notes),
+            granularity=request.granularity,
+            seed=request.seed,
+        )
+        options = self.options if traced else replace(self.options, trace_out=None)
+        return _Run(self.plan, writer, schedule, result_of(asked, options))
 
-    Unless `always`, only as long as that is affordable.
-    """
-    for _ in range(MOST_ROUNDS):
-        run = _run(plan, folder, steps, options)
-        start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
-        spans = spans_of(run.schedule, start, end)
-        rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
-        if not rest or not (always or affordable(run.result.grants, rest)):
+    def proved(self, folder: Folder) -> _Run:
+        """Run them until what is folded is proved identical, and once more if there is to be a trace."""
+        run = self._rounds(folder)
+        if self.options.trace_out is None:
             return run
-        folder.restart(folder.written | {block.number for block in rest})
-    return _run(plan, None, steps, options)
+        again = run.writer.emitter.folder
+        if again is not None:
+            again.restart(again.written)
+        return self.run(again)
+
+    def _rounds(self, folder: Folder) -> _Run:
+        """Run again and again, writing in full what was not proved identical, until every folded block is.
+
+        Unless all must be proved, only as long as that is affordable.
+        """
+        always = self.request.folding == "proved"
+        for _ in range(MOST_ROUNDS):
+            run = self.run(folder, traced=False)
+            start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
+            spans = spans_of(run.schedule, start, end)
+            rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
+            if not rest or not (always or affordable(run.result.grants, rest)):
+                return run
+            folder.restart(folder.written | {block.number for block in rest})
+        return self.run(None, traced=False)
 
 
 def _memory_notes(plan: TrainingPlan, memory: list[Memory], strict: bool) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 from clusim.errors import InputError
-from clusim.fabric.model import Fabric
+from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
-from clusim.training.run import train
+from clusim.training.run import trained
 from clusim.workload.spec import Workload
 
 __all__ = ["scaled", "scaling"]
@@ -29,22 +30,19 @@ def scaled(
 
 
 def scaling(
-    workload: Workload,
-    fabric: Fabric,
-    replicas: Sequence[int],
-    kind: Literal["strong", "weak"] = "weak",
-    **options: Any,
+    request: TrainRequest, replicas: Sequence[int], kind: Literal["strong", "weak"] = "weak"
 ) -> list[tuple[int, TrainingResult, float]]:
     """Return (replicas, result, efficiency) for every number of replicas.
 
     Efficiency is throughput per GPU against that of the first entry. In weak scaling every replica has as many
-    samples as in the workload; `options` are those of `train`.
+    samples as in the workload.
     """
     if kind not in ("strong", "weak"):
         raise InputError(f"scaling {kind!r}: use strong or weak")
+    workload = request.workload
     base = workload.parallel.data or max(
         1,
-        fabric.num_ranks
+        request.setup.fabric.num_ranks
         // (workload.parallel.tensor * workload.parallel.context * workload.parallel.pipeline),
     )
     if workload.batch.all % base:
@@ -53,7 +51,8 @@ def scaling(
         )
     found: list[tuple[int, TrainingResult, float]] = []
     for count in replicas:
-        result = train(scaled(workload, count, kind, workload.batch.all // base), fabric, **options)
+        part = scaled(workload, count, kind, workload.batch.all // base)
+        result = trained(replace(request, workload=part))
         first = found[0] if found else (count, result, 1.0)
         per_gpu = result.samples_per_s / result.plan.mesh.size
         efficiency = per_gpu / (first[1].samples_per_s / first[1].plan.mesh.size)

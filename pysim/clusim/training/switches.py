@@ -17,7 +17,10 @@ from clusim.fabric.model import Fabric
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import Moved
-from clusim.run.simulate import simulate
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
 from clusim.schedule.builder import Site
 from clusim.schedule.ir import Schedule
 from clusim.workload.mesh import zones_of
@@ -79,7 +82,7 @@ class Switching:
 
 
 def switching(
-    fabric: Fabric,
+    setup: Setup,
     traffic: Mapping[str, Volume],
     gpus: int,
     steps: int = 1,
@@ -99,7 +102,7 @@ def switching(
         count, group = kinds[kind]
         like = kind if len(known) < MOST_KINDS else order[0]
         if like not in known:
-            known[like] = _alone(fabric, like, group, granularity)
+            known[like] = _alone(setup, like, group, granularity)
         share = count * kind.ranks / gpus / steps
         scale = kind.bytes / like.bytes
         parts.append((share, scale, known[like]))
@@ -120,14 +123,15 @@ def _sum(parts: Iterable[tuple[float, float, SwitchCost]]) -> SwitchCost:
 
 
 def _alone(
-    fabric: Fabric, kind: Switched, group: Sequence[int], granularity: str | int
+    setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int
 ) -> tuple[SwitchCost, SwitchCost]:
     """Run a collective by switches and as a ring."""
-    size = min(kind.bytes, LARGEST_BYTES)
+    fabric, size = setup.known, min(kind.bytes, LARGEST_BYTES)
     costs = []
     for algorithm in (kind.algorithm, "ring"):
         schedule = _schedule(fabric, kind, algorithm, size, group)
-        result = simulate(fabric, schedule, granularity=granularity, bins=16)
+        asked = ScheduleRequest(setup, schedule, granularity=granularity)
+        result = result_of(asked, RunOptions(bins=16))
         zones = zones_of(fabric)
         machines = SpannedMachines(
             len({zones[r] for r in group}), uses_switches(fabric, tuple(group))

@@ -15,7 +15,9 @@ __all__ = [
     "Protocol",
     "find_algorithm",
     "find_protocol",
+    "is_plan",
     "kernel_word",
+    "own_algorithm",
     "own_word",
     "protocol_named",
 ]
@@ -93,6 +95,16 @@ def own_word(word: str) -> str:
     """Return an algorithm in clusim's spelling: ``nvlstree``; those of papers are in lower case."""
     found = find_algorithm(word)
     return found.own if found else word.strip().lower()
+
+
+def is_plan(word: str) -> bool:
+    """Return whether a word names the file of a plan rather than an algorithm."""
+    return word.lower().endswith((".xml", ".json"))
+
+
+def own_algorithm(word: str) -> str:
+    """Return what ``--algorithm`` takes in clusim's spelling; the name of a plan's file stays as it is."""
+    return word if is_plan(word) else own_word(word)
 
 
 def kernel_word(word: str) -> str:

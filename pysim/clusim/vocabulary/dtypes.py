@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BY_NUMBER", "DTYPES", "IN_TABLES", "REDUCTIONS", "DataType", "find_dtype"]
+from clusim.errors import InputError
+
+__all__ = [
+    "BY_NUMBER",
+    "DTYPES",
+    "IN_TABLES",
+    "REDUCTIONS",
+    "DataType",
+    "find_dtype",
+    "find_redop",
+    "redop_named",
+]
 
 REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 """Reductions in the order of NCCL's enumeration (nccl.h)."""
@@ -105,3 +116,17 @@ def find_dtype(word: str) -> DataType | None:
     for prefix in _PREFIXES:
         short = short.removeprefix(prefix)
     return _BY_SPELLING.get(short)
+
+
+def find_redop(word: str) -> str | None:
+    """Return the reduction of any spelling, None if there is none: ``SUM``, ``ncclSum``, ``Max``."""
+    short = word.strip().lower().removeprefix("nccl")
+    return short if short in REDUCTIONS else None
+
+
+def redop_named(word: str) -> str:
+    """Return the reduction of any spelling; raises `InputError` for another word."""
+    found = find_redop(word)
+    if found is None:
+        raise InputError(f"redop {word!r}: unknown; use one of {', '.join(REDUCTIONS)}")
+    return found

@@ -12,6 +12,7 @@ from clusim.vocabulary.spelling import plain
 
 __all__ = [
     "BLOCKWISE",
+    "COLLECTIVES",
     "COLLECTIVE_OF",
     "GATHERING",
     "OF_NCCL",
@@ -44,6 +45,9 @@ class Collective(StrEnum):
     def operation(self) -> str:
         """Return clusim's name: ``all_gather``."""
         return _OPERATION_OF[self]
+
+
+COLLECTIVES = tuple(Collective)
 
 
 @dataclass(frozen=True, slots=True)

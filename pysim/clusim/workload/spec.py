@@ -204,6 +204,10 @@ class Workload(Spec):
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
 
+    def __hash__(self) -> int:
+        """Hash what is quick to look at."""
+        return hash((self.name, self.topology, self.nodes))
+
     def communicator(self, dim: str) -> CommunicatorSpec | None:
         """Return what is said of the collectives of a dimension, None if nothing is."""
         return next((spec for name, spec in self.communicators.items() if name == dim), None)

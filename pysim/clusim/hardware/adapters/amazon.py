@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import assumed, calibrated, published
+from clusim.hardware.figures import Figure, assumed, calibrated, published
 from clusim.hardware.nic import Nic, Pci, adapter
 
-_EFA_1 = "20 us per message that aws-ofi-nccl's tuner counts for p4d and p5, less what hosts, PCIe and cards take"
-_EFA_3 = (
-    "18 us per message that aws-ofi-nccl's tuner counts for p5en, less what hosts, PCIe and cards take; 1 KiB LL"
-    " all-reduce on 4 p5en takes 15 us (tree) to 25 us (ring) per crossing (ncclgauge)"
-)
+_P5EN = "all-reduce on 4 p5en with one channel (ncclgauge)"
+_OLDER = "as on p5en, by the 20 and 18 us per message that aws-ofi-nccl's tuner counts for p4d and p5, and for p5en"
 
 
-def _efa(name: str, gbps: int, transit_us: int, source: str, *, usual: bool = True) -> Nic:
-    """Return an EFA adapter; `source` says where the delay of its messages is from."""
+def _delays(transit_us: int, ack_us: int, why: str) -> dict[str, Figure]:
+    """Return the delays of SRD, which its firmware keeps order and arrival with; `why` they are assumed, or empty."""
+    if why:
+        transit, ack = assumed(f"{transit_us}us", why), assumed(f"{ack_us}us", why)
+    else:
+        transit = calibrated(f"{transit_us}us", f"Tree LL of 1 KiB, 15 us a crossing: {_P5EN}")
+        ack = calibrated(f"{ack_us}us", f"Ring LL of 1 KiB, 28.5 us for 8 steps: {_P5EN}")
+    return {"transit": transit, "ack": ack}
+
+
+def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True) -> Nic:
+    """Return an EFA adapter; `delays` are those of its messages."""
     figures = adapter(
         assumed("1us", "Nitro card: forwarding of a packet, part of the latency end to end"),
         gbps,
         flush=published("1us", "aws-ofi-nccl flushes by a local read"),
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
+        eager=published("8KiB", "aws-ofi-nccl, EAGER_MAX_SIZE (off in 1.14 only)"),
+        rendezvous=calibrated("3.5us", f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}"),
         adaptive=published(True, "SRD sprays the packets of a message over many paths"),
         plugin=published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
         plugin_latency=published(
             "75us" if gbps == 100 else "35us",
             "aws-ofi-nccl states 75 us on p4d and p5, 35 us since p5en, to NCCL's tuner",
         ),
-        transit=calibrated(f"{transit_us}us", f"SRD in firmware: {source}"),
+        **delays,
     )
     return Nic(name=name, figures=figures, kind="efa", family="efa", gbps=gbps, usual=usual)
 
 
+_FIRST = _delays(9, 18, _OLDER)
+_THIRD = _delays(8, 16, "")
+
 NICS = (
-    _efa("efa-25g", 25, 13, _EFA_1),
-    _efa("efa-100g", 100, 13, _EFA_1),
-    _efa("efa-100g-v2", 100, 13, _EFA_1, usual=False),
-    _efa("efa-200g", 200, 12, _EFA_3),
-    _efa("efa-400g", 400, 12, _EFA_3),
+    _efa("efa-25g", 25, _FIRST),
+    _efa("efa-100g", 100, _FIRST),
+    _efa("efa-100g-v2", 100, _FIRST, usual=False),
+    _efa("efa-200g", 200, _THIRD),
+    _efa("efa-400g", 400, _THIRD),
     Nic(
         name="ena-25g",
         kind="tcp",

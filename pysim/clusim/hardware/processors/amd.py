@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.cpu import Cpu, HostCosts, root, same_as
+from clusim.hardware.cpu import Cpu, HostCosts, root, same_as, threads
 from clusim.hardware.figures import assumed, calibrated, published
 from clusim.hardware.processors.intel import HOST as INTEL
 from clusim.hardware.processors.intel import SKEW
@@ -12,13 +12,22 @@ LATENCY = assumed(
     "I/O die between root port and data fabric; DMA reads take some 60 ns more than on Intel",
 )
 WHOLE = assumed("128B", "forwards the TLPs of a GPU as they are; NCCL charges nothing on AMD")
+THREADS = threads(
+    2.0,
+    "NCCL counts 2 us a step for its proxy thread on AMD (tuning.cc)",
+    calibrated(
+        "15ns",
+        "Tree LL all-reduce of 2 to 8 KiB on 2 Polaris nodes (ALCF): 4 us for 256 lines a crossing, 6.7 us for 512; DMA"
+        " writes into DRAM",
+    ),
+)
 _SOCKET = published(16.0, "NCCL, src/graph/topo.h")
 
 
 def _epyc(name: str, numa: tuple[str, int], memory: str, *cpuid: tuple[int, int, int]) -> Cpu:
     return Cpu(
         name=f"epyc-{name}",
-        figures=root(LATENCY, WHOLE, f"EPYC {name.title()}", f"amd {name}"),
+        figures=root(LATENCY, WHOLE, f"EPYC {name.title()}", f"amd {name}", THREADS),
         numa=numa[0],
         numa_links=numa[1],
         memory=memory,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from clusim.hardware.cpu import Cpu, HostCosts, root, same_as
+from clusim.hardware.cpu import Cpu, HostCosts, root, same_as, threads
 from clusim.hardware.figures import assumed
 from clusim.hardware.processors.amd import WHOLE
 from clusim.hardware.processors.intel import HOST as INTEL
 from clusim.hardware.processors.intel import LATENCY
 
+THREADS = threads(1.0, "as on Intel", assumed("15ns", "between Intel and AMD, as Grace"))
+
 CPUS = (
     Cpu(
         name="root-complex",
-        figures=root(LATENCY, WHOLE, "unknown CPU", "other unknown"),
+        figures=root(LATENCY, WHOLE, "unknown CPU", "other unknown", THREADS),
         numa="upi-11.2",
         numa_links=2,
         memory="ddr4-3200x8",

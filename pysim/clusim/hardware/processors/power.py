@@ -8,6 +8,7 @@ from clusim.hardware.cpu import Cpu, root
 from clusim.hardware.figures import assumed, published
 from clusim.hardware.processors.amd import LATENCY
 from clusim.hardware.processors.other import HOST as OTHER
+from clusim.hardware.processors.other import THREADS
 
 CPUS = (
     Cpu(
@@ -17,6 +18,7 @@ CPUS = (
             assumed("128B", "cache lines of POWER are 128 B"),
             "POWER9 with PHB4 bridges",
             "power power9",
+            THREADS,
         ),
         numa="power9-x",
         numa_links=1,

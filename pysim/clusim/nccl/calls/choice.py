@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.nccl.communicator import Communicator, NcclPlan
-from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs.front import WRITERS
 from clusim.nccl.tuner import Selection, channels_and_threads
-from clusim.vocabulary.operations import COLLECTIVE_OF
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import COLLECTIVE_OF, Collective
 
 __all__ = [
     "Choice",

@@ -18,8 +18,9 @@ from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.schedule.builder import Part, Plan, split
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.operations import Collective
 
 __all__ = ["Context"]
 
@@ -108,9 +109,7 @@ class Context:
         for part in parts:
             if part.route not in rings:
                 rings[part.route] = self._ring(part.channel, part.route)
-        # Inside a machine empty slices cost little; between machines each takes slots for a round trip.
-        empty = self.choice.selection.protocol is Protocol.SIMPLE and self.comm.group.num_nodes > 1
-        return Ways(rings=_listed(rings, Ring(())), parts=parts, empty_slices=empty)
+        return Ways(rings=_listed(rings, Ring(())), parts=parts)
 
     @cached_property
     def tree_ways(self) -> Ways:

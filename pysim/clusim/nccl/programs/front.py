@@ -9,7 +9,6 @@ from clusim.collectives import chain, nvls, ring, sharp, tree
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.nccl.communicator import Communicator, NcclPlan
-from clusim.nccl.constants import Algorithm, Collective, Protocol
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
@@ -18,7 +17,9 @@ from clusim.schedule.builder import Plan, ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of
-from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED
+from clusim.vocabulary.algorithms import Algorithm, Protocol
+from clusim.vocabulary.dtypes import redop_named
+from clusim.vocabulary.operations import COLLECTIVE_OF, OF_NCCL, PATTERNS, ROOTED, Collective
 
 __all__ = ["build", "emit"]
 
@@ -146,7 +147,7 @@ def emit(
         moved.bytes,
         comm.ranks,
         moved.dtype,
-        moved.redop,
+        redop_named(moved.redop),
         ABSENT if root == ABSENT else comm.ranks[root],
         algorithm.own,
         protocol.own,

@@ -8,10 +8,9 @@ from clusim.fabric.model import Fabric
 from clusim.formats.recordings.model import Event
 from clusim.nccl.calls.choice import Wanted
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.constants import Protocol
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import ProgramBuilder, Site
-from clusim.vocabulary.algorithms import find_algorithm, find_protocol
+from clusim.vocabulary.algorithms import Protocol, find_algorithm, find_protocol
 
 __all__ = ["NcclEmitter"]
 

@@ -1,0 +1,83 @@
+"""What scripts call: training steps of a workload on a machine, by their names or as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack
+
+from clusim.fabric import Fabric
+from clusim.files import guarded
+from clusim.run.job import RunOptions
+from clusim.run.session import Progress
+from clusim.training.inputs import inputs
+from clusim.training.request import TrainRequest
+from clusim.training.result import TrainingResult
+from clusim.training.run import trained
+from clusim.workload import Workload
+
+__all__ = ["TrainOptions", "train"]
+
+_OF_RUN = ("trace_out", "progress", "command")
+
+
+class TrainOptions(TypedDict, total=False):
+    """What `train` can be told besides.
+
+    Attributes
+    ----------
+    nodes : int
+        Join so many of these machines; by default what the workload says.
+    steps : int
+        Steps; the last one is reported. 2 by default.
+    fold : str
+        ``auto``, ``all``, ``proved`` or ``none``: which equal blocks of work are simulated once.
+    strict_memory : bool
+        Memory that does not suffice is an error rather than a note.
+    granularity, seed, faults, trace_out, progress, command
+        As of `clusim.simulate`.
+    """
+
+    nodes: int | None
+    steps: int
+    fold: Literal["auto", "all", "proved", "none"] | None
+    strict_memory: bool
+    granularity: str | int
+    seed: int
+    faults: Sequence[Any]
+    trace_out: str | Path | None
+    progress: Progress | None
+    command: str
+
+
+def train(
+    workload: str | Path | Workload,
+    fabric: str | Path | Fabric | None = None,
+    **options: Unpack[TrainOptions],
+) -> TrainingResult:
+    """Simulate training steps, as ``clusim train`` does.
+
+    Parameters
+    ----------
+    workload : str or Path or Workload
+        A YAML file, the name of a shipped one, or what `clusim.workload.loads_workload` made.
+    fabric : Fabric or str or Path or None
+        What it runs on; None is the machine that the workload names.
+    **options
+        See `TrainOptions`.
+
+    Returns
+    -------
+    TrainingResult
+        `step_time_s` [s], `mfu`, `mean("exposed")` [s] and the rest of what the command prints; `result` has the wires.
+
+    Raises
+    ------
+    InputError
+        A name, size or option that has no meaning here, or with `strict_memory` too little memory.
+    """
+    given: dict[str, Any] = dict(options)
+    how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
+    with guarded():
+        asked = inputs(workload, fabric, given.pop("nodes", None), given.pop("faults", ()))
+        return trained(TrainRequest(*asked, **given), how)

@@ -1,0 +1,61 @@
+"""What a training run is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.errors import InputError
+from clusim.run.request import own_words
+from clusim.run.setup import Setup
+from clusim.workload.spec import Workload
+
+__all__ = ["FOLDS", "TrainRequest"]
+
+FOLDS = ("auto", "all", "proved", "none")
+"""What may be folded."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """Training steps on some machines; can be compared, hashed and sent to other processes.
+
+    Attributes
+    ----------
+    setup : Setup
+        `clusim.training.inputs.inputs` makes one of the machine that the workload names. Plans of NCCL are those of its
+        newest release, without variables; which ranks take part is said in the workload.
+    steps : int
+        Steps; the last one is reported, those before it warm up.
+    fold : str or None
+        Instead of what the workload says: ``none`` simulates every block; ``all`` simulates equal ones once, and the
+        result says how many were proved identical; ``proved`` then writes the others in full and runs again, until
+        all that are left were; ``auto`` does that where a run takes half a minute or less, and else is ``all``.
+    strict_memory : bool
+        Memory that does not suffice is an error rather than a note.
+    granularity, seed
+        As of `clusim.run.request.Request`.
+    """
+
+    setup: Setup
+    workload: Workload
+    steps: int = 2
+    fold: str | None = None
+    strict_memory: bool = False
+    granularity: str | int = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Spell words as clusim does, and refuse what has no meaning."""
+        own_words(self)
+        if self.steps < 1:
+            raise InputError(f"steps {self.steps}: must be at least 1")
+        if self.folding not in FOLDS:
+            raise InputError(f"fold {self.folding!r}: use {', '.join(FOLDS)}")
+        for name in ("per_node", "version", "env", "ranks"):
+            if getattr(self.setup, name):
+                raise InputError(f"{name} {getattr(self.setup, name)}: a training run takes none")
+
+    @property
+    def folding(self) -> str:
+        """Return what is folded."""
+        return self.fold or self.workload.fold

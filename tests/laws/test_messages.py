@@ -1,0 +1,112 @@
+"""Laws of messages between machines: NCCL's eight steps, whose word frees a slot, the thread that serves a rank.
+
+One GPU of each of two machines; a message is a step of LL or LL128 or a slice of Simple. The times follow from
+the number of messages by hand: what changes when one figure changes is counted, not measured.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import clusim
+from clusim.abi import ConnKind
+from clusim.collectives import build
+from clusim.fabric import Fabric
+from clusim.fabric.arrays import arrays_of
+from clusim.lowering import Lowered, lower
+from clusim.schedule.ir import Schedule
+from support.machines import cluster_of, pcie_machine
+
+US = 1_000_000
+STEP = {"ll": 32 << 10, "ll128": 576_000 // 16 * 15 // 16 * 16}
+
+
+def pair(folder: Path, *, nic: str = "", host: str = "") -> Fabric:
+    """Return two machines with a GPU each, whose adapter and processor differ from the presets in this."""
+    extra = f"nics: {{cx6-hdr: {{base: cx6-hdr, {nic}}}}}" if nic else ""
+    if host:
+        extra += f"\nswitches: {{xeon-icx: {{base: xeon-icx, {host}}}}}"
+    return cluster_of(pcie_machine(gpus=1, extra=extra), folder)
+
+
+def stream(fabric: Fabric, messages: int, protocol: str = "ll") -> Schedule:
+    """Return a send of so many steps on one channel."""
+    size = messages * STEP[protocol]
+    return build(fabric, "send", None, size, ranks=(0, 1), channels=1, protocol=protocol)
+
+
+def time_ps(fabric: Fabric, schedule: Schedule) -> int:
+    return clusim.simulate(fabric, schedule, granularity="packet").time_ps
+
+
+def image_of(fabric: Fabric, protocol: str, size: int = 1 << 20) -> Lowered:
+    schedule = build(fabric, "send", None, size, ranks=(0, 1), channels=1, protocol=protocol)
+    return lower(fabric, schedule)
+
+
+@pytest.mark.parametrize("protocol", ["simple", "ll", "ll128"])
+def test_eight_steps_are_under_way_whatever_they_are_cut_into(tmp_path, protocol):
+    image = image_of(pair(tmp_path), protocol).image
+    sender, _, proxy = image.instances
+    for conn in image.conns:
+        assert conn["slots"] == 8 * sender["slices"] * sender["slots_per_slice"]
+        assert conn["slots"] == 8 * proxy["slices"] * proxy["slots_per_slice"]
+    if protocol != "simple":
+        assert (sender["slices"], proxy["slices"]) == (8, 1)
+
+
+@pytest.mark.parametrize(("messages", "loops"), [(8, 0), (9, 1), (24, 2), (25, 3)])
+def test_a_slot_is_free_when_its_message_was_acknowledged(tmp_path, messages, loops):
+    """Message k + 8 waits for message k: a later word costs its delay once per eight messages."""
+    near, far = (pair(tmp_path, nic=f"ack: {ack}us") for ack in (3000, 5000))
+    schedule = stream(near, messages)
+    assert time_ps(far, schedule) - time_ps(near, schedule) == loops * 2000 * US
+
+
+@pytest.mark.parametrize("messages", [1, 2, 7])
+def test_a_thread_serves_one_message_after_the_other(tmp_path, messages):
+    quick, slow = (pair(tmp_path, host=f"thread_after: {after}us") for after in (300, 500))
+    schedule = stream(quick, messages)
+    assert time_ps(slow, schedule) - time_ps(quick, schedule) == (messages - 1) * 200 * US
+
+
+def test_channels_of_a_rank_share_its_thread(tmp_path):
+    quick, slow = (pair(tmp_path, host=f"thread_after: {after}us") for after in (300, 500))
+    schedule = build(quick, "send", None, 4 * STEP["ll"], ranks=(0, 1), channels=2, protocol="ll")
+    assert time_ps(slow, schedule) - time_ps(quick, schedule) == (4 - 1) * 200 * US
+
+
+@pytest.mark.parametrize(("protocol", "lines"), [("ll", 2 * (32 << 10) // 8), ("ll128", 0)])
+def test_the_thread_looks_at_every_line_of_ll(tmp_path, protocol, lines):
+    """Both messages are looked at before the second goes; flags of LL128 are not looked at."""
+    quick, slow = (pair(tmp_path, host=f"look: {look}ns") for look in (100, 150))
+    schedule = stream(quick, 2, protocol)
+    assert time_ps(slow, schedule) - time_ps(quick, schedule) == lines * 50_000
+
+
+def test_ll_is_sent_from_host_memory_and_ll128_from_the_gpu(tmp_path):
+    fabric = pair(tmp_path)
+    arrays = arrays_of(fabric)
+    for protocol, kind, node in (
+        ("ll", ConnKind.WRITE, "n0/mem0"),
+        ("ll128", ConnKind.FLAG, "n0/gpu0"),
+    ):
+        data, first = image_of(fabric, protocol).image.conns
+        assert first["kind"] == kind
+        assert fabric.nodes[int(arrays.endpoints["node"][int(first["dst"])])].name == node
+        assert data["src"] == first["dst"]
+
+
+def test_short_messages_wait_for_no_word_and_no_rendezvous(tmp_path):
+    """The largest slice of a send of 8 KiB is 8 KiB with Simple, and twice that on the wire with LL."""
+    fabric = pair(tmp_path, nic="eager: 8KiB, rendezvous: 7us, ack: 5us")
+    held = pair(tmp_path, nic="rendezvous: 7us, ack: 5us")
+    short, long = (image_of(f, "simple", 8 << 10).image.conns[0] for f in (fabric, held))
+    assert long["tail_ps"] - short["tail_ps"] == 7 * US
+    assert long["head_ps"] - short["head_ps"] > 5 * US  # and the network's delay
+    assert (
+        image_of(fabric, "ll", 8 << 10).image.conns[0]
+        == image_of(held, "ll", 8 << 10).image.conns[0]
+    )
