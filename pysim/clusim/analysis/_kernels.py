@@ -29,15 +29,14 @@ def find_backward(
 
 
 @njit(cache=True)
-def slice_table(
-    prims: Array, shape: Array, prim_out: Array, bytes_out: Array, slots_out: Array, most: int
-) -> int:  # pragma: no cover
+def slice_table(prims: Array, shape: Array, out: Array, most: int) -> int:  # pragma: no cover
     """Enumerate the slices of an instance that are not skipped (contract, section 7); return how many.
 
     Returns -1 if there are more than `most`, or if it takes more than 64 times as many steps to find out.
 
     `prims` has rows (base, coef, step, repeat, sync); `shape` is (nchunks, mode, length, chunk, stride, offset,
-    limit, slice_min, rotation, align, slices, slots of a slice). With empty output arrays slices are only counted.
+    limit, slice_min, rotation, align, slices, slots of a slice). `out` has rows
+    (primitive, bytes, slots); with an empty one slices are only counted.
     """
     nchunks, mode, length, chunk, stride, offset = (
         shape[0],
@@ -54,7 +53,7 @@ def slice_table(
     if loops == 0 and prims[:, 4].any():
         loops = 1
     count = steps = 0
-    fill = len(prim_out) > 0
+    fill = len(out) > 0
     for loop in range(loops):
         rem = max(0, length - loop * span)
         c = chunk
@@ -75,7 +74,7 @@ def slice_table(
                     return -1
                 if sync:
                     if fill:
-                        prim_out[count], bytes_out[count], slots_out[count] = p, 0, width
+                        out[count, 0], out[count, 1], out[count, 2] = p, 0, width
                     count += 1
                     continue
                 q = (base + coef * rotation + step * i) % nchunks
@@ -92,8 +91,8 @@ def slice_table(
                     return -1
                 while done < piece:
                     if fill:
-                        prim_out[count], bytes_out[count] = p, min(size, piece - done)
-                        slots_out[count] = width * (left if done + size >= piece else 1)
+                        out[count, 0], out[count, 1] = p, min(size, piece - done)
+                        out[count, 2] = width * (left if done + size >= piece else 1)
                     count += 1
                     left -= 1
                     done += size

@@ -118,17 +118,16 @@ class Slices:
         ]
         numbers = np.array(shape, np.int64)
         prims = np.ascontiguousarray(self._prims[low:high])
-        nothing32, nothing = np.empty(0, np.int32), np.empty(0, np.int64)
-        count = slice_table(prims, numbers, nothing32, nothing, nothing32, MOST_SLICES)
+        count = slice_table(prims, numbers, np.empty((0, 3), np.int64), MOST_SLICES)
         if count < 0:
             raise TraceError(
                 f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
             )
-        prim, size = np.empty(count, np.int32), np.empty(count, np.int64)
-        slots = np.empty(count, np.int32)
+        rows = np.empty((count, 3), np.int64)
         if count:
-            slice_table(prims, numbers, prim, size, slots, count)
-        found = SliceTable(prim + low, size, slots, self.where)
+            slice_table(prims, numbers, rows, count)
+        prim = rows[:, 0].astype(np.int32) + np.int32(low)
+        found = SliceTable(prim, rows[:, 1].copy(), rows[:, 2].astype(np.int32), self.where)
         self._tables[instance] = found
         self._kept += count
         while self._kept > KEPT_SLICES and len(self._tables) > 1:
