@@ -3,12 +3,14 @@
 **Hardware**: NCCL's ``all_reduce.h`` (``runTreeSplit``): half of a CTA's warps reduce up the tree
 while the other half broadcast down; the channels are split between two complementary trees.
 **Model**: two programs per rank and channel, up and down, joined at the root; chunks are pipelined.
-A primitive receives from one child at a time. **Not modelled**: the split of the CTA's throughput
-between the halves. **Parameters**: `Shape`, `find_trees`.
+A primitive receives from one child at a time; with LL and LL128 those of a node share one fixed cost.
+**Not modelled**: the split of the CTA's throughput between the halves, of which each moves more than
+its share of warps; with Simple a fixed cost per child stands for it. **Parameters**: `Shape`, `find_trees`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
@@ -46,22 +48,29 @@ class _Channel(NamedTuple):
         """Return the connection between every position and its parent."""
         return connect_tree(self.plan, self.tree, self.part.channel, down=down)
 
+    def program(
+        self, position: int, prims: list[Prim], pipes: Sequence[int], name: str, sm: int = 1
+    ) -> None:
+        """Write a program whose primitives NCCL does as one: with LL and LL128 it looks at all lines in one go."""
+        shared = 1 if self.plan.call.protocol == "simple" else len(prims)
+        self.plan.program(position, self.part, prims, pipes, name=name, sm=sm, fixed_div=shared)
+
 
 def _up(channel: _Channel, up: dict[int, int], position: int) -> None:
     """Write the program that reduces the children's data and hands them to the parent."""
-    plan, part, tree = channel
+    tree = channel.tree
     children = tree.children(position)
     pipes = [up[child] for child in children] + [up[position]]
     count = len(children)
     prims = [Prim("send", send=0)]
     if count:
         prims = _gather_children(count, Prim("recvReduceSend", recv=0, send=count))
-    plan.program(position, part, prims, pipes, name="tree/up")
+    channel.program(position, prims, pipes, name="tree/up")
 
 
 def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
     """Write the root's program: reduce all children, keep the result, and send it `down`, if given."""
-    plan, part, tree = channel
+    tree = channel.tree
     children = tree.children(tree.root)
     count = len(children)
     pipes = [up[child] for child in children]
@@ -72,18 +81,18 @@ def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) ->
     prims = _gather_children(count, last)
     if down is not None:
         prims += _spread(count - 1, count + 1)
-    plan.program(tree.root, part, prims, pipes, name="tree/root")
+    channel.program(tree.root, prims, pipes, name="tree/root")
 
 
 def _down(channel: _Channel, down: dict[int, int], position: int, *, sm: int) -> None:
     """Write the program that hands the parent's data to the children."""
-    plan, part, tree = channel
+    tree = channel.tree
     children = tree.children(position)
     pipes = [down[position]] + [down[child] for child in children]
     prims = [Prim("recv", recv=0)]
     if children:
         prims = [Prim("recvCopySend", recv=0, send=1), *_spread(len(children) - 1, 2)]
-    plan.program(position, part, prims, pipes, name="tree/down", sm=sm)
+    channel.program(position, prims, pipes, name="tree/down", sm=sm)
 
 
 def _positions(tree: Tree) -> list[int]:
