@@ -63,7 +63,7 @@ static void fill_work(void) {
                                          .align = 1,
                                          .slices = 2,
                                          .slots_per_slice = 1,
-                                         .thread = NONE};
+                                         .thread = CLUSIM_NONE};
         tasks[i] = (clusim_task){.endpoint = i, .inst_lo = i, .inst_hi = i + 1};
     }
     tasks[2] =
