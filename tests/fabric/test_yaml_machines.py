@@ -35,10 +35,10 @@ name: machine
 gdr_level: phb
 p2p_level: sys
 nics:
-  slow: {base: cx5-roce100, latency: 1us, rate_control: {additive: 80 Mb/s}, mtu: 1024, adaptive: true}
+  slow: {base: cx5-roce100, latency: 1us, eager: 4KiB, rendezvous: 2us, ack: 3us, progress: 700ns, rate_control: {additive: 80 Mb/s}, mtu: 1024, adaptive: true}
   plain: {base: slow, rate_control: none, gpudirect: false, flush: 0}
 switches:
-  socket: {base: xeon-icx, latency: 99ns, peer_payload: 32B}
+  socket: {base: xeon-icx, latency: 99ns, peer_payload: 32B, thread: 1us, look: 20ns}
   tree: {base: quantum, reduction_slots: 7, buffer: 1MiB}
 formats:
   slot: {base: pcie-gen4, limit: {write: 256B}}
@@ -70,6 +70,9 @@ def test_machine_with_everything_around_the_gpus() -> None:
     assert net.faults == ("link nic0-top down at 2ms",)
     nodes = {node.name: node for node in net.nodes}
     assert (nodes["cpu"].peer_payload_bytes, nodes["cpu"].latency_ps) == (32, 99_000)
+    host = nodes["cpu"].host
+    assert host is not None
+    assert (host.thread_ps, host.thread_after_ps, host.look_ps) == (1_000_000, 500_000, 20_000)
     assert (nodes["cpu"].tier, nodes["ram"].kind, nodes["ram"].tier) == ("root", "memory", "memory")
     top = nodes["top"]
     assert top.unit is not None
@@ -79,6 +82,8 @@ def test_machine_with_everything_around_the_gpus() -> None:
     assert plain is not None
     assert (nodes["nic0"].latency_ps, nodes["nic1"].latency_ps) == (2_000_000, 1_000_000)
     assert (slow.mtu_bytes, slow.adaptive, slow.gpudirect) == (1024, True, True)
+    assert (slow.eager_bytes, slow.rendezvous_ps, slow.ack_ps) == (4096, 2_000_000, 3_000_000)
+    assert slow.progress_ps == 700_000
     assert slow.rate_control is not None
     assert slow.rate_control.additive_Bps == 10e6
     assert slow.rate_control.hyper_Bps == pytest.approx(62.5e6), "the base's"
@@ -225,6 +230,10 @@ GOLDEN = [
     (
         GOOD + "switches: {s: {peer_payload: 2MiB}}\n",
         "switches.s.peer_payload: '2MiB': headers and packets are at most 1 MiB",
+    ),
+    (
+        GOOD + "switches: {s: {look: 1us}}\n",
+        "switches.s.look: '1us': a look at a line takes at most 500ns",
     ),
     (
         GOOD + "formats: {f: {limit: {fetsch: 128B}}}\n",

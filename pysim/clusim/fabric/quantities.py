@@ -21,6 +21,7 @@ __all__ = [
     "KindOrDefault",
     "Latency",
     "Length",
+    "LineTime",
     "LinkRate",
     "PositiveSmallSize",
     "Requester",
@@ -58,6 +59,13 @@ def _latency(value: Any) -> int:
     time_ps = parse_time(value)
     if time_ps < 1:
         raise UnitError(f"{value!r}: a latency is at least 1ps")
+    return time_ps
+
+
+def _line_time(value: Any) -> int:
+    time_ps = parse_time(value)
+    if time_ps > 500_000:
+        raise UnitError(f"{value!r}: a look at a line takes at most 500ns")
     return time_ps
 
 
@@ -131,6 +139,7 @@ Amount = Annotated[int, read_with(parse_size), Field(lt=2**53), example("32KiB")
 SmallSize = Annotated[int, read_with(small_size), example("16B")]
 Time = Annotated[int, read_with(parse_time), Field(lt=2**53), example("500ns")]
 Latency = Annotated[int, read_with(_latency), Field(lt=2**53), example("150ns")]
+LineTime = Annotated[int, read_with(_line_time), example("15ns")]
 LinkRate = Annotated[Rate, read_with(parse_rate), example("25 GB/s")]
 Length = Annotated[float, read_with(_length_m), example("30 m")]
 Bandwidth = Annotated[float, read_with(_bytes_per_s), Field(gt=0), example("900 GB/s")]

@@ -22,6 +22,7 @@ from clusim.fabric.quantities import (
     KindOrDefault,
     Latency,
     Length,
+    LineTime,
     LinkRate,
     PositiveSmallSize,
     Requester,
@@ -102,7 +103,7 @@ class SwitchSpec(Spec):
     peer_payload: Annotated[int, read_with(small_size), example("64B")] | None = None
     thread: Time | None = None
     thread_after: Time | None = None
-    look: Time | None = None
+    look: LineTime | None = None
     buffer: Amount | None = None
     tier: Tier | None = None
 
