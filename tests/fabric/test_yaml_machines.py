@@ -35,7 +35,8 @@ name: machine
 gdr_level: phb
 p2p_level: sys
 nics:
-  slow: {base: cx5-roce100, latency: 1us, eager: 4KiB, rendezvous: 2us, ack: 3us, progress: 700ns, rate_control: {additive: 80 Mb/s}, mtu: 1024, adaptive: true}
+  slow: {base: cx5-roce100, latency: 1us, eager: 4KiB, rendezvous: 2us, ack: 3us, progress: 700ns,
+    rate_control: {additive: 80 Mb/s}, mtu: 1024, adaptive: true}
   plain: {base: slow, rate_control: none, gpudirect: false, flush: 0}
 switches:
   socket: {base: xeon-icx, latency: 99ns, peer_payload: 32B, thread: 1us, look: 20ns}
