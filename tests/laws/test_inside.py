@@ -16,7 +16,6 @@ from clusim.nccl import communicator, parse_version
 from clusim.nccl.programs.messages import _side_warps, emit_messages
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.ir import Schedule
-from clusim.schedule.shapes import nvls_copies
 from support.variants import data_of, fabric_of, run
 
 ROUND = 4 << 10
@@ -116,8 +115,8 @@ def test_a_side_of_half_the_warps_moves_half_as_much() -> None:
     [
         # Up to 2.21 and from 2.29 on one part of 64 KiB, which is more than 16 KiB of LL.
         ("2.21", "simple", 1),
-        # In between 64 KiB are less than 16 KiB on each of a pair's 32 channels; parts of LL have 8 KiB at
-        # least, and of 32 channels 8 ranks take 4 each.
+        # In between 64 KiB are less than 16 KiB on each of a pair's 32 channels; parts of LL have 8 KiB at least, and of 32
+        # channels 8 ranks take 4 each.
         ("2.22", "ll", 4),
         ("2.28.9", "ll", 4),
         ("2.29.2", "simple", 1),
@@ -127,22 +126,3 @@ def test_the_release_says_what_ll_may_carry(version: str, protocol: str, parts: 
     _, schedule = _messages(64 << 10, 1, version)
     senders = [item for item in schedule.instances if item.rank == 0]
     assert [item.protocol for item in senders] == [protocol] * parts
-
-
-# ---- NVLS -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ranks", "copies"), [(2, (7, 6)), (4, (7, 6)), (6, (7, 6)), (7, (8, 7)), (8, (8, 7))]
-)
-def test_copies_of_nvls_share_the_warps_that_reducing_leaves(
-    ranks: int, copies: tuple[int, int]
-) -> None:
-    """20 less 7 are 13, less 5 are 15; the odd one scatters. The reducer has its share of the window instead."""
-    assert nvls_copies(ranks) == copies
-    fabric = clusim.load("dgx-h100")
-    group = tuple(range(ranks))
-    schedule = clusim.collectives.build(fabric, "allreduce", "nvls", 1 << 20, ranks=group)
-    names = {item.template: schedule.templates[item.template].name for item in schedule.instances}
-    found = {names[item.template]: item.warps for item in schedule.instances}
-    assert found == {"nvls/scatter": copies[0], "nvls/gather": copies[1], "nvls/reduce": 16}

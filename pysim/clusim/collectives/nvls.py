@@ -5,8 +5,7 @@ every rank is the head of one chunk per loop. Scatter warps copy the user's data
 buffer; the head's reduce warps wait until all members have, read the sum through the switch
 (``multimem.ld_reduce``), and store it to all (``multimem.st``); gather warps copy it back. Flags of
 all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three programs per rank and
-channel that hand over by flags, of which the copies have 8 and 7 of a CTA's warps (7 and 6 up to 6
-ranks), with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
+channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
 all of the reducer's flags together, and one per loop for the copies of all heads. **Not modelled**:
 the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
 being overrun. **Parameters**: `Shape`, 128 KiB chunks.
@@ -24,7 +23,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
-from clusim.schedule.shapes import Shape, nvls_copies
+from clusim.schedule.shapes import Shape
 
 __all__ = ["nvls_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
 
@@ -82,12 +81,7 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and tell the head."""
     size = plan.size
     heads = [(position + hop) % size for hop in range(size)]
-    prims = []
-    for slot in range(size):
-        prims += [
-            Prim("copy", base=slot, coef=1, dst="scratch"),
-            Prim("signal", send=slot, base=slot, coef=1),
-        ]
+    prims = [Prim("copySend", send=slot, base=slot, coef=1, dst="scratch") for slot in range(size)]
     pipes = [flags.ready[position, head] for head in heads]
     plan.program(
         position,
@@ -97,8 +91,7 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
         rotation=position,
         nchunks=size,
         sm=1,
-        fixed_div=len(prims),
-        warps=nvls_copies(size)[0],
+        fixed_div=size,
         name="nvls/scatter",
     )
 
@@ -141,7 +134,6 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
         nchunks=size,
         sm=0,
         fixed_div=size,
-        warps=nvls_copies(size)[1],
         name="nvls/gather",
     )
 

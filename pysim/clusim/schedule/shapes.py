@@ -146,9 +146,3 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
 def nvls_warps(members: int) -> int:
     """Return how many warps of a CTA reduce in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
     return 7 if members <= 6 else 5
-
-
-def nvls_copies(members: int) -> tuple[int, int]:
-    """Return how many warps of a CTA scatter and gather in an NVLS all-reduce: halves of what its 20 have left."""
-    left = 20 - nvls_warps(members)
-    return (left + 1) // 2, left // 2
