@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -86,6 +87,12 @@ def cli() -> None:
     """Emulate a GPU cluster's interconnect, packet by packet."""
 
 
+def _drop_output() -> None:
+    """Give the interpreter somewhere to flush what is left of the output, as click does."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _one_line(message: str) -> None:
     click.echo(f"clusim: {' '.join(message.split())}", err=True)
 
@@ -112,8 +119,7 @@ def _fail(error: BaseException) -> int:
         _one_line(str(error))
         return error.exit_code
     if isinstance(error, BrokenPipeError):
-        # The reader went away; give the interpreter somewhere to flush what is left, as click does.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader went away
         return 1
     if isinstance(error, MemoryError):
         _one_line("out of memory; use a smaller case or coarser --granularity")
@@ -121,6 +127,8 @@ def _fail(error: BaseException) -> int:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         _one_line(f"{where}{error.strerror or error}")
+        if not error.filename:
+            _drop_output()  # perhaps it was the output that could not be written, and what is left cannot either
         return 1
     traceback.print_exception(error)
     _one_line("this is a bug in clusim; please report it with the lines above")

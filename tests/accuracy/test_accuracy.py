@@ -28,7 +28,7 @@ ERRORS = {
     ("superbench", "dgx-a100"): (-1.1, -15.0, -5.1),
     ("simllm", "a100x4-mesh"): (-4.8, -8.3, -10.9),
     ("simllm", "gh200x4-mesh"): (-6.7, -8.4, -10.1),
-    ("wayne", "dgx-h100"): (-7.6, -7.7, 2.1),
+    ("wayne", "dgx-h100"): (-7.6, -7.7, -4.1),
     ("ncclgauge", "aws-p5en"): (-0.5, -0.3, None),
     ("aiconfigurator", "dgx-a100"): (-6.6, -14.7, -7.4),
     ("aiconfigurator", "dgx-h100"): (1.5, -7.4, -9.9),

@@ -115,8 +115,8 @@ def test_a_side_of_half_the_warps_moves_half_as_much() -> None:
     [
         # Up to 2.21 and from 2.29 on one part of 64 KiB, which is more than 16 KiB of LL.
         ("2.21", "simple", 1),
-        # In between 64 KiB are less than 16 KiB on each of a pair's 32 channels; parts of LL have 8 KiB at least, and of 32
-        # channels 8 ranks take 4 each.
+        # In between they are less than 16 KiB on each of a pair's 32 channels; parts of LL have 8 KiB at least, and of
+        # 32 channels 8 ranks take 4 each.
         ("2.22", "ll", 4),
         ("2.28.9", "ll", 4),
         ("2.29.2", "simple", 1),
