@@ -3,10 +3,7 @@
 **Pipelines.** In a broadcast or reduce the first ranks are done long before the last, and nccl-tests waits only after
 all iterations, so it sees how far apart iterations are and not how long one takes. Some are simulated in a row.
 
-**Fewer machines.** Beyond `MOST_RANKS` ranks two smaller runs are simulated with what the whole communicator chose, and
-a straight line through them is followed, in the quantity each algorithm's time is linear in while every machine's
-traffic stays the same: ring, all-to-all, gather and scatter in the number of ranks, with the bytes of a step unchanged;
-trees and what goes up and down in switches in the logarithm of the number of machines, with the size unchanged.
+**Fewer machines.** Beyond `MOST_RANKS` ranks runs on fewer machines stand for it (`clusim.nccltests.scaling`).
 
 **Smaller sizes.** Large sizes are long streams of equal chunks. Where a run would take more than `MOST_BURSTS`,
 two smaller sizes are simulated with the same chunks, and the line through them is followed in the size.
@@ -15,14 +12,13 @@ two smaller sizes are simulated with the same chunks, and the line through them 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log2
 
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
-from clusim.nccl.tuner import Selection
+from clusim.nccltests.scaling import anchor_nodes, followed, recut
 from clusim.run.job import Job, RunOptions, job_of, run_job
 from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
 from clusim.run.request import Request
@@ -32,7 +28,6 @@ from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
-from clusim.vocabulary.operations import Collective
 
 __all__ = ["PerfKernel", "kernel", "program"]
 
@@ -98,8 +93,9 @@ def kernel(request: Request) -> PerfKernel:
     wrong = None
     # Faults are on certain machines, so that fewer machines do not stand for all.
     large = comm.group.num_ranks > MOST_RANKS and not setup.broken.faults
-    if large and comm.group.num_nodes > _anchor_nodes(comm, operation, plan):
-        time_ps, note = _fewer(request, plan)
+    nodes = anchor_nodes(comm, plan, MOST_RANKS)
+    if large and comm.group.num_nodes > nodes[1]:
+        time_ps, note = followed(request, plan, nodes, lambda *run: _timed(*run)[0])
         notes = (*notes, note)
     elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
         result = result_of(request.of(program(request, plan)).verified(), BRIEF)
@@ -203,18 +199,10 @@ def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
     chunk = 0 if plan is None else plan.chunks.chunk_bytes
     shown = *way_of(request.setup.comm, plan), chunk
     if (own, shown) not in _ANCHORS:
-        shorter = None if plan is None else _shorter(request.setup.comm, plan, size_bytes)
+        shorter = None if plan is None else recut(request.setup.comm, plan, size_bytes)
         job = job_of(own.of(_stream(own, shorter, 1)), BRIEF)
         _ANCHORS[own, shown] = _per_iteration(own, shorter, job)
     return _ANCHORS[own, shown]
-
-
-def _shorter(comm: Communicator, plan: NcclPlan, size_bytes: int) -> NcclPlan:
-    """Return a plan with the same chunks for a smaller size."""
-    shorter = comm.plan_of(replace(plan.selection, num_bytes=size_bytes))
-    chunk = plan.chunks.chunk_bytes
-    parts = tuple(replace(part, chunk_bytes=chunk) for part in shorter.parts)
-    return replace(shorter, chunks=plan.chunks, parts=parts)
 
 
 def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
@@ -224,50 +212,3 @@ def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
     rank_blocks = plan.selection.algorithm is Algorithm.RING
     chunks = comm.group.num_ranks if rank_blocks else 1
     return plan.chunks.chunk_bytes * plan.num_channels * chunks
-
-
-def _anchor_nodes(comm: Communicator, operation: str, plan: NcclPlan | None) -> int:
-    """Return the larger number of machines that is simulated in place of more; trees need some depth."""
-    per_node = max(1, comm.group.num_ranks // comm.group.num_nodes)
-    least = 4 if _law(operation, plan)[0] == "ranks" or per_node > MOST_RANKS else 8
-    return max(least, 1 << max(1, MOST_RANKS // per_node).bit_length() - 1)
-
-
-def _fewer(request: Request, plan: NcclPlan | None) -> tuple[int, str]:
-    setup, size_bytes = request.setup, request.size_bytes
-    comm = setup.comm
-    large = _anchor_nodes(comm, request.operation, plan)
-    small = large // 2
-    linear, scaled = _law(request.operation, plan)
-    points = []
-    for nodes in (small, large):
-        fewer = setup.smaller(nodes)
-        ranks = fewer.comm.group.num_ranks
-        size = size_bytes
-        if scaled:
-            size = max(min(size_bytes, 8), size_bytes * ranks // comm.group.num_ranks // 16 * 16)
-        own = None
-        if plan is not None:
-            chosen: Selection = replace(plan.selection, num_bytes=size)
-            element_bytes = min(element(request.dtype).size_bytes, size)
-            own = fewer.comm.plan_of(chosen, element_bytes=element_bytes)
-        time_ps, _ = _timed(replace(request, setup=fewer, size_bytes=size), own)
-        points.append((_measure(linear, fewer.comm), time_ps))
-    (x1, t1), (x2, t2) = points
-    x = _measure(linear, comm)
-    time_ps = t2 + round((t2 - t1) * (x - x2) / (x2 - x1))
-    return max(time_ps, 1), f"from {small} and {large} machines, linear in {linear}"
-
-
-def _law(operation: str, plan: NcclPlan | None) -> tuple[str, bool]:
-    """Return what the time is linear in, and whether the size is scaled with the ranks."""
-    if plan is None:
-        return "ranks", operation != "sendrecv"
-    if plan.selection.algorithm is Algorithm.RING:
-        rooted = plan.selection.collective in (Collective.BROADCAST, Collective.REDUCE)
-        return "ranks", not rooted
-    return "log2 of machines", False
-
-
-def _measure(linear: str, comm: Communicator) -> float:
-    return float(comm.group.num_ranks) if linear == "ranks" else log2(comm.group.num_nodes)

@@ -1,0 +1,146 @@
+"""Kernels on many machines, from runs on fewer: one term per cause.
+
+**Steps.** In a ring, and in all-to-all, gather and scatter, every rank adds a step of the same bytes; two runs, with
+the size scaled to their ranks, give the time of a step, and a straight line in the number of ranks is followed.
+
+**Levels.** Trees and what goes up and down in switches move the same bytes on every machine however many there are.
+Every further level delays the first chunk; those behind follow in a pipeline at a rate that does not change. Two runs
+of the first chunk of every channel give the time of a level, and the larger of them with all the bytes gives the rest.
+In PAT the bytes of a rank grow as (n - 1) / n; its rest is scaled so.
+
+Both runs have the algorithm, protocol, channels and chunks of the whole communicator. **Not modelled** Machines that
+are further apart than those of the runs: levels of switches that only large networks have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import log2
+
+from clusim.nccl import Communicator, NcclPlan
+from clusim.nccl.connect import NONE, double_tree
+from clusim.run.request import Request
+from clusim.schedule.dtypes import element
+from clusim.vocabulary.algorithms import Algorithm
+from clusim.vocabulary.operations import Collective
+
+__all__ = ["anchor_nodes", "followed", "recut", "tree_levels"]
+
+Timed = Callable[[Request, NcclPlan | None], int]
+"""Simulates a request as planned; returns the kernel's time [ps]."""
+
+_TREES = (Algorithm.TREE, Algorithm.NVLS_TREE)
+
+
+def anchor_nodes(comm: Communicator, plan: NcclPlan | None, most_ranks: int) -> tuple[int, int]:
+    """Return the numbers of machines that are simulated in place of more; trees need some depth."""
+    per_node = max(1, comm.group.num_ranks // comm.group.num_nodes)
+    least = 4 if _by_steps(plan) or per_node > most_ranks else 8
+    large = max(least, 1 << max(1, most_ranks // per_node).bit_length() - 1)
+    return large // 2, large
+
+
+def followed(
+    request: Request, plan: NcclPlan | None, nodes: tuple[int, int], timed: Timed
+) -> tuple[int, str]:
+    """Return the time of a kernel [ps] from runs on so many machines, and how it was found."""
+    runs = _Runs(request, plan, timed)
+    if _by_steps(plan):
+        return runs.steps(nodes)
+    return runs.levels(nodes)
+
+
+def tree_levels(num_nodes: int) -> int:
+    """Return how many machines below the root the deepest machine of either of NCCL's two trees is."""
+    deepest = 0
+    above = [double_tree(num_nodes, node) for node in range(num_nodes)]
+    for which in (0, 1):
+        for node in range(num_nodes):
+            depth, at = 0, above[node][which][0]
+            while at != NONE:
+                depth, at = depth + 1, above[at][which][0]
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def recut(
+    comm: Communicator, plan: NcclPlan, size_bytes: int, *, element_bytes: int = 4
+) -> NcclPlan:
+    """Return a plan with the same way and the same chunks for another size, or for another communicator."""
+    own = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
+    chunk = plan.chunks.chunk_bytes
+    parts = tuple(replace(part, chunk_bytes=chunk) for part in own.parts)
+    return replace(own, chunks=plan.chunks, parts=parts)
+
+
+def _by_steps(plan: NcclPlan | None) -> bool:
+    return plan is None or plan.selection.algorithm is Algorithm.RING
+
+
+def _levels(plan: NcclPlan, num_nodes: int) -> float:
+    """Return the levels of an algorithm on so many machines."""
+    if plan.selection.algorithm in _TREES:
+        return float(tree_levels(num_nodes))
+    return log2(num_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs of a request on fewer machines."""
+
+    request: Request
+    plan: NcclPlan | None
+    timed: Timed
+
+    def steps(self, nodes: tuple[int, int]) -> tuple[int, str]:
+        """Follow the line through two runs in the number of ranks."""
+        request, plan = self.request, self.plan
+        ranks = request.setup.num_ranks
+        operation = request.operation if plan is None else plan.selection.collective
+        same_size = operation in ("sendrecv", Collective.BROADCAST, Collective.REDUCE)
+        points = []
+        for number in nodes:
+            fewer = request.setup.smaller(number)
+            size = request.size_bytes
+            if not same_size:
+                size = max(min(size, 8), size * fewer.num_ranks // ranks // 16 * 16)
+            own = None
+            if plan is not None:
+                width = min(element(request.dtype).size_bytes, size)
+                chosen = replace(plan.selection, num_bytes=size)
+                own = fewer.comm.plan_of(chosen, element_bytes=width)
+            time_ps = self.timed(replace(request, setup=fewer, size_bytes=size), own)
+            points.append((fewer.num_ranks, time_ps))
+        (x1, t1), (x2, t2) = points
+        time_ps = t2 + round((t2 - t1) * (ranks - x2) / (x2 - x1))
+        return max(time_ps, 1), f"from {nodes[0]} and {nodes[1]} machines, linear in ranks"
+
+    def levels(self, nodes: tuple[int, int]) -> tuple[int, str]:
+        """Add levels to the run on the larger number of machines."""
+        request, plan = self.request, self.plan
+        assert plan is not None
+        many = request.setup.num_nodes
+        size = request.size_bytes
+        first = min(size, plan.chunks.chunk_bytes * plan.num_channels)
+        small, large = nodes
+        starts = [self._on(number, first) for number in nodes]
+        whole = starts[1] if first == size else self._on(large, size)
+        at = [_levels(plan, number) for number in nodes]
+        level_ps = max(0.0, (starts[1] - starts[0]) / (at[1] - at[0]))
+        more = _levels(plan, many) - at[1]
+        share = 1.0
+        if plan.selection.algorithm is Algorithm.PAT:
+            share = (1 - 1 / many) / (1 - 1 / large)
+        time_ps = starts[1] + more * level_ps + (whole - starts[1]) * share
+        return (
+            max(1, round(time_ps)),
+            f"from {small} and {large} machines, a level of {level_ps / 1e6:.3g}us for each further one",
+        )
+
+    def _on(self, nodes: int, size_bytes: int) -> int:
+        fewer = self.request.setup.smaller(nodes)
+        assert self.plan is not None
+        width = min(element(self.request.dtype).size_bytes, size_bytes)
+        own = recut(fewer.comm, self.plan, size_bytes, element_bytes=width)
+        return self.timed(replace(self.request, setup=fewer, size_bytes=size_bytes), own)
