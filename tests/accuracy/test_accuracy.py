@@ -28,13 +28,13 @@ ERRORS = {
     ("superbench", "dgx-a100"): (-1.1, -15.0, -5.1),
     ("simllm", "a100x4-mesh"): (-4.8, -8.3, -10.9),
     ("simllm", "gh200x4-mesh"): (-6.7, -8.4, -10.1),
-    ("wayne", "dgx-h100"): (-7.6, -7.7, -4.1),
+    ("wayne", "dgx-h100"): (-7.6, -7.7, -0.4),
     ("ncclgauge", "aws-p5en"): (-0.5, -0.3, None),
     ("aiconfigurator", "dgx-a100"): (-6.6, -14.7, -7.4),
-    ("aiconfigurator", "dgx-h100"): (1.5, -7.4, -9.9),
-    ("aiconfigurator", "hgx-b200"): (-0.9, 7.4, -14.8),
+    ("aiconfigurator", "dgx-h100"): (1.5, -7.4, -6.5),
+    ("aiconfigurator", "hgx-b200"): (-0.9, 7.4, -11.2),
     ("aiconfigurator", "gb200-nvl72"): (1.8, 5.6, 1.8),
-    ("nccl-collectives-bench", "dgx-h100"): (-59.9, -37.5, -7.3),
+    ("nccl-collectives-bench", "dgx-h100"): (-59.9, -37.5, -6.6),
 }
 """Source and system -> mean error of the time of its rows below 1 MiB, below 64 MiB and above [%]; + is too long."""
 

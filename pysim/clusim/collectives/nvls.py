@@ -6,7 +6,8 @@ buffer; the head's reduce warps wait until all members have, read the sum throug
 (``multimem.ld_reduce``), and store it to all (``multimem.st``); gather warps copy it back. Flags of
 all members are polled with one load (``NVLS_MIN_POLL``). **Model**: three programs per rank and
 channel that hand over by flags, with FIFOs of 8 slots for the buffer; one fixed cost per chunk for
-all of the reducer's flags together, and one per loop for the copies of all heads. **Not modelled**:
+all of the reducer's flags together, one and a half per loop for the copies of all heads. In
+all-reduce scatter, reduce and gather each have their share of the CTA's warps. **Not modelled**:
 the flag accesses' own packets; the buffer is as large as the data, and only the flags keep it from
 being overrun. **Parameters**: `Shape`, 128 KiB chunks.
 """
@@ -23,11 +24,15 @@ from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
-from clusim.schedule.shapes import Shape
+from clusim.schedule.shapes import Shape, nvls_copy_warps
 
 __all__ = ["nvls_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
 
 KIB = 1024
+
+FLAGS = 1.5
+"""Fixed costs of a slice that a loop of copies takes for the flags of all heads: with the copies' share of warps it
+makes loops of 2, 4 and 8 MiB on 8 H100 take 12, 20 and 32 us (AI-benchmarking-guide, 4 to 256 MiB)."""
 
 _SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 """Chunks for sizes below so many times channels x heads x chunk (NCCL 2.30, ``src/enqueue.cc``)."""
@@ -77,6 +82,11 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
             _gather(plan, part, position, flags)
 
 
+def _flags_div(size: int) -> int:
+    """Return by what a copy's fixed cost is divided: those of all heads together take `FLAGS` of a slice's."""
+    return max(1, round(size / FLAGS))
+
+
 def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and tell the head."""
     size = plan.size
@@ -91,7 +101,8 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
         rotation=position,
         nchunks=size,
         sm=1,
-        fixed_div=size,
+        fixed_div=_flags_div(size),
+        warps=nvls_copy_warps(size)[0],
         name="nvls/scatter",
     )
 
@@ -133,7 +144,8 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
         rotation=position,
         nchunks=size,
         sm=0,
-        fixed_div=size,
+        fixed_div=_flags_div(size),
+        warps=nvls_copy_warps(size)[1],
         name="nvls/gather",
     )
 

@@ -79,9 +79,11 @@ def _by_steps(plan: NcclPlan | None) -> bool:
 
 
 def _levels(plan: NcclPlan, num_nodes: int) -> float:
-    """Return the levels of an algorithm on so many machines."""
+    """Return the levels of an algorithm on so many machines; PAT sends every block by itself, one after the other."""
     if plan.selection.algorithm in _TREES:
         return float(tree_levels(num_nodes))
+    if plan.selection.algorithm is Algorithm.PAT:
+        return float(num_nodes)
     return log2(num_nodes)
 
 
@@ -133,10 +135,8 @@ class _Runs:
         if plan.selection.algorithm is Algorithm.PAT:
             share = (1 - 1 / many) / (1 - 1 / large)
         time_ps = starts[1] + more * level_ps + (whole - starts[1]) * share
-        return (
-            max(1, round(time_ps)),
-            f"from {small} and {large} machines, a level of {level_ps / 1e6:.3g}us for each further one",
-        )
+        note = f"from {small} and {large} machines, each further level {level_ps / 1e6:.3g}us"
+        return max(1, round(time_ps)), note
 
     def _on(self, nodes: int, size_bytes: int) -> int:
         fewer = self.request.setup.smaller(nodes)
