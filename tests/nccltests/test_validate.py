@@ -119,7 +119,7 @@ def test_rows_say_what_measured_them(tmp_path: Path) -> None:
     )
     known, blank = (row.harness for row in read_measurements([path]))
     assert (known.kind, known.iterations, known.launch.threads) == ("torch", 5, 8)
-    assert (blank.kind, blank.iterations, blank.launch.threads) == ("", 0, 1)
+    assert (blank.kind, blank.iterations, blank.launch.threads) == ("", 20, 1)
     path.write_text(f"{head}dgx-h100,8,all_reduce,8,5,tourch,8,9\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"m.csv:2: harness 'tourch'.*did you mean 'torch'"):
         read_measurements([path])

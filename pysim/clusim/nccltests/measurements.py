@@ -16,7 +16,7 @@ from clusim.files import note_input
 from clusim.nccl import LATEST
 from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
-from clusim.nccltests.harness import Harness, kind_named
+from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
@@ -57,10 +57,27 @@ class CurveGroup:
     harness: str = ""
 
     @property
+    def per_node(self) -> int:
+        """Return the GPUs of a machine that took part."""
+        return max(1, self.n_gpus // self.n_nodes)
+
+    @property
+    def launch_known(self) -> bool:
+        """Whether it says what a process drives, or a program has only one way."""
+        return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
+
+    @property
     def launch(self) -> Launch:
-        """Return how it was launched; one process per GPU if that is not known."""
-        threads = max(1, self.threads_per_process)
-        return Launch(max(1, self.gpus_per_process), self.cuda_graph, threads=threads)
+        """Return how it was launched; if that is not known, the likeliest.
+
+        That is what nccl-tests' own page begins with, one thread for all GPUs, in one machine; for other programs and
+        several machines one process per GPU.
+        """
+        if self.launch_known:
+            threads = max(1, self.threads_per_process)
+            return Launch(max(1, self.gpus_per_process), self.cuda_graph, threads=threads)
+        alone = self.n_nodes > 1 or self.harness != "nccl-tests"
+        return Launch(1 if alone else self.per_node, self.cuda_graph)
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -68,8 +85,10 @@ class CurveGroup:
         found = []
         if not self.nccl_version:
             found.append(f"release of NCCL not given: {LATEST} assumed")
-        if not self.gpus_per_process:
-            found.append("launch not given: one process per GPU assumed")
+        if not self.launch_known:
+            gpus = self.launch.gpus_per_thread
+            how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
+            found.append(f"launch not given: {how} assumed")
         return tuple(found)
 
     @property
@@ -117,7 +136,8 @@ class Row:
     @property
     def harness(self) -> Harness:
         """Return what it was measured with."""
-        return Harness(self.group.harness, self.group.launch, self.iters)
+        kind = self.group.harness
+        return Harness(kind, self.group.launch, iterations_of(kind, self.iters))
 
 
 def read_measurements(paths: Sequence[str | Path], *, system: str | None = None) -> list[Row]:
