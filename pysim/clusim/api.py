@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -201,6 +200,6 @@ def nccl_tests(
         raise InputError(f"-J {asked.output_file}: write Table.to_json() yourself")
     version, env = given.pop("version", ""), parse_env_of(given.pop("env", {}))
     setup = Setup(fabric, given.pop("nodes", None), None, version, env)
-    where = place(setup, asked, given.pop("processes", None))
-    where = replace(where, kind=kind_named(given.pop("harness", "nccl-tests")))
+    kind = kind_named(given.pop("harness", "")) or "nccl-tests"
+    where = place(setup, asked, given.pop("processes", None), kind)
     return table_of(where, test, asked, **given)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from clusim.api import nccl_tests
 from clusim.errors import InputError
 from clusim.hardware import FAMILIES, HOST_COSTS
 from clusim.nccl.calls.launch import Host, Launch
 from clusim.nccltests.harness import Harness, iterations_of
 from clusim.nccltests.options import PerfOptions, parse_flags, without_effect
-from clusim.nccltests.sweep import harness_of
+from clusim.nccltests.sweep import harness_of, place
+from clusim.run.setup import Setup
 from clusim.units import parse_time
 
 HOST = Host("hopper", "intel", 8)
@@ -124,8 +126,19 @@ def test_a_loop_in_python_waits_for_its_host() -> None:
     assert found == pytest.approx(call + (short + AROUND) / 10, abs=ROUNDING)
     long = Harness("torch").time_ps(HOST, "allreduce", 500 * US)
     assert long == 500 * US + family("kernel_overhead") + 2 * family("stream_launch")
-    with pytest.raises(InputError, match=r"-g 8: torch.distributed has one process per GPU"):
+    with pytest.raises(InputError, match="-g 8: loops around torch"):
         printed(kind="torch", ngpus=8)
+
+
+def test_the_loop_is_refused_before_anything_is_printed_and_said_in_all_output() -> None:
+    setup = Setup("dgx-h100")
+    with pytest.raises(InputError, match="-m 2: loops around torch"):
+        place(setup, parse_flags({"agg_iters": "2"}), None, "torch")
+    table = nccl_tests("all_reduce_perf", "dgx-h100", "-b 1K -e 1K -c 0", harness="torch", jobs=1)
+    said = "iterations are those of a Python loop around torch.distributed"
+    assert said in table.text()
+    assert said in table.to_json()["notes"]
+    assert table.lines[0].halves[0].time_us > us("torch_call") / US
 
 
 def test_warm_ups_change_nothing_and_say_so() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +80,7 @@ def command(
     test = program_named(program)
     wanted = parse_flags({name: value for name, value in flags.items() if value is not None})
     env = tuple(parse_assignments(environment).items())
-    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node)
-    where = replace(where, kind=harness)
+    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node, harness)
     target = _output(wanted)
     found = table_of(where, test, wanted, jobs=jobs, show=None if as_json else click.echo)
     data = found.to_json(["clusim", *sys.argv[1:]])

@@ -49,7 +49,9 @@ class Table:
     def notes(self) -> tuple[str, ...]:
         """What must be said of NCCL's plans, and of flags."""
         plans = self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
-        return (*plans, *without_effect(self.options))
+        loop = "iterations are those of a Python loop around torch.distributed"
+        by = (loop,) if self.where.kind == "torch" else ()
+        return (*plans, *by, *without_effect(self.options))
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""
@@ -91,8 +93,7 @@ def table_of(
 
     began = strftime(NOW, localtime())
     setup = where.setup
-    by = "" if where.kind == "nccl-tests" else f" of {where.kind}"
-    note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes{by}; time {LAUNCHED}"
+    note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
     notes = [note, *said(setup.broken.lines, found.notes)]
     for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
         put(text)

@@ -61,11 +61,14 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     return found
 
 
-def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> PerfPlace:
-    """Return which GPUs of a machine take part.
+def place(
+    setup: Setup, options: PerfOptions, processes: int | None = None, kind: str = "nccl-tests"
+) -> PerfPlace:
+    """Return which GPUs of a machine take part, and in what kind of harness, whose flags are checked.
 
     `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
     """
+    harness_of(options, kind)
     has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
     each = options.ngpus * options.nthreads
     if processes is None:
@@ -77,7 +80,8 @@ def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> P
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
-    return PerfPlace(replace(setup, per_node=per_node if per_node < has else None), processes)
+    used = replace(setup, per_node=per_node if per_node < has else None)
+    return PerfPlace(used, processes, kind)
 
 
 def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
@@ -90,7 +94,7 @@ def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
         ):
             if value > 1:
                 raise InputError(
-                    f"-{flag} {value}: torch.distributed has one process per GPU and no groups of iterations"
+                    f"-{flag} {value}: loops around torch.distributed have a process per GPU and no groups"
                 )
     launch = Launch(
         *(options.ngpus, options.cudagraph > 0, options.agg_iters),
