@@ -118,7 +118,7 @@ HOST = HostCosts(
     group_launch=calibrated(
         "1.4us", "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100"
     ),
-    p2p_task=assumed("0.3us", "below AMD as its launches"),
+    p2p_task=assumed("0.26us", "AMD's, in the ratio of their launches in a group"),
     group_channel=calibrated(
         "0.04us",
         "collectives of 256 KiB with 16 channels take 3 to 5 us more than those of 4 KiB with one on 4 H100 with -g 4"
