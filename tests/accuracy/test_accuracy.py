@@ -31,7 +31,7 @@ ERRORS = {
     ("wayne", "dgx-h100"): (-4.4, 0.0, -6.2),
     ("ncclgauge", "aws-p5en"): (-0.4, -0.2, None),
     ("aiconfigurator", "dgx-a100"): (-5.6, -14.1, -7.3),
-    ("aiconfigurator", "dgx-h100"): (3.1, -6.5, -9.8),
+    ("aiconfigurator", "dgx-h100"): (0.2, -6.5, -9.8),
     ("aiconfigurator", "hgx-b200"): (-0.5, 7.6, -14.7),
     ("aiconfigurator", "gb200-nvl72"): (2.0, 5.8, 1.9),
     ("nccl-collectives-bench", "dgx-h100"): (0.8, 2.5, -6.1),
