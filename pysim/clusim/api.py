@@ -16,6 +16,7 @@ from clusim import files
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.nccltests.front import Table, table_of
+from clusim.nccltests.harness import kind_named
 from clusim.nccltests.operations import program_named
 from clusim.nccltests.options import flags_of, parse_flags
 from clusim.nccltests.sweep import place
@@ -149,12 +150,15 @@ class NcclTestsOptions(TypedDict, total=False):
         NCCL's variables.
     version : str
         NCCL's release; the newest known by default.
+    harness : str
+        What launches: ``nccl-tests``, or ``torch`` for a Python loop around torch.distributed.
     jobs : int
         Worker processes; one per core by default, 1 works in this process.
     """
 
     nodes: int | None
     processes: int | None
+    harness: str
     env: Mapping[str, str]
     version: str
     jobs: int | None
@@ -196,5 +200,6 @@ def nccl_tests(
         raise InputError(f"-J {asked.output_file}: write Table.to_json() yourself")
     version, env = given.pop("version", ""), parse_env_of(given.pop("env", {}))
     setup = Setup(fabric, given.pop("nodes", None), None, version, env)
-    where = place(setup, asked, given.pop("processes", None))
+    kind = kind_named(given.pop("harness", "")) or "nccl-tests"
+    where = place(setup, asked, given.pop("processes", None), kind)
     return table_of(where, test, asked, **given)

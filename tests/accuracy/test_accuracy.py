@@ -25,16 +25,16 @@ WITHIN = 1.5
 """By how much a mean error may differ from its place [percentage points]."""
 
 ERRORS = {
-    ("superbench", "dgx-a100"): (-1.1, -15.0, -5.1),
-    ("simllm", "a100x4-mesh"): (-4.8, -8.3, -10.9),
+    ("superbench", "dgx-a100"): (1.1, -5.5, -15.2),
+    ("simllm", "a100x4-mesh"): (-4.8, -8.3, -11.1),
     ("simllm", "gh200x4-mesh"): (-6.7, -8.4, -10.1),
-    ("wayne", "dgx-h100"): (-7.6, -7.7, -0.4),
-    ("ncclgauge", "aws-p5en"): (-0.5, -0.3, None),
-    ("aiconfigurator", "dgx-a100"): (-6.6, -14.7, -7.4),
-    ("aiconfigurator", "dgx-h100"): (1.5, -7.4, -6.5),
-    ("aiconfigurator", "hgx-b200"): (-0.9, 7.4, -11.2),
-    ("aiconfigurator", "gb200-nvl72"): (1.8, 5.6, 1.8),
-    ("nccl-collectives-bench", "dgx-h100"): (-59.9, -37.5, -6.6),
+    ("wayne", "dgx-h100"): (-4.4, 0.0, -6.2),
+    ("ncclgauge", "aws-p5en"): (-0.4, -0.2, None),
+    ("aiconfigurator", "dgx-a100"): (-5.6, -14.1, -7.3),
+    ("aiconfigurator", "dgx-h100"): (0.2, -6.5, -9.8),
+    ("aiconfigurator", "hgx-b200"): (-0.5, 7.6, -14.7),
+    ("aiconfigurator", "gb200-nvl72"): (2.0, 5.8, 1.9),
+    ("nccl-collectives-bench", "dgx-h100"): (0.8, 2.5, -6.1),
 }
 """Source and system -> mean error of the time of its rows below 1 MiB, below 64 MiB and above [%]; + is too long."""
 
@@ -65,7 +65,10 @@ def errors(rows: list[Row]) -> list[float | None]:
 @pytest.mark.parametrize("group", ERRORS, ids=" ".join)
 def test_predictions_are_as_far_off_as_they_were(group: tuple[str, str]) -> None:
     for found, expected in zip(errors(table()[group]), ERRORS[group], strict=True):
-        assert found == pytest.approx(expected, abs=WITHIN) if expected else found is expected
+        if expected is None:
+            assert found is None
+        else:
+            assert found == pytest.approx(expected, abs=WITHIN)
 
 
 def test_half_of_the_rows_calibrated_nothing() -> None:
@@ -80,7 +83,7 @@ def test_a_launch_that_costs_half_as_much_again_shows(monkeypatch: pytest.Monkey
     """The check itself: with another cost the errors leave their places."""
     usual = launch.overhead_ps
     monkeypatch.setattr(launch, "overhead_ps", lambda *words: usual(*words) * 3 // 2)
-    small = [row for row in table()["superbench", "dgx-a100"] if row.size_bytes < 1 << 20]
+    small = [row for row in table()["aiconfigurator", "dgx-a100"] if row.size_bytes < 1 << 20]
     found = errors(small)[0]
     assert found is not None
-    assert abs(found - ERRORS["superbench", "dgx-a100"][0]) > 2 * WITHIN
+    assert abs(found - ERRORS["aiconfigurator", "dgx-a100"][0]) > 2 * WITHIN

@@ -23,16 +23,20 @@ def us(cost: str, key: str) -> int:
 
 def test_long_kernels_follow_each_other(h100: Host) -> None:
     gap = us("kernel_overhead", "hopper")
-    assert iteration_ps(h100, "allreduce", 500 * US, Launch()) == 500 * US + gap
-    late = 7 * us("group_skew", "intel")
-    assert iteration_ps(h100, "allreduce", 500 * US, Launch(8)) == 500 * US + gap + late
+    for launch in (Launch(), Launch(8), Launch(threads=8)):
+        assert iteration_ps(h100, "allreduce", 500 * US, launch) == 500 * US + gap
 
 
-def test_work_for_many_channels_takes_a_process_time_on_amd() -> None:
+def test_work_for_many_channels_takes_a_group_time() -> None:
     host = host_of(Setup("dgx-a100").comm)
-    one, all_channels = (overhead_ps(host, Launch(8), count) for count in (1, 24))
+    one, all_channels = (period_ps(host, "allreduce", Launch(8), count) for count in (1, 24))
     assert all_channels - one == 8 * 23 * us("group_channel", "amd")
-    assert overhead_ps(host, Launch(1), 24) == us("kernel_overhead", "ampere")
+    alone, messages = (
+        period_ps(host, "allreduce", Launch(), 24),
+        period_ps(host, "alltoall", Launch(8)),
+    )
+    assert alone == us("launch", "amd")
+    assert messages == period_ps(host, "alltoall", Launch(8), 24)
 
 
 def test_short_kernels_wait_for_a_host_with_many_gpus(h100: Host) -> None:
@@ -67,11 +71,18 @@ def test_aggregated_launches_share_what_launching_costs(h100: Host) -> None:
     assert four == 20 * US + overhead_ps(h100, Launch(8)) // 4 < one
 
 
-def test_blocking_adds_host_and_kernel(h100: Host) -> None:
-    blocking = iteration_ps(h100, "allreduce", 20 * US, Launch(1, blocking=True))
-    assert blocking == period_ps(h100, "allreduce", Launch()) + 20 * US + overhead_ps(
-        h100, Launch()
-    )
+def test_blocking_adds_host_kernel_start_and_end(h100: Host) -> None:
+    blocking = iteration_ps(h100, "allreduce", 20 * US, Launch(1, blocking=1))
+    kernel = 20 * US + overhead_ps(h100, Launch())
+    around = us("first_start", "intel") + us("notice", "intel")
+    assert blocking == period_ps(h100, "allreduce", Launch()) + kernel + around
+
+
+def test_the_last_thread_launched_for_all_before_2_9() -> None:
+    old, new = (host_of(Setup("dgx-a100", version=version).comm) for version in ("2.8", "2.9"))
+    threads, group = Launch(threads=8), Launch(8)
+    assert period_ps(old, "allreduce", threads) == period_ps(old, "allreduce", group)
+    assert period_ps(new, "allreduce", threads) == period_ps(new, "allreduce", Launch())
 
 
 def test_nothing_to_do_takes_almost_nothing(h100: Host) -> None:

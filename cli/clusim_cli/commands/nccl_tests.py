@@ -43,6 +43,9 @@ def _flags(function: Any) -> Any:
 @options.nodes()
 @click.option("--procs-per-node", type=click.IntRange(1),
               help="Processes on each machine.  [default: 1 with -g or -t, else one per GPU]")  # fmt: skip
+@click.option("--harness", type=click.Choice(("nccl-tests", "torch"), case_sensitive=False),
+              default="nccl-tests", show_default=True,
+              help="What launches: the program itself, or a Python loop around torch.distributed.")  # fmt: skip
 @options.env()
 @options.nccl_version()
 @options.jobs()
@@ -53,6 +56,7 @@ def command(
     topology: str,
     nodes: int | None,
     procs_per_node: int | None,
+    harness: str,
     environment: tuple[str, ...],
     version: str,
     jobs: int | None,
@@ -63,8 +67,9 @@ def command(
     reduce_scatter_perf, broadcast_perf, reduce_perf, alltoall_perf, gather_perf, scatter_perf, sendrecv_perf or
     hypercube_perf.
 
-    The table has nccl-tests' columns, so that its parsers read it. Times are those of the steady state; in place
-    and out of place are alike. With -c 1 data of small sizes are carried through and checked; N/A is not checked.
+    The table has nccl-tests' columns, so that its parsers read it. Times hold what the program divides by the
+    iterations, start and end with them; in place and out of place are alike. With -c 1 data of small sizes are carried
+    through and checked; N/A is not checked. Flags that change no time here say so in the output.
     """
     from clusim.nccl import parse_assignments
     from clusim.nccltests.front import table_of
@@ -75,7 +80,7 @@ def command(
     test = program_named(program)
     wanted = parse_flags({name: value for name, value in flags.items() if value is not None})
     env = tuple(parse_assignments(environment).items())
-    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node)
+    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node, harness)
     target = _output(wanted)
     found = table_of(where, test, wanted, jobs=jobs, show=None if as_json else click.echo)
     data = found.to_json(["clusim", *sys.argv[1:]])

@@ -29,6 +29,8 @@ __all__ = ["command"]
               help="Most sizes per group that are predicted; 0 is all.  [default: 4]")  # fmt: skip
 @options.jobs()
 @options.granularity()
+@click.option("--releases", is_flag=True,
+              help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
 @click.option("--plot", type=OUTPUT, help="Draw measured against predicted.")
 @click.option("--markdown", type=OUTPUT,
               help="Write the figures into this page, between its marks.")  # fmt: skip
@@ -40,6 +42,7 @@ def command(
     per_group: int | None,
     jobs: int | None,
     granularity: str | int,
+    releases: bool,
     plot: Path | None,
     markdown: Path | None,
     as_json: bool,
@@ -48,8 +51,8 @@ def command(
     """Predict what FILES measured and print how far off that is.
 
     A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
-    nccl_version, gpus_per_process, cuda_graph, size_bytes and time_us, or what a program of nccl-tests printed. The
-    system is the name of a preset or a topology file.
+    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes and time_us, or what
+    a program of nccl-tests printed. The system is the name of a preset or a topology file; blank is unknown.
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
@@ -68,6 +71,11 @@ def command(
             granularity=granularity,
             progress=progress,
         )
+    if releases:
+        from clusim.nccltests.releases import with_releases
+
+        with counted_progress(not no_progress, "by other releases") as progress:
+            report = with_releases(report, jobs=jobs, granularity=granularity, progress=progress)
     if plot is not None:
         from clusim.report.accuracy import save_accuracy
 

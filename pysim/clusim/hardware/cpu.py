@@ -4,7 +4,7 @@
 into cache lines on most Intel parts, and forwarded whole on AMD's. A thread enqueues the kernel of every GPU it drives.
 **Model** A switch of the latency of the mesh; `peer_payload` is the largest payload of packets between two PCIe
 devices that cross it. Peer to peer is used only where the fabric says so, otherwise data are staged in host memory.
-A host has a period per collective, which grows with the GPUs one process drives.
+A host has a period per collective, which grows with the GPUs one thread drives.
 **Not modelled** Limits of root ports on packets in flight, the IOMMU and its misses, NUMA clusters (use one root per
 cluster). Which launch of an iteration is slow; queues that run full; noise of the operating system.
 **Parameters** The fields of `Cpu` and `HostCosts`; one file of `clusim.hardware.processors` for each vendor.
@@ -100,12 +100,20 @@ class HostCosts:
         Time of a grouped launch over the GPUs of one process besides the launches, and of every launch in it.
     p2p_task : Figure
         Time of a host thread for one send or receive inside a group.
-    group_skew : Figure
-        How much later each further GPU of a process starts its kernel; a collective waits for the last one.
     group_channel : Figure
-        Time per channel and GPU beyond the first in which one process hands work to its GPUs.
+        Time per channel beyond the first and GPU in which a group's thread hands out its work.
     empty_call : Figure
         A call that has nothing to move, per GPU.
+    first_start : Figure
+        From the end of a launch until a kernel begins on a GPU that has nothing else to do.
+    notice : Figure
+        From the end of the last kernel until a thread that asks for it again and again knows.
+    wake : Figure
+        How much later each further thread leaves a barrier of threads, and every round of one of processes.
+    graph_launch : Figure
+        Time for launching a CUDA graph on one GPU.
+    torch_call : Figure
+        What a call of torch.distributed takes besides NCCL.
     """
 
     vendor: str
@@ -113,9 +121,13 @@ class HostCosts:
     group_base: Figure
     group_launch: Figure
     p2p_task: Figure
-    group_skew: Figure
     group_channel: Figure
     empty_call: Figure
+    first_start: Figure
+    notice: Figure
+    wake: Figure
+    graph_launch: Figure
+    torch_call: Figure
 
     def __post_init__(self) -> None:
         """Check units and sources."""

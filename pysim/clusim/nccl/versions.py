@@ -35,6 +35,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "nvb": (2, 8),
     "channels duplicated by the search": (2, 8),
     "codes of five digits": (2, 9),
+    "threads launch alone": (2, 9),
     "plateau by channel": (2, 10),
     "collnet is simple": (2, 10),
     "ceilings by architecture": (2, 10),

@@ -8,7 +8,7 @@ from time import localtime, strftime
 from typing import Any
 
 from clusim.nccltests.operations import Program
-from clusim.nccltests.options import PerfOptions
+from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said
@@ -47,8 +47,11 @@ class Table:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be said of NCCL's plans."""
-        return self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
+        """What must be said of NCCL's plans, and of flags."""
+        plans = self.where.setup.said(COLLECTIVE_OF.get(self.test.of.name), self.options.sizes())
+        loop = "iterations are those of a Python loop around torch.distributed"
+        by = (loop,) if self.where.kind == "torch" else ()
+        return (*plans, *by, *without_effect(self.options))
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""

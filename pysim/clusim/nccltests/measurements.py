@@ -16,6 +16,7 @@ from clusim.files import note_input
 from clusim.nccl import LATEST
 from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
+from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
@@ -25,13 +26,17 @@ __all__ = ["COLUMNS", "CurveGroup", "Row", "groups", "read_measurements", "setup
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (
     *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),
-    *("nccl_version", "gpus_per_process", "cuda_graph", "size_bytes", "time_us", "source"),
+    *("nccl_version", "gpus_per_process", "threads_per_process", "iters", "harness", "cuda_graph"),
+    *("size_bytes", "time_us", "source"),
 )
 """Columns of a CSV file that are used; others are ignored."""
 
 
 MOST_TIME_US = DURATION_END_PS // 10**6
 """Longest time of a measurement [us]."""
+
+MOST_ITERS = 10**9
+"""Most iterations of a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,31 @@ class CurveGroup:
     nccl_version: str = ""
     gpus_per_process: int = 0
     cuda_graph: bool = False
+    threads_per_process: int = 0
+    harness: str = ""
+
+    @property
+    def per_node(self) -> int:
+        """Return the GPUs of a machine that took part."""
+        return max(1, self.n_gpus // self.n_nodes)
+
+    @property
+    def launch_known(self) -> bool:
+        """Whether it says what a process drives, or a program has only one way."""
+        return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property
     def launch(self) -> Launch:
-        """Return how it was launched; one process per GPU if that is not known."""
-        return Launch(max(1, self.gpus_per_process), self.cuda_graph)
+        """Return how it was launched; if that is not known, the likeliest.
+
+        That is what nccl-tests' own page begins with, one thread for all GPUs, in one machine; for other programs and
+        several machines one process per GPU.
+        """
+        if self.launch_known:
+            threads = max(1, self.threads_per_process)
+            return Launch(max(1, self.gpus_per_process), self.cuda_graph, threads=threads)
+        alone = self.n_nodes > 1 or self.harness != "nccl-tests"
+        return Launch(1 if alone else self.per_node, self.cuda_graph)
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -60,8 +85,10 @@ class CurveGroup:
         found = []
         if not self.nccl_version:
             found.append(f"release of NCCL not given: {LATEST} assumed")
-        if not self.gpus_per_process:
-            found.append("launch not given: one process per GPU assumed")
+        if not self.launch_known:
+            gpus = self.launch.gpus_per_thread
+            how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
+            found.append(f"launch not given: {how} assumed")
         return tuple(found)
 
     @property
@@ -71,10 +98,14 @@ class CurveGroup:
         words += [word for word in (self.algorithm, self.protocol) if word != "auto"]
         if self.channels:
             words.append(f"{self.channels}ch")
+        if self.threads_per_process > 1:
+            words.append(f"-t{self.threads_per_process}")
         if self.gpus_per_process > 1:
             words.append(f"-g{self.gpus_per_process}")
         if self.cuda_graph:
             words.append("graph")
+        if self.harness not in ("", "nccl-tests"):
+            words.append(self.harness)
         return " ".join([*words, self.nccl_version]).strip()
 
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -87,13 +118,26 @@ class CurveGroup:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured size."""
+    """One measured size.
+
+    Attributes
+    ----------
+    iters : int
+        Iterations that it is the mean of; programs take fewer of large sizes. 0 is not known.
+    """
 
     group: CurveGroup
     size_bytes: int
     time_us: float
     source: str = ""
     where: str = ""
+    iters: int = 0
+
+    @property
+    def harness(self) -> Harness:
+        """Return what it was measured with."""
+        kind = self.group.harness
+        return Harness(kind, self.group.launch, iterations_of(kind, self.iters))
 
 
 def read_measurements(paths: Sequence[str | Path], *, system: str | None = None) -> list[Row]:
@@ -195,9 +239,19 @@ def _row(values: dict[str, str], where: str) -> Row:
         (values.get("nccl_version") or "").strip(),
         _whole(values, "gpus_per_process", where, (1, MOST_RANKS)),
         (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
+        _whole(values, "threads_per_process", where, (1, MOST_RANKS)),
+        _kind(values, where),
     )
     size = _whole(values, "size_bytes", where, (0, MOST_COUNT))
-    return Row(group, size, time_us, (values.get("source") or "").strip(), where)
+    iters = _whole(values, "iters", where, (1, MOST_ITERS))
+    return Row(group, size, time_us, (values.get("source") or "").strip(), where, iters)
+
+
+def _kind(values: dict[str, str], where: str) -> str:
+    try:
+        return kind_named(values.get("harness") or "")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _table_rows(path: str, system: str | None) -> list[Row]:
@@ -225,11 +279,14 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             nccl_version=_release(run.library),
             gpus_per_process=run.config.get("nGpus", 1),
             cuda_graph=run.config.get("graph", 0) > 0,
+            threads_per_process=run.config.get("nThread", 1),
+            harness="nccl-tests",
         )
+        iters = run.config.get("iters", 0)
         for size, time_us, line in zip(run.sizes, run.column("time"), run.row_lines, strict=True):
             if not 0 < time_us <= MOST_TIME_US:
                 raise InputError(f"{path}:{line}: time {time_us:g} us: must be a time above 0")
-            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}"))
+            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}", iters))
     return rows
 
 

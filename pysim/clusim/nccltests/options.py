@@ -9,7 +9,16 @@ from typing import NoReturn
 from clusim.errors import InputError
 from clusim.vocabulary.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
 
-__all__ = ["FLAGS", "OPS", "TYPES", "Flag", "PerfOptions", "flags_of", "parse_flags"]
+__all__ = [
+    "FLAGS",
+    "OPS",
+    "TYPES",
+    "Flag",
+    "PerfOptions",
+    "flags_of",
+    "parse_flags",
+    "without_effect",
+]
 
 TYPES: dict[str, DataType] = {item.tables[0]: item for item in BY_NUMBER}
 """By nccl-tests' names."""
@@ -61,6 +70,9 @@ class PerfOptions:
     device_implementation: int = 0
     device_cta_count: int = 16
     memory_report: int = 0
+    unalign: int = 0
+    per_iter_timing: int = 0
+    per_iter_skip: int = 0
     output_file: str = ""
     given: set[str] = field(default_factory=set)
 
@@ -95,38 +107,64 @@ class PerfOptions:
 MOST_SIZES = 4096
 
 FLAGS = (
-    Flag("t", "nthreads", "nthreads", "count", "threads per process; each has its own GPUs"),
+    Flag(
+        "t", "nthreads", "nthreads", "count", "threads per process; each launches on its own GPUs"
+    ),
     Flag("g", "ngpus", "ngpus", "count", "GPUs per thread, launched one after the other"),
     Flag("b", "minbytes", "minbytes", "size", "smallest size"),
     Flag("e", "maxbytes", "maxbytes", "size", "largest size"),
     Flag("i", "stepbytes", "stepbytes", "size", "step between sizes"),
     Flag("f", "stepfactor", "stepfactor", "count", "factor between sizes"),
-    Flag("n", "iters", "iters", "count", "iterations; shown, all are alike here"),
+    Flag("n", "iters", "iters", "count", "iterations; each has its share of start and end"),
     Flag("m", "agg_iters", "agg_iters", "count", "iterations launched as one group"),
-    Flag("w", "warmup_iters", "warmup_iters", "number", "warm-up iterations; shown"),
+    Flag("w", "warmup_iters", "warmup_iters", "number", "warm-up iterations; without effect"),
     Flag("N", "run_cycles", "run_cycles", "count", "print the table so many times"),
-    Flag("p", "parallel_init", "parallel_init", "number", "shown"),
+    Flag("p", "parallel_init", "parallel_init", "number", "without effect: not timed"),
     Flag("c", "check", "check", "number", "verify data of small sizes"),
     Flag("o", "op", "op", "op", "reduction: sum prod max min avg mulsum all"),
     Flag("d", "datatype", "datatype", "type", "type of the elements, or all"),
     Flag("r", "root", "root", "number", "root of broadcast, reduce, gather, scatter"),
-    Flag("z", "blocking", "blocking", "number", "wait for every collective"),
-    Flag("y", "stream_null", "stream_null", "number", "accepted"),
-    Flag("T", "timeout", "timeout", "number", "accepted"),
-    Flag("G", "cudagraph", "cudagraph", "number", "launch as CUDA graph"),
+    Flag(
+        "z",
+        "blocking",
+        "blocking",
+        "number",
+        "wait for every iteration: 1 and meet, 2, 3 and meet untimed",
+    ),
+    Flag("y", "stream_null", "stream_null", "number", "without effect"),
+    Flag("T", "timeout", "timeout", "number", "without effect"),
+    Flag("G", "cudagraph", "cudagraph", "number", "iterations are a CUDA graph, launched so often"),
     Flag("C", "report_cputime", "report_cputime", "number", "report the time of the host"),
     Flag("S", "report_timestamps", "report_timestamps", "number", "add the time of day"),
     Flag("J", "output_file", "output_file", "file", "write JSON to a file"),
-    Flag("a", "average", "average", "number", "accepted: all ranks are alike"),
-    Flag(
-        "R", "local_register", "local_register", "number", "accepted; registration is not modelled"
-    ),
-    Flag("x", "cta_policy", "cta_policy", "number", "accepted"),
+    Flag("a", "average", "average", "number", "time of thread 0, mean, least or most: 0 to 3"),
+    Flag("R", "local_register", "local_register", "number", "without effect: not modelled"),
+    Flag("x", "cta_policy", "cta_policy", "number", "without effect: not modelled"),
     Flag("D", "device_implementation", "device_implementation", "number", "only 0"),
-    Flag("V", "device_cta_count", "device_cta_count", "number", "accepted"),
-    Flag("M", "memory_report", "memory_report", "number", "accepted"),
+    Flag("V", "device_cta_count", "device_cta_count", "number", "without effect, as -D"),
+    Flag("M", "memory", "memory_report", "number", "without effect: no memory is counted"),
+    Flag("u", "unalign", "unalign", "number", "without effect: not modelled"),
+    Flag("I", "per_iter_timing", "per_iter_timing", "number", "only 0"),
+    Flag("K", "per_iter_skip", "per_iter_skip", "number", "without effect, as -I"),
 )
-"""Flags of nccl-tests 2.17."""
+"""Flags of nccl-tests 2.19."""
+
+_MOST = {"blocking": 3, "average": 3, "local_register": 2, "cta_policy": 2, "per_iter_timing": 1}
+"""Largest values; nccl-tests has no meaning for others."""
+
+_WITHOUT = {
+    "warmup_iters": "one iteration of every size runs before the clock anyway",
+    "parallel_init": "initialisation is not timed",
+    "stream_null": "streams are not modelled",
+    "timeout": "nothing hangs",
+    "local_register": "registered buffers are not modelled",
+    "cta_policy": "not modelled; NCCL's default",
+    "device_cta_count": "it is for -D",
+    "memory_report": "memory is not counted",
+    "unalign": "addresses are not modelled",
+    "per_iter_skip": "it is for -I",
+}
+"""Flags that are accepted without effect, and why."""
 
 
 def _wrong(flag: Flag, value: str, want: str) -> NoReturn:
@@ -199,8 +237,35 @@ def parse_flags(values: dict[str, str]) -> PerfOptions:
         raise InputError(
             f"-b {options.minbytes} -e {options.maxbytes}: the smallest size is above the largest"
         )
-    if options.device_implementation:
-        raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
+    _check(options)
     if options.stepfactor == 1 and options.stepbytes == 0 and options.minbytes < options.maxbytes:
         raise InputError("-i 0: must be at least 1")
     return options
+
+
+def _check(options: PerfOptions) -> None:
+    """Raise `InputError` for values without meaning, and flags that nccl-tests fails with."""
+    for flag in FLAGS:
+        value, most = getattr(options, flag.attribute), _MOST.get(flag.attribute)
+        if most is not None and flag.letter in options.given and value > most:
+            raise InputError(f"-{flag.letter} {value}: must be 0 to {most}")
+    if options.device_implementation:
+        raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
+    if options.per_iter_timing:
+        raise InputError("-I 1: times of single iterations are not simulated; all are alike")
+    if options.cudagraph and options.blocking:
+        raise InputError(
+            f"-z {options.blocking} -G {options.cudagraph}: a graph cannot wait while it is captured"
+        )
+
+
+def without_effect(options: PerfOptions) -> tuple[str, ...]:
+    """Return what must be said of flags that were given and change no time."""
+    usual, found = PerfOptions(), []
+    for flag in FLAGS:
+        value = getattr(options, flag.attribute)
+        if flag.attribute in _WITHOUT and value != getattr(usual, flag.attribute):
+            found.append(f"-{flag.letter} {value} has no effect: {_WITHOUT[flag.attribute]}")
+    if options.average != usual.average and options.nthreads == 1:
+        found.append(f"-a {options.average} has no effect: only threads of a process differ")
+    return tuple(found)

@@ -9,8 +9,9 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.hardware import GPUS
-from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.calls.launch import Launch, host_of
 from clusim.nccl.versions import since
+from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.operations import Program
@@ -20,7 +21,7 @@ from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.dtypes import DataType
 
-__all__ = ["PerfPlace", "devices", "library_code", "place", "rows"]
+__all__ = ["PerfPlace", "devices", "harness_of", "library_code", "place", "rows"]
 
 NO_DATA = ("mulsum",)
 """Operations whose numbers are not modelled: data move, but are not verified; so do types without `storage`."""
@@ -28,10 +29,11 @@ NO_DATA = ("mulsum",)
 
 @dataclass(frozen=True, slots=True)
 class PerfPlace:
-    """Which GPUs run the test: machines, and processes on each."""
+    """Which GPUs run the test, machines and processes on each; and by what kind of `Harness`."""
 
     setup: Setup
     processes: int
+    kind: str = "nccl-tests"
 
 
 def library_code(setup: Setup) -> int:
@@ -59,11 +61,14 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     return found
 
 
-def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> PerfPlace:
-    """Return which GPUs of a machine take part.
+def place(
+    setup: Setup, options: PerfOptions, processes: int | None = None, kind: str = "nccl-tests"
+) -> PerfPlace:
+    """Return which GPUs of a machine take part, and in what kind of harness, whose flags are checked.
 
     `processes` per machine: by default one that drives them all if ``-g`` or ``-t`` say how many, else one per GPU.
     """
+    harness_of(options, kind)
     has = setup.fabric.num_ranks // max(1, setup.fabric.num_zones)
     each = options.ngpus * options.nthreads
     if processes is None:
@@ -75,7 +80,32 @@ def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> P
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
-    return PerfPlace(replace(setup, per_node=per_node if per_node < has else None), processes)
+    used = replace(setup, per_node=per_node if per_node < has else None)
+    return PerfPlace(used, processes, kind)
+
+
+def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
+    """Return what the flags make of a program; raises `InputError` for what a loop around torch.distributed cannot."""
+    if kind == "torch":
+        for flag, value in (
+            ("t", options.nthreads),
+            ("g", options.ngpus),
+            ("m", options.agg_iters),
+        ):
+            if value > 1:
+                raise InputError(
+                    f"-{flag} {value}: loops around torch.distributed have a process per GPU and no groups"
+                )
+    launch = Launch(
+        *(options.ngpus, options.cudagraph > 0, options.agg_iters),
+        blocking=options.blocking,
+        threads=options.nthreads,
+    )
+    return Harness(
+        *(kind, launch, options.iters, options.warmup_iters),
+        graphs=max(1, options.cudagraph),
+        average=options.average,
+    )
 
 
 def rows(
@@ -127,14 +157,11 @@ def _line(
 ) -> PerfLine:
     size, count, kind, op = head
     host = host_of(where.setup.comm)
-    launch = Launch(
-        options.ngpus, options.cudagraph > 0, options.agg_iters, blocking=options.blocking > 0
-    )
-    time_ps = iteration_ps(host, test.of.name, found.time_ps, launch, found.channels)
+    harness = harness_of(options, where.kind)
+    asked = host, test.of.name, found.time_ps, found.channels
+    time_ps = harness.time_ps(*asked)
     ranks = host.num_ranks
-    shown_ps = time_ps
-    if options.report_cputime:
-        shown_ps = period_ps(host, test.of.name, launch) // max(1, launch.aggregated)
+    shown_ps = harness.host_time_ps(*asked) if options.report_cputime else time_ps
     moved = size * (ranks - 1) / ranks if test.name == "hypercube" else size
     algbw = moved / (time_ps / 1000) if time_ps else 0.0
     wrong = 0 if size == 0 and options.check else found.wrong

@@ -9,10 +9,11 @@ from statistics import fmean, median
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.nccl.calls.launch import host_of, iteration_ps
+from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
+from clusim.nccltests.unknown import TimeSpan, launch_span, span_json
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
 
@@ -28,13 +29,14 @@ PER_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A measured row and its prediction [us]."""
+    """A measured row and its prediction [us]; with its span if the row does not say all that matters."""
 
     row: Row
     predicted_us: float
     algorithm: str
     protocol: str
     notes: tuple[str, ...]
+    span: TimeSpan | None = None
 
     @property
     def error_pct(self) -> float:
@@ -90,6 +92,7 @@ class Report:
             "single_node": statistics([p for p in self.points if p.row.group.n_nodes == 1]),
             "multi_node": statistics([p for p in self.points if p.row.group.n_nodes > 1]),
             "worst": [_point_json(point) for point in self.worst()],
+            "spans": [_point_json(point) for point in self.points if point.span is not None],
             "points": len(self.points),
             "thinned": self.thinned,
             "failed": [{"where": row.where, "reason": reason} for row, reason in self.failed],
@@ -109,6 +112,7 @@ def _point_json(point: Point) -> dict[str, Any]:
         "size_bytes": point.row.size_bytes,
         "measured_us": point.row.time_us,
         "predicted_us": round(point.predicted_us, 3),
+        **span_json(point.span),
         "error_pct": round(point.error_pct, 2),
         "ran": f"{point.algorithm} {point.protocol}",
         "where": point.row.where,
@@ -126,6 +130,8 @@ def _names(group: CurveGroup) -> dict[str, Any]:
         "channels": group.channels or None,
         "nccl_version": group.nccl_version,
         "gpus_per_process": group.gpus_per_process or None,
+        "threads_per_process": group.threads_per_process or None,
+        "harness": group.harness or None,
         "cuda_graph": group.cuda_graph,
     }
 
@@ -217,11 +223,10 @@ def validate(
             failed.append((row, kernel.reason))
             continue
         host = kernel.host or host_of(case.setup.comm)
-        time_ps = iteration_ps(
-            host, case.operation, kernel.time_ps, row.group.launch, kernel.channels
-        )
+        time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
         notes = (*kernel.notes, *row.group.assumed)
-        points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, notes))
+        span = launch_span(row, host, case.operation, kernel)
+        points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, notes, span))
     return Report(points, failed, unusable, len(usable) - len(chosen))
 
 

@@ -190,7 +190,8 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
 def _launch(log: Log, comm: int) -> Launch:
     run = log.run_of(log.communicators[comm])
     config = run.config if run is not None else {}
-    return Launch(max(1, min(config.get("nGpus", 1), 64)), bool(config.get("graph", 0)))
+    gpus, threads = (max(1, min(config.get(name, 1), 64)) for name in ("nGpus", "nThread"))
+    return Launch(gpus, bool(config.get("graph", 0)), threads=threads)
 
 
 def replay_log(

@@ -50,7 +50,11 @@ HOST = HostCosts(
     group_base=assumed("15us", "somewhat less than Intel, as its launches"),
     group_launch=same_as(INTEL.group_launch, "Intel"),
     p2p_task=same_as(INTEL.p2p_task, "Intel"),
-    group_skew=same_as(INTEL.group_skew, "Intel"),
     group_channel=same_as(INTEL.group_channel, "Intel"),
     empty_call=same_as(INTEL.empty_call, "Intel"),
+    first_start=same_as(INTEL.first_start, "Intel"),
+    notice=same_as(INTEL.notice, "Intel"),
+    wake=same_as(INTEL.wake, "Intel"),
+    graph_launch=same_as(INTEL.graph_launch, "Intel"),
+    torch_call=same_as(INTEL.torch_call, "Intel"),
 )

@@ -29,9 +29,9 @@ _QPI, _UPI = published(6.0, _NCCL), published(10.0, _NCCL)
 _SPR, _EMR = published(22.0, _NCCL), published(40.0, _NCCL)
 
 
-SKEW = (
-    "8 B to 256 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 9 us more than on GPUs with a process each"
-    " (waynehacking8); 64 KiB to 64 MiB on 8 H100 and 8 A100 with -g 8 takes 20 to 26 us more (Azure, superbench)"
+_NULL = (
+    "a kernel that does nothing takes some 9 us from its call until a host knows of its end (Zhang et al., IPDPS 2020,"
+    " V100), of which the call takes 2 to 3 us"
 )
 
 
@@ -118,13 +118,26 @@ HOST = HostCosts(
     group_launch=calibrated(
         "1.4us", "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100"
     ),
-    p2p_task=assumed("0.3us", "below AMD as its launches"),
-    group_skew=calibrated("2.8us", SKEW),
+    p2p_task=assumed("0.26us", "AMD's, in the ratio of their launches in a group"),
     group_channel=calibrated(
-        "0",
-        "256 KiB with 16 channels takes no longer than with one, 4 H100 with -g 4 (waynehacking8)",
+        "0.04us",
+        "collectives of 256 KiB with 16 channels take 3 to 5 us more than those of 4 KiB with one on 4 H100 with -g 4"
+        " (waynehacking8), 0 to 1 us more on 8 H200 with -g 8 (Azure)",
     ),
     empty_call=calibrated(
         "0.14us", "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)"
+    ),
+    first_start=assumed("3us", _NULL),
+    notice=assumed("3us", f"as much as a start: {_NULL}"),
+    wake=assumed("1us", "a mutex handed on to a thread that sleeps; a message between processes"),
+    graph_launch=calibrated(
+        "28us",
+        "8 B to 16 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 7 us more per iteration than kernels"
+        " (waynehacking8), in graphs of 20, which is nccl-tests' default",
+    ),
+    torch_call=calibrated(
+        "33us",
+        "38 us with NCCL's launch: what all-reduces of 2 KiB to 512 KiB take at any size on 4 and 8 H100 (vidur), under"
+        " a profiler",
     ),
 )

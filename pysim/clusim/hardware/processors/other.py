@@ -27,7 +27,11 @@ HOST = HostCosts(
     group_base=same_as(INTEL.group_base, "Intel"),
     group_launch=assumed("1.8us", "between the others"),
     p2p_task=assumed("0.4us", "as on AMD hosts"),
-    group_skew=same_as(INTEL.group_skew, "Intel"),
-    group_channel=assumed("0.05us", "between the others"),
+    group_channel=assumed("0.1us", "between the others"),
     empty_call=same_as(INTEL.empty_call, "Intel"),
+    first_start=same_as(INTEL.first_start, "Intel"),
+    notice=same_as(INTEL.notice, "Intel"),
+    wake=same_as(INTEL.wake, "Intel"),
+    graph_launch=same_as(INTEL.graph_launch, "Intel"),
+    torch_call=assumed("40us", "between the others"),
 )

@@ -1,7 +1,10 @@
 """What launching adds: the time per iteration of a stream of collectives, from the time of one kernel.
 
 Iterations are enqueued ahead, so in the steady state an iteration takes as long as the slower of two things: the host,
-which enqueues one collective on every GPU of a process, and the GPU, which runs one kernel after the other.
+which enqueues one collective on every GPU of a thread, and the GPU, which runs one kernel after the other. GPUs of one
+thread are launched one after the other, but in the GPUs' time only the first iteration shows it: later ones are in
+their streams before they can run. Threads of a process are as fast as processes since NCCL 2.9; before, the last one
+to come launched the kernels of all.
 """
 
 from __future__ import annotations
@@ -10,10 +13,24 @@ from dataclasses import dataclass
 
 from clusim.hardware import FAMILIES, HOST_COSTS, Figure
 from clusim.nccl.communicator import Communicator
+from clusim.nccl.versions import since
 from clusim.units import parse_time
 from clusim.vocabulary.operations import PATTERNS
 
-__all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
+__all__ = [
+    "Host",
+    "Launch",
+    "empty_ps",
+    "enqueued_ps",
+    "graph_ps",
+    "host_of",
+    "iteration_ps",
+    "overhead_ps",
+    "period_ps",
+    "start_and_end_ps",
+    "torch_ps",
+    "wake_ps",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,58 +45,77 @@ class Launch:
         Whether iterations were captured in a CUDA graph, nccl-tests' ``-G``.
     aggregated : int
         Iterations launched as one group, nccl-tests' ``-m``; the time is that of one of them.
-    blocking : bool
-        Whether the host waits for every iteration, nccl-tests' ``-z``.
+    blocking : int
+        Whether the host waits for every iteration, nccl-tests' ``-z``: 1 then meets the others, 3 does so beside the
+        clock.
+    threads : int
+        Threads of a process, nccl-tests' ``-t``; each drives `gpus_per_thread` GPUs.
     """
 
     gpus_per_thread: int = 1
     graph: bool = False
     aggregated: int = 1
-    blocking: bool = False
+    blocking: int = 0
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What launching depends on: architecture of the GPUs, vendor of the CPUs, ranks of the communicator."""
+    """What launching depends on.
+
+    Attributes
+    ----------
+    architecture, vendor : str
+        Of the GPUs, and of the CPUs.
+    num_ranks : int
+        Ranks of the communicator.
+    alone : bool
+        Whether each thread of a process launches its own kernels, as since NCCL 2.9.
+    """
 
     architecture: str
     vendor: str
     num_ranks: int
+    alone: bool = True
 
 
 def host_of(comm: Communicator) -> Host:
     """Return the host of a communicator, by its oldest GPU."""
     group = comm.group
-    return Host(comm.architecture, group.cpu_vendor, group.num_ranks)
+    alone = since(comm.version, "threads launch alone")
+    return Host(comm.architecture, group.cpu_vendor, group.num_ranks, alone)
 
 
 def _ps(figure: Figure) -> int:
     return parse_time(str(figure.value))
 
 
-def overhead_ps(host: Host, launch: Launch, channels: int = 1) -> int:
+def _gpus(host: Host, launch: Launch) -> int:
+    """Return the GPUs that one thread launches kernels on."""
+    each = max(1, launch.gpus_per_thread) * (1 if host.alone else max(1, launch.threads))
+    return min(each, host.num_ranks)
+
+
+def overhead_ps(host: Host, launch: Launch) -> int:
     """Return the time from the last step of a kernel to the first step of the next that all ranks can do [ps]."""
-    family, costs = FAMILIES[host.architecture], HOST_COSTS[host.vendor]
+    family = FAMILIES[host.architecture]
     time_ps = _ps(family.kernel_overhead)
     if launch.graph:
         time_ps -= _ps(family.stream_launch) - _ps(family.graph_node)
-    further = max(1, min(launch.gpus_per_thread, host.num_ranks)) - 1
-    time_ps += further * _ps(costs.group_skew)
-    if further and not launch.graph:
-        work = _ps(costs.group_channel) * (further + 1)
-        time_ps += max(0, channels - 1) * work
     return time_ps
 
 
-def period_ps(host: Host, operation: str, launch: Launch) -> int:
-    """Return the time of the host per iteration [ps]; a graph has none."""
+def period_ps(host: Host, operation: str, launch: Launch, channels: int = 1) -> int:
+    """Return the time of a host thread per iteration [ps]; a graph has none."""
     if launch.graph:
         return 0
-    costs = HOST_COSTS[host.vendor]
-    count = max(1, min(launch.gpus_per_thread, host.num_ranks))
+    costs, count = HOST_COSTS[host.vendor], _gpus(host, launch)
     group_ps = _ps(costs.group_base) + count * _ps(costs.group_launch)
     time_ps = _ps(costs.launch) if count == 1 else group_ps
-    return time_ps + count * _messages(operation, host.num_ranks) * _ps(costs.p2p_task)
+    messages = _messages(operation, host.num_ranks)
+    if messages:
+        return time_ps + count * messages * _ps(costs.p2p_task)
+    return time_ps + (count > 1) * count * max(0, channels - 1) * _ps(costs.group_channel)
 
 
 def _messages(operation: str, num_ranks: int) -> int:
@@ -93,15 +129,49 @@ def _messages(operation: str, num_ranks: int) -> int:
     return num_ranks if operation in ("gather", "scatter") else 2
 
 
+def graph_ps(host: Host, launch: Launch) -> int:
+    """Return the time of a thread for launching a graph on each of its GPUs [ps]."""
+    return _gpus(host, launch) * _ps(HOST_COSTS[host.vendor].graph_launch)
+
+
+def start_and_end_ps(host: Host) -> tuple[int, int]:
+    """Return how long a kernel takes to start on an idle GPU once it is launched, and its end to be noticed [ps]."""
+    costs = HOST_COSTS[host.vendor]
+    return _ps(costs.first_start), _ps(costs.notice)
+
+
+def empty_ps(host: Host, launch: Launch) -> int:
+    """Return the time of a call without data [ps]."""
+    return _ps(HOST_COSTS[host.vendor].empty_call) * max(1, launch.gpus_per_thread)
+
+
+def wake_ps(host: Host) -> int:
+    """Return how much later each further thread leaves a barrier [ps]."""
+    return _ps(HOST_COSTS[host.vendor].wake)
+
+
+def torch_ps(host: Host) -> tuple[int, int]:
+    """Return what torch.distributed adds to a call on the host, and to its kernel by waits between streams [ps]."""
+    waits = 2 * _ps(FAMILIES[host.architecture].stream_launch)
+    return _ps(HOST_COSTS[host.vendor].torch_call), waits
+
+
+def enqueued_ps(
+    host: Host, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
+) -> tuple[int, int]:
+    """Return what one group of collectives takes the host, and the GPU [ps]."""
+    gpu_ps = max(1, launch.aggregated) * kernel_ps + overhead_ps(host, launch)
+    return period_ps(host, operation, launch, channels), gpu_ps
+
+
 def iteration_ps(
     host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
 ) -> int:
-    """Return what nccl-tests reports for a kernel that takes `kernel_ps` [ps]; 0 is a call without data."""
+    """Return the time per iteration of kernels that take `kernel_ps`, far from start and end [ps]; 0 has no data."""
     if isinstance(host, Communicator):
         host = host_of(host)
-    host_ps = period_ps(host, operation, launch)
     if kernel_ps == 0:
-        return _ps(HOST_COSTS[host.vendor].empty_call) * max(1, launch.gpus_per_thread)
-    times = max(1, launch.aggregated)
-    gpu_ps = kernel_ps + overhead_ps(host, launch, channels) // times
-    return host_ps + gpu_ps if launch.blocking else max(host_ps // times, gpu_ps)
+        return empty_ps(host, launch)
+    host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, launch, channels)
+    both = host_ps + gpu_ps + sum(start_and_end_ps(host))
+    return (both if launch.blocking else max(host_ps, gpu_ps)) // max(1, launch.aggregated)

@@ -1,0 +1,144 @@
+"""Measurements that do not say NCCL's release: predictions for every one that they may have had.
+
+Of the releases since NCCL knows the GPU, the newest of those that run a collective alike stands for them. One that
+cannot run what the measurement forces is none, and neither is one that would need much longer for the largest size than
+was measured: there the wires decide, and a prediction is a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from clusim.errors import ClusimError
+from clusim.nccl.calls.choice import choose, way_of
+from clusim.nccl.calls.launch import host_of
+from clusim.nccl.versions import FEATURES, Version, since
+from clusim.nccltests.jobs import Failure, Progress, kernels
+from clusim.nccltests.kernel import PerfKernel
+from clusim.nccltests.measurements import setup_of
+from clusim.nccltests.operations import TESTS
+from clusim.nccltests.unknown import TimeSpan, times_us
+from clusim.nccltests.validate import Point, Report
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.schedule.dtypes import element
+
+__all__ = ["other_releases", "ruled_out", "with_releases"]
+
+LARGE_BYTES = 64 << 20
+"""From which size on wires decide."""
+
+TOO_SLOW = 1.25
+"""By which factor a release must be slower than what was measured, to be ruled out."""
+
+OLDEST = (2, 7)
+"""First release with sends and receives, which is looked at."""
+
+_KNOWS = {"hopper": "speeds of hopper", "blackwell": "speeds of blackwell"}
+"""Architecture -> what NCCL does since it knows it."""
+
+Kernels = Mapping[Request, PerfKernel | Failure]
+Others = Mapping[Point, Sequence[Request]]
+
+
+def with_releases(
+    report: Report,
+    *,
+    granularity: str | int = "auto",
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Return a report whose points without a release have the span of all that they may have had."""
+    others: dict[Point, list[Request]] = {}
+    for group, points in report.by_group().items():
+        if not group.nccl_version:
+            setup, operation = setup_of(group), TESTS[group.collective].of.name
+            by_release = {
+                version: replace(setup, version=str(version)) for version in _releases(setup)
+            }
+            for point in points:
+                case = Request(setup, operation, point.row.size_bytes, granularity=granularity)
+                others[point] = other_releases(case, by_release.values())
+    found = kernels(
+        (case for some in others.values() for case in some), jobs=jobs, progress=progress
+    )
+    widened = {}
+    for own in report.by_group().values():
+        curve = {point: others[point] for point in own if point in others}
+        out = ruled_out(curve, found)
+        for point, cases in curve.items():
+            left = [case for case in cases if case.setup.version not in out]
+            widened[point] = _widened(point, left, found)
+    return replace(report, points=[widened.get(point, point) for point in report.points])
+
+
+def _widened(point: Point, cases: Sequence[Request], found: Kernels) -> Point:
+    times = []
+    for case in cases:
+        kernel = found[case]
+        if isinstance(kernel, PerfKernel):
+            host = kernel.host or host_of(case.setup.comm)
+            times += times_us(point.row, host, case.operation, kernel)
+    if not times:
+        return point
+    span = point.span or TimeSpan(point.predicted_us, point.predicted_us, "")
+    return replace(point, span=span.wider(times, "release"))
+
+
+def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]:
+    """Return a request by other releases, one for each way in which they would run it otherwise than `case` does.
+
+    Parameters
+    ----------
+    setups : iterable of Setup
+        Its machines with other releases, newest first; by default those with all that know its GPUs.
+    """
+    known = {_what(case)}
+    found = []
+    for setup in setups or [replace(case.setup, version=str(v)) for v in _releases(case.setup)]:
+        other = replace(case, setup=setup)
+        try:
+            what = _what(other)
+        except ClusimError:
+            continue
+        if what not in known:
+            known.add(what)
+            found.append(other)
+    return found
+
+
+def _releases(setup: Setup) -> Iterator[Version]:
+    """Yield releases that know the GPUs, newest first: the last before each that does something new."""
+    first = FEATURES.get(_KNOWS.get(setup.comm.architecture, ""), OLDEST)
+    for major, minor in sorted(set(FEATURES.values()), reverse=True):
+        if (major, minor - 1) >= first:
+            yield Version(major, minor - 1)
+
+
+def _what(case: Request) -> object:
+    """Return what a case runs, so that equal ones take equally long."""
+    comm = case.setup.comm
+    size = element(case.dtype).size_bytes
+    plan = choose(comm, case.operation, case.size_bytes, element_bytes=size).plan
+    if plan is None:
+        cut = since(comm.version, "messages are cut for simple")
+        return comm.p2p_channels, comm.p2p_per_peer, cut
+    return way_of(comm, plan), plan.chunks
+
+
+def ruled_out(curve: Others, found: Kernels) -> set[str]:
+    """Return the releases that a curve cannot be of: they would take too long for its largest size."""
+    out: set[str] = set()
+    largest = max((point.row.size_bytes for point in curve), default=0)
+    for point, cases in curve.items():
+        if largest < LARGE_BYTES or point.row.size_bytes < largest:
+            continue
+        for case in cases:
+            kernel = found[case]
+            if (
+                isinstance(kernel, PerfKernel)
+                and kernel.time_ps / 1e6 > TOO_SLOW * point.row.time_us
+            ):
+                out.add(case.setup.version)
+    return out
