@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusim.hardware.cpu import Cpu, HostCosts, root, same_as, threads
 from clusim.hardware.figures import assumed, calibrated, published
 from clusim.hardware.processors.intel import HOST as INTEL
-from clusim.hardware.processors.intel import SKEW
+from clusim.hardware.processors.intel import SKEW, SKEW_ROWS
 
 LATENCY = assumed(
     "160ns",
@@ -20,6 +20,7 @@ _MILAN = threads(
         "15ns",
         "Tree LL all-reduce of 2 to 8 KiB on 2 Polaris nodes (ALCF): 4 us for 256 lines a crossing, 6.7 us for 512; DMA"
         " writes into DRAM",
+        "polaris-2",
     ),
 )
 _THREADS = threads(2.0, _STEP, assumed("15ns", "as Milan: DMA writes into DRAM"))
@@ -57,15 +58,19 @@ HOST = HostCosts(
     vendor="amd",
     launch=assumed("6us", "8.1 us for 1 KiB on 2 A100 and EPYC (simllm) is the kernel; a bound"),
     group_base=assumed("17us", "as Intel, with more per launch"),
-    group_launch=calibrated("2.2us", "34.5 us on 8 A100 with -g 8 (superbench)"),
+    group_launch=calibrated("2.2us", "34.5 us on 8 A100 with -g 8 (superbench)", "superbench-a100"),
     p2p_task=calibrated(
-        "0.41us", "all-to-all on 8 A100 with -g 8 takes 87 us at every small size (superbench)"
+        "0.41us",
+        "all-to-all on 8 A100 with -g 8 takes 87 us at every small size (superbench)",
+        "superbench-a100",
     ),
-    group_skew=calibrated("2.8us", SKEW),
+    group_skew=calibrated("2.8us", SKEW, *SKEW_ROWS),
     group_channel=calibrated(
         "0.12us",
         "1 MiB with 24 channels takes 14 (all-reduce, Azure) to 30 us (others, superbench) more than kernel and skew on"
         " 8 A100 with -g 8",
+        "superbench-a100",
+        "azure-a100",
     ),
     empty_call=same_as(INTEL.empty_call, "Intel"),
 )

@@ -22,6 +22,7 @@ _SPR_THREADS = threads(
         "1ns",
         "Ring LL all-reduce on 4 p5en with one channel (ncclgauge) levels off at 5.0 GB/s, 6.6 us a message of which"
         " the thread needs 2.5 besides; DMA writes into the cache",
+        "p5en-1-channel",
     ),
 )
 THREADS = threads(1.0, _STEP, assumed("1ns", "as Sapphire Rapids: DMA writes into the cache"))
@@ -33,6 +34,7 @@ SKEW = (
     "8 B to 256 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 9 us more than on GPUs with a process each"
     " (waynehacking8); 64 KiB to 64 MiB on 8 H100 and 8 A100 with -g 8 takes 20 to 26 us more (Azure, superbench)"
 )
+SKEW_ROWS = ("wayne-h100", "azure-hopper", "azure-a100", "superbench-a100")
 
 
 def _models(*numbers: int) -> tuple[tuple[int, int, int], ...]:
@@ -114,17 +116,25 @@ HOST = HostCosts(
     group_base=calibrated(
         "17us",
         "nccl-tests: 19.5 to 23.3 us on 4 H100 with -g 4, 25.6 to 29.9 us on 8 H100 and H200 with -g 8",
+        "wayne-h100",
+        "azure-hopper",
     ),
     group_launch=calibrated(
-        "1.4us", "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100"
+        "1.4us",
+        "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100",
+        "wayne-h100",
+        "azure-hopper",
     ),
     p2p_task=assumed("0.3us", "below AMD as its launches"),
-    group_skew=calibrated("2.8us", SKEW),
+    group_skew=calibrated("2.8us", SKEW, *SKEW_ROWS),
     group_channel=calibrated(
         "0",
         "256 KiB with 16 channels takes no longer than with one, 4 H100 with -g 4 (waynehacking8)",
+        "wayne-h100",
     ),
     empty_call=calibrated(
-        "0.14us", "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)"
+        "0.14us",
+        "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)",
+        "wayne-h100",
     ),
 )
