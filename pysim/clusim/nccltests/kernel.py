@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from clusim.errors import InputError
-from clusim.lowering import EXACT_HOPS
+from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
@@ -156,12 +156,14 @@ def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...
     job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
     bursts = job.grain.grant_hops
     notes = _grain_notes(job.grain.describe(), job.grain.error_bound)
-    small = max(
-        size_bytes * MOST_BURSTS // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan)
-    )
-    small = small // 4096 * 4096
+    quick = request.granularity == QUICK
+    most = QUICK_HOPS if quick else MOST_BURSTS
+    small = max(size_bytes * most // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan))
+    # A power of two, so that many sizes follow the same two.
+    small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
     large = 2 * small
-    if request.granularity != "auto" or bursts <= MOST_BURSTS or 2 * large > size_bytes:
+    followed = quick or request.granularity == "auto"
+    if not followed or bursts <= most or 2 * large > size_bytes:
         return _per_iteration(request, plan, job), notes
     times = [_anchor(request, plan, size) for size in (small, large)]
     time_ps = times[1] + (times[1] - times[0]) * (size_bytes - large) // (large - small)
