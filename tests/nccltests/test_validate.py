@@ -110,6 +110,21 @@ def test_bad_rows_name_their_line(tmp_path: Path, row: str, message: str) -> Non
     assert message in str(caught.value)
 
 
+def test_rows_say_what_measured_them(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    head = "system,n_gpus,collective,threads_per_process,iters,harness,size_bytes,time_us\n"
+    path.write_text(
+        f"{head}dgx-h100,8,all_reduce,8,5,Torch,8,9\ndgx-h100,8,all_reduce,,,,8,9\n",
+        encoding="utf-8",
+    )
+    known, blank = (row.harness for row in read_measurements([path]))
+    assert (known.kind, known.iterations, known.launch.threads) == ("torch", 5, 8)
+    assert (blank.kind, blank.iterations, blank.launch.threads) == ("", 0, 1)
+    path.write_text(f"{head}dgx-h100,8,all_reduce,8,5,tourch,8,9\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"m.csv:2: harness 'tourch'.*did you mean 'torch'"):
+        read_measurements([path])
+
+
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("system,time_us\na,1\n", encoding="utf-8")
@@ -165,8 +180,13 @@ def test_rows_of_the_tool_itself(tmp_path: Path) -> None:
     rows = read_measurements([path], system="dgx-h100")
     (group,) = groups(rows)
     assert group == CurveGroup(
-        "dgx-h100", 1, 2, "all_reduce", nccl_version="2.27.3", gpus_per_process=2
+        *("dgx-h100", 1, 2, "all_reduce"),
+        nccl_version="2.27.3",
+        gpus_per_process=2,
+        threads_per_process=1,
+        harness="nccl-tests",
     )
+    assert {row.iters for row in rows} == {20}
     assert [row.time_us for row in rows] == [28.2, 31750.2]
 
 

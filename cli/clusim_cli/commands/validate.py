@@ -48,8 +48,8 @@ def command(
     """Predict what FILES measured and print how far off that is.
 
     A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
-    nccl_version, gpus_per_process, cuda_graph, size_bytes and time_us, or what a program of nccl-tests printed. The
-    system is the name of a preset or a topology file.
+    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes and time_us, or what
+    a program of nccl-tests printed. The system is the name of a preset or a topology file; blank is unknown.
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements

@@ -16,6 +16,7 @@ from clusim.files import note_input
 from clusim.nccl import LATEST
 from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
+from clusim.nccltests.harness import Harness, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
@@ -25,13 +26,17 @@ __all__ = ["COLUMNS", "CurveGroup", "Row", "groups", "read_measurements", "setup
 NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (
     *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),
-    *("nccl_version", "gpus_per_process", "cuda_graph", "size_bytes", "time_us", "source"),
+    *("nccl_version", "gpus_per_process", "threads_per_process", "iters", "harness", "cuda_graph"),
+    *("size_bytes", "time_us", "source"),
 )
 """Columns of a CSV file that are used; others are ignored."""
 
 
 MOST_TIME_US = DURATION_END_PS // 10**6
 """Longest time of a measurement [us]."""
+
+MOST_ITERS = 10**9
+"""Most iterations of a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,14 @@ class CurveGroup:
     nccl_version: str = ""
     gpus_per_process: int = 0
     cuda_graph: bool = False
+    threads_per_process: int = 0
+    harness: str = ""
 
     @property
     def launch(self) -> Launch:
         """Return how it was launched; one process per GPU if that is not known."""
-        return Launch(max(1, self.gpus_per_process), self.cuda_graph)
+        threads = max(1, self.threads_per_process)
+        return Launch(max(1, self.gpus_per_process), self.cuda_graph, threads=threads)
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -71,10 +79,14 @@ class CurveGroup:
         words += [word for word in (self.algorithm, self.protocol) if word != "auto"]
         if self.channels:
             words.append(f"{self.channels}ch")
+        if self.threads_per_process > 1:
+            words.append(f"-t{self.threads_per_process}")
         if self.gpus_per_process > 1:
             words.append(f"-g{self.gpus_per_process}")
         if self.cuda_graph:
             words.append("graph")
+        if self.harness not in ("", "nccl-tests"):
+            words.append(self.harness)
         return " ".join([*words, self.nccl_version]).strip()
 
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -87,13 +99,25 @@ class CurveGroup:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured size."""
+    """One measured size.
+
+    Attributes
+    ----------
+    iters : int
+        Iterations that it is the mean of; programs take fewer of large sizes. 0 is not known.
+    """
 
     group: CurveGroup
     size_bytes: int
     time_us: float
     source: str = ""
     where: str = ""
+    iters: int = 0
+
+    @property
+    def harness(self) -> Harness:
+        """Return what it was measured with."""
+        return Harness(self.group.harness, self.group.launch, self.iters)
 
 
 def read_measurements(paths: Sequence[str | Path], *, system: str | None = None) -> list[Row]:
@@ -195,9 +219,19 @@ def _row(values: dict[str, str], where: str) -> Row:
         (values.get("nccl_version") or "").strip(),
         _whole(values, "gpus_per_process", where, (1, MOST_RANKS)),
         (values.get("cuda_graph") or "").strip().lower() in ("1", "true", "yes"),
+        _whole(values, "threads_per_process", where, (1, MOST_RANKS)),
+        _kind(values, where),
     )
     size = _whole(values, "size_bytes", where, (0, MOST_COUNT))
-    return Row(group, size, time_us, (values.get("source") or "").strip(), where)
+    iters = _whole(values, "iters", where, (1, MOST_ITERS))
+    return Row(group, size, time_us, (values.get("source") or "").strip(), where, iters)
+
+
+def _kind(values: dict[str, str], where: str) -> str:
+    try:
+        return kind_named(values.get("harness") or "")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _table_rows(path: str, system: str | None) -> list[Row]:
@@ -225,11 +259,14 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             nccl_version=_release(run.library),
             gpus_per_process=run.config.get("nGpus", 1),
             cuda_graph=run.config.get("graph", 0) > 0,
+            threads_per_process=run.config.get("nThread", 1),
+            harness="nccl-tests",
         )
+        iters = run.config.get("iters", 0)
         for size, time_us, line in zip(run.sizes, run.column("time"), run.row_lines, strict=True):
             if not 0 < time_us <= MOST_TIME_US:
                 raise InputError(f"{path}:{line}: time {time_us:g} us: must be a time above 0")
-            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}"))
+            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}", iters))
     return rows
 
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.nccl.calls.launch import host_of, iteration_ps
+from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
@@ -126,6 +126,8 @@ def _names(group: CurveGroup) -> dict[str, Any]:
         "channels": group.channels or None,
         "nccl_version": group.nccl_version,
         "gpus_per_process": group.gpus_per_process or None,
+        "threads_per_process": group.threads_per_process or None,
+        "harness": group.harness or None,
         "cuda_graph": group.cuda_graph,
     }
 
@@ -217,9 +219,7 @@ def validate(
             failed.append((row, kernel.reason))
             continue
         host = kernel.host or host_of(case.setup.comm)
-        time_ps = iteration_ps(
-            host, case.operation, kernel.time_ps, row.group.launch, kernel.channels
-        )
+        time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
         notes = (*kernel.notes, *row.group.assumed)
         points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, notes))
     return Report(points, failed, unusable, len(usable) - len(chosen))

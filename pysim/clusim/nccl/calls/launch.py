@@ -30,12 +30,15 @@ class Launch:
         Iterations launched as one group, nccl-tests' ``-m``; the time is that of one of them.
     blocking : bool
         Whether the host waits for every iteration, nccl-tests' ``-z``.
+    threads : int
+        Threads of a process, nccl-tests' ``-t``; each drives `gpus_per_thread` GPUs.
     """
 
     gpus_per_thread: int = 1
     graph: bool = False
     aggregated: int = 1
     blocking: bool = False
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
