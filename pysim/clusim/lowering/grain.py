@@ -34,10 +34,11 @@ TARGET_HOPS = 16_000_000
 """Hops of bursts that ``auto`` aims at otherwise: about a second."""
 
 QUICK = "quick"
-"""Granularity of many runs at once: the rule of ``auto`` with `QUICK_HOPS` for both of its numbers of hops."""
+"""Granularity of many runs at once: the rule of ``auto`` with `QUICK_HOPS` for its numbers of hops."""
 
 QUICK_HOPS = 2_000_000
-"""Packet-hops up to which ``quick`` simulates exact packets, and that it aims at otherwise: a quarter of a second."""
+"""Packet-hops up to which ``quick`` simulates exact packets, and that it aims at otherwise: a quarter of a second.
+Where more than twice as many are left, bursts exceed their limits as `FACTORS` says."""
 
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
@@ -139,7 +140,9 @@ def forced(hops: Sequence[int], limits: Limits) -> list[int]:
 
 def automatic(hops: Sequence[int], limits: Limits, *, quick: bool = False) -> list[int]:
     """Return the bursts that the rule of this module chooses, as ``auto`` or `quick`; parameters as of `forced`."""
-    exact, target = (QUICK_HOPS, QUICK_HOPS) if quick else (EXACT_HOPS, TARGET_HOPS)
+    exact, target, enough = EXACT_HOPS, TARGET_HOPS, MOST_HOPS
+    if quick:
+        exact, target, enough = QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS
     burst = 1
     if sum(hops) <= exact:
         return [1] * len(hops)
@@ -148,7 +151,7 @@ def automatic(hops: Sequence[int], limits: Limits, *, quick: bool = False) -> li
         most = limits(factor)
         while burst < max(most, default=1) and _total(hops, most, burst) > target:
             burst *= 2
-        if _total(hops, most, burst) <= MOST_HOPS:
+        if _total(hops, most, burst) <= enough:
             break
     return [min(burst, limit) for limit in most]
 

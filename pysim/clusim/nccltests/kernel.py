@@ -54,6 +54,9 @@ P2P_CHUNK = 128 << 10
 BRIEF = RunOptions(bins=2)
 """Of these runs only the time is wanted."""
 
+FOLLOWED = "from "
+"""How notes begin that say from which runs a time was followed."""
+
 ITERATIONS = 3
 """Iterations of these that are simulated one behind the other."""
 
@@ -81,6 +84,11 @@ class PerfKernel:
     notes: tuple[str, ...] = ()
     wrong: int | None = None
     host: Host | None = None
+
+    @property
+    def followed(self) -> bool:
+        """Whether the time was followed along a line from other runs."""
+        return any(note.startswith(FOLLOWED) for note in self.notes)
 
 
 def kernel(request: Request) -> PerfKernel:
@@ -150,8 +158,22 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     return builder.build()
 
 
+_TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
+"""What this process has simulated of many runs at once: curves share runs on fewer machines."""
+
+
 def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
+    if request.granularity != QUICK:
+        return _stream_time(request, plan)
+    shown = way_of(request.setup.comm, plan)
+    key = (request, shown) if plan is None else (request, shown, plan.chunks, plan.parts)
+    if key not in _TIMED:
+        _TIMED[key] = _stream_time(request, plan)
+    return _TIMED[key]
+
+
+def _stream_time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     setup, size_bytes = request.setup, request.size_bytes
     job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
     bursts = job.grain.grant_hops
@@ -167,7 +189,7 @@ def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...
         return _per_iteration(request, plan, job), notes
     times = [_anchor(request, plan, size) for size in (small, large)]
     time_ps = times[1] + (times[1] - times[0]) * (size_bytes - large) // (large - small)
-    return time_ps, ("from two smaller sizes, linear in the size",)
+    return time_ps, (f"{FOLLOWED}two smaller sizes, linear in the size",)
 
 
 def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
@@ -258,7 +280,7 @@ def _fewer(request: Request, plan: NcclPlan | None) -> tuple[int, str]:
     (x1, t1), (x2, t2) = points
     x = _measure(linear, comm)
     time_ps = t2 + round((t2 - t1) * (x - x2) / (x2 - x1))
-    return max(time_ps, 1), f"from {small} and {large} machines, linear in {linear}"
+    return max(time_ps, 1), f"{FOLLOWED}{small} and {large} machines, linear in {linear}"
 
 
 def _law(operation: str, plan: NcclPlan | None) -> tuple[str, bool]:
