@@ -13,10 +13,11 @@ from clusim.nccltests import accuracydata, expected
 from clusim.nccltests.accuracydata import write_data
 from clusim.nccltests.accuracypage import page_text
 from clusim.nccltests.breakdown import calibrated_by, class_tables
-from clusim.nccltests.expected import expected_error
+from clusim.nccltests.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.nccltests.measurements import CurveGroup, Row, read_measurements
 from clusim.nccltests.scores import Point, regime_of, score, statistics
 from clusim.nccltests.validate import Report
+from clusim.run.request import Request
 from clusim.run.setup import Setup
 
 MIB = 1 << 20
@@ -40,6 +41,11 @@ def point(
     """Return a prediction of a row that took 100 us."""
     row = Row(group, size, 100.0, source, "t.csv:2", 0, spread)
     return Point(row, predicted, "Ring", "LL", (), family="hopper")
+
+
+def near(setup: Setup, size: int, algorithm: str = "") -> Expected:
+    """Return the error to expect on a machine."""
+    return expected_error(RunPlace.of(setup), size, algorithm)
 
 
 def test_scores_by_hand() -> None:
@@ -152,23 +158,27 @@ def test_expected_errors_are_those_of_the_nearest_class(
     assert written["left_out"] == written["rows"] - 99
     assert written["measurements"].keys() == {"t.csv"}
     monkeypatch.setattr(expected, "DATA", data)
-    same = expected_error(Setup("dgx-h100"), 1024, "ring")
+    same = near(Setup("dgx-h100"), 1024, "ring")
     assert same.text() == (
         "expected error: 4 % (median of 9 left-out rows, one machine, dgx-h100, Ring, < 1 MiB)"
     )
     assert same.to_json()["median_abs_pct"] == 4.0
     # A tree was not measured there: any algorithm of the system.
-    assert expected_error(Setup("dgx-h100"), 1024, "tree").nearest == replace(
-        same.nearest, algorithm=""
-    )
+    assert near(Setup("dgx-h100"), 1024, "tree").nearest == replace(same.nearest, algorithm="")
     # H200 has the same chips' family.
-    family = expected_error(Setup("dgx-h200"), 1024).text()
+    family = near(Setup("dgx-h200"), 1024).text()
     assert "29 % (median of 18 left-out rows, one machine, Hopper, < 1 MiB)" in family
-    assert "all systems" in expected_error(Setup("dgx-a100"), 1024).text()
-    several_found = expected_error(Setup("dgx-a100", 2), 2 * MIB)
+    assert "all systems" in near(Setup("dgx-a100"), 1024).text()
+    several_found = near(Setup("dgx-a100", 2), 2 * MIB)
     assert "median of 8 left-out rows, several machines, all systems" in several_found.text()
     # Seven rows are no class; no other place has rows of this size.
-    assert "not known" in expected_error(Setup("dgx-h100"), 64 * MIB).text()
-    named = expected_error(Setup("dgx-h100"), 1024, "hierarchical")
+    assert "not known" in near(Setup("dgx-h100"), 64 * MIB).text()
+    named = near(Setup("dgx-h100"), 1024, "hierarchical")
     assert "hierarchical is no algorithm of NCCL's: none like it was measured" in named.text()
     assert named.to_json()["median_abs_pct"] is None
+    request = Request(Setup("dgx-h100"), "allreduce", 1024)
+    assert expected_of(request, "ring") == same
+    paper = replace(request, algorithm="ring")
+    assert "ring is not as NCCL runs it" in expected_of(paper, "ring").text()
+    broken = replace(request, setup=Setup("dgx-h100", faults=("rank 1 slow x1.3",)))
+    assert "no machine with faults" in expected_of(broken, "ring").text()

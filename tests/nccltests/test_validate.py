@@ -9,7 +9,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.nccltests.accuracypage import write_page
-from clusim.nccltests.breakdown import class_tables
+from clusim.nccltests.breakdown import class_tables, left_out
 from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurements, setup_of
 from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import Report, thinned, validate
@@ -141,6 +141,7 @@ def test_a_launch_that_is_not_given_is_bounded() -> None:
     assert blank.predicted_us == given.predicted_us < 12 < blank.bound_us
     assert blank.within_launches
     assert not given.within_launches
+    assert left_out([given, blank]) == [given]
     (table,) = [item for item in class_tables([given, blank]) if "unknown launch" in item.title]
     assert [line.points[0].predicted_us for line in table.lines] == [
         blank.predicted_us,

@@ -11,7 +11,7 @@ from pathlib import Path
 from clusim.files import write_text
 from clusim.nccltests.breakdown import left_out
 from clusim.nccltests.expected import ANY, ErrorClass, places_of
-from clusim.nccltests.scores import Point, by, place_of, regime_of, score
+from clusim.nccltests.scores import Point, by, regime_of, score
 from clusim.nccltests.validate import Report
 from clusim.version import version
 
@@ -26,7 +26,7 @@ def _classes(points: Sequence[Point]) -> list[ErrorClass]:
     found: dict[tuple[str, str, str, str, str], list[Point]] = {}
     for point in left_out(points):
         group = point.row.group
-        place, regime = place_of(group.n_nodes), regime_of(point.row.size_bytes)
+        place, regime = point.place, regime_of(point.row.size_bytes)
         for system, family, where in places_of(point.family, group.system, place):
             for algorithm in (point.algorithm, ANY):
                 found.setdefault((system, family, where, regime, algorithm), []).append(point)

@@ -34,8 +34,8 @@ simulated with `--granularity {granularity}` ([granularity.md](granularity.md)).
 **How to read it.** Errors are those of the time of an iteration, in percent. A cell is *median / mean* of the
 absolute error, and *bias*, the mean of the signed one: + is predicted too long. *Within spread* is the mean once
 more, with a measurement's own repeatability: an error within the spread of its repetitions counts as 0, and a row
-that spreads by s % weighs 100 / (100 + s). *Followed* is the share of rows whose time was followed along a line from
-runs of fewer machines or smaller sizes.
+that spreads by s % weighs 100 / (100 + s). A rack whose trays NVLink joins is one machine. *Followed* is the share of
+rows whose time was followed along a line from runs of fewer machines or smaller sizes.
 
 **What is a prediction.** Some figures of the hardware were read off measurements. Rows behind such a figure, and more
 than those where it was not clear, are *calibration rows*, listed below with their figures and scored apart; every

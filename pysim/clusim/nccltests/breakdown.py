@@ -13,7 +13,6 @@ from clusim.nccltests.scores import (
     SEVERAL,
     Point,
     by,
-    place_of,
     score,
     statistics,
 )
@@ -60,8 +59,8 @@ class ClassTable:
 
 
 def left_out(points: Sequence[Point]) -> list[Point]:
-    """Return the points whose rows calibrated no figure."""
-    return [point for point in points if not point.row_sets]
+    """Return the points whose rows calibrated no figure, and whose launch is known."""
+    return [point for point in points if not point.row_sets and point.bound_us is None]
 
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
@@ -96,7 +95,7 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
             " per process or thread are (threads not given), or nothing is (launch not given).",
             _placed(out, lambda p: p.row.group.launch_class),
         ),
-        _launches(out),
+        _launches([p for p in points if not p.row_sets and p.bound_us is not None]),
         ClassTable(
             "Left-out rows by release",
             "",
@@ -118,7 +117,7 @@ def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassL
     """Return a line for every class and for one machine and several of it."""
     found = []
     for name, own in by(points, key).items():
-        for place, some in by(own, lambda p: place_of(p.row.group.n_nodes)).items():
+        for place, some in by(own, lambda p: p.place).items():
             found.append(ClassLine(f"{name}, {place}", some))
     return found
 
@@ -126,7 +125,7 @@ def _placed(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassL
 def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
     lines = []
     for place in (ONE, SEVERAL):
-        some = [point for point in out if place_of(point.row.group.n_nodes) == place]
+        some = [point for point in out if point.place == place]
         lines += [ClassLine(place, some)] if some else []
     lines += [ClassLine("all", out)] if out else []
     keys: dict[str, Callable[[Point], str]] = {
@@ -135,26 +134,25 @@ def _headline(points: Sequence[Point], out: Sequence[Point]) -> ClassTable:
     }
     for what, key in keys.items():
         tainted = {key(point) for point in points if point.row_sets}
-        clean = [point for point in points if key(point) not in tainted]
-        for place, some in by(clean, lambda p: place_of(p.row.group.n_nodes)).items():
+        clean = [point for point in out if key(point) not in tainted]
+        for place, some in by(clean, lambda p: p.place).items():
             lines.append(ClassLine(f"of a {what} that calibrated nothing, {place}", some))
     return ClassTable(
         "Left-out rows",
-        "Rows that calibrated no figure: predictions.",
+        "Rows that calibrated no figure, and whose launch is known: predictions.",
         lines,
     )
 
 
-def _launches(out: Sequence[Point]) -> ClassTable:
+def _launches(unknown: Sequence[Point]) -> ClassTable:
     """Return the rows whose launch is not known, as each of the launches they may have had."""
-    unknown = [point for point in out if point.bound_us is not None]
     if not unknown:
         return ClassTable("Left-out rows of an unknown launch", "", [])
     other = [_as_bound(point) for point in unknown]
     inside = sum(point.within_launches for point in unknown)
     return ClassTable(
         "Left-out rows of an unknown launch",
-        "The same rows by each launch they may have had. All other tables take a process per GPU.",
+        "The same rows by each launch that they may have had. They are in no other table of left-out rows.",
         [
             ClassLine("a process per GPU", unknown, f"{inside} measured times lie between the two"),
             ClassLine("one process per machine (-g)", other),

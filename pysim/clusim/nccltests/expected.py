@@ -15,10 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from clusim.nccltests.scores import REGIME_TITLES, place_of, regime_of
+from clusim.run.plan import runs_nccl
+from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import find_algorithm
 
-__all__ = ["ANY", "DATA", "ErrorClass", "Expected", "expected_error", "places_of"]
+__all__ = [
+    "ANY",
+    "DATA",
+    "ErrorClass",
+    "Expected",
+    "RunPlace",
+    "expected_error",
+    "expected_of",
+    "places_of",
+]
 
 DATA = Path(__file__).with_name("accuracy.json")
 """The file that comes with clusim."""
@@ -98,8 +109,22 @@ def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
     return {(own.system, own.family, own.place, own.regime, own.algorithm): own for own in found}
 
 
-def expected_error(setup: Setup, size_bytes: int, algorithm: str = ANY) -> Expected:
-    """Return the error to expect of a collective that NCCL runs.
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Where something ran: the preset or file, the architecture of the oldest GPU, and how many machines."""
+
+    system: str
+    family: str
+    machines: int
+
+    @classmethod
+    def of(cls, setup: Setup) -> RunPlace:
+        """Return the place of a setup that NCCL knows."""
+        return cls(setup.name, setup.comm.architecture, setup.num_nodes)
+
+
+def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Expected:
+    """Return the error to expect of the time, with launch, of a collective that NCCL runs.
 
     Parameters
     ----------
@@ -109,12 +134,24 @@ def expected_error(setup: Setup, size_bytes: int, algorithm: str = ANY) -> Expec
     known = find_algorithm(algorithm)
     if algorithm and known is None and algorithm.upper() != P2P:
         return Expected(None, f"{algorithm} is no algorithm of NCCL's: none like it was measured")
-    comm = setup.comm
-    place, regime = place_of(comm.group.num_nodes), regime_of(size_bytes)
+    place, regime = place_of(where.machines), regime_of(size_bytes)
     names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
-    for system, family, where in places_of(comm.architecture, setup.name, place):
+    for system, family, several in places_of(where.family, where.system, place):
         for name in names:
-            own = _known(DATA).get((system, family, where, regime, name))
+            own = _known(DATA).get((system, family, several, regime, name))
             if own is not None:
                 return Expected(own)
     return Expected(None, "no rows of this kind were measured")
+
+
+def expected_of(request: Request, algorithm: str) -> Expected:
+    """Return the error to expect of a run; `algorithm` is the one that ran."""
+    setup = request.setup
+    nccl = request.algorithm == "nccl" or (
+        not request.algorithm and runs_nccl(setup.known, setup.ranks, request.operation)
+    )
+    if not nccl:
+        return Expected(None, f"{algorithm} is not as NCCL runs it: none like it was measured")
+    if setup.broken.lines:
+        return Expected(None, "no machine with faults was measured")
+    return expected_error(RunPlace.of(setup), request.size_bytes, algorithm)

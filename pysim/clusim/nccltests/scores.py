@@ -59,6 +59,8 @@ class Point:
         Architecture of the GPUs.
     followed : bool
         Whether the time was followed along a line from other runs.
+    machines : int
+        Machines that were simulated; 0 is what the row says. A rack whose trays NVLink joins is one.
     bound_us : float or None
         Of a row whose launch is not known: the time if one process launched all GPUs of a machine [us].
     """
@@ -70,12 +72,18 @@ class Point:
     notes: tuple[str, ...]
     family: str = ""
     followed: bool = False
+    machines: int = 0
     bound_us: float | None = None
 
     @property
     def error_pct(self) -> float:
         """Return by how much the prediction is too long [%]."""
         return 100 * (self.predicted_us / self.row.time_us - 1)
+
+    @property
+    def place(self) -> str:
+        """Return whether one machine took part or several."""
+        return place_of(self.machines or self.row.group.n_nodes)
 
     @property
     def met(self) -> bool:

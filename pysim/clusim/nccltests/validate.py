@@ -15,7 +15,7 @@ from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.scores import REGIMES, Point, statistics
+from clusim.nccltests.scores import ONE, REGIMES, SEVERAL, Point, statistics
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -75,8 +75,8 @@ class Report:
             "tables": [table.to_json() for table in class_tables(self.points)],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
             "overall": _scores(self.points),
-            "single_node": _scores([p for p in self.points if p.row.group.n_nodes == 1]),
-            "multi_node": _scores([p for p in self.points if p.row.group.n_nodes > 1]),
+            "single_node": _scores([p for p in self.points if p.place == ONE]),
+            "multi_node": _scores([p for p in self.points if p.place == SEVERAL]),
             "calibrated_by": calibrated_by(self.points),
             "worst": [_point_json(point) for point in self.worst()],
             "points": [_point_json(point) for point in self.points],
@@ -234,6 +234,7 @@ def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
         (*kernel.notes, *group.assumed),
         family=host.architecture,
         followed=kernel.followed,
+        machines=case.setup.num_nodes,
         bound_us=bound_us,
     )
 
