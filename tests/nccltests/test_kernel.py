@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusim.errors import InputError
@@ -50,6 +52,20 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     assert short.notes == ("from two smaller sizes, linear in the size",)
     # Shorter streams are cut more finely, and coarse bursts of the whole are 1.4% slower.
     assert short.time_ps == pytest.approx(whole.time_ps, rel=0.02)
+
+
+def test_quick_runs_are_near_those_of_auto() -> None:
+    request = Request(Setup("gh200x4-mesh"), "allreduce", 64 * MIB)
+    whole, quick = kernel(request), kernel(replace(request, granularity="quick"))
+    assert not whole.notes
+    assert "quick" in quick.notes[0]
+    assert not quick.followed
+    assert quick.time_ps == pytest.approx(whole.time_ps, rel=0.02)
+    long = kernel(replace(request, granularity="quick", size_bytes=1 << 30))
+    assert long.followed
+    # Sizes of a curve follow the same two runs.
+    longer = kernel(replace(request, granularity="quick", size_bytes=1 << 31))
+    assert longer.time_ps == pytest.approx(2 * long.time_ps, rel=0.02)
 
 
 def test_everything_that_can_run_runs() -> None:

@@ -42,6 +42,7 @@ than those where it was not clear, are *calibration rows*, listed below with the
 other table but those of *leave one out* has only rows that were *left out*. That no figure was read off a row does
 not mean that nobody had seen it: mechanisms were added because rows disagreed, and which are modelled was decided
 with all of these tables at hand. New machines can be further off than these tables say.
+[accuracy-causes.md](accuracy-causes.md) says what is known of the causes.
 
 For comparison: two real clusters of the same kind differ by 0.4 to 0.9% for large sizes, 6 to 19% in the middle and 3
 to 21% for small ones.

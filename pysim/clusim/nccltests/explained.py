@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ from clusim.schedule.dtypes import element
 from clusim.units import format_size
 
 __all__ = ["Explained", "Term", "explained", "row_named"]
+
+ORDER = ("cost", "work", "stall")
+"""Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
 
 MOST_RANKS = 64
 """Ranks of a run that is simulated whole to be explained."""
@@ -130,6 +134,23 @@ def explained(row: Row, granularity: str | int) -> Explained:
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 
 
+def _merged(rows: Sequence[dict[str, Any]]) -> list[Term]:
+    """Return what is alike of all ranks and wires as one term, with how many steps of the path it is; longest first."""
+    times: Counter[tuple[str, str]] = Counter()
+    steps: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        kind = row["class"] or str(row["resource"]).partition(" ")[0]
+        key = row["group"], f"{kind}: {row['reason']}"
+        times[key] += row["time_ps"]
+        steps[key] += row["steps"]
+    ordered = sorted(times, key=lambda key: (ORDER.index(key[0]), -times[key]))
+    return [Term(key[0], f"{key[1]}, {_times(steps[key])}", times[key] / 1e6) for key in ordered]
+
+
+def _times(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
 def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
     """Return what the critical path of the kernel, simulated whole, is charged to, and what that differs by."""
     choice = choose(
@@ -142,10 +163,7 @@ def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
         result_of(case.of(program(case, choice.plan)), how)
         table = blame(trace)
-    terms = [
-        Term(row["group"], f"{row['resource']}: {row['reason']}", row["time_ps"] / 1e6)
-        for row in table.rows()
-    ]
+    terms = _merged(table.rows())
     rest_us = kernel_us - table.facts["time_ps"] / 1e6
     if abs(rest_us) > 1e-9:
         what = "how much longer the kernel is than one run of it alone: iterations in a row, or along a line"

@@ -34,7 +34,7 @@ from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["PerfKernel", "kernel", "program"]
+__all__ = ["FOLLOWED", "PerfKernel", "kernel", "program"]
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
@@ -280,7 +280,7 @@ def _fewer(request: Request, plan: NcclPlan | None) -> tuple[int, str]:
     (x1, t1), (x2, t2) = points
     x = _measure(linear, comm)
     time_ps = t2 + round((t2 - t1) * (x - x2) / (x2 - x1))
-    return max(time_ps, 1), f"{FOLLOWED}{small} and {large} machines, linear in {linear}"
+    return max(time_ps, 1), f"from {small} and {large} machines, linear in {linear}"
 
 
 def _law(operation: str, plan: NcclPlan | None) -> tuple[str, bool]:

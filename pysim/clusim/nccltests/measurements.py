@@ -67,12 +67,17 @@ class CurveGroup:
         return max(1, self.n_gpus // self.n_nodes)
 
     @property
+    def launch_known(self) -> bool:
+        """Whether it says what a process drives, or a program has only one way."""
+        return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
+
+    @property
     def launch_class(self) -> str:
         """Return what it was measured with, and how much of the launch is known."""
         if self.harness not in ("", "nccl-tests"):
             return self.harness
         name = self.harness or "harness not given"
-        if not self.gpus_per_process:
+        if not self.launch_known:
             return f"{name}, launch not given"
         # A process that drives all GPUs of a machine by -g has one thread.
         known = self.threads_per_process or self.gpus_per_process >= self.per_node

@@ -223,7 +223,7 @@ def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
     host = kernel.host or host_of(case.setup.comm)
     group, known = row.group, (case.operation, kernel.time_ps, kernel.channels)
     bound_us = None
-    if not group.gpus_per_process and group.per_node > 1 and row.harness.kind in ("", "nccl-tests"):
+    if not group.launch_known and group.per_node > 1 and row.harness.kind in ("", "nccl-tests"):
         grouped = replace(group.launch, gpus_per_thread=group.per_node)
         bound_us = replace(row.harness, launch=grouped).time_ps(host, *known) / 1e6
     return Point(

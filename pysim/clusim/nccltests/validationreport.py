@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
+from clusim.nccltests.kernel import FOLLOWED
 from clusim.nccltests.measurements import CurveGroup, Row
 from clusim.nccltests.scores import REGIME_TITLES, REGIMES, Point, Score, score, statistics
 from clusim.nccltests.validate import Report
@@ -89,8 +90,7 @@ def remarks(report: Report) -> list[str]:
     notes: dict[str, int] = {}
     for point in report.points:
         for note in point.notes:
-            # Of bursts every size has a note of its own.
-            text = "in bursts of packets" if note.startswith("bursts of") else note
+            text = _alike(note)
             notes[text] = notes.get(text, 0) + 1
     lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
     for title, rows in (
@@ -100,6 +100,13 @@ def remarks(report: Report) -> list[str]:
     ):
         lines += _reasons(title, rows)
     return lines
+
+
+def _alike(note: str) -> str:
+    """Return a note without what differs from size to size."""
+    if note.startswith("bursts of"):
+        return "in bursts of packets"
+    return note.partition(",")[0] if note.startswith(FOLLOWED) else note
 
 
 def _reasons(title: str, rows: Sequence[tuple[Row, str]]) -> list[str]:
