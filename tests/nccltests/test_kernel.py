@@ -61,10 +61,14 @@ def test_quick_runs_are_near_those_of_auto() -> None:
     assert "quick" in quick.notes[0]
     assert not quick.followed
     assert quick.time_ps == pytest.approx(whole.time_ps, rel=0.02)
-    long = kernel(replace(request, granularity="quick", size_bytes=1 << 30))
-    assert long.followed
     # Sizes of a curve follow the same two runs.
-    longer = kernel(replace(request, granularity="quick", size_bytes=1 << 31))
+    lines = Setup("gh200x4-mesh", env=RING_LL)
+    long, longer = (
+        kernel(replace(request, setup=lines, granularity="quick", size_bytes=size * MIB))
+        for size in (256, 512)
+    )
+    assert long.followed
+    assert longer.followed
     assert longer.time_ps == pytest.approx(2 * long.time_ps, rel=0.02)
 
 
