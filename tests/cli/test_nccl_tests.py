@@ -117,7 +117,7 @@ def test_validate_writes_page_figures_and_classes(clusim: Clusim, tmp_path: Path
     path = tmp_path / "m.csv"
     path.write_text(
         f"{HEADER}\ngh200x4-mesh,1,2,all_gather,auto,auto,8,5.6\n"
-        "a100x4-mesh,1,2,all_gather,auto,auto,8,5.6\n",
+        "a100x4-mesh,1,2,all_gather,auto,auto,8,5.6\nnowhere,1,2,all_gather,auto,auto,8,5.6\n",
         encoding="utf-8",
     )
     page, figures, data = tmp_path / "page.md", tmp_path / "curves", tmp_path / "a.json"
@@ -127,7 +127,9 @@ def test_validate_writes_page_figures_and_classes(clusim: Clusim, tmp_path: Path
     text = page.read_text(encoding="utf-8")
     assert text.startswith("# Accuracy")
     assert "(curves/gh200x4-mesh.png)" in text
-    assert str(tmp_path) not in text.partition("```")[2].partition("--markdown")[0]
+    assert "\nclusim validate m.csv --markdown " in text
+    assert "system 'nowhere': not a preset or topology file" in text
+    assert "(m.csv:4)" in text
     assert sorted(item.name for item in figures.iterdir()) == [
         "a100x4-mesh.png",
         "gh200x4-mesh.png",

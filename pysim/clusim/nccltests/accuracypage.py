@@ -87,7 +87,7 @@ def page_text(report: Report, command: str, plots: Sequence[tuple[str, str]] = (
         blocks.append("\n".join(["## Curves", "", what, "", *shown]) + "\n")
     groups = [ClassLine(group_title(group), own) for group, own in report.by_group().items()]
     blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
-    rest = [f"- {_plain(line)}" for line in remarks(report)]
+    rest = [f"- {_plain(line)}" for line in remarks(report, paths=False)]
     blocks.append("\n".join(["## What was assumed, and what has no prediction", "", *rest]) + "\n")
     return "\n".join(blocks)
 

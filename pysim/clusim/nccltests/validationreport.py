@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
 from clusim.nccltests.kernel import FOLLOWED
@@ -78,8 +79,14 @@ def _worst(point: Point) -> str:
     )
 
 
-def remarks(report: Report) -> list[str]:
-    """Return what must be said of the rows: how they were simulated, what was assumed, what could not be predicted."""
+def remarks(report: Report, *, paths: bool = True) -> list[str]:
+    """Return what must be said of the rows: how they were simulated, what was assumed, what could not be predicted.
+
+    Parameters
+    ----------
+    paths : bool
+        Name files with their directories.
+    """
     lines = [f"simulated with --granularity {report.granularity}"]
     known = [point for point in report.points if point.row.spread_pct > 0]
     if known:
@@ -98,7 +105,7 @@ def remarks(report: Report) -> list[str]:
         ("cannot be used", report.unusable),
         ("failed", report.failed),
     ):
-        lines += _reasons(title, rows)
+        lines += _reasons(title, [(_where(row, paths), reason) for row, reason in rows])
     return lines
 
 
@@ -109,8 +116,12 @@ def _alike(note: str) -> str:
     return note.partition(",")[0] if note.startswith(FOLLOWED) else note
 
 
-def _reasons(title: str, rows: Sequence[tuple[Row, str]]) -> list[str]:
+def _where(row: Row, paths: bool) -> str:
+    return row.where if paths else PurePath(row.where).name
+
+
+def _reasons(title: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     reasons: dict[str, list[str]] = {}
-    for row, reason in rows:
-        reasons.setdefault(reason, []).append(row.where)
+    for where, reason in rows:
+        reasons.setdefault(reason, []).append(where)
     return [f"{len(at)} rows {title}: {reason} ({at[0]})" for reason, at in reasons.items()]

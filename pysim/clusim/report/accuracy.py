@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from clusim.errors import InputError
 from clusim.files import Staging, replacing
+from clusim.units import format_size
 
 __all__ = ["FORMATS", "Curve", "save_accuracies", "save_accuracy"]
 
@@ -18,7 +19,7 @@ FORMATS = ("png", "svg", "pdf")
 PANEL_IN = 3.4
 """Width of a panel [inch]."""
 
-SMALL_DPI = 90
+SMALL_DPI = 75
 """Dots per inch of figures that stand on a page."""
 
 SHOWN = 8
@@ -56,7 +57,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             found.append((system, target / f"{name}.png"))
             with staging.open(found[-1][1]) as out:
-                _draw(_split(own, lambda curve: curve.panel), out, "png", SMALL_DPI)
+                _draw(_panels(own), out, "png", SMALL_DPI)
     return found
 
 
@@ -70,6 +71,18 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
         raise InputError("nothing to draw: no row was predicted")
     with replacing(target) as out:
         _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
+
+
+def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """Return the curves by panel; one of too many curves is several, by the machines, with which names begin."""
+    found: dict[str, list[Curve]] = {}
+    for panel, own in _split(curves, lambda curve: curve.panel).items():
+        if len(own) <= SHOWN:
+            found[panel] = own
+            continue
+        for machines, some in _split(own, lambda curve: curve.name.partition(" ")[0]).items():
+            found[f"{panel} {machines}"] = some
+    return found
 
 
 def _split(curves: Sequence[Curve], key: Callable[[Curve], str]) -> dict[str, list[Curve]]:
@@ -95,10 +108,10 @@ def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: 
     with matplotlib.rc_context({**style, "svg.hashsalt": "clusim"}):
         size = (PANEL_IN * columns, PANEL_IN * 0.8 * lines)
         figure = Figure(figsize=size, layout="constrained")
-        places = figure.subplots(lines, columns, squeeze=False).flat
+        places = list(figure.subplots(lines, columns, squeeze=False).flat)
         for axes, (title, curves) in zip(places, panels.items(), strict=False):
             _panel(axes, title, curves)
-        for axes in list(places)[len(panels) :]:
+        for axes in places[len(panels) :]:
             axes.set_axis_off()
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
@@ -109,11 +122,21 @@ def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: 
 
 def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     axes.set_title(title)
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    # Powers as texts of the library's own are formulas, which names of tables must not be.
+    axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(max(1, round(size)))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:,g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    said = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        label = curve.name if number < SHOWN else None
+        words = [word for word in curve.name.split() if word not in said]
+        label = " ".join(words) if number < SHOWN else None
         axes.plot(curve.sizes, curve.predicted_us, color=colour, linewidth=0.8, label=label)
         axes.plot(curve.sizes, curve.measured_us, ".", color=colour, markersize=3)
     if len(curves) > SHOWN:
