@@ -16,7 +16,6 @@ from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Endpoint, Format, Link, Node, Protocol
 from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
-from clusim.lowering.grain import AUTO_ERROR
 from clusim.opcodes import OPCODES
 from clusim.schedule import Plan, Prim, Schedule
 
@@ -76,7 +75,7 @@ def test_quick_runs_are_the_same_rule_with_fewer_hops(h100: Fabric) -> None:
     quick = lower(h100, ring(h100, 16 * MIB), "quick").grain
     assert lower(h100, ring(h100, 16 * MIB)).grain.exact
     assert quick.packet_hops > QUICK_HOPS >= quick.grant_hops
-    assert quick.error_bound == AUTO_ERROR
+    assert quick.error_bound is None
 
 
 def test_the_estimate_of_packet_hops_is_exact_for_a_ring(h100: Fabric) -> None:

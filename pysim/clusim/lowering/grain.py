@@ -93,7 +93,7 @@ class Grain:
         """Bound on the relative error of the time against exact packets; None is none that is known."""
         if self.exact:
             return 0.0
-        return AUTO_ERROR if self.requested in ("auto", QUICK) else None
+        return AUTO_ERROR if self.requested == "auto" else None
 
     def describe(self) -> str:
         """Say in one line how finely the run is simulated, and how far off that may be."""
