@@ -10,10 +10,13 @@ import pytest
 from clusim.errors import InputError
 from clusim.nccltests.accuracypage import write_page
 from clusim.nccltests.breakdown import class_tables, left_out
+from clusim.nccltests.jobs import _batches
 from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurements, setup_of
 from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import Report, thinned, validate
 from clusim.nccltests.validationreport import report_lines
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
@@ -225,3 +228,18 @@ def test_names_of_tables_are_text_in_a_page(tmp_path: Path) -> None:
     assert "<img" not in text
     assert "a\\|b &lt;img src=x onerror=hit()&gt; \\[c\\](javascript:hit()) \\`d\\`" in text
     assert "(a%20b%29.svg)" in text
+
+
+def test_runs_on_fewer_and_more_machines_are_one_workers() -> None:
+    sizes = range(1, 17)
+    cases = [
+        Request(Setup(name, nodes), "allreduce", size)
+        for size in sizes
+        for name in ("aws-p5en", "polaris")
+        for nodes in (2, 4)
+    ]
+    batches = _batches(cases, 1)
+    assert sorted(map(len, batches)) == [8] * 8
+    for batch in batches:
+        assert len({case.setup.name for case in batch}) == 1
+        assert {case.setup.nodes for case in batch} == {2, 4}
