@@ -93,7 +93,7 @@ def remarks(report: Report, *, paths: bool = True) -> list[str]:
         met = sum(point.met for point in known)
         lines.append(f"{met} of {len(known)} rows with a known spread are within it")
     if report.thinned:
-        lines.append(f"{report.thinned} further rows not predicted (--sizes)")
+        lines.append(f"{report.thinned} further rows were not predicted")
     notes: dict[str, int] = {}
     for point in report.points:
         for note in point.notes:

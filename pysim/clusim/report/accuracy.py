@@ -137,7 +137,10 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
         colour = f"C{number % 10}"
         words = [word for word in curve.name.split() if word not in said]
         label = " ".join(words) if number < SHOWN else None
-        axes.plot(curve.sizes, curve.predicted_us, color=colour, linewidth=0.8, label=label)
+        # A line of one point is none.
+        mark = "_" if len(curve.sizes) == 1 else None
+        style: Any = {"color": colour, "linewidth": 0.8, "marker": mark}
+        axes.plot(curve.sizes, curve.predicted_us, label=label, **style)
         axes.plot(curve.sizes, curve.measured_us, ".", color=colour, markersize=3)
     if len(curves) > SHOWN:
         axes.plot([], [], " ", label=f"and {len(curves) - SHOWN} more")
