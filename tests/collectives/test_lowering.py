@@ -15,7 +15,7 @@ from clusim.errors import InputError, ScheduleError
 from clusim.fabric import Fabric, load
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Endpoint, Format, Link, Node, Protocol
-from clusim.lowering import EXACT_HOPS, TARGET_HOPS, Fault, Lowered, lower
+from clusim.lowering import EXACT_HOPS, QUICK_HOPS, TARGET_HOPS, Fault, Lowered, lower
 from clusim.opcodes import OPCODES
 from clusim.schedule import Plan, Prim, Schedule
 
@@ -70,6 +70,14 @@ def test_small_runs_are_exact_and_large_ones_are_not(h100: Fabric) -> None:
     assert "bursts of" in large.grain.describe()
 
 
+def test_quick_runs_are_the_same_rule_with_fewer_hops(h100: Fabric) -> None:
+    assert lower(h100, ring(h100), "quick").grain.exact
+    quick = lower(h100, ring(h100, 16 * MIB), "quick").grain
+    assert lower(h100, ring(h100, 16 * MIB)).grain.exact
+    assert quick.packet_hops > QUICK_HOPS >= quick.grant_hops
+    assert quick.error_bound is None
+
+
 def test_the_estimate_of_packet_hops_is_exact_for_a_ring(h100: Fabric) -> None:
     schedule = ring(h100, 8 * MIB, channels=8)
     assert lower(h100, schedule, "packet").grain.packet_hops == 2 * 14 * 8 * MIB // 128
@@ -83,7 +91,7 @@ def test_granularity_can_be_a_size(h100: Fabric) -> None:
         lower(h100, ring(h100), 0)
     with pytest.raises(InputError, match="too coarse; at most 1 GiB"):
         lower(h100, ring(h100), 1 << 40)
-    with pytest.raises(InputError, match="'fine': unknown; use packet, auto or a size"):
+    with pytest.raises(InputError, match="'fine': unknown; use packet, auto, quick or a size"):
         lower(h100, ring(h100), "fine")
 
 

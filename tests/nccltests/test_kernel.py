@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusim.errors import InputError
@@ -51,6 +53,24 @@ def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPat
     assert short.notes == ("from two smaller sizes, linear in the size",)
     # Shorter streams are cut more finely, and coarse bursts of the whole are 1.4% slower.
     assert short.time_ps == pytest.approx(whole.time_ps, rel=0.02)
+
+
+def test_quick_runs_are_near_those_of_auto() -> None:
+    request = Request(Setup("gh200x4-mesh"), "allreduce", 64 * MIB)
+    whole, quick = kernel(request), kernel(replace(request, granularity="quick"))
+    assert not whole.notes
+    assert "quick" in quick.notes[0]
+    assert not quick.followed
+    assert quick.time_ps == pytest.approx(whole.time_ps, rel=0.02)
+    # Sizes of a curve follow the same two runs.
+    lines = Setup("gh200x4-mesh", env=RING_LL)
+    long, longer = (
+        kernel(replace(request, setup=lines, granularity="quick", size_bytes=size * MIB))
+        for size in (256, 512)
+    )
+    assert long.followed
+    assert longer.followed
+    assert longer.time_ps == pytest.approx(2 * long.time_ps, rel=0.02)
 
 
 def test_everything_that_can_run_runs() -> None:

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
+from clusim.nccltests.accuracypage import write_page
+from clusim.nccltests.breakdown import class_tables, left_out
+from clusim.nccltests.jobs import _batches
 from clusim.nccltests.measurements import CurveGroup, Row, groups, read_measurements, setup_of
-from clusim.nccltests.validate import Point, Report, statistics, thinned, validate
-from clusim.nccltests.validationreport import write_page
+from clusim.nccltests.scores import Point
+from clusim.nccltests.validate import Report, thinned, validate
+from clusim.nccltests.validationreport import report_lines
+from clusim.run.request import Request
+from clusim.run.setup import Setup
 
 MIB = 1 << 20
 HEADER = "system,n_nodes,n_gpus,collective,algorithm,protocol,channels,nccl_version,gpus_per_process,cuda_graph,size_bytes,time_us"  # noqa: E501
@@ -24,32 +30,6 @@ def point(size: int, measured: float, predicted: float) -> Point:
 def write(path: Path, *rows: str) -> Path:
     path.write_text("\n".join([HEADER, *rows]) + "\n", encoding="utf-8")
     return path
-
-
-def test_statistics_by_regime() -> None:
-    points = [
-        point(8, 10.0, 11.0),
-        point(MIB - 1, 10.0, 8.0),
-        point(MIB, 100.0, 130.0),
-        point(64 * MIB, 1000.0, 1000.0),
-        point(1 << 33, 1000.0, 990.0),
-    ]
-    found = statistics(points)
-    small = {"n": 2, "median_abs_pct": 15.0, "mean_abs_pct": 15.0, "bias_pct": -5.0}
-    assert found["small"] == small
-    assert found["mid"]["bias_pct"] == 30.0
-    assert found["large"] == {
-        "n": 2,
-        "median_abs_pct": 0.5,
-        "mean_abs_pct": 0.5,
-        "bias_pct": -0.5,
-    }
-    assert statistics([])["mid"] == {
-        "n": 0,
-        "median_abs_pct": None,
-        "mean_abs_pct": None,
-        "bias_pct": None,
-    }
 
 
 def test_worst_counts_factors_up_and_down_alike() -> None:
@@ -100,7 +80,6 @@ def test_rows_of_a_csv(tmp_path: Path) -> None:
         ("dgx-h100,1,8,all_reduce,,,,,,,8,fast", "time_us 'fast': must be a time above 0"),
         ("dgx-h100,1,1,all_reduce,,,,,,,8,1", "n_gpus '1': must be a whole number of 2"),
         ("dgx-h100,1,8,all_reduce", "columns in the header"),
-        ("dgx-h100,1,8,all_redcue,,,,,,,8,1", "did you mean 'all_reduce_perf'"),
     ],
 )
 def test_bad_rows_name_their_line(tmp_path: Path, row: str, message: str) -> None:
@@ -123,6 +102,56 @@ def test_rows_say_what_measured_them(tmp_path: Path) -> None:
     path.write_text(f"{head}dgx-h100,8,all_reduce,8,5,tourch,8,9\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"m.csv:2: harness 'tourch'.*did you mean 'torch'"):
         read_measurements([path])
+
+
+def test_what_nobody_knows_is_a_line_and_the_rest_goes_on(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "m.csv",
+        "gh200x4-mesh,1,2,all_redcue,,,,,,,8,1",
+        "dgx-z9,1,2,all_reduce,,,,,,,8,1",
+        "gh200x4-mesh,1,2,all_reduce,rign,,,,,,8,1",
+        "gh200x4-mesh,1,2,all_reduce,,ll3,,,,,8,1",
+        "gh200x4-mesh,1,2,all_reduce,,,,9.9,,,8,1",
+        "gh200x4-mesh,1,2,all_reduce,,,,,,,8,6",
+    )
+    report = validate(read_measurements([path]), jobs=1)
+    assert [point.row.where for point in report.points] == [f"{path}:7"]
+    assert [row.where for row, _ in report.unknown] == [f"{path}:{line}" for line in range(2, 7)]
+    reasons = [reason for _, reason in report.unknown]
+    for reason, words in zip(
+        reasons,
+        (
+            "did you mean 'all_reduce_perf'",
+            "system 'dgx-z9'",
+            "algorithm 'rign': not one of NCCL's",
+            "protocol 'll3': not one of NCCL's",
+            "NCCL version '9.9'",
+        ),
+        strict=True,
+    ):
+        assert words in reason
+    lines = report_lines(report)
+    assert sum("rows of an unknown word" in line for line in lines) == 5
+    assert report.to_json()["unknown"][0] == {"where": f"{path}:2", "reason": reasons[0]}
+
+
+def test_a_launch_that_is_not_given_is_bounded() -> None:
+    known = CurveGroup("gh200x4-mesh", 1, 4, "all_reduce", gpus_per_process=1)
+    rows = [Row(known, 8, 12.0), Row(replace(known, gpus_per_process=0), 8, 12.0)]
+    given, blank = validate(rows, jobs=1).points
+    assert given.span is None
+    assert blank.span is not None
+    assert blank.span.low_us <= given.predicted_us <= blank.span.high_us
+    assert blank.within_launches
+    assert not given.within_launches
+    assert left_out([given, blank]) == [given]
+    (table,) = [item for item in class_tables([given, blank]) if "unknown launch" in item.title]
+    assert [line.points[0].predicted_us for line in table.lines] == [
+        blank.predicted_us,
+        blank.span.low_us,
+        blank.span.high_us,
+    ]
+    assert "1 measured times lie in the span" in table.lines[0].remark
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
@@ -158,6 +187,7 @@ def test_a_small_validation() -> None:
     data = report.to_json()
     assert data["overall"]["small"]["n"] == 2
     assert data["groups"][0]["points"] == 2
+    assert [point["size_bytes"] for point in data["points"]] == [8, 65536]
     assert {"system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol"} <= set(
         data["groups"][0]
     )
@@ -194,12 +224,23 @@ def test_names_of_tables_are_text_in_a_page(tmp_path: Path) -> None:
     evil = "a|b <img src=x onerror=hit()> [c](javascript:hit()) `d`"
     group = replace(GROUP, system=evil)
     report = Report([Point(Row(group, 1024, 1.0), 1.5, "Ring", "LL", (evil,))], [], [], 0)
-    write_page(report, tmp_path / "page.md", tmp_path / "a b).svg")
+    write_page(report, tmp_path / "page.md", "clusim validate", [(evil, tmp_path / "a b).svg")])
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "<img" not in text
     assert "a\\|b &lt;img src=x onerror=hit()&gt; \\[c\\](javascript:hit()) \\`d\\`" in text
     assert "(a%20b%29.svg)" in text
-    (tmp_path / "bad.md").write_bytes(b"\xff")
-    with pytest.raises(InputError, match="not UTF-8"):
-        write_page(report, tmp_path / "bad.md")
-    assert (tmp_path / "bad.md").read_bytes() == b"\xff"
+
+
+def test_runs_on_fewer_and_more_machines_are_one_workers() -> None:
+    sizes = range(1, 17)
+    cases = [
+        Request(Setup(name, nodes), "allreduce", size)
+        for size in sizes
+        for name in ("aws-p5en", "polaris")
+        for nodes in (2, 4)
+    ]
+    batches = _batches(cases, 1)
+    assert sorted(map(len, batches)) == [8] * 8
+    for batch in batches:
+        assert len({case.setup.name for case in batch}) == 1
+        assert {case.setup.nodes for case in batch} == {2, 4}

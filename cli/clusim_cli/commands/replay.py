@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,10 @@ from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
 from clusim_cli.params import SIZE, TIME, command_line
 from clusim_cli.progress import counted_progress
+
+if TYPE_CHECKING:
+    from clusim.nccltests.expected import Expected
+    from clusim.replaying import Replay
 
 __all__ = ["command"]
 
@@ -104,7 +109,29 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
         )
         how = RunOptions(trace_out=given["trace_out"], command=command_line())
         found = replay(request, how, progress)
+    expected = _expected(found)
     if given["as_json"]:
-        click.echo(json.dumps(found.to_json()))
-    else:
-        click.echo(replay_report(found, everything=given["everything"]))
+        errors = [{**item.to_json(), "calls": calls} for item, calls in expected.items()]
+        click.echo(json.dumps({**found.to_json(), "expected_errors": errors}))
+        return
+    click.echo(replay_report(found, everything=given["everything"]))
+    for item, calls in expected.items():
+        click.echo(f"  {item.text()}: {calls} call{'s' * (calls != 1)}")
+
+
+def _expected(found: Replay) -> Counter[Expected]:
+    """Return the errors to expect of the calls, and of how many."""
+    from clusim.nccltests.expected import Expected, RunPlace, expected_error
+
+    errors: Counter[Expected] = Counter()
+    machines = {comm.number: comm.hosts for comm in found.comms}
+    # Machines that are joined are called after one of them.
+    system = found.fabric.partition(":nodes=")[0]
+    for call in found.calls:
+        place = RunPlace(system, found.family, machines.get(call.comm, found.num_machines))
+        if found.faults:
+            item = Expected(None, "no machine with faults was measured")
+        else:
+            item = expected_error(place, call.bytes, call.algorithm)
+        errors[item] += call.count
+    return errors

@@ -66,6 +66,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.analysis.limits import tables_json
     from clusim.nccl import parse_assignments
+    from clusim.nccltests.expected import expected_of
     from clusim.report.runreport import collective_report
     from clusim.run.job import RunOptions
     from clusim.run.request import Request
@@ -98,9 +99,12 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             command=command_line(),
         )
         result = result_of(request, how)
-    click.echo(
-        json.dumps(result.to_json() | tables_json(result)) if as_json else collective_report(result)
-    )
+    expected = expected_of(request, result.call.algorithm if result.call else "")
+    if as_json:
+        more = {"expected_error": expected.to_json()}
+        click.echo(json.dumps(result.to_json() | tables_json(result) | more))
+    else:
+        click.echo(f"{collective_report(result)}\n  {expected.text()}")
     if given["verify"] and result.verified is None:
         reason = "the plan is a custom one, which has no definition to compare with"
         click.echo(f"clusim: data: not verified: {reason}", err=True)

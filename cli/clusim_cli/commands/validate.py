@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand
 from clusim_cli.progress import counted_progress
+
+if TYPE_CHECKING:
+    from clusim.nccltests.validate import Report
 
 __all__ = ["command"]
 
@@ -25,63 +31,92 @@ __all__ = ["command"]
 @click.option(
     "--system", help="Only rows of this system; for outputs of nccl-tests, the preset they ran on."
 )
-@click.option("--per-group", type=click.IntRange(0), default=None,
-              help="Most sizes per group that are predicted; 0 is all.  [default: 4]")  # fmt: skip
+@click.option("--sizes", type=click.IntRange(1), metavar="N",
+              help="Most sizes per group of rows that are predicted.  [default: all]")  # fmt: skip
 @options.jobs()
-@options.granularity()
+@options.granularity("quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
-@click.option("--plot", type=OUTPUT, help="Draw measured against predicted.")
-@click.option("--markdown", type=OUTPUT,
-              help="Write the figures into this page, between its marks.")  # fmt: skip
+@click.option("--explain", metavar="ROW",
+              help="Only this row, by its number or as FILE:LINE: what its time is made of.")  # fmt: skip
+@click.option("--plot", type=OUTPUT,
+              help="Draw measured against predicted: a file, or a directory with a PNG per system.")  # fmt: skip
+@click.option("--markdown", type=OUTPUT, help="Write the page of the accuracy, all of it.")
+@click.option("--data", type=OUTPUT,
+              help="Write the errors by class, from which other commands say what to expect.")  # fmt: skip
+@click.option("--strict", is_flag=True,
+              help="Exit with 2 if a row has an unknown word or could not be simulated.")  # fmt: skip
 @options.as_json()
 @options.no_progress()
-def command(
-    files: tuple[Path, ...],
-    system: str | None,
-    per_group: int | None,
-    jobs: int | None,
-    granularity: str | int,
-    releases: bool,
-    plot: Path | None,
-    markdown: Path | None,
-    as_json: bool,
-    no_progress: bool,
-) -> None:
+def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     """Predict what FILES measured and print how far off that is.
 
     A file is a CSV table with the columns system, n_nodes, n_gpus, collective, algorithm, protocol, channels,
-    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes and time_us, or what
-    a program of nccl-tests printed. The system is the name of a preset or a topology file; blank is unknown.
+    nccl_version, gpus_per_process, threads_per_process, iters, harness, cuda_graph, size_bytes, time_us, spread_pct
+    and source, or what a program of nccl-tests printed. The system is the name of a preset or a topology file; blank
+    is unknown.
+
+    Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
+    knows are counted, and the rest goes on.
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
-    from clusim.nccltests.validate import PER_GROUP, validate
+    from clusim.nccltests.validate import validate
     from clusim.nccltests.validationreport import report_lines
 
-    for target in (plot, markdown):
-        if target is not None:
+    for target in (given["plot"], given["markdown"], given["data"]):
+        if target is not None and not target.is_dir():
             check_place(target)
-    rows = read_measurements(files, system=system)
-    with counted_progress(not no_progress, "predicted") as progress:
+    rows = read_measurements(files, system=given["system"])
+    if given["explain"] is not None:
+        from clusim.nccltests.explained import explained, row_named
+
+        found = explained(row_named(rows, given["explain"]), given["granularity"])
+        click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+        return 0
+    with counted_progress(not given["no_progress"], "predicted") as progress:
         report = validate(
             rows,
-            per_group=PER_GROUP if per_group is None else per_group,
-            jobs=jobs,
-            granularity=granularity,
+            sizes=given["sizes"] or 0,
+            jobs=given["jobs"],
+            granularity=given["granularity"],
             progress=progress,
         )
-    if releases:
+    if given["releases"]:
         from clusim.nccltests.releases import with_releases
 
-        with counted_progress(not no_progress, "by other releases") as progress:
-            report = with_releases(report, jobs=jobs, granularity=granularity, progress=progress)
-    if plot is not None:
-        from clusim.report.accuracy import save_accuracy
-
-        save_accuracy(report.curves(), plot)
-    if markdown is not None:
-        from clusim.nccltests.validationreport import write_page
-
-        write_page(report, markdown, plot)
+        with counted_progress(not given["no_progress"], "by other releases") as progress:
+            report = with_releases(
+                report, jobs=given["jobs"], granularity=given["granularity"], progress=progress
+            )
+    _write(report, files, given)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
+    return 2 if given["strict"] and (report.unknown or report.failed) else 0
+
+
+def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
+    """Write figures, page and classes, as far as they are wanted."""
+    plots: list[tuple[str, Path]] = []
+    if given["plot"] is not None:
+        from clusim.report.accuracy import save_accuracies
+
+        plots = save_accuracies(report.curves(), given["plot"])
+    if given["markdown"] is not None:
+        from clusim.nccltests.accuracypage import write_page
+
+        write_page(report, given["markdown"], _called(files, given), plots)
+    if given["data"] is not None:
+        from clusim.nccltests.accuracydata import write_data
+
+        write_data(report, given["data"], files)
+
+
+def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
+    """Return the command that writes the page, without where the measurements are on this computer."""
+    words = ["clusim", "validate", *(path.name for path in files)]
+    for name in ("system", "sizes", "granularity", "markdown", "plot", "data"):
+        value = given[name]
+        if value is not None and (name, value) != ("granularity", "quick"):
+            shown = os.path.relpath(value) if isinstance(value, Path) else value
+            words += [f"--{name}", str(shown)]
+    return shlex.join(words)

@@ -35,5 +35,6 @@ SUSTAINED: Figure = calibrated(
     0.87,
     "one factor fitted to four iteration times of Megatron-LM on A100 (22 and 175 billion parameters, full and"
     " selective recomputation, arXiv 2205.05198): clocks under the power limit, gaps between kernels, others left out",
+    "training-runs",
 )
 """What the kernels of a training run reach of what the same kernels reach alone in short benchmarks."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from clusim.errors import InputError, UnitError, suggest
+from clusim.hardware.calibration import ROW_SETS
 from clusim.units import parse_rate, parse_size, parse_time
 
 __all__ = [
@@ -45,11 +46,14 @@ class Figure:
         ``published``, ``calibrated`` or ``assumed``.
     source : str
         Document, measurement or the reasoning behind an assumption.
+    rows : tuple of str
+        Of a calibrated figure, the sets of measurements it was taken from (`clusim.hardware.calibration`).
     """
 
     value: Value
     mark: Mark
     source: str
+    rows: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Write value, mark and source on one line."""
@@ -65,9 +69,20 @@ def published(value: Value, source: str) -> Figure:
     return Figure(value, "published", source)
 
 
-def calibrated(value: Value, source: str) -> Figure:
-    """Return a figure taken from a measurement or fitted to it; agreement with its rows is by construction."""
-    return Figure(value, "calibrated", source)
+def calibrated(value: Value, source: str, *rows: str) -> Figure:
+    """Return a figure taken from measurements or fitted to them; agreement with its rows is by construction.
+
+    Parameters
+    ----------
+    rows : str
+        Names of the sets of measurements, as `clusim.hardware.calibration` has them.
+    """
+    unknown = [name for name in rows if name not in ROW_SETS]
+    if unknown:
+        raise InputError(
+            f"no set of measurements is called {unknown[0]!r}{suggest(unknown[0], ROW_SETS)}"
+        )
+    return Figure(value, "calibrated", source, rows)
 
 
 def assumed(value: Value, reason: str) -> Figure:

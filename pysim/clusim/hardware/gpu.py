@@ -232,15 +232,16 @@ L2_SMALL = "plus 3/4: the FIFO slices under way exceed L2 several times (4 to 6 
 
 def common(*, linked: bool = True) -> dict[str, Figure]:
     """Return what all GPUs have alike; `linked`: they have the NVLinks that NCCL's latencies are about."""
-    known = calibrated if linked else assumed
-    source = _LL_STEP if linked else f"as of GPUs with NVLinks: {_LL_STEP}"
+    step = calibrated("100ns", _LL_STEP, "nccl-tuning")
+    if not linked:
+        step = assumed("100ns", f"as of GPUs with NVLinks: {_LL_STEP}")
     return {
-        "write_latency": known("100ns", source),
+        "write_latency": step,
         "read_latency": assumed(
             "350ns",
             "remote load about twice a remote store; HBM 470-570 and L2 200-260 cycles at 1.4-1.8 GHz",
         ),
-        "response_latency": known("100ns", source),
+        "response_latency": step,
         "memory_quantum": assumed(
             "2us", "interval of re-sharing memory; short against kernels of 10 us and more"
         ),

@@ -10,6 +10,8 @@ opposite wire, a service factor on the packets of in-network operations.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusim.hardware.figures import Figure, Preset, assumed, calibrated, published
 
 __all__ = ["GPU_FORMATS", "GPU_LINKS", "nccl_link_GBps"]
@@ -25,14 +27,12 @@ _NVLS = "service factor = flit model of NVLS all-reduce over the measured rate a
 
 def _control(write: float, response: float, mark: Figure) -> Figure:
     """Control bytes per packet: acks of writes and read responses, one flit per multicast store."""
-    return Figure(
-        {"write": write, "read_response": response, "multicast": 16}, mark.mark, mark.source
-    )
+    return replace(mark, value={"write": write, "read_response": response, "multicast": 16})
 
 
-def _service(factor: float, source: str, **others: float) -> Figure:
+def _service(factor: float, source: str, *rows: str, **others: float) -> Figure:
     kinds = ("multicast", "reduce_request", "reduce_fetch", "reduce_data", "reduce_result")
-    return calibrated({**dict.fromkeys(kinds, factor), **others}, source)
+    return calibrated({**dict.fromkeys(kinds, factor), **others}, source, *rows)
 
 
 def _nvlink(control: Figure, **more: Figure) -> dict[str, Figure]:
@@ -43,7 +43,12 @@ _READ_ACK = "read responses as on A100"
 _VOLTA = _control(
     8,
     5.8,
-    calibrated(0, f"V100 link 21.7 of 25.78 GB/s = 128/(128+16+8), TACCL ndv2 fit; {_READ_ACK}"),
+    calibrated(
+        0,
+        f"V100 link 21.7 of 25.78 GB/s = 128/(128+16+8), TACCL ndv2 fit; {_READ_ACK}",
+        "taccl-v100",
+        "azure-a100",
+    ),
 )
 
 GPU_FORMATS: dict[str, Preset] = {
@@ -57,6 +62,8 @@ GPU_FORMATS: dict[str, Preset] = {
                 0,
                 "read responses: 8x A100 ring all-reduce 231.6 GB/s (Azure ND A100 v4) ="
                 " 128/(16+16+128+5.8) x 300; writes: A100 copy engine in both directions 186.4 of 200 GB/s, 3 B acks",
+                "azure-a100",
+                "copy-benchmarks",
             ),
         )
     ),
@@ -68,12 +75,18 @@ GPU_FORMATS: dict[str, Preset] = {
                 0,
                 "writes: 8x H100 ring all-reduce 365-370 of 450 GB/s = 128/(144 x 1.066 + 2);"
                 " reads 7% slower than writes (mscclpp put/get)",
+                "azure-hopper",
+                "wayne-h100",
+                "mscclpp",
             ),
         ),
         service=_service(
             1.164,
             f"{_NVLS}: H100 273.6 of 320 GB/s (0.86, Azure ND H100 v5);"
             " writes in one direction: 125.1 of 150 GB/s = 128/(144 x 1.066), broadcast on 2 GH200 (simllm)",
+            "azure-hopper",
+            "wayne-h100",
+            "simllm-gh200",
             write=1.066,
         ),
     ),
@@ -82,10 +95,14 @@ GPU_FORMATS: dict[str, Preset] = {
             16,
             6.8,
             calibrated(
-                0, "NCCL's 40.1 of 50 GB/s per link = 128/(128+16+16), nccl src/graph/topo.h"
+                0,
+                "NCCL's 40.1 of 50 GB/s per link = 128/(128+16+16), nccl src/graph/topo.h",
+                "nccl-tuning",
             ),
         ),
-        service=_service(1.355, f"{_NVLS}: B200 474 of 640 GB/s (0.74, NVIDIA/nccl thread 1807)"),
+        service=_service(
+            1.355, f"{_NVLS}: B200 474 of 640 GB/s (0.74, NVIDIA/nccl thread 1807)", "nccl-1807"
+        ),
     ),
     "xgmi": {
         "flit": assumed("16B", "as NVLink; AMD has not published the format"),
@@ -96,6 +113,7 @@ GPU_FORMATS: dict[str, Preset] = {
         "control": calibrated(
             {"write": 8, "read_response": 8},
             "8x MI300X all-reduce 310-330 of 448 GB/s (RCCL) = 64/(64+16+8)",
+            "rccl-mi300x",
         ),
     },
     "ethernet": {
@@ -116,7 +134,9 @@ def _link(rate: Figure, form: str) -> dict[str, Figure]:
         "half of SM/L2 egress 150-200 and SerDes 2 x 50 per crossing; see the chip's write_latency"
     )
     latency = (
-        assumed("150ns", f"as NVLink: {split}") if cls == "xgmi" else calibrated("150ns", split)
+        assumed("150ns", f"as NVLink: {split}")
+        if cls == "xgmi"
+        else calibrated("150ns", split, "nccl-tuning")
     )
     return {
         "rate": rate,

@@ -59,7 +59,11 @@ NUMA_FORMATS: dict[str, Preset] = {
     ),
     "nvlink-c2c": _format(
         assumed("1B", "no padding to a word"),
-        calibrated("9B", "GH200 copies host to device at 419.9 of 450 GB/s = 128/(128+9)"),
+        calibrated(
+            "9B",
+            "GH200 copies host to device at 419.9 of 450 GB/s = 128/(128+9)",
+            "copy-benchmarks",
+        ),
         assumed("128B", "one request of an SM; see the header"),
         assumed({}, "requests and acknowledgements are part of the header"),
     ),

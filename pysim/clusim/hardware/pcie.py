@@ -155,6 +155,7 @@ def _limit(mps: int) -> Figure:
             value,
             "MPS 128 B: A100 on Gen4 x16 writes 26.19 and reads 26.78 GB/s (256 B would be 28.8), H100 on Gen5 x16 51"
             " and 52 GB/s; MRRS 512 B is the usual setting",
+            "copy-benchmarks",
         )
     return published(
         value,
@@ -182,6 +183,7 @@ _GPU_LATENCY = calibrated(
     "250ns",
     "way through the GPU between SMs and its PCIe port: NCCL's LL step over PCIe of 1.0 us (tuning.cc) less flag,"
     " switch and memory, halved; GDR and PCIe stores take 0.3-0.8 us longer than those of hosts",
+    "nccl-tuning",
 )
 
 

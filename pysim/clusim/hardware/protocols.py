@@ -49,6 +49,8 @@ class Pace:
         From what they were taken; empty for Hopper itself.
     measured : bool
         Whether `why` names a measurement, and not a clock.
+    rows : tuple of str
+        The sets of measurements of what was measured on the architecture itself (`clusim.hardware.calibration`).
     fixed : mapping
         Where a measurement says more: protocol -> fixed cost [us], source.
     flight : mapping
@@ -62,6 +64,7 @@ class Pace:
     cost: float = 1.0
     why: str = ""
     measured: bool = False
+    rows: tuple[str, ...] = ()
     fixed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     flight: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     rates: Mapping[str, tuple[float, str]] = field(default_factory=dict)
@@ -97,6 +100,13 @@ _FIXED = {
 }
 """Fixed cost of a slice step [us] on Hopper."""
 
+_FIXED_ROWS = {
+    "simple": ("npkit-gh200", "simllm-gh200", "wayne-h100"),
+    "ll": ("npkit-gh200", "nccl-tuning"),
+    "ll128": ("wayne-h100", "simllm-gh200"),
+}
+"""Sets of measurements behind them."""
+
 _FENCE = assumed(
     "400ns", "fence.acq_rel.sys before the tail is posted: 0.3-0.5 us, about one store's round trip"
 )
@@ -106,6 +116,8 @@ _LINES = calibrated(
     "until a warp has seen the flags of its 16 lines and put the data in order: with 0.5 us of flight and the fixed"
     " cost 1.7 us a step, between NCCL's 1.9 (ring) and 1.25 us (tree, tuning.cc); Ring and Tree LL128 of 1 KiB with"
     " one channel on 4 p5en (ncclgauge)",
+    "nccl-tuning",
+    "p5en-1-channel",
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
 _TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
@@ -114,31 +126,34 @@ _TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
     if name in pace.fixed:
         own_us, source = pace.fixed[name]
-        return calibrated(f"{round(own_us * 1000)}ns", source)
+        return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
     base_us, source = _FIXED[name]
     value = f"{round(base_us * pace.cost * 1000)}ns"
     if pace.cost != 1:
         return assumed(value, f"{source}; x {pace.cost:g} on {arch}: {pace.why}")
-    return (assumed if pace.why else calibrated)(value, source + (", Hopper" if pace.why else ""))
+    if pace.why:
+        return assumed(value, f"{source}, Hopper")
+    return calibrated(value, source, *_FIXED_ROWS[name])
 
 
 def _rates(arch: str, name: str, pace: Pace) -> Figure:
     if name in pace.rates:
         own, source = pace.rates[name]
-        return calibrated({"default": f"{own:g} GB/s"}, source)
+        return calibrated({"default": f"{own:g} GB/s"}, source, *pace.rows)
     table, source = (_LL_OPS, _LL_SOURCE) if name == "ll" else (_HOPPER_OPS, _NPKIT)
     ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in table.items()}
     if pace.speed != 1:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
-    known = not pace.why or (pace.measured and name == "simple")
-    return (calibrated if known else assumed)(ops, source)
+    if pace.why and not (pace.measured and name == "simple"):
+        return assumed(ops, source)
+    return calibrated(ops, source, "npkit-gh200", "wayne-h100", *pace.rows)
 
 
 def _tail(name: str, pace: Pace) -> Figure:
     if name not in pace.flight:
         return _TAIL[name]
     own_us, source = pace.flight[name]
-    return calibrated(f"{round(own_us * 1000)}ns", source)
+    return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
 
 
 def _protocol(arch: str, name: str, pace: Pace) -> Preset:
@@ -183,6 +198,8 @@ CTA_SKEW: Figure = calibrated(
     "100ns",
     "8 B all-reduces on 2 to 8 A100 take 1.3 to 2.7 us more than base plus steps (kernel start skew);"
     " spread over 24 CTAs",
+    "simllm-a100",
+    "superbench-a100",
 )
 """Time from the start of one CTA of a collective's kernel to that of the next."""
 

@@ -17,7 +17,7 @@ from clusim.fabric.model import Fabric
 from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
-from clusim.lowering.grain import SLICE_SHARE, Grain, automatic, checked, forced, power_below
+from clusim.lowering.grain import QUICK, SLICE_SHARE, Grain, automatic, checked, forced, power_below
 from clusim.lowering.links import BURSTS_PER_BUFFER, CarriedTraffic, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
@@ -59,7 +59,7 @@ def lower(
     Parameters
     ----------
     granularity : str or int
-        ``"packet"``, ``"auto"`` or the size of a burst [bytes].
+        ``"packet"``, ``"auto"``, ``"quick"`` or the size of a burst [bytes].
     seed : int
         Seed of whatever is random in the run (packet replays).
     faults : iterable of Fault
@@ -173,8 +173,10 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             asked = [_largest(*row, share) for row in zip(cut.traffic, packets, strict=True)]
         return _within(links, asked, factor)
 
-    choose = forced if isinstance(granularity, int) else automatic
-    cut.bursts = choose(cut.hops(), limits)
+    if isinstance(granularity, int):
+        cut.bursts = forced(cut.hops(), limits)
+    else:
+        cut.bursts = automatic(cut.hops(), limits, quick=checked(granularity) == QUICK)
     return cut
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import localtime, strftime
 from typing import Any
 
+from clusim.nccltests.expected import Expected, RunPlace, expected_error
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
@@ -53,6 +54,17 @@ class Table:
         by = (loop,) if self.where.kind == "torch" else ()
         return (*plans, *by, *without_effect(self.options))
 
+    @property
+    def expected(self) -> list[Expected]:
+        """Return the errors to expect of the rows, each once."""
+        setup = self.where.setup
+        if setup.broken.lines:
+            return [Expected(None, "no machine with faults was measured")]
+        place = RunPlace.of(setup)
+        rows = [line for line in self.lines if line.size]
+        found = [expected_error(place, line.size, line.algorithm) for line in rows]
+        return list(dict.fromkeys(found))
+
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""
         setup = self.where.setup
@@ -64,7 +76,8 @@ class Table:
             notes=self.notes,
             times=self.times,
         )
-        return json_of(called, devices(self.where, self.options), self.lines)
+        found = json_of(called, devices(self.where, self.options), self.lines)
+        return {**found, "expected_errors": [item.to_json() for item in self.expected]}
 
 
 def table_of(
@@ -104,7 +117,7 @@ def table_of(
         for line in rows(where, test, options, jobs=jobs):
             put(line.text())
             found.lines.append(line)
-        for text in foot(test.binary, found.lines):
+        for text in foot(test.binary, found.lines, [item.text() for item in found.expected]):
             put(text)
     found.times = began, strftime(NOW, localtime())
     return found

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusim.errors import ClusimError
 from clusim.nccltests.kernel import PerfKernel, kernel
@@ -19,8 +19,8 @@ __all__ = ["Failure", "in_order", "kernels", "workers"]
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""
 
-BATCH = 6
-"""Most cases of a setup that one worker takes at a time."""
+SHARE = 8
+"""Batches per worker that many cases make at least: what shares a setup stays together as far as that allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,16 @@ def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | F
 
 
 def _batches(wanted: list[Request], count: int) -> list[list[Request]]:
-    """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last."""
+    """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last.
+
+    Runs on other numbers of the same machines stay together: larger ones are followed from smaller ones.
+    """
     by_setup: dict[Setup, list[Request]] = {}
     for case in wanted:
-        by_setup.setdefault(case.setup, []).append(case)
-    size = max(1, min(BATCH, len(wanted) // (4 * count)))
+        by_setup.setdefault(replace(case.setup, nodes=None), []).append(case)
+    size = max(1, len(wanted) // (SHARE * count))
     batches = []
     for cases in by_setup.values():
         ordered = sorted(cases, key=lambda case: -case.size_bytes)
         batches += [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    return sorted(batches, key=lambda batch: -(batch[0].setup.nodes or 1))
+    return sorted(batches, key=lambda batch: -max(case.setup.nodes or 1 for case in batch))

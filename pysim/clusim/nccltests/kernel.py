@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusim.errors import InputError
-from clusim.lowering import EXACT_HOPS
+from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
@@ -29,7 +29,7 @@ from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
 
-__all__ = ["PerfKernel", "kernel", "program"]
+__all__ = ["FOLLOWED", "PerfKernel", "kernel", "program"]
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
@@ -48,6 +48,9 @@ P2P_CHUNK = 128 << 10
 
 BRIEF = RunOptions(bins=2)
 """Of these runs only the time is wanted."""
+
+FOLLOWED = "from "
+"""How notes begin that say from which runs a time was followed."""
 
 ITERATIONS = 3
 """Iterations of these that are simulated one behind the other."""
@@ -76,6 +79,11 @@ class PerfKernel:
     notes: tuple[str, ...] = ()
     wrong: int | None = None
     host: Host | None = None
+
+    @property
+    def followed(self) -> bool:
+        """Whether the time was followed along a line from other runs."""
+        return any(note.startswith(FOLLOWED) for note in self.notes)
 
 
 def kernel(request: Request) -> PerfKernel:
@@ -146,22 +154,38 @@ def _hypercube(setup: Setup, size_bytes: int) -> Schedule:
     return builder.build()
 
 
+_TIMED: dict[tuple[object, ...], tuple[int, tuple[str, ...]]] = {}
+"""What this process has simulated of many runs at once: curves share runs on fewer machines."""
+
+
 def _timed(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     """Return the time [ps], simulated or, of a long stream, followed from shorter ones; and what was done."""
+    if request.granularity != QUICK:
+        return _stream_time(request, plan)
+    shown = way_of(request.setup.comm, plan)
+    key = (request, shown) if plan is None else (request, shown, plan.chunks, plan.parts)
+    if key not in _TIMED:
+        _TIMED[key] = _stream_time(request, plan)
+    return _TIMED[key]
+
+
+def _stream_time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[str, ...]]:
     setup, size_bytes = request.setup, request.size_bytes
     job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
     bursts = job.grain.grant_hops
     notes = _grain_notes(job.grain.describe(), job.grain.error_bound)
-    small = max(
-        size_bytes * MOST_BURSTS // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan)
-    )
-    small = small // 4096 * 4096
+    quick = request.granularity == QUICK
+    most = QUICK_HOPS if quick else MOST_BURSTS
+    small = max(size_bytes * most // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan))
+    # A power of two, so that many sizes follow the same two.
+    small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
     large = 2 * small
-    if request.granularity != "auto" or bursts <= MOST_BURSTS or 2 * large > size_bytes:
+    followed = quick or request.granularity == "auto"
+    if not followed or bursts <= most or 2 * large > size_bytes:
         return _per_iteration(request, plan, job), notes
     times = [_anchor(request, plan, size) for size in (small, large)]
     time_ps = times[1] + (times[1] - times[0]) * (size_bytes - large) // (large - small)
-    return time_ps, ("from two smaller sizes, linear in the size",)
+    return time_ps, (f"{FOLLOWED}two smaller sizes, linear in the size",)
 
 
 def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:

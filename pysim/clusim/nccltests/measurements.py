@@ -13,13 +13,15 @@ from clusim.bounded import MOST_COUNT, MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.files import note_input
-from clusim.nccl import LATEST
+from clusim.hardware.calibration import row_sets_of
+from clusim.nccl import LATEST, parse_version
 from clusim.nccl.calls.launch import Launch
 from clusim.nccl.env import forced
 from clusim.nccltests.harness import Harness, iterations_of, kind_named
 from clusim.nccltests.operations import program_named
 from clusim.ranges import DURATION_END_PS
 from clusim.run.setup import Setup
+from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 __all__ = ["COLUMNS", "CurveGroup", "Row", "groups", "read_measurements", "setup_of"]
 
@@ -27,7 +29,7 @@ NEEDED = ("system", "n_gpus", "collective", "size_bytes", "time_us")
 COLUMNS = (
     *("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels"),
     *("nccl_version", "gpus_per_process", "threads_per_process", "iters", "harness", "cuda_graph"),
-    *("size_bytes", "time_us", "source"),
+    *("size_bytes", "time_us", "spread_pct", "source"),
 )
 """Columns of a CSV file that are used; others are ignored."""
 
@@ -37,6 +39,9 @@ MOST_TIME_US = DURATION_END_PS // 10**6
 
 MOST_ITERS = 10**9
 """Most iterations of a measurement."""
+
+MOST_SPREAD_PCT = 10**6
+"""Largest spread of a measurement [%]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,18 @@ class CurveGroup:
         return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
 
     @property
+    def launch_class(self) -> str:
+        """Return what it was measured with, and how much of the launch is known."""
+        if self.harness not in ("", "nccl-tests"):
+            return self.harness
+        name = self.harness or "harness not given"
+        if not self.launch_known:
+            return f"{name}, launch not given"
+        # A process that drives all GPUs of a machine by -g has one thread.
+        known = self.threads_per_process or self.gpus_per_process >= self.per_node
+        return f"{name}, launch known" if known else f"{name}, threads not given"
+
+    @property
     def launch(self) -> Launch:
         """Return how it was launched; if that is not known, the likeliest.
 
@@ -90,6 +107,12 @@ class CurveGroup:
             how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
             found.append(f"launch not given: {how} assumed")
         return tuple(found)
+
+    @property
+    def kind(self) -> str:
+        """Return the collective, and what was forced of algorithm and protocol."""
+        words = (self.collective, self.algorithm, self.protocol)
+        return " ".join(word for word in words if word != "auto")
 
     @property
     def title(self) -> str:
@@ -124,6 +147,8 @@ class Row:
     ----------
     iters : int
         Iterations that it is the mean of; programs take fewer of large sizes. 0 is not known.
+    spread_pct : float
+        How far its repetitions lie apart, of their median [%]; 0 is not known.
     """
 
     group: CurveGroup
@@ -132,6 +157,15 @@ class Row:
     source: str = ""
     where: str = ""
     iters: int = 0
+    spread_pct: float = 0.0
+
+    @property
+    def row_sets(self) -> tuple[str, ...]:
+        """Return the sets of rows that calibrated figures and have this one; none: it was left out."""
+        group = self.group
+        names = ("system", "n_nodes", "n_gpus", "collective", "algorithm", "protocol", "channels")
+        columns = {name: getattr(group, name) for name in (*names, "nccl_version")}
+        return row_sets_of({**columns, "source": self.source, "size_bytes": self.size_bytes})
 
     @property
     def harness(self) -> Harness:
@@ -232,7 +266,7 @@ def _row(values: dict[str, str], where: str) -> Row:
         values["system"].strip(),
         _whole(values, "n_nodes", where, (1, MOST_RANKS), default=1),
         _whole(values, "n_gpus", where, (2, MOST_RANKS)),
-        program_named(values["collective"].strip()).name,
+        _program(values["collective"].strip()),
         (values.get("algorithm") or "auto").strip().lower() or "auto",
         (values.get("protocol") or "auto").strip().lower() or "auto",
         _whole(values, "channels", where, (1, MOST_RANKS)),
@@ -244,7 +278,24 @@ def _row(values: dict[str, str], where: str) -> Row:
     )
     size = _whole(values, "size_bytes", where, (0, MOST_COUNT))
     iters = _whole(values, "iters", where, (1, MOST_ITERS))
-    return Row(group, size, time_us, (values.get("source") or "").strip(), where, iters)
+    source = (values.get("source") or "").strip()
+    return Row(group, size, time_us, source, where, iters, _spread(values, where))
+
+
+def _spread(values: dict[str, str], where: str) -> float:
+    text = (values.get("spread_pct") or "").strip()
+    spread = real(text, 0, MOST_SPREAD_PCT) if text else 0.0
+    if spread is None:
+        raise InputError(f"{where}: spread_pct {text[:40]!r}: must be a number of at least 0")
+    return spread
+
+
+def _program(word: str) -> str:
+    """Return the collective of a word, as nccl-tests has it; a word that nobody knows is left for `setup_of`."""
+    try:
+        return program_named(word).name
+    except InputError:
+        return word
 
 
 def _kind(values: dict[str, str], where: str) -> str:
@@ -309,7 +360,20 @@ def groups(rows: Sequence[Row]) -> dict[CurveGroup, list[Row]]:
 
 
 def setup_of(group: CurveGroup) -> Setup:
-    """Return the machines of a group: its system is a preset, of which so many GPUs of so many machines take part."""
+    """Return the machines of a group: its system is a preset, of which so many GPUs of so many machines take part.
+
+    Raises `InputError` for a collective, algorithm, protocol, release or system that nobody knows, and for GPUs that
+    the system does not have.
+    """
+    program_named(group.collective)
+    for word, what, find in (
+        (group.algorithm, "algorithm", find_algorithm),
+        (group.protocol, "protocol", find_protocol),
+    ):
+        if word != "auto" and find(word) is None:
+            raise InputError(f"{what} {word[:40]!r}: not one of NCCL's")
+    if group.nccl_version:
+        parse_version(group.nccl_version)
     if resources.find_topology(group.system) is None and not Path(group.system).exists():
         known = ", ".join(sorted(resources.shipped_topologies()))
         raise InputError(

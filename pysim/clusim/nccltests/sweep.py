@@ -169,4 +169,14 @@ def _line(
     in_place = replace(half, wrong=None) if test.name in ("alltoall", "sendrecv") else half
     stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
     root = options.root if test.of.rooted else -1
-    return PerfLine(size, count, kind, op, root, (half, in_place), stamp, "; ".join(found.notes))
+    return PerfLine(
+        size,
+        count,
+        kind,
+        op,
+        root,
+        (half, in_place),
+        stamp,
+        "; ".join(found.notes),
+        found.algorithm,
+    )

@@ -50,7 +50,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class PerfLine:
-    """A row; `how` it was simulated, if not in exact packets."""
+    """A row; `how` it was simulated, if not in exact packets; `algorithm` that ran, as NCCL names it."""
 
     size: int
     count: int
@@ -60,6 +60,7 @@ class PerfLine:
     halves: tuple[Half, Half]
     stamp: str = ""
     how: str = ""
+    algorithm: str = ""
 
     def text(self) -> str:
         """Return it as printed."""
@@ -144,14 +145,15 @@ def _wrong(lines: Sequence[PerfLine]) -> int:
     return sum(1 for line in lines for half in line.halves if half.wrong)
 
 
-def foot(program: str, lines: Sequence[PerfLine]) -> list[str]:
-    """Return the lines behind the table."""
+def foot(program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()) -> list[str]:
+    """Return the lines behind the table; `notes` are clusim's."""
     wrong = _wrong(lines)
     return [
         f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# {'Avg bus bandwidth':<20s} : {_mean(lines):g} ",
         "#",
         *(f"# clusim: {line.size} B: {one_line(line.how)}" for line in lines if line.how),
+        *(f"# clusim: {one_line(note)}" for note in notes),
         f"# Collective test concluded: {program}",
         "",
     ]

@@ -1,47 +1,27 @@
-"""How far predictions are from measurements: per group of measurements and over all, in three regimes of size."""
+"""How far predictions are from measurements: every row, and what could not be predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
-from statistics import fmean, median
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.lowering import QUICK
 from clusim.nccl.calls.launch import host_of
+from clusim.nccltests.breakdown import calibrated_by, class_tables
 from clusim.nccltests.jobs import Failure, Progress, kernels
+from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.unknown import TimeSpan, launch_span, span_json
+from clusim.nccltests.scores import ONE, REGIMES, SEVERAL, Point, statistics
+from clusim.nccltests.unknown import launch_span, span_json
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
+from clusim.run.setup import Setup
 
-__all__ = ["PER_GROUP", "REGIMES", "Point", "Report", "thinned", "validate"]
-
-MIB = 1 << 20
-REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
-"""Name -> from which size to below which [bytes]."""
-
-PER_GROUP = 4
-"""Sizes per group that are predicted unless another number is asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A measured row and its prediction [us]; with its span if the row does not say all that matters."""
-
-    row: Row
-    predicted_us: float
-    algorithm: str
-    protocol: str
-    notes: tuple[str, ...]
-    span: TimeSpan | None = None
-
-    @property
-    def error_pct(self) -> float:
-        """Return by how much the prediction is too long [%]."""
-        return 100 * (self.predicted_us / self.row.time_us - 1)
+__all__ = ["Report", "case_of", "point_of", "thinned", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +31,23 @@ class Report:
     Attributes
     ----------
     failed : list of (Row, str)
-        Rows that could not be predicted and why.
+        Rows that could not be simulated and why.
     unusable : list of (Row, str)
         Rows without a time or a size.
     thinned : int
         Rows beyond the sizes per group.
+    unknown : list of (Row, str)
+        Rows with a system, collective, algorithm, protocol or release that nobody knows.
+    granularity : str
+        How finely the kernels were simulated.
     """
 
     points: list[Point]
     failed: list[tuple[Row, str]]
     unusable: list[tuple[Row, str]]
     thinned: int
+    unknown: list[tuple[Row, str]] = field(default_factory=list)
+    granularity: str = QUICK
 
     def by_group(self) -> dict[CurveGroup, list[Point]]:
         """Return the points by what they have in common."""
@@ -81,22 +67,30 @@ class Report:
             sizes = [point.row.size_bytes for point in points]
             measured = [point.row.time_us for point in points]
             predicted = [point.predicted_us for point in points]
-            found.append(Curve(group.system, group.title, sizes, measured, predicted))
+            found.append(Curve(group.system, group.title, sizes, measured, predicted, group.kind))
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return groups, the overall statistics and what was left out."""
+        """Return every point, groups, scores by class, and what was left out."""
         return {
+            "tables": [table.to_json() for table in class_tables(self.points)],
             "groups": [_group_json(group, points) for group, points in self.by_group().items()],
-            "overall": statistics(self.points),
-            "single_node": statistics([p for p in self.points if p.row.group.n_nodes == 1]),
-            "multi_node": statistics([p for p in self.points if p.row.group.n_nodes > 1]),
+            "overall": _scores(self.points),
+            "single_node": _scores([p for p in self.points if p.place == ONE]),
+            "multi_node": _scores([p for p in self.points if p.place == SEVERAL]),
+            "calibrated_by": calibrated_by(self.points),
             "worst": [_point_json(point) for point in self.worst()],
-            "spans": [_point_json(point) for point in self.points if point.span is not None],
-            "points": len(self.points),
+            "points": [_point_json(point) for point in self.points],
             "thinned": self.thinned,
-            "failed": [{"where": row.where, "reason": reason} for row, reason in self.failed],
-            "unusable": [{"where": row.where, "reason": reason} for row, reason in self.unusable],
+            "granularity": self.granularity,
+            **{
+                name: [{"where": row.where, "reason": reason} for row, reason in rows]
+                for name, rows in (
+                    ("unknown", self.unknown),
+                    ("failed", self.failed),
+                    ("unusable", self.unusable),
+                )
+            },
         }
 
 
@@ -105,17 +99,27 @@ def _off(point: Point) -> float:
     return max(ratio, 1 / ratio)
 
 
+def _scores(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
+    return {name: found.to_json() for name, found in statistics(points).items()}
+
+
 def _point_json(point: Point) -> dict[str, Any]:
-    group = point.row.group
+    row = point.row
     return {
-        **_names(group),
-        "size_bytes": point.row.size_bytes,
-        "measured_us": point.row.time_us,
+        **_names(row.group),
+        "source": row.source,
+        "iters": row.iters or None,
+        "size_bytes": row.size_bytes,
+        "measured_us": row.time_us,
+        "spread_pct": row.spread_pct or None,
         "predicted_us": round(point.predicted_us, 3),
         **span_json(point.span),
         "error_pct": round(point.error_pct, 2),
-        "ran": f"{point.algorithm} {point.protocol}",
-        "where": point.row.where,
+        "ran": point.way,
+        "calibrated": list(point.row_sets),
+        "followed": point.followed,
+        "notes": list(point.notes),
+        "where": row.where,
     }
 
 
@@ -138,25 +142,7 @@ def _names(group: CurveGroup) -> dict[str, Any]:
 
 def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     notes = sorted({note for point in points for note in point.notes})
-    return {**_names(group), "points": len(points), **statistics(points), "notes": notes}
-
-
-def statistics(points: Sequence[Point]) -> dict[str, dict[str, Any]]:
-    """Return the errors of every regime: number of points, median and mean of the absolute error, and bias [%].
-
-    The bias is the median of the signed error; positive is predicted too long.
-    """
-    found = {}
-    for name, (low, high) in REGIMES.items():
-        errors = [p.error_pct for p in points if low <= p.row.size_bytes < high]
-        sizes = [abs(error) for error in errors]
-        found[name] = {
-            "n": len(errors),
-            "median_abs_pct": round(median(sizes), 2) if errors else None,
-            "mean_abs_pct": round(fmean(sizes), 2) if errors else None,
-            "bias_pct": round(median(errors), 2) if errors else None,
-        }
-    return found
+    return {**_names(group), "points": len(points), **_scores(points), "notes": notes}
 
 
 def thinned(rows: Sequence[Row], most: int) -> list[Row]:
@@ -187,47 +173,67 @@ def _spread(rows: Sequence[Row], count: int) -> list[Row]:
 def validate(
     rows: Sequence[Row],
     *,
-    per_group: int = PER_GROUP,
+    sizes: int = 0,
     jobs: int | None = None,
-    granularity: str | int = "auto",
+    granularity: str | int = QUICK,
     progress: Progress | None = None,
 ) -> Report:
     """Predict measured rows and return both.
 
     Parameters
     ----------
-    per_group : int
+    sizes : int
         Most sizes of a group; 0 is all.
     jobs : int or None
         Worker processes; None is one per core.
     """
-    if per_group < 0:
-        raise InputError(f"sizes per group {per_group}: must be at least 1, or 0 for all")
+    if sizes < 0:
+        raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
     usable, unusable = _usable(rows)
-    chosen: list[Row] = []
+    unknown: list[tuple[Row, str]] = []
     cases: dict[Row, Request] = {}
     for group, own in groups(usable).items():
-        some = thinned(own, per_group) if per_group else own
-        setup = setup_of(group)
-        operation = TESTS[group.collective].of.name
-        chosen += some
-        for row in some:
-            cases[row] = Request(setup, operation, row.size_bytes, granularity=granularity)
+        try:
+            setup = setup_of(group)
+        except InputError as error:
+            unknown += [(row, str(error)) for row in own]
+            continue
+        for row in thinned(own, sizes) if sizes else own:
+            cases[row] = case_of(row, setup, granularity)
     found = kernels(cases.values(), jobs=jobs, progress=progress)
     points: list[Point] = []
     failed: list[tuple[Row, str]] = []
-    for row in chosen:
-        case = cases[row]
+    for row, case in cases.items():
         kernel = found[case]
         if isinstance(kernel, Failure):
             failed.append((row, kernel.reason))
-            continue
-        host = kernel.host or host_of(case.setup.comm)
-        time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
-        notes = (*kernel.notes, *row.group.assumed)
-        span = launch_span(row, host, case.operation, kernel)
-        points.append(Point(row, time_ps / 1e6, kernel.algorithm, kernel.protocol, notes, span))
-    return Report(points, failed, unusable, len(usable) - len(chosen))
+        else:
+            points.append(point_of(row, case, kernel))
+    left = len(usable) - len(unknown) - len(cases)
+    return Report(points, failed, unusable, left, unknown, str(granularity))
+
+
+def case_of(row: Row, setup: Setup, granularity: str | int = QUICK) -> Request:
+    """Return the request for the kernel that a row measured."""
+    operation = TESTS[row.group.collective].of.name
+    return Request(setup, operation, row.size_bytes, granularity=granularity)
+
+
+def point_of(row: Row, case: Request, kernel: PerfKernel) -> Point:
+    """Return a row beside what its harness would print for a kernel."""
+    host = kernel.host or host_of(case.setup.comm)
+    time_ps = row.harness.time_ps(host, case.operation, kernel.time_ps, kernel.channels)
+    return Point(
+        row,
+        time_ps / 1e6,
+        kernel.algorithm,
+        kernel.protocol,
+        (*kernel.notes, *row.group.assumed),
+        family=host.architecture,
+        followed=kernel.followed,
+        machines=case.setup.num_nodes,
+        span=launch_span(row, host, case.operation, kernel),
+    )
 
 
 def _usable(rows: Sequence[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:

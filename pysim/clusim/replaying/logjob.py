@@ -241,6 +241,7 @@ def replay_log(
         other=other.placed.fabric.name if other is not None else "",
         faults=list(job.setup.broken.lines),
         skipped=dict(table.skipped),
+        family=placed.family,
     )  # fmt: skip
     _notes(found, job, other, table)
     _time_all(found, job, other, table, counted)

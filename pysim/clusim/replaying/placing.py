@@ -34,6 +34,14 @@ class Placed:
         """Return the fabric, whole."""
         return self.setup.fabric
 
+    @property
+    def family(self) -> str:
+        """Return the architecture of the oldest GPU; empty if none is known."""
+        ends = [node.endpoint for node in self.fabric.nodes if node.endpoint is not None]
+        gpus = [end for end in ends if end.architecture]
+        oldest = min(gpus, key=lambda end: end.compute_capability, default=None)
+        return "" if oldest is None else oldest.architecture
+
 
 def machines_of(fabric: Fabric) -> list[list[int]]:
     """Return the GPUs of every machine as ranks of the fabric."""

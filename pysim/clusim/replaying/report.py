@@ -151,6 +151,8 @@ class Replay:
         Busiest wires and the part of the time in which they are busy.
     faults : list of str
         What breaks, and what it does to which rates.
+    family : str
+        Architecture of the oldest GPU.
     """
 
     kind: str
@@ -172,6 +174,7 @@ class Replay:
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
+    family: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""

@@ -103,6 +103,7 @@ def replay_recording(
         total_ps=result.time_ps,
         faults=list(result.provenance.faults),
         skipped=dict(recording.skipped),
+        family=placed.family,
     )
     found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
     found.notes += assumed

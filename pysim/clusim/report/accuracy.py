@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from clusim.errors import InputError
-from clusim.files import replacing
+from clusim.files import Staging, replacing
+from clusim.units import format_size
 
-__all__ = ["FORMATS", "Curve", "save_accuracy"]
+__all__ = ["FORMATS", "Curve", "save_accuracies", "save_accuracy"]
 
 FORMATS = ("png", "svg", "pdf")
 
 PANEL_IN = 3.4
 """Width of a panel [inch]."""
+
+SMALL_DPI = 75
+"""Dots per inch of figures that stand on a page."""
 
 SHOWN = 8
 """Curves that the legend of a panel names."""
@@ -23,13 +28,37 @@ SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Sizes [bytes], measured and predicted times [us] of one group of a system."""
+    """Sizes [bytes], measured and predicted times [us] of one group of a system; `panel` is what it is drawn with."""
 
     system: str
     name: str
     sizes: Sequence[int]
     measured_us: Sequence[float]
     predicted_us: Sequence[float]
+    panel: str = ""
+
+
+def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Path]]:
+    """Draw curves into one file, or into a directory (a name without an ending) with a figure per system.
+
+    Returns
+    -------
+    list of (str, Path)
+        What every figure shows, and its file.
+    """
+    if target.suffix and not target.is_dir():
+        save_accuracy(curves, target)
+        return [("all systems", target)]
+    found = []
+    with Staging() as staging:
+        staging.folder(target)
+        for system, own in _split(curves, lambda curve: curve.system).items():
+            # Names of systems are from tables of others, and may be those of files.
+            name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
+            found.append((system, target / f"{name}.png"))
+            with staging.open(found[-1][1]) as out:
+                _draw(_panels(own), out, "png", SMALL_DPI)
+    return found
 
 
 def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
@@ -40,12 +69,36 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
         raise InputError(f"{target}: no kind of figure; end the name in {wanted}")
     if not curves:
         raise InputError("nothing to draw: no row was predicted")
+    with replacing(target) as out:
+        _draw(_split(curves, lambda curve: curve.system), out, form, dpi)
+
+
+def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
+    """Return the curves by panel; one of too many curves is several, by the machines, with which names begin."""
+    found: dict[str, list[Curve]] = {}
+    for panel, own in _split(curves, lambda curve: curve.panel).items():
+        if len(own) <= SHOWN:
+            found[panel] = own
+            continue
+        for machines, some in _split(own, lambda curve: curve.name.partition(" ")[0]).items():
+            found[f"{panel} {machines}"] = some
+    return found
+
+
+def _split(curves: Sequence[Curve], key: Callable[[Curve], str]) -> dict[str, list[Curve]]:
+    found: dict[str, list[Curve]] = {}
+    for curve in curves:
+        found.setdefault(key(curve), []).append(curve)
+    return found
+
+
+def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int) -> None:
+    """Draw a panel for each of several lists of curves."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    systems = list(dict.fromkeys(curve.system for curve in curves))
-    columns = min(3, len(systems))
-    lines = -(-len(systems) // columns)
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
     style: Any = {
         "font.size": 7,
         "axes.linewidth": 0.5,
@@ -55,26 +108,39 @@ def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> N
     with matplotlib.rc_context({**style, "svg.hashsalt": "clusim"}):
         size = (PANEL_IN * columns, PANEL_IN * 0.8 * lines)
         figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(lines, columns, squeeze=False).flat
-        for axes, system in zip(panels, systems, strict=False):
-            _panel(axes, system, [curve for curve in curves if curve.system == system])
-        for axes in list(panels)[len(systems) :]:
+        places = list(figure.subplots(lines, columns, squeeze=False).flat)
+        for axes, (title, curves) in zip(places, panels.items(), strict=False):
+            _panel(axes, title, curves)
+        for axes in places[len(panels) :]:
             axes.set_axis_off()
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        with replacing(target) as out:
-            figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
+        # Neither the day nor the release of the library: equal curves are equal files.
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+        figure.savefig(out, format=form, dpi=dpi, metadata=metadata[form])
 
 
-def _panel(axes: Any, system: str, curves: Sequence[Curve]) -> None:
-    axes.set_title(system)
+def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
+    axes.set_title(title)
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    # Powers as texts of the library's own are formulas, which names of tables must not be.
+    axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(max(1, round(size)))))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:,g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
+    said = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        label = curve.name if number < SHOWN else None
-        axes.plot(curve.sizes, curve.predicted_us, color=colour, linewidth=0.8, label=label)
+        words = [word for word in curve.name.split() if word not in said]
+        label = " ".join(words) if number < SHOWN else None
+        # A line of one point is none.
+        mark = "_" if len(curve.sizes) == 1 else None
+        style: Any = {"color": colour, "linewidth": 0.8, "marker": mark}
+        axes.plot(curve.sizes, curve.predicted_us, label=label, **style)
         axes.plot(curve.sizes, curve.measured_us, ".", color=colour, markersize=3)
     if len(curves) > SHOWN:
         axes.plot([], [], " ", label=f"and {len(curves) - SHOWN} more")

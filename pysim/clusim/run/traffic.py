@@ -20,7 +20,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, roomy_wires
-from clusim.lowering.grain import automatic, checked, power_below
+from clusim.lowering.grain import QUICK, automatic, checked, power_below
 from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
@@ -341,16 +341,22 @@ def _first_hop_width(arrays: FabricArrays) -> int:
 def grain_of(
     arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
 ) -> Grain:
-    """Return how finely messages are simulated; ``auto`` keeps a burst within 1/64 of a message."""
+    """Return how finely messages are simulated; ``auto`` and ``quick`` keep a burst within 1/64 of a message."""
     whole = -(-traffic.message_bytes // traffic.packet_bytes)
     hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
     burst = 1
-    if checked(granularity) == "auto":
-        burst = automatic([hops], lambda factor: [power_below(whole * factor // MESSAGE_SHARE)])[0]
-    elif isinstance(granularity, int):
+    word = checked(granularity)
+    if isinstance(granularity, int):
         burst = max(1, min(granularity // traffic.packet_bytes, whole))
+    elif word != "packet":
+        burst = automatic([hops], lambda factor: [_largest(whole, factor)], quick=word == QUICK)[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     return Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
+
+
+def _largest(whole: int, factor: int) -> int:
+    """Return the most packets of a burst, of a message of so many."""
+    return power_below(whole * factor // MESSAGE_SHARE)
 
 
 def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:

@@ -9,15 +9,16 @@ _P5EN = "all-reduce on 4 p5en with one channel (ncclgauge)"
 _OLDER = "as on p5en, by the 20 and 18 us per message that aws-ofi-nccl's tuner counts for p4d and p5, and for p5en"
 
 
-def _delays(us: tuple[float, float, float, float], sources: tuple[str, ...]) -> dict[str, Figure]:
-    """Return the delays of SRD, whose firmware keeps order, and of the plugin; with one source they are assumed."""
-    names = ("transit", "ack", "rendezvous", "progress")
-    mark = assumed if len(sources) == 1 else calibrated
-    whys = sources * 4 if len(sources) == 1 else sources
-    return {
-        name: mark(f"{round(time * 1000)}ns", why)
-        for name, time, why in zip(names, us, whys, strict=True)
-    }
+_NAMES = ("transit", "ack", "rendezvous", "progress")
+"""The delays of SRD, whose firmware keeps order, and of the plugin."""
+
+_ONE, _SIXTEEN = ("p5en-1-channel", "p5en-8-channels"), ("p5en-16-channels",)
+
+
+def _delays(us: tuple[float, float, float, float], why: str) -> dict[str, Figure]:
+    """Return delays that are assumed."""
+    times = zip(_NAMES, us, strict=True)
+    return {name: assumed(f"{round(time * 1000)}ns", why) for name, time in times}
 
 
 def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True) -> Nic:
@@ -39,18 +40,19 @@ def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True)
     return Nic(name=name, figures=figures, kind="efa", family="efa", gbps=gbps, usual=usual)
 
 
-_FIRST = _delays((9, 18, 3.5, 1.5), (_OLDER,))
-_THIRD = _delays(
-    (8, 16, 3.5, 1.5),
-    (
-        f"Tree LL of 1 KiB, 15 us a crossing: {_P5EN}",
-        f"Ring LL of 1 KiB, 28.5 us for 8 steps: {_P5EN}",
-        f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}",
+_FIRST = _delays((9, 18, 3.5, 1.5), _OLDER)
+_THIRD = {
+    "transit": calibrated("8000ns", f"Tree LL of 1 KiB, 15 us a crossing: {_P5EN}", *_ONE),
+    "ack": calibrated("16000ns", f"Ring LL of 1 KiB, 28.5 us for 8 steps: {_P5EN}", *_ONE),
+    "rendezvous": calibrated("3500ns", f"Tree LL and LL128 of 2 to 8 KiB: {_P5EN}", *_ONE),
+    "progress": calibrated(
+        "1500ns",
         "Ring LL128 of 512 KiB with 16 channels, two of them a GPU, on 4 p5en (ncclgauge): 2.6 us of a thread a"
         " message",
+        *_SIXTEEN,
     ),
-)
-_NEXT = _delays((8, 16, 3.5, 1.5), ("as on p5en",))
+}
+_NEXT = _delays((8, 16, 3.5, 1.5), "as on p5en")
 
 NICS = (
     _efa("efa-25g", 25, _FIRST),

@@ -17,12 +17,14 @@ NICS = (
             calibrated(
                 "400ns",
                 "Slingshot 11 (Cassini): MPI latency 1.8 us between neighbours (De Sensi et al.)",
+                "slingshot",
             ),
             200,
             mtu=assumed(2048, "Cassini cuts messages into 2 KiB packets"),
             transit=calibrated(
                 "1.8us",
                 "libfabric and cxi: Tree LL all-reduce of 8 B on 2 Alps nodes, 6 us a crossing",
+                "alps-2",
             ),
             ack=assumed("1.8us", "as long as the message"),
             adaptive=published(True, "Rosetta routes every packet by load"),

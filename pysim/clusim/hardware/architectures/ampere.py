@@ -11,6 +11,7 @@ _PACE = Pace(
     cost=1.3,
     why="clock 1.41 against 1.98 GHz; all-gather of 1 GiB on 2 A100 (simllm)",
     measured=True,
+    rows=("simllm-a100",),
     fixed={
         "simple": (
             3.9,
@@ -29,16 +30,23 @@ ARCHITECTURE = Architecture(
         "7.3us",
         "all-reduce, all-gather, reduce-scatter and broadcast of 8 B to 1 MiB on 2 and 4 GPUs, one process each (A100"
         " mesh, simllm): 7.0 to 8.0 us more than the steps, of which 1.8 us are the pipelined launch",
+        "simllm-a100",
     ),
-    graph_node=calibrated("0.79us", "graph node on A100 and x86 (simllm, launch table)"),
-    stream_launch=calibrated("1.81us", "pipelined launches on A100 and x86 (simllm, launch table)"),
+    graph_node=calibrated(
+        "0.79us", "graph node on A100 and x86 (simllm, launch table)", "launch-table"
+    ),
+    stream_launch=calibrated(
+        "1.81us", "pipelined launches on A100 and x86 (simllm, launch table)", "launch-table"
+    ),
     kernel_floor=calibrated(
         "1.81us",
         "pipelined launches on A100 and x86 (simllm, launch table): shorter kernels wait for the next launch",
+        "launch-table",
     ),
     attention_fraction=calibrated(
         0.62,
         "FlashAttention-2 on A100 (Dao, 2023, forward pass): 190 to 220 of 312 TFLOP/s, less backward",
+        "matrix-benchmarks",
     ),
     p2p=pulls(),
     protocols=protocols("ampere", _PACE),

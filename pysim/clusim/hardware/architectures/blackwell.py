@@ -15,7 +15,7 @@ _ROUND = (
 ARCHITECTURE = Architecture(
     name="blackwell",
     nvlink="nvlink5",
-    kernel_overhead=calibrated("6.8us", _SMALL),
+    kernel_overhead=calibrated("6.8us", _SMALL, "aiconfigurator-b200"),
     graph_node=assumed("0.59us", "as Hopper"),
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
@@ -25,6 +25,7 @@ ARCHITECTURE = Architecture(
         "blackwell",
         Pace(
             why="a CTA that sends moves 20 to 22 GB/s, as on Hopper (all-to-all of 256 MiB)",
+            rows=("aiconfigurator-b200",),
             flight={"ll": (0.65, _SMALL)},
             fixed={"ll": (0.31, _ROUND)},
             rates={"ll": (40.0, _ROUND)},

@@ -13,9 +13,12 @@ ARCHITECTURE = Architecture(
         "4.8us",
         "all-reduce, all-gather, reduce-scatter and broadcast of 8 B to 1 MiB on 2 and 4 GPUs, one process each (GH200"
         " mesh, simllm): 4.3 to 5.4 us more than the steps, of which 1.3 us are the launch",
+        "simllm-gh200",
     ),
-    graph_node=calibrated("0.59us", "graph node on GH200 (simllm, launch table)"),
-    stream_launch=calibrated("1.30us", "pipelined launches on GH200 (simllm, launch table)"),
+    graph_node=calibrated("0.59us", "graph node on GH200 (simllm, launch table)", "launch-table"),
+    stream_launch=calibrated(
+        "1.30us", "pipelined launches on GH200 (simllm, launch table)", "launch-table"
+    ),
     kernel_floor=assumed("1.81us", "as A100; pipelined launches on GH200 take 1.30 us"),
     attention_fraction=assumed(0.62, "as the A100"),
     p2p=pushes(),

@@ -41,10 +41,11 @@ GPU = Gpu(
         "memory_efficiency": calibrated(
             0.85,
             "read 1770 (86.8%), write 1791 (87.8%), copy 1672 GB/s (82%) of 2039, simllm A100 envelope",
+            "copy-benchmarks",
         ),
         **traffic(0.82, L2_PARTLY),
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),
-        "gemm_fraction": calibrated(0.87, f"271 of 312 TFLOP/s bf16, {MAMF}"),
+        "gemm_fraction": calibrated(0.87, f"271 of 312 TFLOP/s bf16, {MAMF}", "matrix-benchmarks"),
         "links": published(12, "12 NVLink 3 links"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(4),

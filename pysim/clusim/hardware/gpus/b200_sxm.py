@@ -42,7 +42,9 @@ GPU = Gpu(
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=80, f16=2250, bf16=2250, f8=4500),
-        "gemm_fraction": calibrated(0.78, f"1745 of 2250 TFLOP/s bf16, {MAMF}"),
+        "gemm_fraction": calibrated(
+            0.78, f"1745 of 2250 TFLOP/s bf16, {MAMF}", "matrix-benchmarks"
+        ),
         "links": published(18, "18 NVLink 5 links"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(5),

@@ -27,7 +27,9 @@ GPU = Gpu(
             "4023 GB/s", "GH200 96 GB HBM3: clock x bus width as the driver reports them"
         ),
         "memory_efficiency": calibrated(
-            0.86, "read 3758 (93.4%), copy 3451 of 4023 GB/s (85.8%), simllm GH200 envelope"
+            0.86,
+            "read 3758 (93.4%), copy 3451 of 4023 GB/s (85.8%), simllm GH200 envelope",
+            "copy-benchmarks",
         ),
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=67, f16=989, bf16=989, f8=1979),

@@ -41,11 +41,11 @@ GPU = Gpu(
         "memory": published("81559MiB", DRIVER),
         "memory_rate": published("3350 GB/s", f"{SHEET}: 5 stacks HBM3"),
         "memory_efficiency": calibrated(
-            0.87, "BabelStream copy 2.90 of 3.35 TB/s (86.6%), Azure ND H100 v5"
+            0.87, "BabelStream copy 2.90 of 3.35 TB/s (86.6%), Azure ND H100 v5", "copy-benchmarks"
         ),
         **traffic(0.57, L2_HOLDS),
         "peak_flops": flops(SHEET, f32=67, f16=989, bf16=989, f8=1979),
-        "gemm_fraction": calibrated(0.8, f"794.5 of 989 TFLOP/s bf16, {MAMF}"),
+        "gemm_fraction": calibrated(0.8, f"794.5 of 989 TFLOP/s bf16, {MAMF}", "matrix-benchmarks"),
         "links": published(18, "18 NVLink 4 links"),
         "peer_access": PEERS,
         "pcie_rate": pcie_rate(5),

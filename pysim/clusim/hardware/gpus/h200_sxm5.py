@@ -20,7 +20,7 @@ GPU = BASE.variant(
         "memory": published("143771MiB", DRIVER),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
         "memory_efficiency": calibrated(
-            0.84, "BabelStream copy 4.01 of 4.8 TB/s (83.5%), Azure ND H200 v5"
+            0.84, "BabelStream copy 4.01 of 4.8 TB/s (83.5%), Azure ND H200 v5", "copy-benchmarks"
         ),
         "peak_flops": flops(SHEET, f32=67, f16=989, bf16=989, f8=1979),
         "gemm_fraction": assumed(0.8, "as H100 SXM5"),

@@ -19,6 +19,7 @@ _MILAN = threads(
         "15ns",
         "Tree LL all-reduce of 2 to 8 KiB on 2 Polaris nodes (ALCF): 4 us for 256 lines a crossing, 6.7 us for 512; DMA"
         " writes into DRAM",
+        "polaris-2",
     ),
 )
 _THREADS = threads(2.0, _STEP, assumed("15ns", "as Milan: DMA writes into DRAM"))
@@ -56,14 +57,18 @@ HOST = HostCosts(
     vendor="amd",
     launch=assumed("6us", "8.1 us for 1 KiB on 2 A100 and EPYC (simllm) is the kernel; a bound"),
     group_base=assumed("17us", "as Intel, with more per launch"),
-    group_launch=calibrated("2.2us", "34.5 us on 8 A100 with -g 8 (superbench)"),
+    group_launch=calibrated("2.2us", "34.5 us on 8 A100 with -g 8 (superbench)", "superbench-a100"),
     p2p_task=calibrated(
-        "0.41us", "all-to-all on 8 A100 with -g 8 takes 87 us at every small size (superbench)"
+        "0.41us",
+        "all-to-all on 8 A100 with -g 8 takes 87 us at every small size (superbench)",
+        "superbench-a100",
     ),
     group_channel=calibrated(
         "0.21us",
         "all-gather of 16 KiB to 1 MiB on 8 A100 with -g 8 (superbench): 34.8 us with one channel, 36.3 with 2, 40.2"
         " with 4, 46.5 with 8, 58.5 with 16, 73 with 24; all-reduce needs half of it (Azure)",
+        "superbench-a100",
+        "azure-a100",
     ),
     empty_call=same_as(INTEL.empty_call, "Intel"),
     first_start=same_as(INTEL.first_start, "Intel"),

@@ -18,6 +18,7 @@ _GRACE = threads(
         "15ns",
         "Tree LL all-reduce of 8 B to 1 KiB on 2 Alps nodes: 1.9 us for 128 lines a crossing; every cache line comes"
         " over NVLink-C2C",
+        "alps-2",
     ),
 )
 _THREADS = threads(1.0, _STEP, assumed("15ns", "as Grace: no DMA into the cache"))

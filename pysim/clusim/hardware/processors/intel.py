@@ -22,6 +22,7 @@ _SPR_THREADS = threads(
         "1ns",
         "Ring LL all-reduce on 4 p5en with one channel (ncclgauge) levels off at 5.0 GB/s, 6.6 us a message of which"
         " the thread needs 2.5 besides; DMA writes into the cache",
+        "p5en-1-channel",
     ),
 )
 THREADS = threads(1.0, _STEP, assumed("1ns", "as Sapphire Rapids: DMA writes into the cache"))
@@ -114,18 +115,27 @@ HOST = HostCosts(
     group_base=calibrated(
         "17us",
         "nccl-tests: 19.5 to 23.3 us on 4 H100 with -g 4, 25.6 to 29.9 us on 8 H100 and H200 with -g 8",
+        "wayne-h100",
+        "azure-hopper",
     ),
     group_launch=calibrated(
-        "1.4us", "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100"
+        "1.4us",
+        "nccl-tests: 25.6 to 29.9 us on 8 GPUs against 19.5 to 23.3 us on 4 H100",
+        "wayne-h100",
+        "azure-hopper",
     ),
     p2p_task=assumed("0.26us", "AMD's, in the ratio of their launches in a group"),
     group_channel=calibrated(
         "0.04us",
         "collectives of 256 KiB with 16 channels take 3 to 5 us more than those of 4 KiB with one on 4 H100 with -g 4"
         " (waynehacking8), 0 to 1 us more on 8 H200 with -g 8 (Azure)",
+        "wayne-h100",
+        "azure-hopper",
     ),
     empty_call=calibrated(
-        "0.14us", "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)"
+        "0.14us",
+        "collectives of 0 B on 4 H100 with -g 4 take 0.56 us (waynehacking8)",
+        "wayne-h100",
     ),
     first_start=assumed("3us", _NULL),
     notice=assumed("3us", f"as much as a start: {_NULL}"),

@@ -10,7 +10,7 @@ SWITCHES = (
         "rosetta",
         switch_figures(
             published(64, "Rosetta: 64 ports 200 Gb/s"),
-            calibrated("350ns", "De Sensi et al., SC20: 300 to 400 ns, mean 350"),
+            calibrated("350ns", "De Sensi et al., SC20: 300 to 400 ns, mean 350", "slingshot"),
         ),
         usual_for=("slingshot",),
     ),

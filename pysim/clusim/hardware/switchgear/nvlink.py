@@ -8,6 +8,7 @@ from clusim.hardware.switch import Switch
 _LATENCY = calibrated(
     "110ns",
     "100-150 ns left for the switch by the LL ring step of 0.6 us; no vendor figure for NVSwitch",
+    "nccl-tuning",
 )
 _CUT = assumed(False, "a crossbar with sub-microsecond latency cuts through")
 _UNIT_LATENCY = assumed("100ns", "a pipeline of the order of the port-to-port latency")

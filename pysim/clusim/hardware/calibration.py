@@ -1,0 +1,197 @@
+"""Which measurements calibrated which figures: the one registry of what must not be scored as a prediction.
+
+A figure marked ``calibrated`` names the sets of measurements that it was taken from or fitted to. A set says which rows
+of a table of collectives it is, by the columns, so that `clusim validate` can score those rows apart; what is no such
+row (a data sheet's benchmark, timings of single primitives) has no selector. A set is rather too large than too small:
+of a curve that was looked at every size is calibration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ROW_SETS", "RowSet", "Selector", "row_sets_of"]
+
+Value = str | int
+"""What a column of a measurement may hold."""
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Rows by what their columns say: every column that is named must hold one of its values.
+
+    Attributes
+    ----------
+    columns : mapping
+        Column -> values; `source` matches each of the names that a ``+`` joins.
+    sizes : (int, int)
+        Least and greatest size [bytes].
+    """
+
+    columns: Mapping[str, tuple[Value, ...]]
+    sizes: tuple[int, int] = (0, 1 << 62)
+
+    def matches(self, row: Mapping[str, Value]) -> bool:
+        """Return whether a row, by its columns and with `size_bytes`, is one of these."""
+        low, high = self.sizes
+        return low <= int(row["size_bytes"]) <= high and all(
+            _holds(name, values, row) for name, values in self.columns.items()
+        )
+
+
+def _holds(name: str, values: tuple[Value, ...], row: Mapping[str, Value]) -> bool:
+    found = row.get(name, "")
+    if name == "source":
+        return any(part in values for part in str(found).split("+"))
+    return found in values
+
+
+def _rows(sizes: tuple[int, int] = (0, 1 << 62), **columns: Value | tuple[Value, ...]) -> Selector:
+    return Selector(
+        {name: item if isinstance(item, tuple) else (item,) for name, item in columns.items()},
+        sizes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowSet:
+    """Measurements that figures were calibrated on.
+
+    Attributes
+    ----------
+    text : str
+        What they are.
+    selectors : tuple of Selector
+        Which rows of a table of collectives; none of them if it is empty.
+    """
+
+    name: str
+    text: str
+    selectors: tuple[Selector, ...] = ()
+
+    def has(self, row: Mapping[str, Value]) -> bool:
+        """Return whether a row of a table, by its columns, is one of these."""
+        return any(selector.matches(row) for selector in self.selectors)
+
+
+_SETS = (
+    RowSet(
+        "simllm-a100",
+        "collectives on 2 and 4 A100 in a mesh, a process each (simllm)",
+        (_rows(source="simllm", system="a100x4-mesh"),),
+    ),
+    RowSet(
+        "simllm-gh200",
+        "collectives on 2 and 4 GH200 in a mesh, a process each (simllm)",
+        (_rows(source="simllm", system="gh200x4-mesh"),),
+    ),
+    RowSet(
+        "superbench-a100",
+        "collectives on 8 A100 with -g 8 (superbench)",
+        (_rows(source="superbench", system="dgx-a100"),),
+    ),
+    RowSet(
+        "azure-a100",
+        "all-reduce on 8 A100 with -g 8 (Azure's guide)",
+        (_rows(source="AI-benchmarking-guide", system="dgx-a100"),),
+    ),
+    RowSet(
+        "azure-hopper",
+        "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide)",
+        (_rows(source="AI-benchmarking-guide", system=("dgx-h100", "dgx-h200")),),
+    ),
+    RowSet(
+        "wayne-h100",
+        "collectives on 2, 4 and 6 H100 with -g, forced algorithms and protocols (waynehacking8)",
+        (_rows(source="wayne"),),
+    ),
+    RowSet(
+        "aiconfigurator-b200",
+        "collectives on 2 and 8 B200 (aiconfigurator)",
+        (_rows(source="aiconfigurator", system="hgx-b200"),),
+    ),
+    RowSet(
+        "p5en-1-channel",
+        "all-reduce on 4 p5en machines with one channel, and LL and LL128 up to 8 KiB with any (ncclgauge)",
+        (
+            _rows(source="ncclgauge", system="aws-p5en", n_nodes=4, channels=1),
+            # Sizes that use no further channel: the same measurement again.
+            _rows(
+                (0, 8 * KIB),
+                source="ncclgauge",
+                system="aws-p5en",
+                n_nodes=4,
+                protocol=("ll", "ll128"),
+            ),
+        ),
+    ),
+    RowSet(
+        "p5en-8-channels",
+        "Ring Simple all-reduce on 4 p5en machines with 8 channels (ncclgauge)",
+        (
+            _rows(
+                source="ncclgauge",
+                system="aws-p5en",
+                n_nodes=4,
+                algorithm="ring",
+                protocol="simple",
+                channels=8,
+            ),
+        ),
+    ),
+    RowSet(
+        "p5en-16-channels",
+        "Ring LL128 all-reduce on 4 p5en machines with 16 channels (ncclgauge)",
+        (
+            _rows(
+                source="ncclgauge",
+                system="aws-p5en",
+                n_nodes=4,
+                algorithm="ring",
+                protocol="ll128",
+                channels=16,
+            ),
+        ),
+    ),
+    RowSet(
+        "alps-2",
+        "all-reduce below 1 MiB on 2 Alps nodes (CSCS)",
+        (_rows((0, MIB - 1), source="alps", system="alps-gh200", n_nodes=2),),
+    ),
+    RowSet(
+        "polaris-2",
+        "all-reduce below 1 MiB on 2 Polaris nodes, NCCL 2.18 (ALCF)",
+        (
+            _rows(
+                (0, MIB - 1),
+                source="alcf",
+                system="polaris",
+                n_nodes=2,
+                collective="all_reduce",
+                nccl_version="2.18",
+            ),
+        ),
+    ),
+    RowSet("launch-table", "launches and graph nodes on A100 and GH200 (simllm, launch table)"),
+    RowSet("npkit-gh200", "timings of single primitives on GH200 (spcl/atlahs, npkit)"),
+    RowSet("nccl-tuning", "latencies and rates that NCCL's tuner counts with (tuning.cc, topo.h)"),
+    RowSet("copy-benchmarks", "copies and reads of memory, of links and of PCIe by copy engines"),
+    RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
+    RowSet("training-runs", "iterations of Megatron-LM on A100 (arXiv 2205.05198)"),
+    RowSet("mscclpp", "put and get of mscclpp on H100"),
+    RowSet("taccl-v100", "fits of TACCL to 8 V100"),
+    RowSet("nccl-1807", "NVLS all-reduce on B200 in NVIDIA/nccl thread 1807"),
+    RowSet("rccl-mi300x", "all-reduce on 8 MI300X with RCCL"),
+    RowSet("slingshot", "latencies of Slingshot (De Sensi et al., SC20)"),
+)
+
+ROW_SETS: dict[str, RowSet] = {item.name: item for item in _SETS}
+"""Sets of measurements by name."""
+
+
+def row_sets_of(row: Mapping[str, Value]) -> tuple[str, ...]:
+    """Return the names of the sets that a row of a table, by its columns, belongs to."""
+    return tuple(item.name for item in _SETS if item.has(row))

@@ -1,0 +1,157 @@
+"""What error to expect of a prediction: that of the nearest class of measured rows that calibrated nothing.
+
+``accuracy.json`` has the classes. Only `clusim validate --data` writes it, from the rows of a validation; it says from
+which. A class is a system, a family of chips or all of them, on one machine or several, in a regime of size, with the
+algorithm that ran or any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from clusim.nccltests.scores import REGIME_TITLES, place_of, regime_of
+from clusim.run.plan import runs_nccl
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.vocabulary.algorithms import find_algorithm
+
+__all__ = [
+    "ANY",
+    "DATA",
+    "ErrorClass",
+    "Expected",
+    "RunPlace",
+    "expected_error",
+    "expected_of",
+    "places_of",
+]
+
+DATA = Path(__file__).with_name("accuracy.json")
+"""The file that comes with clusim."""
+
+P2P = "P2P"
+"""How measured rows name sends and receives."""
+
+ANY = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorClass:
+    """How far off rows of a class were.
+
+    Attributes
+    ----------
+    system, family, algorithm : str
+        Empty is any.
+    place, regime : str
+        As `clusim.nccltests.scores` has them; an empty place is any.
+    n : int
+        Rows.
+    median_abs_pct, mean_abs_pct, bias_pct : float
+        Of their errors [%].
+    """
+
+    system: str
+    family: str
+    place: str
+    regime: str
+    algorithm: str
+    n: int
+    median_abs_pct: float
+    mean_abs_pct: float
+    bias_pct: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The error to expect of a prediction; without a class nothing like it was measured, and `why` says so."""
+
+    nearest: ErrorClass | None
+    why: str = ""
+
+    def text(self) -> str:
+        """Say it in a line."""
+        own = self.nearest
+        if own is None:
+            return f"expected error: not known ({self.why})"
+        whom = own.system or (own.family.capitalize() if own.family else "all systems")
+        words = [f"median of {own.n} left-out rows", *([own.place] if own.place else []), whom]
+        words += [own.algorithm] if own.algorithm else []
+        where = ", ".join([*words, REGIME_TITLES[own.regime]])
+        return f"expected error: {own.median_abs_pct:.2g} % ({where})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the class, or why there is none."""
+        if self.nearest is None:
+            return {"median_abs_pct": None, "why": self.why}
+        return asdict(self.nearest)
+
+
+def places_of(family: str, system: str, several: str) -> Iterator[tuple[str, str, str]]:
+    """Yield system, family and place of classes, the nearest first."""
+    yield system, ANY, several
+    yield ANY, family, several
+    yield ANY, ANY, several
+    yield ANY, ANY, ANY
+
+
+@lru_cache(2)
+def _known(path: Path) -> dict[tuple[str, str, str, str, str], ErrorClass]:
+    if not path.is_file():
+        return {}
+    data = json.loads(path.read_text(encoding="utf-8"))
+    found = [ErrorClass(**dict(zip(data["columns"], row, strict=True))) for row in data["classes"]]
+    return {(own.system, own.family, own.place, own.regime, own.algorithm): own for own in found}
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlace:
+    """Where something ran: the preset or file, the architecture of the oldest GPU, and how many machines."""
+
+    system: str
+    family: str
+    machines: int
+
+    @classmethod
+    def of(cls, setup: Setup) -> RunPlace:
+        """Return the place of a setup that NCCL knows."""
+        return cls(setup.name, setup.comm.architecture, setup.num_nodes)
+
+
+def expected_error(where: RunPlace, size_bytes: int, algorithm: str = ANY) -> Expected:
+    """Return the error to expect of the time, with launch, of a collective that NCCL runs.
+
+    Parameters
+    ----------
+    algorithm : str
+        NCCL's, in any spelling, or ``P2P``; empty is any. Of one that is not NCCL's nothing was measured.
+    """
+    known = find_algorithm(algorithm)
+    if algorithm and known is None and algorithm.upper() != P2P:
+        return Expected(None, f"{algorithm} is no algorithm of NCCL's: none like it was measured")
+    place, regime = place_of(where.machines), regime_of(size_bytes)
+    names = (P2P if known is None else known.value, ANY) if algorithm else (ANY,)
+    for system, family, several in places_of(where.family, where.system, place):
+        for name in names:
+            own = _known(DATA).get((system, family, several, regime, name))
+            if own is not None:
+                return Expected(own)
+    return Expected(None, "no rows of this kind were measured")
+
+
+def expected_of(request: Request, algorithm: str) -> Expected:
+    """Return the error to expect of a run; `algorithm` is the one that ran."""
+    setup = request.setup
+    nccl = request.algorithm == "nccl" or (
+        not request.algorithm and runs_nccl(setup.known, setup.ranks, request.operation)
+    )
+    if not nccl:
+        return Expected(None, f"{algorithm} is not as NCCL runs it: none like it was measured")
+    if setup.broken.lines:
+        return Expected(None, "no machine with faults was measured")
+    return expected_error(RunPlace.of(setup), request.size_bytes, algorithm)

@@ -1,0 +1,177 @@
+"""What the time of one measured row is made of: launch and kernel, and the kernel's time along its critical path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from clusim.analysis.blame import blame
+from clusim.errors import InputError
+from clusim.nccl.calls.choice import choose
+from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
+from clusim.nccltests.kernel import kernel, program
+from clusim.nccltests.measurements import Row, setup_of
+from clusim.nccltests.scores import Point
+from clusim.nccltests.validate import case_of, point_of
+from clusim.nccltests.validationreport import group_title
+from clusim.run.job import RunOptions
+from clusim.run.simulate import result_of
+from clusim.schedule.dtypes import element
+from clusim.units import format_size
+
+__all__ = ["Explained", "Term", "explained", "row_named"]
+
+ORDER = ("cost", "work", "stall")
+"""Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
+
+MOST_RANKS = 64
+"""Ranks of a run that is simulated whole to be explained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A part of an iteration's time.
+
+    Attributes
+    ----------
+    part : str
+        ``launch``, ``host``, or of the kernel ``stall``, ``cost``, ``work`` or ``followed``.
+    us : float
+        How long [us].
+    counted : bool
+        Whether it is part of the sum; what the host takes behind the GPU is not.
+    """
+
+    part: str
+    what: str
+    us: float
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A row and the parts of its prediction; those that count add up to it."""
+
+    point: Point
+    terms: list[Term]
+
+    def lines(self) -> list[str]:
+        """Return the parts as text."""
+        row, point = self.point.row, self.point
+        sets = ", ".join(point.row_sets)
+        lines = [
+            f"{group_title(row.group)} {format_size(row.size_bytes)} ({row.where})",
+            "",
+            f"  measured   {row.time_us:>12,.3f} us" + _spread(row),
+            f"  predicted  {point.predicted_us:>12,.3f} us  {point.error_pct:+.1f}%  {point.way}",
+            f"  {'calibrated ' + sets if sets else 'left out of every calibration'}",
+            "",
+        ]
+        for term in self.terms:
+            share = f"{term.us / point.predicted_us:>7.1%}" if term.counted else "       "
+            lines.append(f"  {term.us:>12,.3f} us {share}  {term.part:9} {term.what}")
+        return [*lines, "", *(f"  {note}" for note in point.notes)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return row, prediction and parts."""
+        row, point = self.point.row, self.point
+        return {
+            "where": row.where,
+            "group": group_title(row.group),
+            "size_bytes": row.size_bytes,
+            "measured_us": row.time_us,
+            "spread_pct": row.spread_pct or None,
+            "predicted_us": round(point.predicted_us, 6),
+            "error_pct": round(point.error_pct, 2),
+            "ran": point.way,
+            "calibrated": list(point.row_sets),
+            "notes": list(point.notes),
+            "terms": [
+                {"part": term.part, "what": term.what, "us": term.us, "counted": term.counted}
+                for term in self.terms
+            ],
+        }
+
+
+def _spread(row: Row) -> str:
+    return f"  repetitions {row.spread_pct:g}% apart" if row.spread_pct else ""
+
+
+def row_named(rows: Sequence[Row], name: str) -> Row:
+    """Return the row of a number, counted from 1, or of a place: ``table.csv:17`` or ``:17``, its line."""
+    if name.isdecimal() and 1 <= int(name) <= len(rows):
+        return rows[int(name) - 1]
+    found = [row for row in rows if row.where.endswith(name)] if ":" in name else []
+    if not found:
+        raise InputError(f"row {name!r}: give a number of 1 to {len(rows)}, or FILE:LINE")
+    return found[0]
+
+
+def explained(row: Row, granularity: str | int) -> Explained:
+    """Return what the time of a row is made of."""
+    case = case_of(row, setup_of(row.group), granularity)
+    found = kernel(case)
+    point = point_of(row, case, found)
+    host = found.host or host_of(case.setup.comm)
+    launch = row.harness.launch
+    launch_us = overhead_ps(host, launch) / 1e6
+    host_us = period_ps(host, case.operation, launch, found.channels) / 1e6
+    kernel_us = found.time_ps / 1e6
+    waits_us = point.predicted_us - launch_us - kernel_us
+    terms = [
+        Term("launch", "from the end of a kernel to the start of the next on all GPUs", launch_us),
+        Term("host", "the host's thread for one iteration, ahead of the GPU", host_us, False),
+    ]
+    if abs(waits_us) > 1e-9:
+        terms.append(
+            Term(
+                "host",
+                "waiting for it, and its share of the start and end of all iterations",
+                waits_us,
+            )
+        )
+    if case.setup.num_ranks > MOST_RANKS:
+        what = f"{found.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: not taken apart"
+        return Explained(point, [*terms, Term("followed", what, kernel_us)])
+    return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
+
+
+def _merged(rows: Sequence[dict[str, Any]]) -> list[Term]:
+    """Return what is alike of all ranks and wires as one term, with how many steps of the path it is; longest first."""
+    times: Counter[tuple[str, str]] = Counter()
+    steps: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        kind = row["class"] or str(row["resource"]).partition(" ")[0]
+        key = row["group"], f"{kind}: {row['reason']}"
+        times[key] += row["time_ps"]
+        steps[key] += row["steps"]
+    ordered = sorted(times, key=lambda key: (ORDER.index(key[0]), -times[key]))
+    return [Term(key[0], f"{key[1]}, {_times(steps[key])}", times[key] / 1e6) for key in ordered]
+
+
+def _times(count: int) -> str:
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
+    """Return what the critical path of the kernel, simulated whole, is charged to, and what that differs by."""
+    choice = choose(
+        *(case.setup.comm, case.operation, case.size_bytes),
+        element_bytes=element(case.dtype).size_bytes,
+        wanted=case.wanted,
+    )
+    with TemporaryDirectory() as place:
+        trace = Path(place) / "row.h5"
+        how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
+        result_of(case.of(program(case, choice.plan)), how)
+        table = blame(trace)
+    terms = _merged(table.rows())
+    rest_us = kernel_us - table.facts["time_ps"] / 1e6
+    if abs(rest_us) > 1e-9:
+        what = "how much longer the kernel is than one run of it alone: iterations in a row, or along a line"
+        terms.append(Term("followed", what, rest_us))
+    return terms

@@ -1,0 +1,197 @@
+"""How far predictions are off: one measure for any number of measured rows, and the classes that rows are counted in.
+
+**Counting.** The error of a row is that of its time, in percent; + is predicted too long. Median and mean are of the
+absolute errors, the bias is the mean of the signed ones. Beside them stands a mean by spread: a measurement whose
+repetitions lie `s` percent apart cannot be predicted better than that, so an error of at most `s` counts as met, that
+is as 0, and the row counts 100 / (100 + s). Rows without a spread count whole.
+
+**Classes.** Rows below 1 MiB, below 64 MiB and above; on one machine or several; that calibrated a figure or were
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+from typing import Any
+
+from clusim.nccltests.measurements import Row
+from clusim.nccltests.unknown import TimeSpan
+
+__all__ = [
+    "ONE",
+    "REGIMES",
+    "REGIME_TITLES",
+    "SEVERAL",
+    "Point",
+    "Score",
+    "by",
+    "place_of",
+    "regime_of",
+    "score",
+    "statistics",
+]
+
+MIB = 1 << 20
+REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
+"""Name -> from which size to below which [bytes]."""
+
+REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
+"""Regime -> its sizes."""
+
+ONE, SEVERAL = "one machine", "several machines"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured row and its prediction.
+
+    Attributes
+    ----------
+    predicted_us : float
+        Time of an iteration [us].
+    algorithm, protocol : str
+        What ran, as NCCL names it.
+    notes : tuple of str
+        What was done instead of simulating what NCCL would run, and what had to be assumed.
+    family : str
+        Architecture of the GPUs.
+    followed : bool
+        Whether the time was followed along a line from other runs.
+    machines : int
+        Machines that were simulated; 0 is what the row says. A rack whose trays NVLink joins is one.
+    span : TimeSpan or None
+        Over all that the row may have had of what it does not say.
+    """
+
+    row: Row
+    predicted_us: float
+    algorithm: str
+    protocol: str
+    notes: tuple[str, ...]
+    family: str = ""
+    followed: bool = False
+    machines: int = 0
+    span: TimeSpan | None = None
+
+    @property
+    def error_pct(self) -> float:
+        """Return by how much the prediction is too long [%]."""
+        return 100 * (self.predicted_us / self.row.time_us - 1)
+
+    @property
+    def place(self) -> str:
+        """Return whether one machine took part or several."""
+        return place_of(self.machines or self.row.group.n_nodes)
+
+    @property
+    def met(self) -> bool:
+        """Whether the prediction is within the spread of the repetitions."""
+        return self.row.spread_pct > 0 and abs(self.error_pct) <= self.row.spread_pct
+
+    @property
+    def within_launches(self) -> bool:
+        """Whether the measured time lies between those of the launches it may have had."""
+        span = self.span
+        return (
+            self.launch_open
+            and span is not None
+            and span.low_us <= self.row.time_us <= span.high_us
+        )
+
+    @property
+    def launch_open(self) -> bool:
+        """Whether nccl-tests measured it, launched in a way that the row does not say."""
+        group = self.row.group
+        return (
+            not group.launch_known and group.harness in ("", "nccl-tests") and self.span is not None
+        )
+
+    @cached_property
+    def row_sets(self) -> tuple[str, ...]:
+        """The sets of rows that calibrated figures and have this one."""
+        return self.row.row_sets
+
+    @property
+    def way(self) -> str:
+        """Algorithm and protocol that ran."""
+        return f"{self.algorithm} {self.protocol}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How far predictions are off; errors in percent, None without rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    median_abs_pct, mean_abs_pct, bias_pct : float or None
+        Of the absolute errors; mean of the signed ones.
+    by_spread_pct : float or None
+        Mean of the absolute errors beyond the spread of repetitions, rows that spread weighing less.
+    spread, met : int
+        Rows whose spread is known, and those of them whose error is within it.
+    followed : int
+        Rows whose time was followed along a line from other runs.
+    """
+
+    n: int
+    median_abs_pct: float | None
+    mean_abs_pct: float | None
+    bias_pct: float | None
+    by_spread_pct: float | None
+    spread: int
+    met: int
+    followed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it by the names of the attributes."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def score(points: Sequence[Point]) -> Score:
+    """Return how far the predictions of some rows are off."""
+    errors = [point.error_pct for point in points]
+    sizes = [abs(error) for error in errors]
+    weights = [100 / (100 + point.row.spread_pct) for point in points]
+    beyond = [0.0 if point.met else size for point, size in zip(points, sizes, strict=True)]
+    weighted = sum(w * size for w, size in zip(weights, beyond, strict=True))
+    return Score(
+        len(points),
+        round(median(sizes), 2) if sizes else None,
+        round(fmean(sizes), 2) if sizes else None,
+        round(fmean(errors), 2) if sizes else None,
+        round(weighted / sum(weights), 2) if sizes else None,
+        sum(point.row.spread_pct > 0 for point in points),
+        sum(point.met for point in points),
+        sum(point.followed for point in points),
+    )
+
+
+def regime_of(size_bytes: int) -> str:
+    """Return the regime of a size."""
+    return next(name for name, (low, high) in REGIMES.items() if low <= size_bytes < high)
+
+
+def statistics(points: Sequence[Point]) -> dict[str, Score]:
+    """Return the scores of every regime of size."""
+    return {
+        name: score([point for point in points if low <= point.row.size_bytes < high])
+        for name, (low, high) in REGIMES.items()
+    }
+
+
+def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[Point]]:
+    """Return the points by what they have in common, in the order of its names."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(key(point), []).append(point)
+    return dict(sorted(found.items()))
+
+
+def place_of(num_nodes: int) -> str:
+    """Return whether one machine took part or several."""
+    return ONE if num_nodes == 1 else SEVERAL
