@@ -85,7 +85,8 @@ def test_a_validation_keeps_spans() -> None:
     assert blank.span is not None
     assert said.span is None
     assert blank.span.low_us <= blank.predicted_us <= blank.span.high_us
-    (row,) = report.to_json()["spans"]
+    row, other = report.to_json()["points"]
+    assert other["unknown"] is other["predicted_low_us"] is None
     assert row["predicted_low_us"] < row["predicted_high_us"]
     assert with_releases(report, jobs=1).points[1] == said
 

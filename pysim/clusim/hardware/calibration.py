@@ -100,8 +100,18 @@ _SETS = (
     ),
     RowSet(
         "azure-hopper",
-        "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide)",
-        (_rows(source="AI-benchmarking-guide", system=("dgx-h100", "dgx-h200")),),
+        "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide), and NVLS of 8 H100 with -t 8 (aiconfigurator), which"
+        " was looked at beside it",
+        (
+            _rows(source="AI-benchmarking-guide", system=("dgx-h100", "dgx-h200")),
+            _rows(
+                (2 * MIB, 1 << 62),
+                source="aiconfigurator",
+                system="dgx-h100",
+                n_gpus=8,
+                collective="all_reduce",
+            ),
+        ),
     ),
     RowSet(
         "wayne-h100",
@@ -174,6 +184,10 @@ _SETS = (
                 nccl_version="2.18",
             ),
         ),
+    ),
+    RowSet(
+        "vidur",
+        "all-reduces of a loop around torch.distributed under a profiler, A100 and H100 (vidur)",
     ),
     RowSet("launch-table", "launches and graph nodes on A100 and GH200 (simllm, launch table)"),
     RowSet("npkit-gh200", "timings of single primitives on GH200 (spcl/atlahs, npkit)"),

@@ -18,8 +18,8 @@ from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.measurements import setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.unknown import TimeSpan, times_us
 from clusim.nccltests.scores import Point
+from clusim.nccltests.unknown import TimeSpan, times_us
 from clusim.nccltests.validate import Report
 from clusim.run.request import Request
 from clusim.run.setup import Setup

@@ -79,5 +79,6 @@ HOST = HostCosts(
         "47us",
         "53 us with NCCL's launch: what all-reduces of 2 KiB to 2 MiB take at any size on 2 and 4 A100 (vidur), under"
         " a profiler; 26 to 64 us on 8",
+        "vidur",
     ),
 )

@@ -31,8 +31,8 @@ _SPR, _EMR = published(22.0, _NCCL), published(40.0, _NCCL)
 
 
 _NULL = (
-    "a kernel that does nothing takes some 9 us from its call until a host knows of its end (Zhang et al., IPDPS 2020,"
-    " V100), of which the call takes 2 to 3 us"
+    "a kernel that does nothing takes some 9 us from its call until a host knows of its end, of which the call takes 2 to"
+    " 3 us"
 )
 
 
@@ -144,10 +144,12 @@ HOST = HostCosts(
         "28us",
         "8 B to 16 KiB all-reduce out of graphs on 4 H100 with -g 4 takes 7 us more per iteration than kernels"
         " (waynehacking8), in graphs of 20, which is nccl-tests' default",
+        "wayne-h100",
     ),
     torch_call=calibrated(
         "33us",
         "38 us with NCCL's launch: what all-reduces of 2 KiB to 512 KiB take at any size on 4 and 8 H100 (vidur), under"
         " a profiler",
+        "vidur",
     ),
 )
