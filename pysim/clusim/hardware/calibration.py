@@ -100,8 +100,8 @@ _SETS = (
     ),
     RowSet(
         "azure-hopper",
-        "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide), and NVLS of 8 H100 with -t 8 (aiconfigurator), which"
-        " was looked at beside it",
+        "all-reduce on 8 H100 and 8 H200 with -g 8 (Azure's guide), and NVLS of 8 H100 with -t 8"
+        " (aiconfigurator), which was looked at beside it",
         (
             _rows(source="AI-benchmarking-guide", system=("dgx-h100", "dgx-h200")),
             _rows(

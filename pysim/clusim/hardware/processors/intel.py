@@ -31,8 +31,8 @@ _SPR, _EMR = published(22.0, _NCCL), published(40.0, _NCCL)
 
 
 _NULL = (
-    "a kernel that does nothing takes some 9 us from its call until a host knows of its end, of which the call takes 2 to"
-    " 3 us"
+    "a kernel that does nothing takes some 9 us from its call until a host knows of its end, of which the call takes 2"
+    " to 3 us"
 )
 
 
