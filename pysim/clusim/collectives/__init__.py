@@ -13,11 +13,14 @@ from clusim.collectives.functions import (
     driver_allreduce,
     gather,
     hierarchical_allreduce,
+    lamport_allreduce,
+    ld_st_allreduce,
     multimem_allreduce,
     naive_allreduce,
     nvls_allreduce,
     oneshot_allreduce,
     oneshot_ll_allreduce,
+    oneshot_pull_allreduce,
     reduce,
     reduce_scatter,
     ring_allreduce,
@@ -27,6 +30,7 @@ from clusim.collectives.functions import (
     tree_allreduce,
     twoshot_allreduce,
     twoshot_ll_allreduce,
+    twoshot_pull_allreduce,
 )
 
 __all__ = [
@@ -43,11 +47,14 @@ __all__ = [
     "emit",
     "gather",
     "hierarchical_allreduce",
+    "lamport_allreduce",
+    "ld_st_allreduce",
     "multimem_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
     "oneshot_ll_allreduce",
+    "oneshot_pull_allreduce",
     "reduce",
     "reduce_scatter",
     "ring_allreduce",
@@ -57,4 +64,5 @@ __all__ = [
     "tree_allreduce",
     "twoshot_allreduce",
     "twoshot_ll_allreduce",
+    "twoshot_pull_allreduce",
 ]

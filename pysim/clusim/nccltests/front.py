@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import localtime, strftime
 from typing import Any
 
+from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
@@ -56,7 +57,7 @@ class Table:
         called = Invocation(
             *(self.test.binary, self.options, library_code(setup)),
             args=args,
-            env=[f"{name}={value}" for name, value in setup.env],
+            env=[f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
             faults=setup.broken.lines,
             notes=self.notes,
             times=self.times,

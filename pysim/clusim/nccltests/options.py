@@ -119,7 +119,11 @@ FLAGS = (
     Flag("J", "output_file", "output_file", "file", "write JSON to a file"),
     Flag("a", "average", "average", "number", "accepted: all ranks are alike"),
     Flag(
-        "R", "local_register", "local_register", "number", "accepted; registration is not modelled"
+        "R",
+        "local_register",
+        "local_register",
+        "number",
+        "2: symmetric windows; 1 is accepted and changes nothing",
     ),
     Flag("x", "cta_policy", "cta_policy", "number", "accepted"),
     Flag("D", "device_implementation", "device_implementation", "number", "only 0"),

@@ -10,6 +10,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of, iteration_ps, period_ps
+from clusim.nccl.env import windows
 from clusim.nccl.versions import since
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import PerfKernel
@@ -59,6 +60,10 @@ def devices(where: PerfPlace, options: PerfOptions) -> list[PerfDevice]:
     return found
 
 
+SYMMETRIC_WINDOWS = 2
+"""Value of ``-R`` that registers buffers as symmetric windows."""
+
+
 def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> PerfPlace:
     """Return which GPUs of a machine take part.
 
@@ -75,6 +80,8 @@ def place(setup: Setup, options: PerfOptions, processes: int | None = None) -> P
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
+    wanted = windows(options.local_register == SYMMETRIC_WINDOWS)
+    setup = replace(setup, env=(*setup.env, *wanted))
     return PerfPlace(replace(setup, per_node=per_node if per_node < has else None), processes)
 
 

@@ -14,6 +14,7 @@ from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
 from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
+from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.plans import msccl, mscclpp
 from clusim.plans.layout import WantedPlan
 from clusim.result import Around
@@ -22,9 +23,18 @@ from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
 from clusim.vocabulary.algorithms import is_plan
-from clusim.vocabulary.operations import ROOTED, operation_named
+from clusim.vocabulary.operations import COLLECTIVE_OF, ROOTED, operation_named
 
-__all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
+__all__ = [
+    "OVERLAPPING",
+    "InPlace",
+    "Planned",
+    "can_verify",
+    "nccl_program",
+    "planned",
+    "runs_nccl",
+    "symmetric",
+]
 
 NCCL = "nccl"
 
@@ -158,6 +168,11 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
         raise InputError(f"{operation}: has no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not among the ranks that take part")
+    in_place = symmetric(request, comm, operation, size_bytes)
+    if in_place is not None and in_place.algorithm:
+        around = _around(comm, operation, None)
+        around = replace(around, model_us=in_place.model_us)
+        return Planned(in_place.schedule(request), (*comm.notes, in_place.note), around)
     found = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
@@ -168,8 +183,57 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
     other = ""
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: NVLS, messages and small sizes have their own number"
-    notes = (*comm.notes, *(note for note in (found.note, other) if note))
+    told = "" if in_place is None else in_place.note
+    notes = (*comm.notes, *(note for note in (found.note, other, told) if note))
     return Planned(schedule, notes, _around(comm, operation, found.plan))
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """What NCCL does with buffers that are symmetric.
+
+    Attributes
+    ----------
+    note : str
+        Its kernel, or why it takes none.
+    algorithm : str
+        What the kernel does, in `clusim.collectives`; empty: nothing.
+    """
+
+    note: str
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    model_us: float = 0.0
+
+    def schedule(self, request: Request) -> Schedule:
+        """Return the program of the kernel."""
+        setup = request.setup
+        return collectives.build(
+            *(setup.known, request.operation, self.algorithm, request.size_bytes),
+            ranks=setup.comm.ranks,
+            channels=self.channels,
+            dtype=request.dtype,
+            redop=request.redop,
+        )
+
+
+def symmetric(
+    request: Request, comm: Communicator, operation: str, size_bytes: int
+) -> InPlace | None:
+    """Return what NCCL does where buffers are symmetric; None where they are not."""
+    if not comm.settings.symmetric:
+        return None
+    if operation not in COLLECTIVE_OF:
+        return InPlace(f"{operation} has no kernel for symmetric memory")
+    call = SymmetricCall(COLLECTIVE_OF[operation], size_bytes, request.dtype, request.redop)
+    reason = why_not(comm, call)
+    if reason:
+        return InPlace(reason)
+    found = pick(comm, call)
+    kernel = found.kernel
+    protocol = "LL" if kernel.low_latency else "Simple"
+    return InPlace(found.note, kernel.algorithm, protocol, found.blocks, found.time_us)
 
 
 def nccl_program(

@@ -20,6 +20,7 @@ _PACE = Pace(
         "ll128": (1.8, "LL128 broadcast and all-reduce of 2 to 4 MiB on 4 A100 (simllm)"),
         "ll": (0.4, "8 B all-reduce on 4 A100 takes 3.9 us more than on 2 (simllm)"),
     },
+    direct_us=0.4,
 )
 
 ARCHITECTURE = Architecture(
