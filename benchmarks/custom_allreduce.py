@@ -1,4 +1,4 @@
-"""Compare the all-reduce kernels of inference engines with measurements: `python benchmarks/custom_allreduce.py ROWS.csv`.
+"""Compare all-reduce kernels of inference engines with measurements: `python benchmarks/custom_allreduce.py ROWS.csv`.
 
 The rows are those of aiconfigurator's collectors (``custom_allreduce_perf``): system, version, kernel_source, num_gpus,
 message_size [elements of two bytes], latency [ms]. Rows out of CUDA graphs are compared; eager ones are the host's.
@@ -13,11 +13,9 @@ from statistics import median
 
 import clusim
 from clusim.fabric import Fabric, load
-from clusim.hardware.architectures import ampere, blackwell, hopper
-from clusim.units import parse_time
 
 MACHINES = {"a100_sxm": "dgx-a100", "h100_sxm": "dgx-h100", "b200_sxm": "hgx-b200"}
-NODE = {"a100_sxm": ampere, "h100_sxm": hopper, "b200_sxm": blackwell}
+ENGINES = ("oneshot-pull", "twoshot-pull", "oneshot-lamport")
 MIB = 1 << 20
 KIB = 1 << 10
 
@@ -38,7 +36,7 @@ def newer_vllm(system: str, ranks: int, size: int) -> str:
     }[system][ranks]
     if size < most:
         return engines(system, ranks, size)
-    both = system == "h100_sxm" and ranks >= 4 or ranks == 8
+    both = (system == "h100_sxm" and ranks >= 4) or ranks == 8
     return "multimem" if both and size < 32 * MIB else ""
 
 
@@ -74,8 +72,9 @@ def predicted_us(machine: Fabric, system: str, ranks: int, size: int, algorithm:
     result = clusim.collective(
         machine, "allreduce", size, algorithm=algorithm, ranks=range(ranks), dtype="bfloat16"
     )
-    node = parse_time(str(NODE[system].ARCHITECTURE.graph_node.value))
-    return (result.time_ps + node) / 1e6
+    launched_ps = result.launched_ps
+    assert launched_ps is not None or algorithm not in ENGINES
+    return (launched_ps or result.time_ps) / 1e6
 
 
 def main(path: str, shown: str = "") -> None:

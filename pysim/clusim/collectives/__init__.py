@@ -32,9 +32,11 @@ from clusim.collectives.functions import (
     twoshot_ll_allreduce,
     twoshot_pull_allreduce,
 )
+from clusim.collectives.registry import REGISTRY
 
 __all__ = [
     "ALGORITHMS",
+    "REGISTRY",
     "Options",
     "ScheduleBuilder",
     "all_gather",

@@ -57,6 +57,8 @@ class AlgorithmEntry:
         Protocols it can use; empty for all.
     blocks : callable or None
         Returns the default channels for a size [bytes] and so many ranks, whatever the fabric has.
+    prelude_ps : int or None
+        Of kernels of inference engines: what theirs does before it moves data [ps].
     """
 
     write: Writer
@@ -67,6 +69,7 @@ class AlgorithmEntry:
     rooted: bool = False
     protocols: tuple[str, ...] = ()
     blocks: Callable[[int, int], int] | None = None
+    prelude_ps: int | None = None
 
 
 def _ring(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -120,6 +123,7 @@ def _loads(
         many_peers=True,
         protocols=("simple",),
         blocks=blocks,
+        prelude_ps=None if blocks is None else 0,
     )
 
 
@@ -172,6 +176,7 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
         many_peers=True,
         protocols=("simple",),
         blocks=lowlatency.blocks_of_lamport,
+        prelude_ps=lowlatency.LAMPORT_PRELUDE_PS,
     ),
     ("allreduce", "oneshot-pull"): _loads(loadstore.write_oneshot, loadstore.blocks_of_oneshot),
     ("allreduce", "twoshot-pull"): _loads(loadstore.write_twoshot, loadstore.blocks_of_twoshot),

@@ -11,7 +11,7 @@ from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.nccl.calls.launch import Launch, engine_start_ps, host_of, overhead_ps, period_ps
 from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
@@ -119,7 +119,20 @@ def _written(request: Request, *, whole: bool) -> Planned:
         redop=request.redop,
         root=request.root,
     )
-    return Planned(schedule)
+    around = _in_graph(machine, schedule)
+    notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
+    return Planned(schedule, notes, around)
+
+
+def _in_graph(machine: Fabric, schedule: Schedule) -> Around | None:
+    """Return what a kernel of an inference engine takes in a CUDA graph besides; None of other algorithms."""
+    call = schedule.calls[0]
+    prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
+    end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
+    start_ps = None if end is None else engine_start_ps(end.chip)
+    if prelude_ps is None or start_ps is None:
+        return None
+    return Around(start_ps + prelude_ps, 0)
 
 
 def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import Architecture, pulls
+from clusim.hardware.architecture import ENGINES, Architecture, pulls
 from clusim.hardware.figures import calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -37,6 +37,7 @@ ARCHITECTURE = Architecture(
         "1.81us",
         "pipelined launches on A100 and x86 (simllm, launch table): shorter kernels wait for the next launch",
     ),
+    engine_start=calibrated("2.0us", f"{ENGINES}: 5.0 us, of which 3.0 are barriers and data"),
     attention_fraction=calibrated(
         0.62,
         "FlashAttention-2 on A100 (Dao, 2023, forward pass): 190 to 220 of 312 TFLOP/s, less backward",

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.hardware import FAMILIES, HOST_COSTS, Figure
+from clusim.hardware import FAMILIES, GPUS, HOST_COSTS, Figure
 from clusim.nccl.communicator import Communicator
 from clusim.units import parse_time
 from clusim.vocabulary.operations import PATTERNS
 
-__all__ = ["Host", "Launch", "host_of", "iteration_ps", "overhead_ps", "period_ps"]
+__all__ = [
+    "Host",
+    "Launch",
+    "engine_start_ps",
+    "host_of",
+    "iteration_ps",
+    "overhead_ps",
+    "period_ps",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +113,9 @@ def iteration_ps(
     times = max(1, launch.aggregated)
     gpu_ps = kernel_ps + overhead_ps(host, launch, channels) // times
     return host_ps + gpu_ps if launch.blocking else max(host_ps // times, gpu_ps)
+
+
+def engine_start_ps(chip: str) -> int | None:
+    """Return what a kernel of an inference engine takes in a CUDA graph besides itself [ps]; None of unknown chips."""
+    found = GPUS.get(chip)
+    return None if found is None else parse_time(str(found.architecture.engine_start.value))
