@@ -171,6 +171,15 @@ def env() -> Decorator[Any]:
     )
 
 
+def symmetric() -> Decorator[Any]:
+    """Whether buffers are symmetric."""
+    return _option(
+        "--symmetric",
+        is_flag=True,
+        help="Buffers are registered as symmetric windows: NCCL takes its kernels for them.",
+    )
+
+
 def nccl_version(said: str = "the newest known") -> Decorator[Any]:
     """NCCL's release."""
     return _option(

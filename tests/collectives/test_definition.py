@@ -138,6 +138,7 @@ def test_all_ranks_of_direct_algorithms_get_the_same_bits() -> None:
 def test_names_are_complete() -> None:
     wanted = {"ring", "tree", "oneshot", "twoshot", "butterfly", "nvls", "naive", "driver"}
     wanted |= {"hierarchical", "sharp", "oneshot-ll", "twoshot-ll", "multimem"}
+    wanted |= {"oneshot-lamport", "oneshot-pull", "twoshot-pull", "ld-st"}
     assert set(ALGORITHMS["allreduce"]) == wanted
     assert set(ALGORITHMS) >= {
         *("reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter"),

@@ -57,6 +57,10 @@ SAME_BITS = [
     "twoshot",
     "oneshot-ll",
     "twoshot-ll",
+    "oneshot-lamport",
+    "oneshot-pull",
+    "twoshot-pull",
+    "ld-st",
     "butterfly",
     "driver",
 ]

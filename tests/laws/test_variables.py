@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from clusim import fabric
 from clusim.fabric import Fabric
 from clusim.nccl import Collective, communicator, parse_env, parse_version, programs
-from clusim.nccl.env import _READERS, PLAN_ONLY, WITHOUT_EFFECT
+from clusim.nccl.env import _READERS, PLAN_ONLY, WITHOUT_EFFECT, windows
+from clusim.nccl.symmetric import SymmetricCall, pick
 from clusim.schedule import to_text
 from clusim_cli.main import cli
 
@@ -47,6 +48,8 @@ CHANGES: dict[str, tuple[str, str, int, dict[str, str]]] = {
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("16K", "dgx-h100", 2, {"NCCL_ALGO": "NVLSTree"}),
     "NCCL_COLLNET_ENABLE": ("1", "dgx-a100", 2, {}),
     "NCCL_COLLNET_NODE_THRESHOLD": ("4", "dgx-a100", 2, {"NCCL_COLLNET_ENABLE": "1"}),
+    "NCCL_SYM_KERNEL": ("AllReduce_RSxLD_AGxST", "dgx-h100", 1, dict(windows(symmetric=True))),
+    "NCCL_SYM_CTAS": ("7", "dgx-h100", 1, dict(windows(symmetric=True))),
 }
 """Variable -> value, machine, how many of them, and what else is set: a case in which it changes something.
 
@@ -67,6 +70,8 @@ def plans(name: str, nodes: int, env: dict[str, str], *, messages: bool) -> list
     found: list[Any] = [comm.log_totals(), [graph.line() for graph in comm.graphs.values()]]
     found += [repr(comm.channels), repr(comm.table.costs)]
     found += [repr(comm.plan(Collective.ALLREDUCE, size)) for size in SIZES]
+    if comm.settings.symmetric:
+        found += [repr(pick(comm, SymmetricCall(Collective.ALLREDUCE, size))) for size in SIZES]
     if messages:
         schedule = programs.build(machine, comm, programs.Moved("alltoall", 1 << 24))
         found.append(to_text(schedule))

@@ -155,6 +155,9 @@ Sent = dict[tuple[int, int], float]
 """Payload per ordered pair of ranks, as a part of the collective's size."""
 
 
+PULLED = ("oneshot-pull", "twoshot-pull")
+
+
 def _pairs(n: int, part: float) -> Sent:
     return {(a, b): part for a in range(n) for b in range(n) if a != b}
 
@@ -178,9 +181,10 @@ def sent_by_pair(operation: str, algorithm: str, n: int, channels: int) -> Sent:
       latter two one after the other, and so does the hierarchy in one machine
     - the whole vector from everybody to everybody: one-shot, naive
     - LL doubles the bytes: every 8 carry 4 of flags
+    - what is loaded is sent by its owner: the pulled ones are as the others, and stores of sums as a two-shot's
     - a block between the root, rank 0, and everybody: gather, scatter; the whole vector there and back: driver
     """
-    lined = 2 if algorithm.endswith("-ll") else 1
+    lined = 2 if algorithm.endswith("ll") and algorithm not in PULLED else 1
     if algorithm == "butterfly":
         return _butterfly(n, channels)
     if algorithm == "driver":
@@ -190,7 +194,7 @@ def sent_by_pair(operation: str, algorithm: str, n: int, channels: int) -> Sent:
         return {((a, 0) if into else (0, a)): 1 / n for a in range(1, n)}
     if operation == "sendrecv":
         return {(a, (a + 1) % n): 1.0 for a in range(n)}
-    if algorithm in ("oneshot", "oneshot-ll", "naive"):
+    if algorithm.startswith("oneshot") or algorithm == "naive":
         return _pairs(n, lined)
     rounds = 2 if operation == "allreduce" else 1
     return _pairs(n, lined * rounds / n)

@@ -66,7 +66,7 @@ class Machine:
     sockets : tuple of int
         The CPU of each GPU.
     slot : str
-        Type of link a GPU has to its host.
+        Type of link a GPU has to its host; two with a blank between them where it has both.
     network : tuple
         Kind, link type, class and rate [GB/s] of what joins such machines.
     """
@@ -135,6 +135,14 @@ MACHINES = {
         sockets=tuple(g // 2 for g in range(72)),
         slot="nvlink-c2c",
     ),
+    "gb300-nvl72": replace(
+        B200,
+        gpus=switched(72, [1] * 18),
+        nics=shared(72, 1, 1),
+        sockets=tuple(g // 2 for g in range(72)),
+        slot=f"nvlink-c2c {GEN6}",
+        network=("rail", *XDR),
+    ),
     "a100x4-mesh": NV4,
     "polaris": replace(NV4, nics=shared(4, 4, 2)),
     "gh200x4-mesh": NV6,
@@ -145,6 +153,14 @@ MACHINES = {
     "a100-pcie-x8": BOX,
     "rtx3090x8-edr56": replace(BOX, network=("fat-tree", "ib-fdr", "infiniband", 6.8175)),
     "rtx4090x8-pcie": replace(BOX, network=("fat-tree", "roce-100", "roce", 12.5)),
+    "l40s-x8": replace(BOX, nics=shared(8, 2, 1), network=("rail", "roce-200", "roce", 25.0)),
+    "rtx-pro-6000-x8": replace(
+        BOX,
+        rings=4,
+        nics=shared(8, 2, 1),
+        slot=GEN5,
+        network=("rail", "roce-800", "roce", 100.0),
+    ),
     "mi300x": replace(
         B200,
         gpus=full(8, 1),

@@ -21,6 +21,7 @@ __all__ = ["command"]
 @options.nodes()
 @options.nccl_version()
 @options.env()
+@options.symmetric()
 @options.as_json()
 def command(
     topology: str,
@@ -29,17 +30,19 @@ def command(
     nodes: int | None,
     version: str,
     environment: tuple[str, ...],
+    symmetric: bool,
     as_json: bool,
 ) -> None:
     """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
     size the algorithm, protocol, channels, threads and chunk, with the rule that decided. Faults that the topology's
     file has at time 0 are known to the plan."""
     from clusim.nccl import parse_assignments
+    from clusim.nccl.env import windows
     from clusim.nccl.explain import SIZES, explain, render
     from clusim.run.setup import Setup
     from clusim.vocabulary.operations import COLLECTIVE_OF, operation_named
 
-    env = tuple(parse_assignments(environment).items())
+    env = (*parse_assignments(environment).items(), *windows(symmetric))
     setup = Setup(topology, nodes, version=version, env=env)
     wanted = COLLECTIVE_OF[operation_named(collective, tuple(COLLECTIVE_OF)).name]
     notes = setup.said(wanted, sizes or SIZES)

@@ -30,6 +30,7 @@ __all__ = ["command"]
 @options.channels("NCCL's choice, or the fabric's of a named algorithm")
 @options.protocol("NCCL's choice, or the first of a named algorithm")
 @options.env()
+@options.symmetric()
 @options.nccl_version()
 @options.dtype()
 @options.redop()
@@ -66,6 +67,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.analysis.limits import tables_json
     from clusim.nccl import parse_assignments
+    from clusim.nccl.env import windows
     from clusim.nccltests.expected import expected_of
     from clusim.report.runreport import collective_report
     from clusim.run.job import RunOptions
@@ -77,7 +79,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         topology,
         given["nodes"],
         version=given["version"],
-        env=tuple(parse_assignments(given["environment"]).items()),
+        env=(*parse_assignments(given["environment"]).items(), *windows(given["symmetric"])),
         ranks=given["ranks"],
         faults=given["faults"],
     )

@@ -89,11 +89,12 @@ def hop_fields(hop: Hop) -> dict[str, Any]:
 
 
 def connect_all(
-    plan: Plan, sources: Iterable[int], targets: Iterable[int], channel: int
+    plan: Plan, sources: Iterable[int], targets: Iterable[int], channel: int, **fields: Any
 ) -> dict[tuple[int, int], int]:
-    """Return a connection from every source to every other target."""
+    """Return a connection from every source to every other target; `fields` as in `Connection`."""
     wanted = list(targets)
-    return {(a, b): plan.connect(a, b, channel) for a in sources for b in wanted if a != b}
+    pairs = [(a, b) for a in sources for b in wanted if a != b]
+    return {(a, b): plan.connect(a, b, channel, **fields) for a, b in pairs}
 
 
 def connect_flags(plan: Plan, channel: int) -> dict[tuple[int, int], int]:

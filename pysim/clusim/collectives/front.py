@@ -124,7 +124,9 @@ def make_call(
             f"{name}: not with protocol {protocol}; use {', '.join(algorithm.protocols)}"
         )
     channels = options.get("channels")
-    if channels is None:
+    if channels is None and algorithm.blocks is not None:
+        channels = _over_machines(algorithm.blocks(bytes, len(ranks)), fabric, ranks, "p2p")
+    elif channels is None:
         channels = fabric.num_channels(algorithm.channels or name) if fabric else 1
         if fabric and algorithm.many_peers:
             channels = _side_by_side(channels, fabric, ranks)

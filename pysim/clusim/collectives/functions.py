@@ -21,11 +21,14 @@ __all__ = [
     "driver_allreduce",
     "gather",
     "hierarchical_allreduce",
+    "lamport_allreduce",
+    "ld_st_allreduce",
     "multimem_allreduce",
     "naive_allreduce",
     "nvls_allreduce",
     "oneshot_allreduce",
     "oneshot_ll_allreduce",
+    "oneshot_pull_allreduce",
     "reduce",
     "reduce_scatter",
     "ring_allreduce",
@@ -35,6 +38,7 @@ __all__ = [
     "tree_allreduce",
     "twoshot_allreduce",
     "twoshot_ll_allreduce",
+    "twoshot_pull_allreduce",
 ]
 
 Target = Fabric | int
@@ -83,6 +87,26 @@ def butterfly_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) 
 def nvls_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
     """All-reduce by the reduction units of the switches."""
     return build(fabric, "allreduce", "nvls", bytes, **options)
+
+
+def lamport_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in one step of stores without flags."""
+    return build(fabric, "allreduce", "oneshot-lamport", bytes, **options)
+
+
+def oneshot_pull_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in which every rank loads everything of everybody, between two barriers."""
+    return build(fabric, "allreduce", "oneshot-pull", bytes, **options)
+
+
+def twoshot_pull_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in two steps of loads, a barrier before each."""
+    return build(fabric, "allreduce", "twoshot-pull", bytes, **options)
+
+
+def ld_st_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:
+    """All-reduce in which every rank loads its part of everybody and stores the sum to all, between two barriers."""
+    return build(fabric, "allreduce", "ld-st", bytes, **options)
 
 
 def hierarchical_allreduce(fabric: Target, bytes: int, **options: Unpack[Options]) -> Schedule:

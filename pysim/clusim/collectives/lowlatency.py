@@ -1,8 +1,9 @@
-"""One-shot and two-shot all-reduce with flags in the data, as inference engines have them for small messages.
+"""One-shot and two-shot all-reduce that push, as inference engines have them for small messages.
 
 **Hardware**: the low-latency kernels of TensorRT-LLM, FlashInfer and MSCCL++, which vLLM uses, too: every GPU stores
 packets of data and flag (NCCL's LL lines) right into buffers of all its peers and polls its own buffer for theirs.
-There is no handshake: the buffers take the whole message, and consecutive calls alternate between two sets.
+TensorRT-LLM's Lamport kernel stores plain data and polls until none of them is the minus zero that was there. There
+is no handshake: the buffers take the whole message, and consecutive calls alternate between two sets.
 **Model**: per rank and channel a program that stores each piece to all peers, one fixed cost for all of them, and one
 that polls and reduces all peers' pieces in group order. A connection has a slot for every piece, so nobody ever waits
 for room. **Not modelled**: buffers that the message exceeds; clearing of the old set of buffers. **Parameters**:
@@ -10,6 +11,8 @@ the fabric's protocol ``ll``.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from clusim.collectives.common import connect_all
 from clusim.collectives.direct import (
@@ -23,10 +26,31 @@ from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 
-__all__ = ["oneshot_shape", "twoshot_shape", "write_oneshot", "write_twoshot"]
+__all__ = [
+    "blocks_of_lamport",
+    "lamport_shape",
+    "oneshot_shape",
+    "twoshot_shape",
+    "write_all_gather",
+    "write_lamport",
+    "write_oneshot",
+    "write_reduce_scatter",
+    "write_twoshot",
+]
 
 PASS_BYTES = 4096
 """What 512 threads store at once, 8 bytes of data each [bytes]."""
+
+TOKEN_BYTES = 8192
+"""What a CTA of the Lamport kernel stores at once: 16 bytes a thread, a token of 4096 elements of two bytes [bytes]."""
+
+LAMPORT_PRELUDE_PS = 1_600_000
+"""What the Lamport kernel does before it moves data: it starts in clusters, reads where the buffers are, then which of
+three to use, then how much to clear [ps]. Rows of TensorRT-LLM with 256 B to 2 KiB on 2 H100 (aiconfigurator): 2.7 us,
+0.75 of them for data and 0.35 for the start of any kernel."""
+
+MOST_TOKENS = 64
+"""Most CTAs of it here; the kernel has one for each token, as far as there are SMs."""
 
 
 def _shape(call: CollectiveCall, pieces: int) -> Shape:
@@ -41,6 +65,16 @@ def oneshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return _shape(call, 1)
 
 
+def lamport_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return the shape of the Lamport kernel, whose threads store 16 bytes of data at once."""
+    return _shape(call, 1).with_chunk(max(TOKEN_BYTES, _shape(call, 1).chunk_bytes))
+
+
+def blocks_of_lamport(call_bytes: int, num_ranks: int) -> int:
+    """Return the CTAs with which TensorRT-LLM launches it."""
+    return max(1, min(MOST_TOKENS, -(-call_bytes // TOKEN_BYTES)))
+
+
 def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return the shape of the two-shot kernel, whose ranks own a chunk of every loop each."""
     return _shape(call, len(call.ranks))
@@ -48,20 +82,31 @@ def twoshot_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce in one step: everybody pushes everything to everybody."""
+    _one_step(plan, plan.call.protocol)
+
+
+def write_lamport(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the same without flags: a value that no sum has tells what has not arrived yet."""
+    _one_step(plan, "direct")
+
+
+def _one_step(plan: Plan, protocol: str) -> None:
     size, channels = plan.size, plan.call.channels
     push = [Prim("send", send=slot) for slot in range(size - 1)]
     for part in plan.parts():
-        pipes = connect_all(plan, range(size), range(size), part.channel)
+        every = range(size)
+        pipes = connect_all(plan, every, every, part.channel, protocol=protocol)
         hops = all_hops(size, part.channel, channels)
         order = source_order(size, part.channel, channels)
         for position in range(size):
             out = [pipes[position, (position + hop) % size] for hop in hops]
-            plan.program(position, part, push, out, name="oneshot-ll/push", fixed_div=size - 1)
+            common: dict[str, Any] = {"protocol": protocol, "fixed_div": size - 1}
+            plan.program(position, part, push, out, name=f"{plan.call.algorithm}/push", **common)
             into = [pipes[peer, position] for peer in order if peer != position]
             poll = reduce_in_order(order, position)
-            plan.program(
-                position, part, poll, into, sm=0, fixed_div=len(poll), name="oneshot-ll/reduce"
-            )
+            common["fixed_div"] = len(poll)
+            name = f"{plan.call.algorithm}/reduce"
+            plan.program(position, part, poll, into, sm=0, name=name, **common)
 
 
 def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
@@ -107,3 +152,38 @@ def _two_steps(
     program([*reduce_arrivals(last, 0), *spread], pipes, "reduce", 0, last)
     take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
     program(take, [second[peer, position] for peer in behind], "take", 0, last)
+
+
+def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+    """Write reduce-scatter in one step: everybody pushes everybody's block, and adds up its own."""
+    size, last = plan.size, plan.size - 1
+    for part in plan.parts(blocked=True):
+        pipes = connect_all(plan, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, plan.call.channels)
+        push = [Prim("send", send=slot, base=hop, coef=1) for slot, hop in enumerate(hops)]
+        for position in range(size):
+            out = [pipes[position, (position + hop) % size] for hop in hops]
+            into = [pipes[(position - hop) % size, position] for hop in hops]
+            fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
+            fields["fixed_div"] = last
+            plan.program(position, part, push, out, name="ll/push", **fields)
+            adds = reduce_arrivals(last, 0)
+            plan.program(position, part, adds, into, sm=0, name="ll/reduce", **fields)
+
+
+def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+    """Write all-gather in one step: everybody pushes its block to everybody."""
+    size, last = plan.size, plan.size - 1
+    push = [Prim("copySend", send=0, coef=1)]
+    push += [Prim("send", send=slot, coef=1) for slot in range(1, last)]
+    for part in plan.parts(blocked=True):
+        pipes = connect_all(plan, range(size), range(size), part.channel)
+        hops = all_hops(size, part.channel, plan.call.channels)
+        take = [Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in enumerate(hops)]
+        for position in range(size):
+            out = [pipes[position, (position + hop) % size] for hop in hops]
+            into = [pipes[(position - hop) % size, position] for hop in hops]
+            fields: dict[str, Any] = {"rotation": position, "nchunks": size, "mode": "blocked"}
+            fields["fixed_div"] = last
+            plan.program(position, part, push, out, name="ll/push", **fields)
+            plan.program(position, part, take, into, sm=0, name="ll/take", **fields)

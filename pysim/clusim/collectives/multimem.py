@@ -1,4 +1,4 @@
-"""Two-shot all-reduce with multimem instructions on symmetric memory: barrier, load-reduce-store, barrier.
+"""Collectives with multimem instructions on symmetric memory: barrier, work of the switch, barrier.
 
 **Hardware**: PyTorch's ``multimem_all_reduce_``, vLLM's symmetric-memory all-reduce and NCCL's kernels for registered
 windows: the users' buffers are bound to a multicast address, so nothing is copied. After a barrier of all GPUs each
@@ -10,6 +10,8 @@ flag to and from every rank, with one fixed cost. **Not modelled**: packets of t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clusim.collectives.common import connect_flags
 from clusim.collectives.nvls import check_units
 from clusim.fabric.model import Fabric
@@ -17,7 +19,7 @@ from clusim.schedule.builder import Plan
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape
 
-__all__ = ["multimem_shape", "write_allreduce"]
+__all__ = ["multimem_shape", "write_all_gather", "write_allreduce", "write_reduce_scatter"]
 
 
 def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -28,35 +30,50 @@ def multimem_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write the program of every rank and channel."""
+    _write(plan, fabric, Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"))
+
+
+def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the same for a reduce-scatter: each rank loads the sum of its block."""
+    _write(plan, fabric, Prim("reduceLoad", coef=1, send=0, src="input"))
+
+
+def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+    """Write the same for an all-gather: each rank stores its block to all."""
+    _write(plan, fabric, Prim("multicastStore", coef=1, send=0, dst="output"))
+
+
+def _write(plan: Plan, fabric: Fabric | None, work: Prim) -> None:
+    """Write barrier, work and barrier."""
     if fabric is not None:
         check_units(fabric, plan.call.ranks, "multimem")
     size = plan.size
+    blocked = plan.call.operation != "allreduce"
     barriers = []
     for first in (0, 2 * size):
         barrier = [Prim("signal", send=first + slot, sync=True) for slot in range(size)]
         barrier += [Prim("waitSignal", recv=first + size + slot, sync=True) for slot in range(size)]
         barriers.append(barrier)
-    work = Prim("reduceLoadStore", send=4 * size, coef=1, src="input", dst="output")
-    prims = [*barriers[0], work, *barriers[1]]
-    for part in plan.parts():
+    prims = [*barriers[0], replace(work, send=4 * size), *barriers[1]]
+    for part in plan.parts(blocked=blocked):
         flags = [connect_flags(plan, part.channel) for _ in barriers]
         for position in range(size):
             pipes = []
             for flag in flags:
                 pipes += [flag[position, peer] for peer in range(size)]
                 pipes += [flag[peer, position] for peer in range(size)]
-            pipes.append(
-                plan.connect(
-                    position, position, part.channel, kind="multimem", members=plan.call.ranks
-                )
+            members = plan.call.ranks
+            switch = plan.connect(
+                position, position, part.channel, kind="multimem", members=members
             )
             plan.program(
                 position,
                 part,
                 prims,
-                pipes,
+                [*pipes, switch],
                 rotation=position,
                 nchunks=size,
+                mode="blocked" if blocked else "interleaved",
                 fixed_div=2 * size + 1,
                 name="multimem",
             )

@@ -13,6 +13,7 @@ from clusim.collectives import (
     direct,
     gather,
     hierarchical,
+    loadstore,
     lowlatency,
     multimem,
     naive,
@@ -54,6 +55,10 @@ class AlgorithmEntry:
         Whether the operation has a root.
     protocols : tuple of str
         Protocols it can use; empty for all.
+    blocks : callable or None
+        Returns the default channels for a size [bytes] and so many ranks, whatever the fabric has.
+    prelude_ps : int or None
+        Of kernels of inference engines: what theirs does before it moves data [ps].
     """
 
     write: Writer
@@ -63,6 +68,8 @@ class AlgorithmEntry:
     many_peers: bool = False
     rooted: bool = False
     protocols: tuple[str, ...] = ()
+    blocks: Callable[[int, int], int] | None = None
+    prelude_ps: int | None = None
 
 
 def _ring(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -106,6 +113,41 @@ def _blocks_nvls(write: Writer) -> AlgorithmEntry:
     return AlgorithmEntry(write, _nvls, channels="nvls", drop_channels=False, protocols=("simple",))
 
 
+def _loads(
+    write: Writer, blocks: Callable[[int, int], int] | None = None, channels: str = "twoshot"
+) -> AlgorithmEntry:
+    return AlgorithmEntry(
+        write,
+        loadstore.pass_shape,
+        channels=channels,
+        many_peers=True,
+        protocols=("simple",),
+        blocks=blocks,
+        prelude_ps=None if blocks is None else 0,
+    )
+
+
+def _multimem(write: Writer) -> AlgorithmEntry:
+    return AlgorithmEntry(
+        write,
+        multimem.multimem_shape,
+        channels="nvls",
+        drop_channels=False,
+        protocols=("simple",),
+    )
+
+
+def _blocks_ll(write: Writer) -> AlgorithmEntry:
+    return AlgorithmEntry(
+        write,
+        lowlatency.twoshot_shape,
+        channels="direct",
+        drop_channels=False,
+        many_peers=True,
+        protocols=("ll",),
+    )
+
+
 REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ("allreduce", "ring"): AlgorithmEntry(ring.write_allreduce, _ring),
     ("allreduce", "tree"): AlgorithmEntry(tree.write_allreduce, _tree),
@@ -127,13 +169,19 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
         many_peers=True,
         protocols=("ll",),
     ),
-    ("allreduce", "multimem"): AlgorithmEntry(
-        multimem.write_allreduce,
-        multimem.multimem_shape,
-        channels="nvls",
-        drop_channels=False,
+    ("allreduce", "oneshot-lamport"): AlgorithmEntry(
+        lowlatency.write_lamport,
+        lowlatency.lamport_shape,
+        channels="oneshot",
+        many_peers=True,
         protocols=("simple",),
+        blocks=lowlatency.blocks_of_lamport,
+        prelude_ps=lowlatency.LAMPORT_PRELUDE_PS,
     ),
+    ("allreduce", "oneshot-pull"): _loads(loadstore.write_oneshot, loadstore.blocks_of_oneshot),
+    ("allreduce", "twoshot-pull"): _loads(loadstore.write_twoshot, loadstore.blocks_of_twoshot),
+    ("allreduce", "ld-st"): _loads(loadstore.write_allreduce),
+    ("allreduce", "multimem"): _multimem(multimem.write_allreduce),
     ("allreduce", "butterfly"): AlgorithmEntry(butterfly.write_allreduce, _step, many_peers=True),
     ("allreduce", "nvls"): AlgorithmEntry(
         nvls.write_allreduce, _nvls, drop_channels=False, protocols=("simple",)
@@ -155,9 +203,15 @@ REGISTRY: dict[tuple[str, str], AlgorithmEntry] = {
     ("reduce_scatter", "direct"): AlgorithmEntry(
         direct.write_reduce_scatter, _step, many_peers=True
     ),
+    ("reduce_scatter", "ll"): _blocks_ll(lowlatency.write_reduce_scatter),
+    ("reduce_scatter", "multimem"): _multimem(multimem.write_reduce_scatter),
+    ("reduce_scatter", "ld"): _loads(loadstore.write_reduce_scatter, channels="direct"),
     ("all_gather", "ring"): AlgorithmEntry(ring.write_all_gather, _ring),
     ("all_gather", "nvls"): _blocks_nvls(nvls.write_all_gather),
     ("all_gather", "direct"): AlgorithmEntry(direct.write_all_gather, _step, many_peers=True),
+    ("all_gather", "ll"): _blocks_ll(lowlatency.write_all_gather),
+    ("all_gather", "multimem"): _multimem(multimem.write_all_gather),
+    ("all_gather", "st"): _loads(loadstore.write_all_gather, channels="direct"),
     ("broadcast", "ring"): _rooted(chain.write_broadcast, "ring"),
     ("broadcast", "tree"): _rooted(tree.write_broadcast, "tree", _tree),
     ("reduce", "ring"): _rooted(chain.write_reduce, "ring"),

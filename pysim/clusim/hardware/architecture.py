@@ -12,18 +12,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from clusim.hardware.figures import Figure, Preset, check_figures, published
+from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["Architecture", "pulls", "pushes"]
+__all__ = ["ENGINES", "Architecture", "pulls", "pushes"]
 
 _UNITS = {
     "kernel_overhead": "s",
     "graph_node": "s",
     "stream_launch": "s",
     "kernel_floor": "s",
+    "engine_start": "s",
     "attention_fraction": "1",
     "p2p": "word",
 }
+
+
+ENGINES = "all-reduce of 256 B to 2 KiB by SGLang in CUDA graphs on 2 GPUs (aiconfigurator)"
+"""The rows that say what `engine_start` is."""
+
+
+_ENGINE_START = assumed(
+    "0.6us", "a node of a graph on Hopper (simllm), whose kernels begin at once"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,8 @@ class Architecture:
         Launch of a kernel out of a CUDA graph, and in a stream, which `kernel_overhead` contains [s].
     kernel_floor : Figure
         Least time of a kernel in a stream of kernels [s].
+    engine_start : Figure
+        What a kernel of an inference engine takes in a CUDA graph besides its barriers and data [s].
     attention_fraction : Figure
         Part of the dense peak that fused attention kernels reach.
     p2p : Figure
@@ -59,6 +71,7 @@ class Architecture:
     p2p: Figure
     protocols: Mapping[str, Preset]
     nvlink: str = ""
+    engine_start: Figure = _ENGINE_START
 
     def __post_init__(self) -> None:
         """Check units and sources."""

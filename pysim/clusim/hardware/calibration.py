@@ -189,6 +189,10 @@ _SETS = (
         "vidur",
         "all-reduces of a loop around torch.distributed under a profiler, A100 and H100 (vidur)",
     ),
+    RowSet(
+        "sglang-kernels",
+        "SGLang's all-reduce kernels out of CUDA graphs on A100, H100 and B200 (aiconfigurator)",
+    ),
     RowSet("launch-table", "launches and graph nodes on A100 and GH200 (simllm, launch table)"),
     RowSet("npkit-gh200", "timings of single primitives on GH200 (spcl/atlahs, npkit)"),
     RowSet("nccl-tuning", "latencies and rates that NCCL's tuner counts with (tuning.cc, topo.h)"),

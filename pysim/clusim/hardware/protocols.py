@@ -56,6 +56,8 @@ class Pace:
     flight : mapping
         What a hop takes beside wire and fixed cost while the CTA is free for the next one: protocol -> time [us],
         source. It goes on the tail, so that it counts once per hop and not per slice.
+    direct_us : float
+        What it takes to see a flag and to act on it, where LL shows that it is not Hopper's [us]; 0 is Hopper's.
     rates : mapping
         Where a measurement says more: protocol -> throughput of all its primitives [GB/s of wire bytes], source.
     """
@@ -68,7 +70,16 @@ class Pace:
     fixed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     flight: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     rates: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    direct_us: float = 0.0
 
+
+_ENGINES = (
+    "all-reduce of 256 B to 8 MiB by SGLang out of CUDA graphs on 2 to 8 H100 (aiconfigurator)"
+)
+_DIRECT_OPS = {"default": 190.0}
+
+_OPS = {"ll": (_LL_OPS, _LL_SOURCE), "direct": (_DIRECT_OPS, _ENGINES)}
+"""Throughput of protocols on Hopper, and its source; of the others `_HOPPER_OPS`."""
 
 _BUFFERS = {
     "simple": ("4MiB", 512, 1.0, "NCCL_BUFFSIZE"),
@@ -78,6 +89,7 @@ _BUFFERS = {
         2.0,
         "8 lines x 512 threads x 8 steps x 16 B; half of each line are flags",
     ),
+    "direct": ("4MiB", 512, 1.0, "no buffer; rooms of Simple"),
     "ll128": ("4915200B", 1920, 16 / 15, "120 x 640 x 8 x 8 B; 8 of 128 B are the flag"),
 }
 """FIFO per connection and channel, grain, wire bytes per data byte, explanation (nccl src/include/device.h)."""
@@ -97,6 +109,7 @@ _FIXED = {
         "a round of all warps; LL128 all-reduce of 256 MiB on 4 H100 313 GB/s (waynehacking8), collectives of 1 to"
         " 4 MiB on 4 GH200 (simllm)",
     ),
+    "direct": (0.11, f"to see a flag and to act on it, the figure of LL, which fits {_ENGINES}"),
 }
 """Fixed cost of a slice step [us] on Hopper."""
 
@@ -104,6 +117,7 @@ _FIXED_ROWS = {
     "simple": ("npkit-gh200", "simllm-gh200", "wayne-h100"),
     "ll": ("npkit-gh200", "nccl-tuning"),
     "ll128": ("wayne-h100", "simllm-gh200"),
+    "direct": ("sglang-kernels",),
 }
 """Sets of measurements behind them."""
 
@@ -120,10 +134,17 @@ _LINES = calibrated(
     "p5en-1-channel",
 )
 _NO_HEAD_FENCE = published("0", "NCCL posts a freed slot without a fence")
-_TAIL = {"simple": _FENCE, "ll": _NO_FENCE, "ll128": _LINES}
+_TAIL = {
+    "simple": _FENCE,
+    "ll": _NO_FENCE,
+    "ll128": _LINES,
+    "direct": published("0", "relaxed flags, and loads that wait for nothing else"),
+}
 
 
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
+    if name == "direct" and pace.direct_us:
+        return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}")
     if name in pace.fixed:
         own_us, source = pace.fixed[name]
         return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
@@ -140,13 +161,14 @@ def _rates(arch: str, name: str, pace: Pace) -> Figure:
     if name in pace.rates:
         own, source = pace.rates[name]
         return calibrated({"default": f"{own:g} GB/s"}, source, *pace.rows)
-    table, source = (_LL_OPS, _LL_SOURCE) if name == "ll" else (_HOPPER_OPS, _NPKIT)
+    table, source = _OPS.get(name, (_HOPPER_OPS, _NPKIT))
     ops = {op: f"{rate * pace.speed:g} GB/s" for op, rate in table.items()}
     if pace.speed != 1:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
     if pace.why and not (pace.measured and name == "simple"):
         return assumed(ops, source)
-    return calibrated(ops, source, "npkit-gh200", "wayne-h100", *pace.rows)
+    rows = _FIXED_ROWS[name] if name == "direct" else ("npkit-gh200", "wayne-h100", *pace.rows)
+    return calibrated(ops, source, *rows)
 
 
 def _tail(name: str, pace: Pace) -> Figure:

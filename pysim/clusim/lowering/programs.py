@@ -118,7 +118,7 @@ class ProgramLowering:
             cost = self._cost(item)
             if self._aggregates[item.template]:
                 cost = self._posting(item)
-            start = item.channel * self.fabric.cta_skew_ps
+            start = 0 if item.protocol == "direct" else item.channel * self.fabric.cta_skew_ps
             where = (item.task, endpoint, item.template, item.rotation, len(conns))
             rows.append(_instance_row(item, start, where, cost, item.sm))
             conns.extend(self._ends(item))

@@ -19,6 +19,7 @@ from clusim.vocabulary.operations import COLLECTIVE_OF, COLLECTIVES, Collective,
 
 __all__ = [
     "PLAN_ONLY",
+    "SYMMETRIC",
     "WITHOUT_EFFECT",
     "Allowed",
     "Settings",
@@ -27,6 +28,7 @@ __all__ = [
     "forced",
     "parse_assignments",
     "parse_env",
+    "windows",
 ]
 
 Name = TypeVar("Name", bound=Enum)
@@ -55,7 +57,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``."""
+    """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``.
+
+    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks.
+    """
 
     algo: Allowed | None = None
     proto: Allowed | None = None
@@ -85,6 +90,9 @@ class Settings:
     nvlstree_max_chunksize: int | None = None
     collnet_enable: bool = False
     collnet_node_threshold: int = 2
+    sym_kernel: str = ""
+    sym_ctas: int | None = None
+    symmetric: bool = False
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
@@ -99,7 +107,7 @@ IB_PCI_RELAXED_ORDERING IB_CUDA_SUPPORT CHECK_POINTERS LAUNCH_MODE ASYNC_ERROR_H
 CUMEM_HOST_ENABLE GRAPH_MIXING_SUPPORT GRAPH_REGISTER LOCAL_REGISTER SET_STACK_SIZE NSOCKS_PERTHREAD
 SOCKET_NTHREADS COMM_ID HOSTID IGNORE_CPU_AFFINITY NET_FORCE_FLUSH NET_SHARED_BUFFERS TOPO_DUMP_FILE
 GRAPH_DUMP_FILE OOB_NET_ENABLE RAS_ENABLE CONF_FILE DMABUF_ENABLE GDRCOPY_ENABLE WORK_FIFO_BYTES CGA_CLUSTER_SIZE
-P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE SYM_CTAS
+P2P_USE_CUDA_MEMCPY P2P_DIRECT_DISABLE SINGLE_RING_THRESHOLD RUNTIME_CONNECT WIN_ENABLE
 SHM_DISABLE NVB_DISABLE IB_MERGE_NICS MNNVL_ENABLE
 """
 WITHOUT_EFFECT = frozenset(f"NCCL_{name}" for name in _NAMES_WITHOUT_EFFECT.split())
@@ -117,6 +125,10 @@ _REFUSED = {
     "NCCL_GRAPH_FILE": "a fixed graph cannot be given",
 }
 _OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
+
+
+SYMMETRIC = "symmetric buffers"
+"""Not a variable of NCCL, but what a job does with its buffers; nobody can give it as one."""
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, str]:
@@ -143,6 +155,11 @@ def forced(
     return tuple((name, value) for name, value in found if value)
 
 
+def windows(symmetric: bool) -> tuple[tuple[str, str], ...]:
+    """Return what stands with the variables where buffers are registered as symmetric windows."""
+    return ((SYMMETRIC, "1"),) if symmetric else ()
+
+
 def parse_env(env: Mapping[str, str]) -> Settings:
     """Return what the variables of `env` that start with ``NCCL_`` say."""
     return Settings().with_env(env)
@@ -152,6 +169,8 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for given, value in env.items():
         name = _OLD_NAMES.get(given, given)
+        if name == SYMMETRIC:
+            found["symmetric"] = True
         if not name.startswith("NCCL_"):
             continue
         if name in WITHOUT_EFFECT:
@@ -318,6 +337,8 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "NCCL_NVLSTREE_MAX_CHUNKSIZE": ("nvlstree_max_chunksize", _size),
     "NCCL_COLLNET_ENABLE": ("collnet_enable", _flag),
     "NCCL_COLLNET_NODE_THRESHOLD": ("collnet_node_threshold", _whole(1, 1_000_000)),
+    "NCCL_SYM_KERNEL": ("sym_kernel", _text),
+    "NCCL_SYM_CTAS": ("sym_ctas", _CHANNELS),
 }
 
 

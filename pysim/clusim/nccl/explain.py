@@ -9,6 +9,7 @@ from typing import Any
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
 from clusim.nccl.graph import Graph
+from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.nccl.traffic import traffic
 from clusim.units import format_size
 from clusim.vocabulary.algorithms import ALGORITHMS, PROTOCOLS, Algorithm
@@ -86,7 +87,28 @@ def explain(
         ],
         "choices": [_choice(comm, collective, size) for size in sizes],
         "switch_points": switch_points(comm, collective),
+        "symmetric": _symmetric(comm, collective, sizes),
     }
+
+
+def _symmetric(
+    comm: Communicator, collective: Collective, sizes: Sequence[int]
+) -> list[dict[str, Any]] | None:
+    """Return what NCCL takes for symmetric buffers, or why it takes nothing; None where they are not."""
+    if not comm.settings.symmetric:
+        return None
+    found: list[dict[str, Any]] = []
+    for size in sizes:
+        call = SymmetricCall(collective, size)
+        reason = why_not(comm, call)
+        if reason:
+            found.append({"size_bytes": size, "why_not": reason})
+            continue
+        picked = pick(comm, call)
+        times = {name: round(time_us, 3) for name, time_us in picked.times_us.items()}
+        chosen = {"kernel": picked.kernel.name, "algorithm": picked.kernel.algorithm}
+        found.append({"size_bytes": size, **chosen, "channels": picked.blocks, "model_us": times})
+    return found
 
 
 def _adapters(comm: Communicator) -> list[dict[str, Any]]:
@@ -227,10 +249,26 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
     yield "switch points"
     for point in data["switch_points"]:
         yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
+    yield from _symmetric_lines(data["symmetric"] or ())
     for fault in data["faults"]:
         yield f"fault: {fault}"
     for note in data["notes"]:
         yield f"note: {note}"
+
+
+def _symmetric_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    if rows:
+        yield "with symmetric buffers, instead of the above (time: NCCL's own estimate)"
+    for row in rows:
+        if "why_not" in row:
+            yield f"  {_size(row['size_bytes']):>9}  as above: {row['why_not']}"
+            continue
+        kernel, channels, times = row["kernel"], row["channels"], row["model_us"]
+        others = ", ".join(f"{name} {us:.1f}" for name, us in times.items() if name != kernel)
+        yield (
+            f"  {_size(row['size_bytes']):>9}  {kernel:<26} {channels:>3} CTAs"
+            f" {times[kernel]:>10.1f} us" + (f"  (of {others})" if others else "")
+        )
 
 
 def _choice_line(c: dict[str, Any]) -> str:

@@ -78,8 +78,11 @@ FEATURES: dict[str, tuple[int, int]] = {
     "nvls channels of blackwell": (2, 26),
     "p2p channels by adapters": (2, 26),
     "p2p through c2c": (2, 27),
+    "symmetric memory": (2, 27),
     "nvls efficiency": (2, 28),
     "messages are cut for simple": (2, 29),
+    "gathers by copy engines": (2, 29),
+    "symmetric averages": (2, 30),
 }
 """What NCCL does -> first release that does."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import localtime, strftime
 from typing import Any
 
+from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.expected import Expected, RunPlace, expected_error
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
@@ -71,7 +72,7 @@ class Table:
         called = Invocation(
             *(self.test.binary, self.options, library_code(setup)),
             args=args,
-            env=[f"{name}={value}" for name, value in setup.env],
+            env=[f"{name}={value}" for name, value in setup.env if name != SYMMETRIC],
             faults=setup.broken.lines,
             notes=self.notes,
             times=self.times,

@@ -20,7 +20,7 @@ from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
 from clusim.nccltests.scaling import anchor_nodes, followed, recut
 from clusim.run.job import Job, RunOptions, job_of, run_job
-from clusim.run.plan import OVERLAPPING, moved_of, nccl_program
+from clusim.run.plan import OVERLAPPING, InPlace, moved_of, nccl_program, symmetric
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
@@ -92,12 +92,16 @@ def kernel(request: Request) -> PerfKernel:
         return _named(request)
     setup, operation = request.setup, request.operation
     comm = setup.comm
+    in_place = symmetric(request, comm, operation, request.size_bytes)
+    if in_place is not None and in_place.algorithm:
+        return _in_place(request, in_place)
     choice = choose(
         *(comm, operation, request.size_bytes),
         element_bytes=element(request.dtype).size_bytes,
         wanted=request.wanted,
     )
-    plan, notes = choice.plan, (choice.note,) if choice.note else ()
+    told = "" if in_place is None else in_place.note
+    plan, notes = choice.plan, tuple(note for note in (choice.note, told) if note)
     wrong = None
     # Faults are on certain machines, so that fewer machines do not stand for all.
     large = comm.group.num_ranks > MOST_RANKS and not setup.broken.faults
@@ -112,6 +116,20 @@ def kernel(request: Request) -> PerfKernel:
         time_ps, more = _timed(request, plan)
         notes = (*notes, *more)
     return PerfKernel(time_ps, *way_of(comm, plan), notes, wrong, host_of(comm))
+
+
+def _in_place(request: Request, kernel: InPlace) -> PerfKernel:
+    """Return the time of a kernel for symmetric memory."""
+    own = request.of(kernel.schedule(request))
+    small = request.size_bytes * request.setup.comm.group.num_ranks <= VERIFY_BYTES
+    result = result_of(own.verified() if request.verify and small else own, BRIEF)
+    wrong = int(result.verified is False) if request.verify and small else None
+    notes = (
+        kernel.note,
+        *_grain_notes(result.provenance.granularity_note, result.provenance.error_bound),
+    )
+    ran = kernel.algorithm, kernel.protocol, kernel.channels
+    return PerfKernel(result.time_ps, *ran, notes, wrong, host_of(request.setup.comm))
 
 
 def _named(request: Request) -> PerfKernel:

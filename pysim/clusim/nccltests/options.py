@@ -12,6 +12,7 @@ from clusim.vocabulary.dtypes import BY_NUMBER, IN_TABLES, REDUCTIONS, DataType
 __all__ = [
     "FLAGS",
     "OPS",
+    "SYMMETRIC_WINDOWS",
     "TYPES",
     "Flag",
     "PerfOptions",
@@ -138,7 +139,13 @@ FLAGS = (
     Flag("S", "report_timestamps", "report_timestamps", "number", "add the time of day"),
     Flag("J", "output_file", "output_file", "file", "write JSON to a file"),
     Flag("a", "average", "average", "number", "time of thread 0, mean, least or most: 0 to 3"),
-    Flag("R", "local_register", "local_register", "number", "without effect: not modelled"),
+    Flag(
+        "R",
+        "local_register",
+        "local_register",
+        "number",
+        "2: symmetric windows; 1 is without effect: not modelled",
+    ),
     Flag("x", "cta_policy", "cta_policy", "number", "without effect: not modelled"),
     Flag("D", "device_implementation", "device_implementation", "number", "only 0"),
     Flag("V", "device_cta_count", "device_cta_count", "number", "without effect, as -D"),
@@ -152,12 +159,15 @@ FLAGS = (
 _MOST = {"blocking": 3, "average": 3, "local_register": 2, "cta_policy": 2, "per_iter_timing": 1}
 """Largest values; nccl-tests has no meaning for others."""
 
+SYMMETRIC_WINDOWS = 2
+"""Value of ``-R`` that registers buffers as symmetric windows, which has an effect."""
+
 _WITHOUT = {
     "warmup_iters": "one iteration of every size runs before the clock anyway",
     "parallel_init": "initialisation is not timed",
     "stream_null": "streams are not modelled",
     "timeout": "nothing hangs",
-    "local_register": "registered buffers are not modelled",
+    "local_register": "registered buffers are not modelled but as windows (-R 2)",
     "cta_policy": "not modelled; NCCL's default",
     "device_cta_count": "it is for -D",
     "memory_report": "memory is not counted",
@@ -264,6 +274,8 @@ def without_effect(options: PerfOptions) -> tuple[str, ...]:
     usual, found = PerfOptions(), []
     for flag in FLAGS:
         value = getattr(options, flag.attribute)
+        if flag.letter == "R" and value == SYMMETRIC_WINDOWS:
+            continue
         if flag.attribute in _WITHOUT and value != getattr(usual, flag.attribute):
             found.append(f"-{flag.letter} {value} has no effect: {_WITHOUT[flag.attribute]}")
     if options.average != usual.average and options.nthreads == 1:

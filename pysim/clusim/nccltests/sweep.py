@@ -10,12 +10,13 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of
+from clusim.nccl.env import windows
 from clusim.nccl.versions import since
 from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, in_order
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.operations import Program
-from clusim.nccltests.options import TYPES, PerfOptions
+from clusim.nccltests.options import SYMMETRIC_WINDOWS, TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -80,7 +81,8 @@ def place(
         )
     if per_node * setup.fabric.num_zones < 2:
         raise InputError("one GPU; a collective needs at least two: give -g 2 or more")
-    used = replace(setup, per_node=per_node if per_node < has else None)
+    wanted = windows(options.local_register == SYMMETRIC_WINDOWS)
+    used = replace(setup, per_node=per_node if per_node < has else None, env=(*setup.env, *wanted))
     return PerfPlace(used, processes, kind)
 
 

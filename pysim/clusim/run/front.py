@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.nccl import parse_assignments, parse_env
+from clusim.nccl.env import windows
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import Request
@@ -45,6 +46,8 @@ class CollectiveOptions(TypedDict, total=False):
         NCCL's variables.
     version : str
         NCCL's release; the newest known by default.
+    symmetric : bool
+        Buffers are registered as symmetric windows, for which NCCL has kernels of their own.
     faults, granularity, seed, verify, engine, trace_out, trace_primitives, trace_limit_bytes, bins, progress, command
         As of `clusim.simulate`.
     """
@@ -58,6 +61,7 @@ class CollectiveOptions(TypedDict, total=False):
     root: int | None
     env: Mapping[str, str]
     version: str
+    symmetric: bool
     faults: Sequence[Any]
     granularity: str | int
     seed: int
@@ -150,7 +154,7 @@ def collective(
         Nothing can happen any more.
     """
     given: dict[str, Any] = dict(options)
-    env = parse_env_of(given.pop("env", {}))
+    env = (*parse_env_of(given.pop("env", {})), *windows(given.pop("symmetric", False)))
     ranks = given.pop("ranks", None)
     setup = Setup(
         fabric,

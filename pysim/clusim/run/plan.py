@@ -11,9 +11,10 @@ from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.calls.launch import Launch, host_of, overhead_ps, period_ps
+from clusim.nccl.calls.launch import Launch, engine_start_ps, host_of, overhead_ps, period_ps
 from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
+from clusim.nccl.symmetric import SymmetricCall, pick, why_not
 from clusim.plans import msccl, mscclpp
 from clusim.plans.layout import WantedPlan
 from clusim.result import Around
@@ -22,9 +23,18 @@ from clusim.schedule import Schedule
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
 from clusim.vocabulary.algorithms import is_plan
-from clusim.vocabulary.operations import ROOTED, operation_named
+from clusim.vocabulary.operations import COLLECTIVE_OF, ROOTED, operation_named
 
-__all__ = ["OVERLAPPING", "Planned", "can_verify", "nccl_program", "planned", "runs_nccl"]
+__all__ = [
+    "OVERLAPPING",
+    "InPlace",
+    "Planned",
+    "can_verify",
+    "nccl_program",
+    "planned",
+    "runs_nccl",
+    "symmetric",
+]
 
 NCCL = "nccl"
 
@@ -109,7 +119,20 @@ def _written(request: Request, *, whole: bool) -> Planned:
         redop=request.redop,
         root=request.root,
     )
-    return Planned(schedule)
+    around = _in_graph(machine, schedule)
+    notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
+    return Planned(schedule, notes, around)
+
+
+def _in_graph(machine: Fabric, schedule: Schedule) -> Around | None:
+    """Return what a kernel of an inference engine takes in a CUDA graph besides; None of other algorithms."""
+    call = schedule.calls[0]
+    prelude_ps = collectives.REGISTRY[call.operation, call.algorithm].prelude_ps
+    end = machine.nodes[machine.node_index[machine.ranks[call.ranks[0]]]].endpoint
+    start_ps = None if end is None else engine_start_ps(end.chip)
+    if prelude_ps is None or start_ps is None:
+        return None
+    return Around(start_ps + prelude_ps, 0)
 
 
 def _checked_ranks(machine: Fabric, ranks: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -158,6 +181,11 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
         raise InputError(f"{operation}: has no root; leave out root {request.root}")
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not among the ranks that take part")
+    in_place = symmetric(request, comm, operation, size_bytes)
+    if in_place is not None and in_place.algorithm:
+        around = _around(comm, operation, None)
+        around = replace(around, model_us=in_place.model_us)
+        return Planned(in_place.schedule(request), (*comm.notes, in_place.note), around)
     found = choose(
         *(comm, operation, size_bytes),
         element_bytes=element(request.dtype).size_bytes,
@@ -168,8 +196,57 @@ def _of_nccl(request: Request, comm: Communicator, operation: str, size_bytes: i
     other = ""
     if request.channels and used != request.channels:
         other = f"{used} channels in place of {request.channels}: NVLS, messages and small sizes have their own number"
-    notes = (*comm.notes, *(note for note in (found.note, other) if note))
+    told = "" if in_place is None else in_place.note
+    notes = (*comm.notes, *(note for note in (found.note, other, told) if note))
     return Planned(schedule, notes, _around(comm, operation, found.plan))
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """What NCCL does with buffers that are symmetric.
+
+    Attributes
+    ----------
+    note : str
+        Its kernel, or why it takes none.
+    algorithm : str
+        What the kernel does, in `clusim.collectives`; empty: nothing.
+    """
+
+    note: str
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+    model_us: float = 0.0
+
+    def schedule(self, request: Request) -> Schedule:
+        """Return the program of the kernel."""
+        setup = request.setup
+        return collectives.build(
+            *(setup.known, request.operation, self.algorithm, request.size_bytes),
+            ranks=setup.comm.ranks,
+            channels=self.channels,
+            dtype=request.dtype,
+            redop=request.redop,
+        )
+
+
+def symmetric(
+    request: Request, comm: Communicator, operation: str, size_bytes: int
+) -> InPlace | None:
+    """Return what NCCL does where buffers are symmetric; None where they are not."""
+    if not comm.settings.symmetric:
+        return None
+    if operation not in COLLECTIVE_OF:
+        return InPlace(f"{operation} has no kernel for symmetric memory")
+    call = SymmetricCall(COLLECTIVE_OF[operation], size_bytes, request.dtype, request.redop)
+    reason = why_not(comm, call)
+    if reason:
+        return InPlace(reason)
+    found = pick(comm, call)
+    kernel = found.kernel
+    protocol = "LL" if kernel.low_latency else "Simple"
+    return InPlace(found.note, kernel.algorithm, protocol, found.blocks, found.time_us)
 
 
 def nccl_program(

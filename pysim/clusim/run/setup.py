@@ -17,6 +17,7 @@ from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.calls.choice import ways
 from clusim.nccl.calls.communicators import Communicators
+from clusim.nccl.env import SYMMETRIC
 from clusim.nccl.versions import Version
 from clusim.vocabulary.operations import Collective
 
@@ -25,7 +26,7 @@ __all__ = ["Setup", "loaded"]
 KEPT = 24
 """Fabrics, and jobs with their communicators, that a process keeps."""
 
-CHOICES = ("NCCL_ALGO", "NCCL_PROTO")
+CHOICES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_SYM_KERNEL", "NCCL_SYM_CTAS", SYMMETRIC)
 """Variables that only the tuner looks at, not the search for channels."""
 
 

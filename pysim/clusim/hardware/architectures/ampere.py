@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import Architecture, pulls
+from clusim.hardware.architecture import ENGINES, Architecture, pulls
 from clusim.hardware.figures import calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -21,6 +21,7 @@ _PACE = Pace(
         "ll128": (1.8, "LL128 broadcast and all-reduce of 2 to 4 MiB on 4 A100 (simllm)"),
         "ll": (0.4, "8 B all-reduce on 4 A100 takes 3.9 us more than on 2 (simllm)"),
     },
+    direct_us=0.4,
 )
 
 ARCHITECTURE = Architecture(
@@ -42,6 +43,9 @@ ARCHITECTURE = Architecture(
         "1.81us",
         "pipelined launches on A100 and x86 (simllm, launch table): shorter kernels wait for the next launch",
         "launch-table",
+    ),
+    engine_start=calibrated(
+        "2.0us", f"{ENGINES}: 5.0 us, of which 3.0 are barriers and data", "sglang-kernels"
     ),
     attention_fraction=calibrated(
         0.62,

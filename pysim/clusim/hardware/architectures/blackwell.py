@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.architecture import ENGINES, Architecture, pushes
 from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -19,6 +19,9 @@ ARCHITECTURE = Architecture(
     graph_node=assumed("0.59us", "as Hopper"),
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
+    engine_start=calibrated(
+        "1.75us", f"{ENGINES}: 3.8 us, of which 2.1 are barriers and data", "sglang-kernels"
+    ),
     attention_fraction=assumed(0.62, "as the A100"),
     p2p=pushes(),
     protocols=protocols(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.architecture import ENGINES, Architecture, pushes
 from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -20,6 +20,9 @@ ARCHITECTURE = Architecture(
         "1.30us", "pipelined launches on GH200 (simllm, launch table)", "launch-table"
     ),
     kernel_floor=assumed("1.81us", "as A100; pipelined launches on GH200 take 1.30 us"),
+    engine_start=calibrated(
+        "0.35us", f"{ENGINES}: 2.4 us, of which 2.1 are barriers and data", "sglang-kernels"
+    ),
     attention_fraction=assumed(0.62, "as the A100"),
     p2p=pushes(),
     protocols=protocols("hopper", Pace()),

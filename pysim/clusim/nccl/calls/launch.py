@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusim.hardware import FAMILIES, HOST_COSTS, Figure
+from clusim.hardware import FAMILIES, GPUS, HOST_COSTS, Figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.versions import since
 from clusim.units import parse_time
@@ -21,6 +21,7 @@ __all__ = [
     "Host",
     "Launch",
     "empty_ps",
+    "engine_start_ps",
     "enqueued_ps",
     "graph_ps",
     "host_of",
@@ -175,3 +176,9 @@ def iteration_ps(
     host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, launch, channels)
     both = host_ps + gpu_ps + sum(start_and_end_ps(host))
     return (both if launch.blocking else max(host_ps, gpu_ps)) // max(1, launch.aggregated)
+
+
+def engine_start_ps(chip: str) -> int | None:
+    """Return what a kernel of an inference engine takes in a CUDA graph besides itself [ps]; None of unknown chips."""
+    found = GPUS.get(chip)
+    return None if found is None else parse_time(str(found.architecture.engine_start.value))

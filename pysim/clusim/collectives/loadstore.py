@@ -1,0 +1,254 @@
+"""Kernels that load from and store to the memory of other GPUs between barriers, without buffers of their own.
+
+**Hardware**: the all-reduce of vLLM and SGLang (``cross_device_reduce_1stage`` and ``_2stage``) and NCCL's kernels for
+symmetric memory (``ReduceScatter_LD``, ``AllGather_ST``, ``AllReduce_RSxLD_AGxST``). Each CTA meets the CTAs of its
+number on all ranks at a barrier: a flag to and from every peer. Then 512 threads take 16 bytes each from every rank at
+once, add them up, store the sum, and go on with the next pass. Stores to others are fenced before the last barrier.
+**Model**: per rank and channel a program of loads and stores, and one for each barrier, which tells it that it may
+begin. A load is a flag to its owner and the data's way back; what the owner's memory answers costs no CTA. A CTA has a
+pass under way from every rank; warps go on one by one, so that the next piece is asked for when one has arrived.
+**Not modelled**: packets of flags and requests (a request is as long as the acknowledgement of the store that stands
+for its answer). **Parameters**: the protocol ``direct``, and the fence of ``simple``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.collectives.direct import reduce_arrivals, reduce_in_order
+from clusim.fabric.model import Fabric
+from clusim.schedule.builder import Part, Plan
+from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
+from clusim.schedule.shapes import MAX_SLOTS, Shape
+
+__all__ = [
+    "blocks_of_oneshot",
+    "blocks_of_twoshot",
+    "pass_shape",
+    "write_all_gather",
+    "write_allreduce",
+    "write_oneshot",
+    "write_reduce_scatter",
+    "write_twoshot",
+]
+
+PASS_BYTES = 8192
+"""What 512 threads take from one rank at once, 16 bytes each [bytes]."""
+
+PIECES = 4
+"""Pieces of a pass: so many groups of warps go on by themselves."""
+
+MOST_LOOPS = MAX_SLOTS
+"""Loops beyond which pieces are larger: a barrier tells of all loops at once."""
+
+MOST_BLOCKS = 36
+"""Most CTAs of the kernels of vLLM and SGLang."""
+
+FREE: dict[str, int] = {"sm": 0, "fixed_div": 1 << 20, "warps": 1 << 10}
+"""Fields of programs that no CTA runs: what memory does for others."""
+
+
+def blocks_of_oneshot(call_bytes: int, num_ranks: int) -> int:
+    """Return the CTAs of vLLM and SGLang that have something to do: a pass each, 36 at most."""
+    return max(1, min(MOST_BLOCKS, -(-call_bytes // PASS_BYTES)))
+
+
+def blocks_of_twoshot(call_bytes: int, num_ranks: int) -> int:
+    """Return the same where each rank has its part."""
+    return blocks_of_oneshot(-(-call_bytes // num_ranks), num_ranks)
+
+
+def pass_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
+    """Return chunks of a piece, of which a pass is under way."""
+    ranks = 1 if call.algorithm == "oneshot-pull" else len(call.ranks)
+    part = -(-call.bytes // (call.channels * ranks)) + 16
+    return Shape(max(PASS_BYTES // PIECES, -(-part // (16 * MOST_LOOPS)) * 16), slots=PIECES)
+
+
+Pipes = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """The CTAs of one number on all ranks.
+
+    Attributes
+    ----------
+    nchunks : int
+        Chunks of a loop: 1, or one for each rank.
+    """
+
+    plan: Plan
+    part: Part
+    nchunks: int
+    mode: Mode = "interleaved"
+
+    @property
+    def loops(self) -> int:
+        """Return how often a program goes round."""
+        chunks = 1 if self.mode == "blocked" else self.nchunks
+        return max(1, -(-self.part.length // (chunks * self.plan.shape.chunk_bytes)))
+
+    def peers(self, position: int) -> list[int]:
+        """Return all other positions; every rank begins with the one behind it."""
+        return [(position + hop) % self.plan.size for hop in range(1, self.plan.size)]
+
+    def flags(self, protocol: str = "direct") -> Pipes:
+        """Return a flag from every position to every other."""
+        return self._connect(protocol=protocol, kind="flag", slots=MAX_SLOTS)
+
+    def data(self) -> Pipes:
+        """Return a connection for data from every position to every other."""
+        return self._connect(protocol="direct")
+
+    def _connect(self, **fields: Any) -> Pipes:
+        plan, every = self.plan, range(self.plan.size)
+        pairs = [(a, b) for a in every for b in every if a != b]
+        return {(a, b): plan.connect(a, b, self.part.channel, **fields) for a, b in pairs}
+
+    def told(self) -> list[int]:
+        """Return a flag from every position to itself, which may be raised ahead of time."""
+        fields: dict[str, Any] = {"kind": "flag", "protocol": "direct", "slots": MAX_SLOTS}
+        every = range(self.plan.size)
+        return [self.plan.connect(p, p, self.part.channel, **fields) for p in every]
+
+    def run(
+        self, position: int, prims: Sequence[Prim], pipes: Sequence[int], name: str, **more: int
+    ) -> None:
+        """Add a program at a position; its primitives share one fixed cost."""
+        fields: dict[str, Any] = {"fixed_div": len(prims), "rotation": position, **more}
+        part = self.part._replace(length=fields.pop("length", self.part.length))
+        fields.update(nchunks=self.nchunks, mode=self.mode, protocol="direct")
+        self.plan.program(position, part, prims, pipes, name=f"loadstore/{name}", **fields)
+
+    def barrier(
+        self,
+        flags: Pipes,
+        *,
+        after: Sequence[int] = (),
+        go: Sequence[int] = (),
+        ask: Pipes | None = None,
+    ) -> None:
+        """Write a barrier of all: behind loops that tell `after`, before loops of `go` or answers to `ask`."""
+        for position in range(self.plan.size):
+            peers = self.peers(position)
+            sent = [flags[position, peer] for peer in peers]
+            taken = [flags[peer, position] for peer in peers]
+            pipes = [*sent, *taken]
+            prims = [Prim("signal", send=i, sync=True) for i in range(len(sent))]
+            prims += [Prim("waitSignal", recv=len(sent) + i, sync=True) for i in range(len(taken))]
+            if after:
+                prims.insert(0, Prim("waitSignal", recv=len(pipes), sync=True, repeat=self.loops))
+                pipes.append(after[position])
+            begun = [go[position]] if go else []
+            begun += [ask[position, peer] for peer in peers] if ask else []
+            for flag in begun:
+                prims.append(Prim("signal", send=len(pipes), sync=True, repeat=self.loops))
+                pipes.append(flag)
+            self.run(position, prims, pipes, "barrier", sm=0, length=0)
+
+    def answers(self, ask: Pipes, data: Pipes, *, own: bool, src: Buffer = "input") -> None:
+        """Write what every memory sends to those that ask: the chunk of its `own`, or that of the one that asks."""
+        for position in range(self.plan.size):
+            prims: list[Prim] = []
+            pipes: list[int] = []
+            for hop, peer in enumerate(self.peers(position), 1):
+                base = 0 if own else hop
+                prims.append(Prim("waitSignal", recv=len(pipes), sync=True))
+                prims.append(Prim("send", send=len(pipes) + 1, base=base, coef=1, src=src))
+                pipes += [ask[peer, position], data[position, peer]]
+            self.run(position, prims, pipes, "memory", **FREE)
+
+    def arrivals(self, data: Pipes) -> None:
+        """Write what every memory does with the chunks that others store to it."""
+        size = self.plan.size
+        prims = [Prim("recv", recv=hop - 1, base=-hop, coef=1) for hop in range(1, size)]
+        for position in range(size):
+            pipes = [data[(position - hop) % size, position] for hop in range(1, size)]
+            self.run(position, prims, pipes, "memory", **FREE)
+
+
+def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
+    """Write all-reduce in which every rank loads everything of everybody: barrier, loads, barrier."""
+    size = plan.size
+    for part in plan.parts():
+        kernel = _Kernel(plan, part, 1)
+        ask, data, done = kernel.flags(), kernel.data(), kernel.told()
+        kernel.barrier(kernel.flags(), ask=ask)
+        kernel.answers(ask, data, own=True)
+        for position in range(size):
+            prims = reduce_in_order(list(range(size)), position)
+            prims.append(Prim("signal", send=size - 1, sync=True))
+            pipes = [data[peer, position] for peer in range(size) if peer != position]
+            kernel.run(position, prims, [*pipes, done[position]], "oneshot")
+        kernel.barrier(kernel.flags(), after=done)
+
+
+def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> None:
+    """Write that every rank adds up its chunk of everybody, and stores the sum to all over `out`, if there are any."""
+    size = kernel.plan.size
+    data = kernel.data()
+    kernel.answers(ask, data, own=False)
+    for position in range(size):
+        prims = reduce_arrivals(size - 1, 0)
+        pipes = [data[peer, position] for peer in kernel.peers(position)]
+        for peer in kernel.peers(position) if out else ():
+            prims.append(Prim("send", send=len(pipes), coef=1, src="output"))
+            pipes.append(out[position, peer])
+        prims.append(Prim("signal", send=len(pipes), sync=True))
+        kernel.run(position, prims, [*pipes, done[position]], "reduce")
+
+
+def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
+    """Write all-reduce in two steps of loads: barrier, everybody's own chunk, fenced barrier, all other chunks."""
+    for part in plan.parts():
+        kernel = _Kernel(plan, part, plan.size)
+        first, second, data, done = kernel.flags(), kernel.flags(), kernel.data(), kernel.told()
+        kernel.barrier(kernel.flags(), ask=first)
+        _reduce(kernel, first, done, {})
+        kernel.barrier(kernel.flags("simple"), after=done, ask=second)
+        kernel.answers(second, data, own=True, src="output")
+        for position in range(plan.size):
+            peers = kernel.peers(position)
+            prims = [Prim("recvCopy", recv=i, base=1 + i, coef=1) for i in range(len(peers))]
+            kernel.run(position, prims, [data[peer, position] for peer in peers], "gather", sm=0)
+
+
+def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
+    """Write all-reduce by loads and stores: barrier, everybody's own chunk, which it stores to all, fenced barrier."""
+    for part in plan.parts():
+        kernel = _Kernel(plan, part, plan.size)
+        ask, done, out = kernel.flags(), kernel.told(), kernel.data()
+        kernel.barrier(kernel.flags(), ask=ask)
+        _reduce(kernel, ask, done, out)
+        kernel.arrivals(out)
+        kernel.barrier(kernel.flags("simple"), after=done)
+
+
+def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
+    """Write reduce-scatter by loads: barrier, the own block of everybody, barrier."""
+    for part in plan.parts(blocked=True):
+        kernel = _Kernel(plan, part, plan.size, "blocked")
+        ask, done = kernel.flags(), kernel.told()
+        kernel.barrier(kernel.flags(), ask=ask)
+        _reduce(kernel, ask, done, {})
+        kernel.barrier(kernel.flags(), after=done)
+
+
+def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
+    """Write all-gather by stores: barrier, the own block to everybody, fenced barrier."""
+    size = plan.size
+    for part in plan.parts(blocked=True):
+        kernel = _Kernel(plan, part, size, "blocked")
+        go, done, out = kernel.told(), kernel.told(), kernel.data()
+        kernel.barrier(kernel.flags(), go=go)
+        kernel.arrivals(out)
+        prims = [Prim("waitSignal", recv=0, sync=True), Prim("copySend", send=1, coef=1)]
+        prims += [Prim("send", send=i, coef=1) for i in range(2, size)]
+        prims.append(Prim("signal", send=size, sync=True))
+        for position in range(size):
+            pipes = [out[position, peer] for peer in kernel.peers(position)]
+            kernel.run(position, prims, [go[position], *pipes, done[position]], "store")
+        kernel.barrier(kernel.flags("simple"), after=done)

@@ -1,0 +1,133 @@
+"""NCCL's kernels for symmetric memory: its model by hand, which kernel it takes, what runs, and who has none."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import exp, log1p
+
+import pytest
+from click.testing import CliRunner
+
+import clusim
+from clusim import fabric
+from clusim.collectives.registry import REGISTRY
+from clusim.errors import InputError
+from clusim.nccl import Collective, Communicator, communicator, parse_env, parse_version
+from clusim.nccl.env import windows
+from clusim.nccl.symmetric import KERNELS, SymmetricCall, pick, why_not
+from clusim_cli.main import cli
+
+AR, AG, RS = Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER
+
+
+@cache
+def comm(
+    machine: str = "dgx-h100", version: str = "2.30", ranks: int = 8, **env: str
+) -> Communicator:
+    settings = parse_env({f"NCCL_{key}": value for key, value in env.items()})
+    group = tuple(range(ranks))
+    return communicator(fabric.load(machine), parse_version(version), settings, ranks=group)
+
+
+def test_every_kernel_is_an_algorithm_of_its_operation() -> None:
+    for kernel in KERNELS:
+        assert (kernel.collective.operation, kernel.algorithm) in REGISTRY, kernel.name
+        assert kernel.name.lower().startswith(kernel.collective.operation.replace("_", ""))
+
+
+def test_the_model_is_nccls_by_hand() -> None:
+    """AllReduce_RSxLDMC_AGxSTMC of 1 MiB on 8 H100: two CTAs at most, whose bandwidth is above the ceiling of 480."""
+    gb = (1 << 30) / 1e6
+    size = 1 << 20
+    bus = size // 8 + size
+
+    def bandwidth(blocks: int) -> float:
+        one, peak = 65 * gb, 480 * gb
+        x = blocks * one * 8
+        return peak - one * log1p((exp(peak / one) - 1) * exp(-x / one))
+
+    times = {blocks: 7.8 + log1p(exp(bus / bandwidth(blocks) - 1)) for blocks in (1, 2)}
+    assert times[1] <= 1.025 * times[2], "one CTA is as good"
+    found = pick(comm(), SymmetricCall(AR, size))
+    assert (found.kernel.name, found.blocks) == ("AllReduce_RSxLDMC_AGxSTMC", 1)
+    assert found.time_us == pytest.approx(times[1])
+
+
+@pytest.mark.parametrize(
+    ("machine", "collective", "size", "name"),
+    [
+        ("dgx-h100", AR, 1024, "AllReduce_AGxLLMC_R"),
+        ("dgx-h100", AR, 1 << 26, "AllReduce_RSxLDMC_AGxSTMC"),
+        ("dgx-a100", AR, 1024, "AllReduce_AGxLL_R"),
+        ("dgx-a100", AR, 1 << 26, "AllReduce_RSxLD_AGxST"),
+        ("dgx-a100", AG, 1 << 26, "AllGather_ST"),
+        ("dgx-a100", RS, 1 << 26, "ReduceScatter_LD"),
+        ("hgx-b200", AG, 1 << 26, "AllGather_STMC"),
+        ("hgx-b200", RS, 1 << 26, "ReduceScatter_LDMC"),
+    ],
+)
+def test_small_sizes_take_ll_and_large_ones_the_switch_where_it_can(
+    machine: str, collective: Collective, size: int, name: str
+) -> None:
+    assert pick(comm(machine), SymmetricCall(collective, size)).kernel.name == name
+
+
+def test_two_ranks_have_no_multicast_since_2_29_7() -> None:
+    call = SymmetricCall(AR, 1 << 26)
+    assert pick(comm(version="2.28", ranks=2), call).kernel.multicast
+    assert not pick(comm(version="2.30", ranks=2), call).kernel.multicast
+
+
+def test_ctas_and_kernel_can_be_given() -> None:
+    call = SymmetricCall(AR, 1 << 26)
+    assert pick(comm(SYM_CTAS="7"), call).blocks == 7
+    assert pick(comm(MAX_CTAS="1"), call).blocks == 1
+    forced = pick(comm(SYM_KERNEL="AllReduce_RSxLD_AGxST"), call)
+    assert list(forced.times_us) == ["AllReduce_RSxLD_AGxST"]
+    with pytest.raises(InputError, match="NCCL_SYM_KERNEL=AllGather_ST"):
+        pick(comm(SYM_KERNEL="AllGather_ST"), call)
+
+
+def test_who_has_none_says_so_in_one_line() -> None:
+    call = SymmetricCall(AR, 1 << 20)
+    assert "came with 2.27" in why_not(comm(version="2.26"), call)
+    assert "NVLinks" in why_not(comm("a100-pcie-x8"), call)
+    assert "not max of float32" in why_not(comm(), SymmetricCall(AR, 1 << 20, redop="max"))
+    assert "not sum of int32" in why_not(comm(), SymmetricCall(RS, 1 << 20, "int32"))
+    assert not why_not(comm(), SymmetricCall(AG, 1 << 20, "int32", "max"))
+    assert "no kernel" in why_not(comm(), SymmetricCall(Collective.BROADCAST, 1 << 20))
+    assert "copy engines" in why_not(comm("hgx-b200"), SymmetricCall(AG, 1 << 29))
+    assert not why_not(comm("hgx-b200", version="2.28"), SymmetricCall(AG, 1 << 29))
+
+
+@pytest.mark.parametrize("size", [1000, 64_004, 1 << 20])
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize("operation", ["allreduce", "all_gather", "reduce_scatter"])
+def test_what_runs_has_the_right_data(machine: str, operation: str, size: int) -> None:
+    result = clusim.collective(
+        machine, operation, size, symmetric=True, ranks=range(4), verify=True
+    )
+    assert result.verified
+    assert any("symmetric memory:" in note for note in result.provenance.notes)
+
+
+def test_nothing_changes_where_there_is_no_kernel() -> None:
+    plain = clusim.collective("dgx-h100", "broadcast", 4096, ranks=range(4))
+    told = clusim.collective("dgx-h100", "broadcast", 4096, ranks=range(4), symmetric=True)
+    assert told.time_ps == plain.time_ps
+    assert any("no kernel for symmetric memory" in note for note in told.provenance.notes)
+
+
+def test_commands_show_the_kernel() -> None:
+    words = ("explain", "dgx-h100", "--symmetric", "--size", "64MiB")
+    assert "AllReduce_RSxLDMC_AGxSTMC" in CliRunner().invoke(cli, words).stdout
+    perf = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-b", "8K", "-e", "8K", "--jobs", "1")
+    said = "symmetric memory: AllReduce_AGxLLMC_R"
+    assert said in CliRunner().invoke(cli, (*perf, "-R", "2")).stdout
+    assert said not in CliRunner().invoke(cli, (*perf, "-R", "1")).stdout
+
+
+def test_no_variable_can_say_that_buffers_are_symmetric() -> None:
+    assert parse_env(dict(windows(symmetric=True))).symmetric
+    with pytest.raises(InputError):
+        parse_env({"NCCL_SYMMETRIC": "1"})
