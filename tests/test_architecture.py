@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
     " schedule units workload workload.models workload.parallel",
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
-    " ranges report resources run schedule units version vocabulary",
+    " ranges report resources result run schedule units version vocabulary",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
     " nccl.programs result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",

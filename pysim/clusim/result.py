@@ -27,6 +27,7 @@ __all__ = [
     "Result",
     "Tasks",
     "Wires",
+    "mean_iteration_ps",
     "mean_rates_Bps",
 ]
 
@@ -73,17 +74,39 @@ class Around:
         one: an iteration takes at least that [ps]. None where iterations overlap.
     model_us : float or None
         What NCCL's tuner expects of its choice [us]; None if it did not choose.
+    edge_ps, iterations : int
+        What comes before the first kernel and after the last [ps], and the iterations that share it; 0 is very many.
     """
 
     launch_ps: int | None
     host_ps: int | None
     model_us: float | None = None
+    edge_ps: int = 0
+    iterations: int = 0
 
     def iteration_ps(self, kernel_ps: int) -> int | None:
         """Return the time of an iteration of a stream of kernels that take `kernel_ps` each [ps]."""
         if self.launch_ps is None or self.host_ps is None:
             return None
-        return max(self.host_ps, kernel_ps + self.launch_ps)
+        gpu_ps = kernel_ps + self.launch_ps
+        return mean_iteration_ps((self.host_ps, gpu_ps), self.edge_ps, self.iterations)
+
+
+def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
+    """Return what an iteration takes between two looks at the clock [ps].
+
+    Parameters
+    ----------
+    each_ps : (int, int)
+        What the host and the GPU take for one [ps]: all but the first take the longer of the two, the first both.
+    edge_ps : int
+        What comes before the first and after the last [ps].
+    iterations : int
+        Their number; 0 is so many that the edges do not count.
+    """
+    if not iterations:
+        return max(each_ps)
+    return (iterations * max(each_ps) + min(each_ps) + edge_ps) // iterations
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,4 +101,4 @@ def test_the_command_line_reference_is_up_to_date(tmp_path: Path) -> None:
     # In a process of its own: click remembers the names of a command's help option from its first use.
     subprocess.run([sys.executable, "-m", "clusim_cli.reference", written], check=True)
     kept = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert kept == written.read_text(encoding="utf-8"), "run `make docs-cli`"
+    assert kept == written.read_text(encoding="utf-8"), "run `make docs`"

@@ -8,7 +8,8 @@ from typing import Any
 
 from clusim.errors import InputError, one_line
 from clusim.nccl.calls.choice import Wanted, runnable
-from clusim.nccl.calls.launch import Launch, host_of, iteration_ps
+from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
+from clusim.nccltests.harness import Harness
 from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.report.runreport import said
 from clusim.run.request import Request
@@ -119,7 +120,7 @@ def crossover(
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)
     found = kernels(cases.values(), jobs=jobs, progress=progress)
-    host = host_of(comm)
+    host, harness = host_of(comm), Harness(iterations=DEFAULT_ITERATIONS)
     times: list[dict[str, float]] = [{} for _ in sizes]
     coarse: list[dict[str, str]] = [{} for _ in sizes]
     left_out: dict[str, str] = {}
@@ -128,7 +129,7 @@ def crossover(
         if isinstance(kernel, Failure):
             left_out[name] = kernel.reason
         else:
-            time_ps = iteration_ps(host, operation, kernel.time_ps, Launch(), kernel.channels)
+            time_ps = harness.time_ps(host, operation, kernel.time_ps, kernel.channels)
             times[sizes.index(size)][name] = time_ps / 1e6
             if kernel.notes:
                 coarse[sizes.index(size)][name] = "; ".join(kernel.notes)

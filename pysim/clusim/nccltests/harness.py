@@ -20,6 +20,7 @@ from math import ceil
 
 from clusim.errors import InputError, suggest
 from clusim.nccl.calls.launch import (
+    DEFAULT_ITERATIONS,
     Host,
     Launch,
     empty_ps,
@@ -30,14 +31,12 @@ from clusim.nccl.calls.launch import (
     torch_ps,
     wake_ps,
 )
+from clusim.result import mean_iteration_ps
 
 __all__ = ["DEFAULT_ITERATIONS", "KINDS", "Harness", "iterations_of", "kind_named"]
 
 KINDS = ("nccl-tests", "torch", "own", "mixed")
 """nccl-tests; a Python loop around torch.distributed; a program of who measured; several of these."""
-
-DEFAULT_ITERATIONS = 20
-"""nccl-tests' ``-n``."""
 
 AVERAGES = {0: 0.5, 1: 0.5, 2: 0.0, 3: 1.0}
 """nccl-tests' ``-a`` -> which part of what threads leave a barrier apart counts: thread 0, mean, least, most."""
@@ -102,10 +101,8 @@ class Harness:
         if launch.blocking:
             met = self._barrier_ps(host) if launch.blocking == 1 else 0
             return (host_ps + gpu_ps + self.around_ps(host) + met) // times
-        if not self.iterations:
-            return max(host_ps, gpu_ps) // times
-        first = min(host_ps, gpu_ps) + self.around_ps(host)
-        return (self.iterations * max(host_ps, gpu_ps) + first) // (self.iterations * times)
+        mean_ps = mean_iteration_ps((host_ps, gpu_ps), self.around_ps(host), self.iterations)
+        return mean_ps // times
 
     def host_time_ps(self, host: Host, operation: str, kernel_ps: int, channels: int = 1) -> int:
         """Return the host's time per iteration, nccl-tests' ``-C`` [ps]: all of it where it waits for each."""
@@ -136,9 +133,8 @@ class Harness:
         if not self.iterations:
             return node_ps
         number = self.iterations * max(1, self.launch.aggregated)
-        host_ps, gpu_ps = graph_ps(host, self.launch), number * node_ps
-        first = min(host_ps, gpu_ps) + self.around_ps(host)
-        return (self.graphs * max(host_ps, gpu_ps) + first) // (self.graphs * number)
+        each_ps = graph_ps(host, self.launch), number * node_ps
+        return mean_iteration_ps(each_ps, self.around_ps(host), self.graphs) // number
 
     def _barrier_ps(self, host: Host) -> int:
         """Return what meeting takes: threads are let go one after the other, processes in rounds [ps]."""

@@ -145,4 +145,5 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     if len(curves) > SHOWN:
         axes.plot([], [], " ", label=f"and {len(curves) - SHOWN} more")
     axes.grid(visible=True, linewidth=0.3, alpha=0.5)
-    axes.legend(fontsize=5, frameon=False)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=5, frameon=False)

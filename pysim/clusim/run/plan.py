@@ -11,7 +11,15 @@ from clusim.lowering import plan_change
 from clusim.nccl import Communicator, NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.communicators import Communicators
-from clusim.nccl.calls.launch import Launch, engine_start_ps, host_of, overhead_ps, period_ps
+from clusim.nccl.calls.launch import (
+    DEFAULT_ITERATIONS,
+    Launch,
+    engine_start_ps,
+    host_of,
+    overhead_ps,
+    period_ps,
+    start_and_end_ps,
+)
 from clusim.nccl.env import forced
 from clusim.nccl.programs import Moved
 from clusim.nccl.symmetric import SymmetricCall, pick, why_not
@@ -264,9 +272,10 @@ def moved_of(request: Request, operation: str, size_bytes: int) -> Moved:
 
 
 def _around(comm: Communicator, operation: str, plan: NcclPlan | None) -> Around:
-    """Return what launching adds with one process per GPU, and what NCCL's tuner expects."""
+    """Return what launching adds with one process per GPU and nccl-tests' iterations; what NCCL's tuner expects."""
     host, launch = host_of(comm), Launch()
     model_us = plan.selection.time_us if plan is not None and plan.selection.time_us > 0 else None
     if operation in OVERLAPPING:
         return Around(None, None, model_us)
-    return Around(overhead_ps(host, launch), period_ps(host, operation, launch), model_us)
+    each = overhead_ps(host, launch), period_ps(host, operation, launch)
+    return Around(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)

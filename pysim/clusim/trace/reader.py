@@ -165,7 +165,9 @@ def _optional(file: Opened, name: str) -> Any:
 
 def _around(file: Opened) -> Around | None:
     found = {name: _optional(file, name) for name in Around.__dataclass_fields__}
-    return Around(**found) if any(value is not None for value in found.values()) else None
+    given = {name: value for name, value in found.items() if value is not None}
+    # Traces before there were edges have none.
+    return Around(**{"launch_ps": None, "host_ps": None, **given}) if given else None
 
 
 def _fingerprint(file: Opened) -> int:

@@ -142,6 +142,8 @@ ATTRIBUTES: dict[str, Rule] = {
     "error_bound": Rule("float"),
     "launch_ps": _TIME,
     "host_ps": _TIME,
+    "edge_ps": _TIME,
+    "iterations": Rule(high=_INDEX_END),
     "model_us": Rule("float"),
     "seed": Rule(high=1 << 64),
     "burst_packets": Rule(high=_INDEX_END),

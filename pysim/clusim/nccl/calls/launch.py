@@ -18,6 +18,7 @@ from clusim.units import parse_time
 from clusim.vocabulary.operations import PATTERNS
 
 __all__ = [
+    "DEFAULT_ITERATIONS",
     "Host",
     "Launch",
     "empty_ps",
@@ -32,6 +33,9 @@ __all__ = [
     "torch_ps",
     "wake_ps",
 ]
+
+DEFAULT_ITERATIONS = 20
+"""nccl-tests' ``-n``."""
 
 
 @dataclass(frozen=True, slots=True)
