@@ -42,6 +42,8 @@ def newer_vllm(system: str, ranks: int, size: int) -> str:
 
 def trtllm(system: str, ranks: int, size: int) -> str:
     """Return what TensorRT-LLM's table says for 4096 columns: one Lamport step, then two, then NCCL."""
+    one: float
+    two: float
     if system == "b200_sxm":
         one, two = {2: (16, 16), 4: (4, 16), 8: (2, 32)}[ranks]
     else:
