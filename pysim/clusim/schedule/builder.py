@@ -12,6 +12,7 @@ from clusim.errors import InputError
 from clusim.schedule.checks import validate
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import (
+    CTA_WARPS,
     ABSENT,
     CollectiveCall,
     Connection,
@@ -32,7 +33,7 @@ class Part(NamedTuple):
     """The range of a buffer (or of every block of it) that one channel works on [bytes].
 
     `chunk` is its chunk size [bytes]; 0 is that of the plan's shape. `way` numbers its ring or tree among those that
-    are given; -1 is that of its channel.
+    are given; -1 is that of its channel. The parts of one CTA have `share` of them.
     """
 
     channel: int
@@ -40,6 +41,7 @@ class Part(NamedTuple):
     length: int
     chunk: int = 0
     way: int = -1
+    share: int = 1
 
     @property
     def route(self) -> int:
@@ -394,6 +396,7 @@ class Plan:
         fields.setdefault("slots_per_slice", shape.slots_per_slice)
         fields.setdefault("slice_min", shape.slice_min)
         fields.setdefault("protocol", self.call.protocol)
+        fields["warps"] = max(1, fields.get("warps", CTA_WARPS) // part.share)
         if mode == "blocked":
             fields.setdefault("stride", self.stride)
             fields.setdefault("limit", self.call.bytes)

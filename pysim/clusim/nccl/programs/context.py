@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 from typing import TypeVar
 
 from clusim.collectives.orders import Ring, Tree, Ways
@@ -123,40 +122,33 @@ class Context:
 
     @cached_property
     def _width(self) -> int:
-        """Return over how many rails of an adapter a channel spreads: as many as its CTA could fill.
+        """Return over how many rails of an adapter messages are spread: so many that each gets `STRIPE` of them.
 
-        Every piece has a program of its own at the full pace of a CTA, so more would make the CTA too fast.
+        A message is a slice of Simple, and a whole chunk of LL and LL128, which are finer here.
         """
         rails = max((len(net) for rails in self._rail_numbers for net in rails), default=1)
-        if rails == 1:
-            return 1
-        name = self.comm.machines[0].adapters[0][0]
-        rates = [
-            link.rate.bytes_per_s * link.count
-            for link in self.fabric.links
-            if name in (link.a, link.b) and link.cls != "pcie"
-        ]
-        pace = self.fabric.protocols["simple"].rate_Bps("recvCopySend")
-        return max(1, min(rails, ceil(pace / max(rates, default=pace))))
+        simple = self.choice.selection.protocol is Protocol.SIMPLE
+        slices = self.choice.chunks.slices_per_chunk if simple else 1
+        ring = self.algorithm is Algorithm.RING and self.collective is Collective.ALLREDUCE
+        pieces = self.comm.group.num_ranks if ring else 1
+        most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
+        most = most // slices * self.fabric.protocols[self.plan.call.protocol].expand_120 // 120
+        stripes = max(1, min(-(-most // STRIPE), rails))
+        return next(count for count in range(stripes, 0, -1) if rails % count == 0)
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
-        """Return the parts, each cut for the rails of an adapter if its messages are long enough for that."""
+        """Return the parts, each cut for the rails its messages are spread over; they share its CTA."""
         width = self._width
-        # A message is a slice; those of LL and LL128, which are finer here, are whole chunks.
-        simple = self.choice.selection.protocol is Protocol.SIMPLE
-        slices = self.choice.chunks.slices_per_chunk if simple else 1
         if width == 1:
             return self.parts
         found = []
         for part in self.parts:
-            if min(part.chunk, part.length) // slices < STRIPE:
-                found.append(part)
-                continue
             chunk = _chunk(part.chunk // width)
             for member, own in enumerate(split(part.length, width)):
                 way = len(self.comm.channels) * (member + 1) + part.channel
-                found.append(Part(part.channel, part.offset + own.offset, own.length, chunk, way))
+                at = part.offset + own.offset
+                found.append(Part(part.channel, at, own.length, chunk, way, width))
         return found
 
     @cached_property
