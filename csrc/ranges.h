@@ -22,7 +22,7 @@
 
 /* T(table, least rows, most rows) */
 #define RANGE_TABLES(T) \
-    T(op_flags, 0, UINT64_C(18)) \
+    T(op_flags, 0, UINT64_C(20)) \
     T(nodes, 0, UINT64_C(16777215)) \
     T(endpoints, 0, UINT64_C(4294967294)) \
     T(formats, 0, UINT64_C(4294967294)) \
@@ -165,7 +165,7 @@
     F(conns, clusim_conn, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(costs, clusim_cost, fixed_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
     F(costs, clusim_cost, after_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(274877906944), nothing, 0) \
-    F(costs, clusim_cost, op_cost16, 4, 18, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(costs, clusim_cost, op_cost16, 4, 20, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(prims, clusim_prim, opcode, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), op_flags, 0) \
     F(prims, clusim_prim, recv, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(prims, clusim_prim, send, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \

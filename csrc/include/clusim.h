@@ -87,7 +87,7 @@ enum clusim_kind {
 
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 11,
-    CLUSIM_SIZE_OPCODES = 18, /* entries of a cost table; op_flags has at most so many */
+    CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; op_flags has at most so many */
 };
 
 /* What the engine does for an opcode: bits. */

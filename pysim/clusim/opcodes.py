@@ -39,6 +39,8 @@ _OPCODE_FLAGS = {
     "signal": Op.SEND,
     "waitSignal": Op.RECV,
     "aggregate": Op.AGGREGATE,
+    "recvReduceMore": Op.RECV,
+    "sendMore": Op.SEND,
 }
 OPCODES: dict[str, Opcode] = {
     name: Opcode(number, name, int(flags))

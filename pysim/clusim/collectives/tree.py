@@ -2,10 +2,9 @@
 
 **Hardware**: NCCL's ``all_reduce.h`` (``runTreeSplit``): half of a CTA's warps reduce up the tree
 while the other half broadcast down; the channels are split between two complementary trees.
-**Model**: two programs per rank and channel, up and down, joined at the root; chunks are pipelined.
-A primitive receives from one child at a time; with LL and LL128 those of a node share one fixed cost.
-**Not modelled**: the split of the CTA's throughput between the halves, of which each moves more than
-its share of warps; with Simple a fixed cost per child stands for it. **Parameters**: `Shape`, `find_trees`.
+**Model**: two programs per rank and channel, up and down, joined at the root; chunks are pipelined. What NCCL does
+as one primitive, with several sources or destinations, has one fixed cost, and for each further one the time of a load
+or a store. **Not modelled**: that it waits for all children before it begins. **Parameters**: `Shape`, `find_trees`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
 from clusim.schedule.builder import Part, Plan
-from clusim.schedule.ir import Buffer, Prim
+from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 
 __all__ = ["write_allreduce", "write_broadcast", "write_reduce"]
 
@@ -27,14 +26,34 @@ def _gather_children(count: int, last: Prim) -> list[Prim]:
     prims = []
     for child in range(count - 1):
         source: Buffer = "input" if child == 0 else "scratch"
-        prims.append(Prim("recvReduceCopy", recv=child, src=source, dst="scratch"))
+        prims.append(Prim("recvReduceMore", recv=child, src=source, dst="scratch"))
     op = Prim(last.op, recv=count - 1, send=last.send, src="input" if count == 1 else "scratch")
     return [*prims, op]
 
 
 def _spread(count: int, first_send: int) -> list[Prim]:
     """Return primitives that send the output on `count` connections from `first_send` on."""
-    return [Prim("send", send=first_send + child, src="output") for child in range(count)]
+    return [Prim("sendMore", send=first_send + child, src="output") for child in range(count)]
+
+
+class Half(NamedTuple):
+    """What a program has of a CTA: its SM, or none, and so many of its warps."""
+
+    sm: int
+    warps: int
+
+
+ALONE = Half(1, CTA_WARPS)
+
+LONE_WARPS, BOTH_WARPS = 14, 10
+"""What half of a CTA's warps move with Simple, as so many warps of a whole one: alone, and while the others work, too.
+
+Read off Tree Simple all-reduce on 4 p5en with one channel (ncclgauge): 25 us for every 512 KiB more in a single chunk
+on the way up and down, 66 us for every 512 KiB of many chunks.
+"""
+
+LINES_UP, LINES_DOWN = 12, 10
+"""The same of LL and LL128, where 7 of 10 warps go up; down is read off Tree LL128 there, 77 us for 480 KiB."""
 
 
 class _Channel(NamedTuple):
@@ -49,14 +68,31 @@ class _Channel(NamedTuple):
         return connect_tree(self.plan, self.tree, self.part.channel, down=down)
 
     def program(
-        self, position: int, prims: list[Prim], pipes: Sequence[int], name: str, sm: int = 1
+        self, position: int, prims: list[Prim], pipes: Sequence[int], name: str, half: Half = ALONE
     ) -> None:
-        """Write a program whose primitives NCCL does as one: with LL and LL128 it looks at all lines in one go."""
-        shared = 1 if self.plan.call.protocol == "simple" else len(prims)
-        self.plan.program(position, self.part, prims, pipes, name=name, sm=sm, fixed_div=shared)
+        """Write a program whose primitives NCCL does as one."""
+        shared = {"sm": half.sm, "warps": half.warps, "fixed_div": len(prims)}
+        self.plan.program(position, self.part, prims, pipes, name=name, **shared)
 
 
-def _up(channel: _Channel, up: dict[int, int], position: int) -> None:
+def _halves(channel: _Channel) -> tuple[Half, Half]:
+    """Return what goes up and down a tree at once: halves with Simple, 7 to 3 with LL and LL128 (``runTreeSplit``).
+
+    A chunk goes up to the root and down again before a rank has both of it, so both work only if there are more chunks
+    than stages.
+    """
+    plan, part = channel.plan, channel.part
+    if plan.call.protocol == "ll":
+        return ALONE, Half(0, CTA_WARPS)
+    if plan.call.protocol == "ll128":
+        return Half(1, LINES_UP), Half(0, LINES_DOWN)
+    chunks = -(-part.length // (part.chunk or plan.shape.chunk_bytes))
+    alone = min(1.0, channel.tree.depth() / max(1, chunks))
+    warps = round(1 / (alone / LONE_WARPS + (1 - alone) / BOTH_WARPS))
+    return Half(1, warps), Half(0, warps)
+
+
+def _up(channel: _Channel, up: dict[int, int], position: int, half: Half = ALONE) -> None:
     """Write the program that reduces the children's data and hands them to the parent."""
     tree = channel.tree
     children = tree.children(position)
@@ -65,7 +101,7 @@ def _up(channel: _Channel, up: dict[int, int], position: int) -> None:
     prims = [Prim("send", send=0)]
     if count:
         prims = _gather_children(count, Prim("recvReduceSend", recv=0, send=count))
-    channel.program(position, prims, pipes, name="tree/up")
+    channel.program(position, prims, pipes, "tree/up", half)
 
 
 def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
@@ -81,10 +117,10 @@ def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) ->
     prims = _gather_children(count, last)
     if down is not None:
         prims += _spread(count - 1, count + 1)
-    channel.program(tree.root, prims, pipes, name="tree/root")
+    channel.program(tree.root, prims, pipes, "tree/root")
 
 
-def _down(channel: _Channel, down: dict[int, int], position: int, *, sm: int) -> None:
+def _down(channel: _Channel, down: dict[int, int], position: int, half: Half = ALONE) -> None:
     """Write the program that hands the parent's data to the children."""
     tree = channel.tree
     children = tree.children(position)
@@ -92,7 +128,7 @@ def _down(channel: _Channel, down: dict[int, int], position: int, *, sm: int) ->
     prims = [Prim("recv", recv=0)]
     if children:
         prims = [Prim("recvCopySend", recv=0, send=1), *_spread(len(children) - 1, 2)]
-    channel.program(position, prims, pipes, name="tree/down", sm=sm)
+    channel.program(position, prims, pipes, "tree/down", half)
 
 
 def _positions(tree: Tree) -> list[int]:
@@ -106,11 +142,12 @@ def write_allreduce(plan: Plan, fabric: Fabric | None, ways: Ways | None = None)
         ways = Ways(trees=trees, parts=plan.parts())
     for part in ways.parts:
         channel = _Channel(plan, part, ways.trees[part.route])
+        rising, falling = _halves(channel)
         up, down = channel.connect(down=False), channel.connect(down=True)
         _root(channel, up, down)
         for position in _positions(channel.tree):
-            _up(channel, up, position)
-            _down(channel, down, position, sm=0)
+            _up(channel, up, position, rising)
+            _down(channel, down, position, falling)
 
 
 def _rooted(plan: Plan, fabric: Fabric | None) -> list[Tree]:
@@ -137,6 +174,6 @@ def write_broadcast(plan: Plan, fabric: Fabric | None) -> None:
         tree, down = channel.tree, channel.connect(down=True)
         children = tree.children(tree.root)
         prims = [Prim("copySend", send=0), *_spread(len(children) - 1, 1)]
-        plan.program(tree.root, part, prims, [down[child] for child in children], name="tree/root")
+        channel.program(tree.root, prims, [down[child] for child in children], "tree/root")
         for position in _positions(tree):
-            _down(channel, down, position, sm=1)
+            _down(channel, down, position)

@@ -28,6 +28,8 @@ _HOPPER_OPS = {
     "copySend": 32.0,
     "recvCopySend": 24.5,
     "recvReduceCopySend": 21.0,
+    "recvReduceMore": 142.0,
+    "sendMore": 57.0,
 }
 _LL_OPS = {"default": 20.0}
 _LL_SOURCE = (

@@ -28,6 +28,7 @@ from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.notes import notes_on_chips, notes_on_variables
+from clusim.nccl.plugins import with_plugins
 from clusim.nccl.search import search
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
@@ -221,7 +222,7 @@ def communicator(
     ranks : sequence of int or None
         Ranks of the fabric that take part, all of them GPUs; None is all GPUs.
     """
-    settings = settings or Settings()
+    settings = with_plugins(fabric, settings or Settings())
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")

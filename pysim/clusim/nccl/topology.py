@@ -15,6 +15,7 @@ from clusim.fabric.model import NETWORK, Fabric, Link, Node
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings, adapter_allowed
+from clusim.nccl.plugins import plugin_of
 from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
 from clusim.nccl.versions import Version, since
@@ -173,8 +174,12 @@ def _add_adapters(
         net.speed_GBps = sum(_speed_GBps(nodes[name], uplinks.get(name)) for name in members)
         net.gpudirect = first.nic.gpudirect if first.nic else True
         net.collective = _reduces(fabric)
-        if _plugin(first) == "efa" and since(system.version, "latency of plugins"):
-            net.latency_us = _plugin_latency_us(first, system.capabilities[0])
+        if (
+            first.nic is not None
+            and first.nic.plugin_ps
+            and since(system.version, "latency of plugins")
+        ):
+            net.latency_us = plugin_of(first.nic).latency_us(first.nic, system.capabilities[0])
         system.others.append(nic)
         system.adapters.append(net)
         system.join(nic, place, "pci", sum(places[name][1] for name in members))
@@ -188,17 +193,6 @@ def _speed_GBps(node: Node, uplink: Link | None) -> float:
     return round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
 
 
-def _plugin(node: Node) -> str:
-    return node.nic.plugin if node.nic is not None else "nccl"
-
-
-def _plugin_latency_us(node: Node, capability: int) -> float:
-    """Return the latency the plugin of an adapter states; aws-ofi-nccl has 150 us for p3dn, the last before A100."""
-    if capability < 80:
-        return 150.0
-    return node.nic.plugin_ps / 1e6 if node.nic is not None else 0.0
-
-
 def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]]:
     result: dict[Device, list[str]] = {}
     for name, (place, _) in places.items():
@@ -207,8 +201,8 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
 
 
 def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
-    """Return how many adapters the network plugin shows as one: EFA joins those that belong to the same GPU."""
-    if not names or _plugin(nodes[names[0]]) != "efa":
+    """Return how many adapters the network plugin shows as one: those that belong to the same GPU."""
+    if not names or not plugin_of(nodes[names[0]].nic).stripe_bytes:
         return 1
     gpus = sum(link.remote.kind == "gpu" for link in place.links)
     return max(1, len(names) // gpus) if gpus else 1

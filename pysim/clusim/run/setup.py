@@ -18,6 +18,7 @@ from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.calls.choice import ways
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.env import SYMMETRIC
+from clusim.nccl.plugins import with_plugins
 from clusim.nccl.versions import Version
 from clusim.vocabulary.operations import Collective
 
@@ -122,7 +123,8 @@ class Setup:
         """
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
         common = _communicators(self.fabric if whole else self.known, self.release, searched)
-        return replace(common.of(self._chosen).comm, settings=parse_env(dict(self.env)))
+        settings = with_plugins(self.fabric, parse_env(dict(self.env)))
+        return replace(common.of(self._chosen).comm, settings=settings)
 
     @property
     def _chosen(self) -> tuple[int, ...] | None:

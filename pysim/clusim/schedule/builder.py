@@ -12,8 +12,8 @@ from clusim.errors import InputError
 from clusim.schedule.checks import validate
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import (
-    CTA_WARPS,
     ABSENT,
+    CTA_WARPS,
     CollectiveCall,
     Connection,
     Instance,

@@ -306,7 +306,7 @@ class Executor:
         if op == "reduce":
             held = buffers.read(prim.dst, rank, item.dst_offset, item.size)
             result = combine(kind, buffers.call.redop, held, result)
-        if op not in ("send", "recvReduceSend"):
+        if op not in ("send", "sendMore", "recvReduceSend"):
             buffers.write(prim.dst, rank, item.dst_offset, result)
         return result
 

@@ -17,6 +17,7 @@ from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
+from clusim.nccl.plugins import plugin_of
 from clusim.schedule.builder import Part, Plan, split
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
@@ -24,9 +25,6 @@ from clusim.vocabulary.operations import Collective
 __all__ = ["Context"]
 
 NONE = -1
-
-STRIPE = 128 * 1024
-"""Least message that is spread over the rails of an adapter [bytes] (aws-ofi-nccl: OFI_NCCL_MIN_STRIPE_SIZE)."""
 
 Way = TypeVar("Way", Ring, Tree)
 
@@ -122,7 +120,7 @@ class Context:
 
     @cached_property
     def _width(self) -> int:
-        """Return over how many rails of an adapter messages are spread: so many that each gets `STRIPE` of them.
+        """Return over how many rails of an adapter messages are spread: by its plugin.
 
         A message is a slice of Simple, and a whole chunk of LL and LL128, which are finer here.
         """
@@ -133,8 +131,8 @@ class Context:
         pieces = self.comm.group.num_ranks if ring else 1
         most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
         most = most // slices * self.fabric.protocols[self.plan.call.protocol].expand_120 // 120
-        stripes = max(1, min(-(-most // STRIPE), rails))
-        return next(count for count in range(stripes, 0, -1) if rails % count == 0)
+        adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
+        return plugin_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
