@@ -163,7 +163,7 @@ def _head(
         begin = Prim("recvCopySend", recv=last, send=sends.pop(0), coef=1, dst="scratch")
     elif parent >= 0:
         begin = Prim("recv", recv=last, coef=1, dst="scratch")
-    spread = [Prim("send", send=slot, coef=1, src="scratch") for slot in sends]
+    spread = [Prim("sendMore", send=slot, coef=1, src="scratch") for slot in sends]
     spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
     tell = [Prim("signal", send=slot, coef=1) for slot in range(count)]
     template = local.template("down", [begin, *spread, *tell])
@@ -171,11 +171,14 @@ def _head(
 
 
 def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
-    """Return primitives that add what `count` children send, and hand the sum to the parent, if there is one."""
+    """Return primitives that add what `count` children send, and hand the sum to the parent, if there is one.
+
+    With the switch's sum the children are the sources of one primitive.
+    """
     if not count:
         return [Prim("send", send=first, coef=1, src="scratch")] if upward else []
     prims = [
-        Prim("recvReduceCopy", recv=first + child, coef=1, src="scratch", dst="scratch")
+        Prim("recvReduceMore", recv=first + child, coef=1, src="scratch", dst="scratch")
         for child in range(count)
     ]
     if upward:
