@@ -15,7 +15,7 @@ from typing import NamedTuple
 from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
-from clusim.schedule.builder import Part, Plan
+from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 
 __all__ = ["write_allreduce", "write_broadcast", "write_reduce"]
@@ -40,20 +40,19 @@ class Half(NamedTuple):
     """What a program has of a CTA: its SM, or none, and so many of its warps."""
 
     sm: int
-    warps: int
+    warps: float
 
 
 ALONE = Half(1, CTA_WARPS)
 
-LONE_WARPS, BOTH_WARPS = 14, 10
-"""What half of a CTA's warps move with Simple, as so many warps of a whole one: alone, and while the others work, too.
+_ALONE = {"simple": (14, 14), "ll128": (CTA_WARPS, CTA_WARPS)}
+_BOTH = {"simple": (10, 10), "ll128": (12, 8)}
+"""What the warps that go up and down move, as so many warps of a CTA: alone, and while the others work, too.
 
-Read off Tree Simple all-reduce on 4 p5en with one channel (ncclgauge): 25 us for every 512 KiB more in a single chunk
-on the way up and down, 66 us for every 512 KiB of many chunks.
+Read off Tree all-reduce on 4 p5en with one channel (ncclgauge). Simple: 25 us for every 512 KiB more in a single chunk
+on the way up and down, 66 us for every 512 KiB of many chunks. LL128: 11 us from 4 to 16 KiB, 77 us for every 480 KiB
+of many chunks.
 """
-
-LINES_UP, LINES_DOWN = 12, 10
-"""The same of LL and LL128, where 7 of 10 warps go up; down is read off Tree LL128 there, 77 us for 480 KiB."""
 
 
 class _Channel(NamedTuple):
@@ -71,8 +70,13 @@ class _Channel(NamedTuple):
         self, position: int, prims: list[Prim], pipes: Sequence[int], name: str, half: Half = ALONE
     ) -> None:
         """Write a program whose primitives NCCL does as one."""
-        shared = {"sm": half.sm, "warps": half.warps, "fixed_div": len(prims)}
-        self.plan.program(position, self.part, prims, pipes, name=name, **shared)
+        own: ProgramFields = {
+            "name": name,
+            "sm": half.sm,
+            "warps": half.warps,
+            "fixed_div": len(prims),
+        }
+        self.plan.program(position, self.part, prims, pipes, **own)
 
 
 def _halves(channel: _Channel) -> tuple[Half, Half]:
@@ -82,14 +86,13 @@ def _halves(channel: _Channel) -> tuple[Half, Half]:
     than stages.
     """
     plan, part = channel.plan, channel.part
-    if plan.call.protocol == "ll":
-        return ALONE, Half(0, CTA_WARPS)
-    if plan.call.protocol == "ll128":
-        return Half(1, LINES_UP), Half(0, LINES_DOWN)
+    protocol = plan.call.protocol
+    whole = (CTA_WARPS, CTA_WARPS)
     chunks = -(-part.length // (part.chunk or plan.shape.chunk_bytes))
     alone = min(1.0, channel.tree.depth() / max(1, chunks))
-    warps = round(1 / (alone / LONE_WARPS + (1 - alone) / BOTH_WARPS))
-    return Half(1, warps), Half(0, warps)
+    pairs = zip(_ALONE.get(protocol, whole), _BOTH.get(protocol, whole), strict=True)
+    up, down = (1 / (alone / lone + (1 - alone) / both) for lone, both in pairs)
+    return Half(1, up), Half(0, down)
 
 
 def _up(channel: _Channel, up: dict[int, int], position: int, half: Half = ALONE) -> None:

@@ -18,7 +18,8 @@ __all__ = ["CTA_SKEW", "WINDOW", "Pace", "ideal_protocols", "protocols"]
 
 _NPKIT = "GH200 npkit medians of 512 KiB and 1 MiB steps (spcl/atlahs): send and recv 48, recvReduceSend 37,"
 _NPKIT += " recvCopySend 27, recvReduceCopySend 23 GB/s, times 0.9 while all channels share the GPU's memory system"
-_NPKIT += " (all-gather and reduce-scatter of 64 to 512 MiB on 4 H100, waynehacking8); copySend has two stores per load"
+_NPKIT += " (all-gather and reduce-scatter of 64 to 512 MiB on 4 H100, waynehacking8); copySend has two stores"
+_NPKIT += " per load; a further source or destination of a primitive as send and recvReduceSend, recvCopySend differ"
 _HOPPER_OPS = {
     "default": 43.0,
     "recvReduce": 33.0,
@@ -31,6 +32,7 @@ _HOPPER_OPS = {
     "recvReduceMore": 142.0,
     "sendMore": 57.0,
 }
+_LL128_OPS = {**_HOPPER_OPS, "sendMore": 70.0}
 _LL_OPS = {"default": 20.0}
 _LL_SOURCE = (
     "256 MiB LL all-reduce on 4 H100: 147 GB/s over 24 channels (waynehacking8); npkit LL send of 32 KiB"
@@ -80,7 +82,14 @@ _ENGINES = (
 )
 _DIRECT_OPS = {"default": 190.0}
 
-_OPS = {"ll": (_LL_OPS, _LL_SOURCE), "direct": (_DIRECT_OPS, _ENGINES)}
+_OPS = {
+    "ll": (_LL_OPS, _LL_SOURCE),
+    "ll128": (
+        _LL128_OPS,
+        f"{_NPKIT}; a further store as Tree LL128 of many chunks on 4 p5en with one channel (ncclgauge)",
+    ),
+    "direct": (_DIRECT_OPS, _ENGINES),
+}
 """Throughput of protocols on Hopper, and its source; of the others `_HOPPER_OPS`."""
 
 _BUFFERS = {
@@ -169,7 +178,11 @@ def _rates(arch: str, name: str, pace: Pace) -> Figure:
         source += f"; x {pace.speed:g} on {arch}: {pace.why}"
     if pace.why and not (pace.measured and name == "simple"):
         return assumed(ops, source)
-    rows = _FIXED_ROWS[name] if name == "direct" else ("npkit-gh200", "wayne-h100", *pace.rows)
+    rows: tuple[str, ...] = ("npkit-gh200", "wayne-h100", *pace.rows)
+    if name == "direct":
+        rows = _FIXED_ROWS[name]
+    elif name == "ll128":
+        rows = (*rows, "p5en-1-channel")
     return calibrated(ops, source, *rows)
 
 

@@ -48,7 +48,7 @@ class _Cost(NamedTuple):
     fixed: int
     after_ps: int = 0
     look_ps: int = 0
-    warps: int = CTA_WARPS
+    warps: float = CTA_WARPS
 
 
 class ProgramLowering:
@@ -184,7 +184,7 @@ class ProgramLowering:
             row["fixed_ps"] = protocol.fixed_ps // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS // cost.warps
+                    cost16 = int(protocol.cost16(opcode.name) * CTA_WARPS / cost.warps)
                     row["op_cost16"][opcode.number] = cost16
         return rows
 

@@ -222,7 +222,7 @@ def communicator(
     ranks : sequence of int or None
         Ranks of the fabric that take part, all of them GPUs; None is all GPUs.
     """
-    settings = with_plugins(fabric, settings or Settings())
+    settings = with_plugins(fabric, settings or Settings(), version)
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")

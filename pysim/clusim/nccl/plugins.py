@@ -4,8 +4,10 @@
 set. aws-ofi-nccl knows the instance it runs on (``src/platform-aws.cpp``), and gives NCCL larger buffers and chunks on
 those with EFA from A100 on. It shows the adapters of a GPU as one, and spreads a message over so many of these rails
 that each gets 128 KiB of it (``src/nccl_ofi_scheduler.cpp``). **Model** The same; variables stand below what the user
-gives. **Not modelled** Releases of the plugin; ``NCCL_NET_FORCE_FLUSH`` and ``NCCL_NETDEVS_POLICY``, which it sets as
-well. **Parameters** The fields of `Plugin`; what a message costs is in `clusim.hardware.nic`.
+gives. Which release of the plugin there is follows from NCCL's: it gives larger buffers since 1.16, which came out in
+June 2025 as did NCCL 2.27. **Not modelled** Any other release of the plugin; ``NCCL_NET_FORCE_FLUSH`` and
+``NCCL_NETDEVS_POLICY``, which it sets as well. **Parameters** The fields of `Plugin`; what a message costs is in
+`clusim.hardware.nic`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from clusim.fabric.model import Fabric, NicTraits
 from clusim.nccl.env import Settings, parse_env
+from clusim.nccl.versions import Version, since
 
 __all__ = ["Plugin", "plugin_of", "plugin_variables", "with_plugins"]
 
@@ -32,6 +35,8 @@ class Plugin:
         What it is called.
     variables : mapping
         Least compute capability of the machine's GPUs -> variables it sets, besides those of lower ones.
+    late : frozenset of str
+        Those of them that only late releases set.
     stripe_bytes : int
         Least part of a message that gets a rail of its own [bytes]; 0: it does not join adapters.
     old_latency_us : float
@@ -40,6 +45,7 @@ class Plugin:
 
     name: str
     variables: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
     stripe_bytes: int = 0
     old_latency_us: float = 0.0
 
@@ -55,13 +61,14 @@ class Plugin:
         old = capability < _AMPERE and self.old_latency_us
         return self.old_latency_us if old else nic.plugin_ps / 1e6
 
-    def environment(self, capability: int) -> dict[str, str]:
-        """Return the variables it sets on a machine with GPUs of a compute capability."""
+    def environment(self, capability: int, version: Version) -> dict[str, str]:
+        """Return the variables it sets on a machine with GPUs of a compute capability, beside a release of NCCL."""
         found: dict[str, str] = {}
         for least, own in sorted(self.variables.items()):
             if capability >= least:
                 found |= own
-        return found
+        late = since(version, "larger buffers by plugins")
+        return {name: value for name, value in found.items() if late or name not in self.late}
 
 
 _NONE = Plugin("none: NCCL's own transports")
@@ -78,6 +85,7 @@ _PLUGINS = {
                 "NCCL_NVLS_CHUNKSIZE": str(_MIB // 2),
             },
         },
+        late=frozenset(("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE")),
         stripe_bytes=128 << 10,
         old_latency_us=150.0,
     ),
@@ -89,7 +97,7 @@ def plugin_of(nic: NicTraits | None) -> Plugin:
     return _PLUGINS.get(nic.plugin, _NONE) if nic is not None else _NONE
 
 
-def plugin_variables(fabric: Fabric) -> dict[str, str]:
+def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
     """Return the variables that the plugins of a fabric set."""
     capabilities = [
         node.endpoint.compute_capability
@@ -99,13 +107,13 @@ def plugin_variables(fabric: Fabric) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
         if kind in _PLUGINS:
-            found |= _PLUGINS[kind].environment(min(capabilities, default=0))
+            found |= _PLUGINS[kind].environment(min(capabilities, default=0), version)
     return found
 
 
-def with_plugins(fabric: Fabric, settings: Settings) -> Settings:
+def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
     """Return settings with what the plugins of a fabric set where the user set nothing."""
-    own, none = parse_env(plugin_variables(fabric)), Settings()
+    own, none = parse_env(plugin_variables(fabric, version)), Settings()
     names = [name for name in Settings.__dataclass_fields__ if name != "without_effect"]
     free = {
         name: getattr(own, name)

@@ -44,6 +44,7 @@ FEATURES: dict[str, tuple[int, int]] = {
     "pxn": (2, 12),
     "larger tlps": (2, 12),
     "latency of plugins": (2, 12),
+    "larger buffers by plugins": (2, 27),
     "net overhead": (2, 14),
     "asks the driver for peer access": (2, 14),
     "chains of collnet": (2, 14),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from clusim.collectives.orders import Tree
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
@@ -248,9 +249,14 @@ def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
 
 
 def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
-    """Return what a collective of this plan moves until its channels go on with the next chunk [bytes]."""
+    """Return what a collective of this plan moves until its channels go on with the next chunk [bytes].
+
+    Those of a tree do from the beginning, but the way up and that down are busy at once only with as many as stages.
+    """
     if plan is None:
         return P2P_CHUNK * comm.group.num_ranks * comm.p2p_per_peer
-    rank_blocks = plan.selection.algorithm is Algorithm.RING
-    chunks = comm.group.num_ranks if rank_blocks else 1
+    algorithm = plan.selection.algorithm
+    chunks = comm.group.num_ranks if algorithm is Algorithm.RING else 1
+    if algorithm is Algorithm.TREE:
+        chunks = -(-Tree(comm.channels[0].parent).depth() // FILLS)
     return plan.chunks.chunk_bytes * plan.num_channels * chunks

@@ -123,7 +123,7 @@ class Setup:
         """
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
         common = _communicators(self.fabric if whole else self.known, self.release, searched)
-        settings = with_plugins(self.fabric, parse_env(dict(self.env)))
+        settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
         return replace(common.of(self._chosen).comm, settings=settings)
 
     @property

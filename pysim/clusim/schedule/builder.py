@@ -214,7 +214,7 @@ class ProgramFields(TypedDict, total=False):
     align: int
     sm: int
     fixed_div: int
-    warps: int
+    warps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +396,8 @@ class Plan:
         fields.setdefault("slots_per_slice", shape.slots_per_slice)
         fields.setdefault("slice_min", shape.slice_min)
         fields.setdefault("protocol", self.call.protocol)
-        fields["warps"] = max(1, fields.get("warps", CTA_WARPS) // part.share)
+        if part.share > 1:
+            fields["warps"] = fields.get("warps", CTA_WARPS) / part.share
         if mode == "blocked":
             fields.setdefault("stride", self.stride)
             fields.setdefault("limit", self.call.bytes)

@@ -196,7 +196,7 @@ class Instance:
     fixed_div : int
         One fixed protocol cost is paid per this many slices: primitives that hardware does in one step
         (polling all members' flags with one load) share it.
-    warps : int
+    warps : float
         How many of a CTA's 16 warps work for it; its throughput is that part of a CTA's.
     sm : int
         SMs it holds.
@@ -220,7 +220,7 @@ class Instance:
     protocol: str = "simple"
     fixed_div: int = 1
     sm: int = 1
-    warps: int = CTA_WARPS
+    warps: float = CTA_WARPS
 
 
 @dataclass(frozen=True, slots=True)
