@@ -1,0 +1,93 @@
+"""Laws of network plugins: what they set, over how many rails a message goes, and that a CTA stays one CTA."""
+
+from __future__ import annotations
+
+import pytest
+
+import clusim
+from clusim.nccl import communicator, parse_env, parse_version
+from clusim.nccl.plugins import plugin_of, plugin_variables, with_plugins
+from clusim.run.job import RunOptions, job_of, run_job
+from clusim.run.plan import planned
+from clusim.run.request import Request
+from clusim.run.setup import Setup
+from clusim.schedule.ir import CTA_WARPS
+
+MIB = 1 << 20
+LATE, EARLY = parse_version("2.29"), parse_version("2.22")
+
+
+@pytest.mark.parametrize(
+    ("preset", "release", "names"),
+    [
+        ("aws-p4d", LATE, {"NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"}),
+        (
+            "aws-p5",
+            LATE,
+            {
+                "NCCL_BUFFSIZE",
+                "NCCL_P2P_NET_CHUNKSIZE",
+                "NCCL_NVLS_CHUNKSIZE",
+                "NCCL_NVLSTREE_MAX_CHUNKSIZE",
+            },
+        ),
+        # A log of 2024 has these two lines only.
+        ("aws-p5", EARLY, {"NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"}),
+        ("aws-p3dn", LATE, set()),
+        ("dgx-h100", LATE, set()),
+    ],
+)
+def test_a_plugin_sets_variables_by_machine_and_release(
+    preset: str, release: tuple[int, int, int], names: set[str]
+) -> None:
+    assert set(plugin_variables(clusim.load(preset), release)) == names
+
+
+def test_what_the_user_gives_stands_above_the_plugin() -> None:
+    fabric = clusim.load("aws-p5en")
+    given = parse_env({"NCCL_BUFFSIZE": "2097152"})
+    found = with_plugins(fabric, given, LATE)
+    assert (found.buffsize, found.p2p_net_chunksize) == (2 * MIB, MIB // 2)
+    assert communicator(fabric, LATE).settings.buffsize == 8 * MIB
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "rails", "stripes"),
+    # One rail up to 128 KiB, then as many as get that much each and divide the rails.
+    [
+        *((1, 4, 1), (128 << 10, 4, 1), ((128 << 10) + 1, 4, 2), (3 * (128 << 10), 4, 2)),
+        *((MIB, 4, 4), (MIB, 2, 2), (MIB, 1, 1)),
+    ],
+)
+def test_stripes_divide_the_rails(num_bytes: int, rails: int, stripes: int) -> None:
+    nic = next(n.nic for n in clusim.load("aws-p5").nodes if n.nic is not None)
+    assert plugin_of(nic).stripes(num_bytes, rails) == stripes
+    assert plugin_of(None).stripes(num_bytes, rails) == 1
+
+
+def _request(num_bytes: int) -> Request:
+    """Return NCCL's ring of one channel over two machines of two adapters a GPU."""
+    env = (
+        ("NCCL_ALGO", "Ring"),
+        ("NCCL_PROTO", "Simple"),
+        ("NCCL_MIN_NCHANNELS", "1"),
+        ("NCCL_MAX_NCHANNELS", "1"),
+    )
+    return Request(Setup("aws-p5en", nodes=2, env=env), "all_reduce", num_bytes, granularity=8192)
+
+
+def test_parts_on_the_rails_of_an_adapter_share_one_cta() -> None:
+    """16 ranks, slices of 2 MiB, two rails: two programs a rank, each with half of the warps and of the data."""
+    small, large = (planned(_request(size)).schedule for size in (MIB, 64 * MIB))
+    assert len(large.instances) == 2 * len(small.instances) == 32
+    assert {item.warps for item in small.instances} == {CTA_WARPS}
+    assert {item.warps for item in large.instances} == {CTA_WARPS / 2}
+    assert {item.length for item in large.instances} == {32 * MIB}
+
+
+def test_a_channel_is_faster_than_one_adapter_and_slower_than_two() -> None:
+    """Two adapters of 25 GB/s: a ring's channel moves more than one of them could, and no more than its CTA does."""
+    time_ps = run_job(job_of(_request(256 * MIB), RunOptions()), RunOptions()).time_ps
+    busbw = 2 * 15 / 16 * 256 * MIB / time_ps * 1000
+    slowest = clusim.load("aws-p5en").protocols["simple"].rate_Bps("recvCopySend") / 1e9
+    assert 25 < busbw < 2 * slowest
