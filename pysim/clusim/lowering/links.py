@@ -312,6 +312,16 @@ class LinkLowering:
             self._controls[key] = self.control_rows.index(values)
         return self._controls[key]
 
+    def _warps(self) -> Array:
+        """Return how many of a CTA's warps ask for the data of each connection of the image."""
+        warps = np.full(len(self.schedule.connections), CTA_WARPS, np.int64)
+        for item in self.schedule.instances:
+            if item.warps < CTA_WARPS:
+                for number in item.connections:
+                    if self.schedule.connections[number].dst == item.rank:
+                        warps[number] = item.warps
+        return warps[np.array(self.owner, np.int64)]
+
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
         """Return how much each connection may have requested [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
@@ -324,7 +334,8 @@ class LinkLowering:
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
-            found[reads] = np.where(burst > 1, np.maximum(window, least), window)[reads]
+            own_share = window * self._warps() // CTA_WARPS
+            found[reads] = np.where(burst > 1, np.maximum(own_share, least), own_share)[reads]
             for members, group in self._mgroups.items():
                 own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
                 found[own] = window * nvls_warps(len(members)) // CTA_WARPS

@@ -235,9 +235,9 @@ class _Writer:
                     protocol=protocol,
                     slots=shape.slots,
                 )
-            ends = [(message.src, "send")]
+            ends = [(message.src, "copy")]
             if message.src != message.dst:
-                ends.append((message.dst, "recv"))
+                ends = [(message.src, "send"), (message.dst, "recv")]
             for position, side in ends:
                 key = _Lane(position, side, part, protocol, message.blocked)
                 self._lanes.setdefault(key, []).append((number, message, pipe))
@@ -251,8 +251,12 @@ class _Writer:
         for lane, works in self._lanes.items():
             works.sort(key=lambda work: work[0])
             count = max(1, min(LANES, len(works), room // groups[lane.position]))
+            if count < len(works) <= LANES:
+                # Programs share the links by turns, so that one with more messages than another would end later.
+                count = max(c for c in range(1, count + 1) if len(works) % c == 0)
+            batches = -(-len(works) // LANES)
             for first in range(count):
-                self._program(lane, works[first::count])
+                self._program(lane, works[first::count], batches)
 
     def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
         """Return how many warps work for one side of a message."""
@@ -262,7 +266,10 @@ class _Writer:
             return send + recv
         return send if lane.side == "send" else recv
 
-    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]]) -> None:
+    def _program(
+        self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int
+    ) -> None:
+        """Write messages as one program; those that hardware does at once, in so many batches, add up their warps."""
         position, side, part, protocol, blocked = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
@@ -295,7 +302,8 @@ class _Writer:
             slots_per_slice=shape.slots_per_slice,
             slice_min=shape.slice_min,
             fixed_div=self._slices if protocol == "simple" else 1,
-            warps=min(self._warps(lane, number, message) for number, message, _ in works),
+            warps=min(self._warps(lane, number, message) for number, message, _ in works)
+            * -(-len(works) // batches),
         )
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
