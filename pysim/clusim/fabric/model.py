@@ -352,6 +352,8 @@ class Protocol:
         Slots per chunk and per slice of the ring collectives (all others use one and one).
     grain_bytes : int
         Chunks are cut at multiples of this [bytes].
+    crowding : float
+        How much longer a byte takes where the CTAs of a kernel together send as fast as memory is.
     """
 
     name: str
@@ -365,6 +367,7 @@ class Protocol:
     chunk_steps: int = 4
     slice_steps: int = 2
     grain_bytes: int = 512
+    crowding: float = 0.0
 
     @property
     def step_bytes(self) -> int:

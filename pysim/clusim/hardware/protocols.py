@@ -142,6 +142,17 @@ _TAIL = {
 }
 
 
+_CROWDING = calibrated(
+    0.9,
+    "sendrecv of 32 to 256 MiB on 4 and 8 H100 (xxrjun): a CTA moves 21.1 GB/s beside 3 others, 20.3 beside 7 and 18.9"
+    " beside 15",
+    "xxrjun-sendrecv",
+)
+_NO_CROWDING = assumed(
+    0.0, "the rate of LL and LL128 is of 24 CTAs at once; kernels by loads and stores likewise"
+)
+
+
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
     if name == "direct" and pace.direct_us:
         return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}")
@@ -197,6 +208,7 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
         "chunk_steps": published(steps[0], "NCCL ALLREDUCE_CHUNKSTEPS; LL and LL128 use one step"),
         "slice_steps": published(steps[1], "NCCL ALLREDUCE_SLICESTEPS; LL and LL128 use one step"),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
+        "crowding": _CROWDING if name == "simple" else _NO_CROWDING,
     }
 
 

@@ -22,6 +22,7 @@ from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
+from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import Leg, protocol_of
 from clusim.lowering.places import Places
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
@@ -312,16 +313,6 @@ class LinkLowering:
             self._controls[key] = self.control_rows.index(values)
         return self._controls[key]
 
-    def _warps(self) -> Array:
-        """Return how many of a CTA's warps ask for the data of each connection of the image."""
-        warps = np.full(len(self.schedule.connections), CTA_WARPS, np.int64)
-        for item in self.schedule.instances:
-            if item.warps < CTA_WARPS:
-                for number in item.connections:
-                    if self.schedule.connections[number].dst == item.rank:
-                        warps[number] = item.warps
-        return warps[np.array(self.owner, np.int64)]
-
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
         """Return how much each connection may have requested [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
@@ -334,7 +325,8 @@ class LinkLowering:
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
-            own_share = window * self._warps() // CTA_WARPS
+            warps = np.array(asking_warps(self.schedule), np.int64)[self.owner]
+            own_share = window * np.minimum(warps, CTA_WARPS) // CTA_WARPS
             found[reads] = np.where(burst > 1, np.maximum(own_share, least), own_share)[reads]
             for members, group in self._mgroups.items():
                 own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
