@@ -142,6 +142,12 @@ _TAIL = {
 }
 
 
+_MESSAGE_START = calibrated(
+    "0.8us",
+    "all-to-all of 512 B to 8 KiB on B200 takes 0.6 us (2 GPUs) to 1.5 us (8) more than launch and steps"
+    " (aiconfigurator): the kernel of sends and receives deals works, channels and warps first (sendrecv.h)",
+    "aiconfigurator-b200",
+)
 _CROWDING = calibrated(
     0.9,
     "sendrecv of 32 to 256 MiB on 4 and 8 H100 (xxrjun): a CTA moves 21.1 GB/s beside 3 others, 20.3 beside 7 and 18.9"
@@ -208,6 +214,7 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
         "chunk_steps": published(steps[0], "NCCL ALLREDUCE_CHUNKSTEPS; LL and LL128 use one step"),
         "slice_steps": published(steps[1], "NCCL ALLREDUCE_SLICESTEPS; LL and LL128 use one step"),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
+        "message_start": _MESSAGE_START,
         "crowding": _CROWDING if name == "simple" else _NO_CROWDING,
     }
 
@@ -222,6 +229,7 @@ def ideal_protocols() -> dict[str, Preset]:
     free = assumed("0", "an ideal host: all delay is the network's")
     ideal = {
         "fixed": free,
+        "message_start": free,
         "throughput": assumed({"default": "100 TB/s"}, "an ideal host: never the limit"),
         "tail_fence": free,
     }

@@ -126,6 +126,7 @@ class ProgramLowering:
             if self._aggregates[item.template]:
                 cost = self._posting(item)
             start = 0 if item.protocol == "direct" else order[number] * self.fabric.cta_skew_ps
+            start += item.start_ps
             where = (item.task, endpoint, item.template, item.rotation, len(conns))
             rows.append(_instance_row(item, start, where, cost, item.sm))
             conns.extend(self._ends(item))

@@ -246,11 +246,13 @@ class _Writer:
 
     def write(self) -> None:
         """Write all programs."""
-        groups = Counter(lane.position for lane in self._lanes)
+        groups = Counter(lane.position for lane in self._lanes if lane.side != "copy")
+        copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
         room = PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
         for lane, works in self._lanes.items():
             works.sort(key=lambda work: work[0])
-            count = max(1, min(LANES, len(works), room // groups[lane.position]))
+            left = room - copies[lane.position]
+            count = max(1, min(LANES, len(works), left // max(1, groups[lane.position])))
             if count < len(works) <= LANES:
                 # Programs share the links by turns, so that one with more messages than another would end later.
                 count = max(c for c in range(1, count + 1) if len(works) % c == 0)
@@ -301,10 +303,15 @@ class _Writer:
             slices=shape.slices,
             slots_per_slice=shape.slots_per_slice,
             slice_min=shape.slice_min,
+            start_ps=self._start_ps(protocol),
             fixed_div=self._slices if protocol == "simple" else 1,
             warps=min(self._warps(lane, number, message) for number, message, _ in works)
             * -(-len(works) // batches),
         )
+
+    def _start_ps(self, protocol: str) -> int:
+        known = self.fabric.protocols.get(protocol)
+        return known.message_start_ps if known else 0
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
         """Return the primitive of a message as its first fields: op, recv, send, base, coef."""
