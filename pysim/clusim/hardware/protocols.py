@@ -154,9 +154,17 @@ _CROWDING = calibrated(
     " beside 15",
     "xxrjun-sendrecv",
 )
+_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell, whose all-to-all says it")
+_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper, whose sends and receives say it")
 _NO_CROWDING = assumed(
     0.0, "the rate of LL and LL128 is of 24 CTAs at once; kernels by loads and stores likewise"
 )
+
+
+def _crowding(arch: str, name: str) -> Figure:
+    if name != "simple":
+        return _NO_CROWDING
+    return _CROWDING if arch == "hopper" else _CROWDING_ELSEWHERE
 
 
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
@@ -214,8 +222,8 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
         "chunk_steps": published(steps[0], "NCCL ALLREDUCE_CHUNKSTEPS; LL and LL128 use one step"),
         "slice_steps": published(steps[1], "NCCL ALLREDUCE_SLICESTEPS; LL and LL128 use one step"),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
-        "message_start": _MESSAGE_START,
-        "crowding": _CROWDING if name == "simple" else _NO_CROWDING,
+        "message_start": _MESSAGE_START if arch == "blackwell" else _MESSAGE_START_ELSEWHERE,
+        "crowding": _crowding(arch, name),
     }
 
 

@@ -1,4 +1,4 @@
-"""CTAs beside each other: which of a kernel starts when, how many of them share a GPU's memory, who asks with how many warps.
+"""CTAs beside each other: when each of a kernel starts, how they share a GPU's memory, how many warps ask for data.
 
 **Hardware** A kernel of NCCL has a thread block for every channel that is used, numbered without gaps, and they start
 one after the other. Loads of many CTAs wait longer in L2 and memory than those of one, so that each copies more

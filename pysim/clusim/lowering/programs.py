@@ -196,8 +196,8 @@ class ProgramLowering:
             row["fixed_ps"] = protocol.fixed_ps // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    cost16 = protocol.cost16(opcode.name) * CTA_WARPS * cost.crowd_1024
-                    row["op_cost16"][opcode.number] = cost16 // (cost.warps * CROWD_ONE)
+                    crowded = protocol.cost16(opcode.name) * cost.crowd_1024 // CROWD_ONE
+                    row["op_cost16"][opcode.number] = crowded * CTA_WARPS // cost.warps
         return rows
 
     def programs(self) -> tuple[Array, Array]:

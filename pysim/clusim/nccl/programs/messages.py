@@ -1,14 +1,15 @@
 """Sends and receives as NCCL schedules them: rounds, parts and channels of every message of a grouped launch.
 
-**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one rank
-and receives from another. A message is cut into parts on channels of their own, more for larger messages; the round
-decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
+**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one
+rank and receives from another. A message is cut into parts on channels of their own, more for larger messages; the
+round decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
-works on up to eight messages at once, each a program of its own; on fewer where that would be more programs than an
-endpoint can run. The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is
-pushed costs half of what one of a collective does. **Not modelled** Half a CTA alone is faster than half of both;
-how releases before 2.21 share warps; registered buffers; the batches of the work queue. **Parameters**
-``NCCL_P2P_*_CHUNKSIZE``, the channels found.
+works on up to eight messages at once, each a program of its own. Where that would be more programs than an endpoint
+can run, some messages that hardware moves at once share a program, one after the other with the warps of all of them.
+The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is pushed costs half of
+what one of a collective does, and a kernel of messages begins `message_start` later. **Not modelled** Half a CTA alone
+is faster than half of both; how releases before 2.21 share warps; registered buffers; the batches of the work queue.
+**Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 
 from __future__ import annotations
@@ -268,9 +269,7 @@ class _Writer:
             return send + recv
         return send if lane.side == "send" else recv
 
-    def _program(
-        self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int
-    ) -> None:
+    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
         """Write messages as one program; those that hardware does at once, in so many batches, add up their warps."""
         position, side, part, protocol, blocked = lane
         prims: list[tuple[Any, ...]] = []
