@@ -23,6 +23,7 @@ from clusim.outcome import Stop
 from clusim.run.rerun import rerun, without_first_stall
 from clusim.trace.inputs import read_inputs
 from clusim.trace.reader import read_result
+from support.collective_laws import machine
 from support.random_images import random_image
 
 
@@ -63,7 +64,8 @@ PRESETS = [("dgx-a100", 256, 16384), ("dgx-h100", 128, 16384)]
 def test_a_slow_link_is_named_first_with_what_it_costs(
     preset: str, size_mib: int, burst: int, tmp_path: Path
 ) -> None:
-    fabric = clusim.load(preset)
+    """On CTAs that do not slow each other: where they do, part of what a slow link adds is hidden behind them."""
+    fabric = machine(preset)
     schedule = clusim.collectives.build(fabric, "allreduce", "ring", size_mib << 20)
     well = clusim.simulate(fabric, schedule, granularity=burst)
     wires = ("gpu0->nvswitch0.0", "nvswitch0->gpu0.0")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,9 @@ from clusim.analysis.limits import class_traffic
 from clusim.collectives import ScheduleBuilder
 from clusim.fabric import check
 from clusim.result import Result
+from support import variants
 from support.variants import (
     busiest_ps,
-    data_of,
     fabric_of,
     machines_of,
     reordered,
@@ -47,6 +48,13 @@ RINGS = {
     "mi300x": (8, 1, PUSHED, 275, 64),
 }
 SWITCHED = ("dgx-a100", "dgx-h100")
+
+
+def data_of(preset: str) -> dict[str, Any]:
+    """Return a preset's file, of CTAs as fast together as alone: crowding has laws of its own (`test_crowd`)."""
+    data = variants.data_of(preset)
+    alone = {**data.get("protocols", {}), "simple": {"crowding": 0.0}}
+    return {**data, "protocols": alone}
 
 
 @pytest.fixture(scope="module")

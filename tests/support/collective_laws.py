@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -109,8 +110,13 @@ def sequential_steps(schedule: Schedule) -> int:
 
 @lru_cache(maxsize=64)
 def machine(name: str, nodes: int = 1) -> Fabric:
-    """Return a preset or generated fabric, or several of them joined by their network."""
-    return load(name, nodes=nodes) if nodes > 1 else load(name)
+    """Return a preset or generated fabric, or several of them joined by their network.
+
+    Its CTAs are as fast together as alone: what they take from each other has laws of its own (`test_crowd`).
+    """
+    fabric = load(name, nodes=nodes) if nodes > 1 else load(name)
+    alone = {key: replace(item, crowding=0.0) for key, item in fabric.protocols.items()}
+    return replace(fabric, protocols=alone)
 
 
 @lru_cache(maxsize=256)

@@ -439,6 +439,8 @@ _PROTOCOL_FIELDS = {
     "chunk_steps": "chunk_steps",
     "slice_steps": "slice_steps",
     "grain": "grain_bytes",
+    "message_start": "message_start_ps",
+    "crowding": "crowding",
     "throughput": "op_Bps",
 }
 

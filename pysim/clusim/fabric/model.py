@@ -352,6 +352,10 @@ class Protocol:
         Slots per chunk and per slice of the ring collectives (all others use one and one).
     grain_bytes : int
         Chunks are cut at multiples of this [bytes].
+    message_start_ps : int
+        From the start of a CTA to the first step of a message by NCCL: it looks up which part of which is its own [ps].
+    crowding : float
+        How much longer a byte takes where the CTAs of a kernel together send as fast as memory is.
     """
 
     name: str
@@ -365,6 +369,8 @@ class Protocol:
     chunk_steps: int = 4
     slice_steps: int = 2
     grain_bytes: int = 512
+    message_start_ps: int = 0
+    crowding: float = 0.0
 
     @property
     def step_bytes(self) -> int:

@@ -231,6 +231,8 @@ def _protocol(protocol: Protocol) -> dict[str, Any]:
         "chunk_steps": protocol.chunk_steps,
         "slice_steps": protocol.slice_steps,
         "grain": f"{protocol.grain_bytes}B",
+        "message_start": _ps(protocol.message_start_ps),
+        "crowding": protocol.crowding,
     }
 
 

@@ -206,6 +206,8 @@ class ProtocolSpec(Spec):
     chunk_steps: Annotated[int, Field(ge=1, le=1024)] | None = None
     slice_steps: Annotated[int, Field(ge=1, le=1024)] | None = None
     grain: Size | None = None
+    message_start: Time | None = None
+    crowding: Annotated[float, Field(ge=0, le=100)] | None = None
 
 
 class NodeSpec(Spec):

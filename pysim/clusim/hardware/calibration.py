@@ -124,6 +124,19 @@ _SETS = (
         (_rows(source="aiconfigurator", system="hgx-b200"),),
     ),
     RowSet(
+        "xxrjun-sendrecv",
+        "sends and receives of 32 to 256 MiB on 4 and 8 H100 of a machine, on 4 to 16 channels (xxrjun)",
+        (
+            _rows(
+                (32 * MIB, 256 * MIB),
+                source="xxrjun",
+                system="hgx-h100-ndr",
+                n_nodes=1,
+                collective="sendrecv",
+            ),
+        ),
+    ),
+    RowSet(
         "p5en-1-channel",
         "all-reduce on 4 p5en machines with one channel, and LL and LL128 up to 8 KiB with any (ncclgauge)",
         (

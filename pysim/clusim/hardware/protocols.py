@@ -153,6 +153,31 @@ _TAIL = {
 }
 
 
+_MESSAGE_START = calibrated(
+    "0.8us",
+    "all-to-all of 512 B to 8 KiB on B200 takes 0.6 us (2 GPUs) to 1.5 us (8) more than launch and steps"
+    " (aiconfigurator): the kernel of sends and receives deals works, channels and warps first (sendrecv.h)",
+    "aiconfigurator-b200",
+)
+_CROWDING = calibrated(
+    0.9,
+    "sendrecv of 32 to 256 MiB on 4 and 8 H100 (xxrjun): a CTA moves 21.1 GB/s beside 3 others, 20.3 beside 7 and 18.9"
+    " beside 15",
+    "xxrjun-sendrecv",
+)
+_MESSAGE_START_ELSEWHERE = assumed("0.8us", "as Blackwell, whose all-to-all says it")
+_CROWDING_ELSEWHERE = assumed(0.9, "as Hopper, whose sends and receives say it")
+_NO_CROWDING = assumed(
+    0.0, "the rate of LL and LL128 is of 24 CTAs at once; kernels by loads and stores likewise"
+)
+
+
+def _crowding(arch: str, name: str) -> Figure:
+    if name != "simple":
+        return _NO_CROWDING
+    return _CROWDING if arch == "hopper" else _CROWDING_ELSEWHERE
+
+
 def _fixed(arch: str, name: str, pace: Pace) -> Figure:
     if name == "direct" and pace.direct_us:
         return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}")
@@ -212,6 +237,8 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
         "chunk_steps": published(steps[0], "NCCL ALLREDUCE_CHUNKSTEPS; LL and LL128 use one step"),
         "slice_steps": published(steps[1], "NCCL ALLREDUCE_SLICESTEPS; LL and LL128 use one step"),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
+        "message_start": _MESSAGE_START if arch == "blackwell" else _MESSAGE_START_ELSEWHERE,
+        "crowding": _crowding(arch, name),
     }
 
 
@@ -225,6 +252,7 @@ def ideal_protocols() -> dict[str, Preset]:
     free = assumed("0", "an ideal host: all delay is the network's")
     ideal = {
         "fixed": free,
+        "message_start": free,
         "throughput": assumed({"default": "100 TB/s"}, "an ideal host: never the limit"),
         "tail_fence": free,
     }

@@ -22,6 +22,7 @@ from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
+from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import Leg, protocol_of
 from clusim.lowering.places import Places
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
@@ -316,15 +317,15 @@ class LinkLowering:
         """Return how much each connection may have requested [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
         burst = np.asarray(bursts, np.int64)
-        size = rows["packet_bytes"].astype(np.int64) * burst
-        kind = rows["kind"]
+        size, kind = rows["packet_bytes"].astype(np.int64) * burst, rows["kind"]
         pinned = by_path | ((rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE))
         width = np.array([leg.width for leg in self.leg_of], np.int64)
         found = np.zeros(len(rows), np.int64)
         if window:
             least = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
-            found[reads] = np.where(burst > 1, np.maximum(window, least), window)[reads]
+            asked = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
+            found[reads] = np.where(burst > 1, np.maximum(asked, least), asked)[reads]
             for members, group in self._mgroups.items():
                 own = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
                 found[own] = window * nvls_warps(len(members)) // CTA_WARPS

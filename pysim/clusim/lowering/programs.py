@@ -17,6 +17,7 @@ from clusim.errors import ScheduleError
 from clusim.fabric.arrays import FabricArrays
 from clusim.fabric.model import COST_ONE, Fabric
 from clusim.image import empty
+from clusim.lowering.crowd import CROWD_ONE, crowd_1024, exchanging, start_order
 from clusim.lowering.legs import protocol_of
 from clusim.lowering.links import LinkLowering
 from clusim.lowering.proxies import (
@@ -42,13 +43,17 @@ _MODES = {mode.name.lower(): mode for mode in Mode}
 
 
 class _Cost(NamedTuple):
-    """A row of costs: of a protocol for so many warps, its fixed cost divided by `fixed`; else of a thread [ps]."""
+    """A row of costs: of a protocol for so many warps, its fixed cost divided by `fixed`; else of a thread [ps].
+
+    `crowd_1024` is what a byte costs beside the other CTAs of a kernel, in 1/1024 of what it costs one alone.
+    """
 
     protocol: str
     fixed: int
     after_ps: int = 0
     look_ps: int = 0
     warps: float = CTA_WARPS
+    crowd_1024: int = CROWD_ONE
 
 
 class ProgramLowering:
@@ -67,6 +72,7 @@ class ProgramLowering:
             {schedule.instances[item.instance].task for item in self.proxies}
         )
         self._extra: dict[Template, int] = {}
+        self._exchanging = exchanging(schedule)
         self._aggregates = [
             any(OPCODES[prim.op].flags & Op.AGGREGATE for prim in template.prims)
             for template in schedule.templates
@@ -113,12 +119,14 @@ class ProgramLowering:
         """Return the instances and the connections they name."""
         rows: list[tuple[int, ...]] = []
         conns: list[int] = []
-        for item in self.schedule.instances:
+        order = start_order(self.schedule)
+        for number, item in enumerate(self.schedule.instances):
             endpoint = int(self.arrays.rank_endpoint[item.rank])
             cost = self._cost(item)
             if self._aggregates[item.template]:
                 cost = self._posting(item)
-            start = 0 if item.protocol == "direct" else item.channel * self.fabric.cta_skew_ps
+            start = 0 if item.protocol == "direct" else order[number] * self.fabric.cta_skew_ps
+            start += item.start_ps
             where = (item.task, endpoint, item.template, item.rotation, len(conns))
             rows.append(_instance_row(item, start, where, cost, item.sm))
             conns.extend(self._ends(item))
@@ -157,7 +165,11 @@ class ProgramLowering:
         return self._row(_Cost("", post_ps // prims))
 
     def _cost(self, item: Instance) -> int:
-        return self._row(_Cost(item.protocol, item.fixed_div, warps=item.warps))
+        node = self.fabric.nodes[self.arrays.node_of(item.rank)]
+        memory_Bps = node.endpoint.mem_Bps if node.endpoint is not None else 0.0
+        protocol = protocol_of(self.fabric, item.protocol)
+        crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
+        return self._row(_Cost(item.protocol, item.fixed_div, 0, 0, item.warps, crowd))
 
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))
@@ -184,8 +196,8 @@ class ProgramLowering:
             row["fixed_ps"] = protocol.fixed_ps // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    cost16 = int(protocol.cost16(opcode.name) * CTA_WARPS / cost.warps)
-                    row["op_cost16"][opcode.number] = cost16
+                    crowded = protocol.cost16(opcode.name) * cost.crowd_1024 // CROWD_ONE
+                    row["op_cost16"][opcode.number] = int(crowded * CTA_WARPS / cost.warps)
         return rows
 
     def programs(self) -> tuple[Array, Array]:

@@ -214,6 +214,7 @@ class ProgramFields(TypedDict, total=False):
     align: int
     sm: int
     fixed_div: int
+    start_ps: int
     warps: float
 
 

@@ -135,6 +135,8 @@ def _check_instance(
             (n, v) for n, v in zip(_POSITIVE, _positive(instance), strict=True) if v < 1
         )
         raise ScheduleError(f"instance {index}: {name}={value}; must be >= 1")
+    if instance.start_ps < 0:
+        raise ScheduleError(f"instance {index}: start_ps={instance.start_ps}; must be >= 0")
     size = element(schedule.calls[task.call].dtype).size_bytes if task.call != ABSENT else 1
     if size > 1 and any(value % size for value in _sizes(instance)):
         name, value = next(

@@ -200,6 +200,8 @@ class Instance:
         How many of a CTA's 16 warps work for it; its throughput is that part of a CTA's.
     sm : int
         SMs it holds.
+    start_ps : int
+        From the start of its CTA to its first step [ps].
     """
 
     task: int
@@ -221,6 +223,7 @@ class Instance:
     fixed_div: int = 1
     sm: int = 1
     warps: float = CTA_WARPS
+    start_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
     return max(1, min(most, size_bytes // (cut.threads * threshold)))
 
 
-LOCAL_COPY = 1.25
+LOCAL_COPY = 1.4
 """What a warp copies inside its GPU's memory, in what it sends to another GPU."""
 
 

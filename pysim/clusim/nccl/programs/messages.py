@@ -1,14 +1,15 @@
 """Sends and receives as NCCL schedules them: rounds, parts and channels of every message of a grouped launch.
 
-**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one rank
-and receives from another. A message is cut into parts on channels of their own, more for larger messages; the round
-decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
+**Hardware** ``ncclP2pSchedule`` orders the peers of a rank in rounds, so that in each round everybody sends to one
+rank and receives from another. A message is cut into parts on channels of their own, more for larger messages; the
+round decides which channels. Up to eight messages of a channel share a CTA, half of its warps sending, half receiving
 (``src/enqueue.cc``, ``src/init.cc``, ``src/device/sendrecv.h``). **Model** The same rounds, parts and channels; a CTA
-works on up to eight messages at once, each a program of its own; on fewer where that would be more programs than an
-endpoint can run. The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is
-pushed costs half of what one of a collective does. **Not modelled** Half a CTA alone is faster than half of both;
-how releases before 2.21 share warps; registered buffers; the batches of the work queue. **Parameters**
-``NCCL_P2P_*_CHUNKSIZE``, the channels found.
+works on up to eight messages at once, each a program of its own. Where that would be more programs than an endpoint
+can run, some messages that hardware moves at once share a program, one after the other with the warps of all of them.
+The 20 warps of a CTA are shared by its messages, and half of each share sends. A slice that is pushed costs half of
+what one of a collective does, and a kernel of messages begins `message_start` later. **Not modelled** Half a CTA alone
+is faster than half of both; how releases before 2.21 share warps; registered buffers; the batches of the work queue.
+**Parameters** ``NCCL_P2P_*_CHUNKSIZE``, the channels found.
 """
 
 from __future__ import annotations
@@ -235,9 +236,9 @@ class _Writer:
                     protocol=protocol,
                     slots=shape.slots,
                 )
-            ends = [(message.src, "send")]
+            ends = [(message.src, "copy")]
             if message.src != message.dst:
-                ends.append((message.dst, "recv"))
+                ends = [(message.src, "send"), (message.dst, "recv")]
             for position, side in ends:
                 key = _Lane(position, side, part, protocol, message.blocked)
                 self._lanes.setdefault(key, []).append((number, message, pipe))
@@ -246,13 +247,19 @@ class _Writer:
 
     def write(self) -> None:
         """Write all programs."""
-        groups = Counter(lane.position for lane in self._lanes)
+        groups = Counter(lane.position for lane in self._lanes if lane.side != "copy")
+        copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
         room = PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
         for lane, works in self._lanes.items():
             works.sort(key=lambda work: work[0])
-            count = max(1, min(LANES, len(works), room // groups[lane.position]))
+            left = room - copies[lane.position]
+            count = max(1, min(LANES, len(works), left // max(1, groups[lane.position])))
+            if count < len(works) <= LANES:
+                # Programs share the links by turns, so that one with more messages than another would end later.
+                count = max(c for c in range(1, count + 1) if len(works) % c == 0)
+            batches = -(-len(works) // LANES)
             for first in range(count):
-                self._program(lane, works[first::count])
+                self._program(lane, works[first::count], batches)
 
     def _warps(self, lane: _Lane, number: int, message: _Message) -> int:
         """Return how many warps work for one side of a message."""
@@ -262,7 +269,8 @@ class _Writer:
             return send + recv
         return send if lane.side == "send" else recv
 
-    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]]) -> None:
+    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
+        """Write messages as one program; those that hardware does at once, in so many batches, add up their warps."""
         position, side, part, protocol, blocked = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
@@ -294,9 +302,15 @@ class _Writer:
             slices=shape.slices,
             slots_per_slice=shape.slots_per_slice,
             slice_min=shape.slice_min,
+            start_ps=self._start_ps(protocol),
             fixed_div=self._slices if protocol == "simple" else 1,
-            warps=min(self._warps(lane, number, message) for number, message, _ in works),
+            warps=min(self._warps(lane, number, message) for number, message, _ in works)
+            * -(-len(works) // batches),
         )
+
+    def _start_ps(self, protocol: str) -> int:
+        known = self.fabric.protocols.get(protocol)
+        return known.message_start_ps if known else 0
 
     def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
         """Return the primitive of a message as its first fields: op, recv, send, base, coef."""
