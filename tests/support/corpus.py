@@ -64,7 +64,7 @@ def keep(image: Image, path: Path) -> None:
 
 
 def load(path: Path) -> Image:
-    """Read a kept image; fields it does not have are 0."""
+    """Read a kept image; fields it does not have, and further numbers of a field, are 0."""
     with np.load(path) as file:
         tables = {name: _fitted(file[name], name) for name in DTYPES if name in file}
         return Image(nvc=int(file["_nvc"]), seed=int(file["_seed"]), **tables)
@@ -75,8 +75,13 @@ def _fitted(table: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return table
     fitted = np.zeros(len(table), DTYPES[name])
     for field in DTYPES[name].names:
-        if field in (table.dtype.names or ()):
-            fitted[field] = table[field]
+        if field not in (table.dtype.names or ()):
+            continue
+        own = table[field]
+        if own.ndim == 1:
+            fitted[field] = own
+        else:
+            fitted[field][:, : own.shape[1]] = own
     return fitted
 
 

@@ -36,14 +36,14 @@ def _spread(count: int, first_send: int) -> list[Prim]:
     return [Prim("sendMore", send=first_send + child, src="output") for child in range(count)]
 
 
-class Half(NamedTuple):
+class TreeHalf(NamedTuple):
     """What a program has of a CTA: its SM, or none, and so many of its warps."""
 
     sm: int
     warps: float
 
 
-ALONE = Half(1, CTA_WARPS)
+ALONE = TreeHalf(1, CTA_WARPS)
 
 _ALONE = {"simple": (14, 14), "ll128": (CTA_WARPS, CTA_WARPS)}
 _BOTH = {"simple": (10, 10), "ll128": (12, 8)}
@@ -67,7 +67,12 @@ class _Channel(NamedTuple):
         return connect_tree(self.plan, self.tree, self.part.channel, down=down)
 
     def program(
-        self, position: int, prims: list[Prim], pipes: Sequence[int], name: str, half: Half = ALONE
+        self,
+        position: int,
+        prims: list[Prim],
+        pipes: Sequence[int],
+        name: str,
+        half: TreeHalf = ALONE,
     ) -> None:
         """Write a program whose primitives NCCL does as one."""
         own: ProgramFields = {
@@ -79,7 +84,7 @@ class _Channel(NamedTuple):
         self.plan.program(position, self.part, prims, pipes, **own)
 
 
-def _halves(channel: _Channel) -> tuple[Half, Half]:
+def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     """Return what goes up and down a tree at once: halves with Simple, 7 to 3 with LL and LL128 (``runTreeSplit``).
 
     A chunk goes up to the root and down again before a rank has both of it, so both work only if there are more chunks
@@ -92,10 +97,10 @@ def _halves(channel: _Channel) -> tuple[Half, Half]:
     alone = min(1.0, channel.tree.depth() / max(1, chunks))
     pairs = zip(_ALONE.get(protocol, whole), _BOTH.get(protocol, whole), strict=True)
     up, down = (1 / (alone / lone + (1 - alone) / both) for lone, both in pairs)
-    return Half(1, up), Half(0, down)
+    return TreeHalf(1, up), TreeHalf(0, down)
 
 
-def _up(channel: _Channel, up: dict[int, int], position: int, half: Half = ALONE) -> None:
+def _up(channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = ALONE) -> None:
     """Write the program that reduces the children's data and hands them to the parent."""
     tree = channel.tree
     children = tree.children(position)
@@ -123,7 +128,7 @@ def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) ->
     channel.program(tree.root, prims, pipes, "tree/root")
 
 
-def _down(channel: _Channel, down: dict[int, int], position: int, half: Half = ALONE) -> None:
+def _down(channel: _Channel, down: dict[int, int], position: int, half: TreeHalf = ALONE) -> None:
     """Write the program that hands the parent's data to the children."""
     tree = channel.tree
     children = tree.children(position)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clusim.collectives.orders import Tree
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
 from clusim.nccl import Communicator, NcclPlan, programs
@@ -258,5 +257,5 @@ def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
     algorithm = plan.selection.algorithm
     chunks = comm.group.num_ranks if algorithm is Algorithm.RING else 1
     if algorithm is Algorithm.TREE:
-        chunks = -(-Tree(comm.channels[0].parent).depth() // FILLS)
+        chunks = -(-comm.channels[0].tree_depth // FILLS)
     return plan.chunks.chunk_bytes * plan.num_channels * chunks

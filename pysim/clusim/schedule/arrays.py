@@ -66,7 +66,8 @@ def _put(arrays: dict[str, Array], table: str, rows: Sequence[Any], kind: type[A
         elif item.type == "str" or item.type in _ENUMS:
             arrays[f"{table}/{name}"] = _strings(values)
         else:
-            arrays[f"{table}/{name}"] = np.array(values, np.int64)
+            number = np.float64 if item.type == "float" else np.int64
+            arrays[f"{table}/{name}"] = np.array(values, number)
 
 
 _ENUMS = ("Buffer", "Mode", "ConnectionKind", "Policy", "TaskKind")

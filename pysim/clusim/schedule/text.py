@@ -96,6 +96,8 @@ def _read(text: str, kind: str) -> Any:
         return tuple(json.loads(json.loads(text))) if text else ()
     if kind.startswith("int"):
         return int(text)
+    if kind == "float":
+        return float(text)
     return json.loads(text) if text.startswith('"') else text
 
 
