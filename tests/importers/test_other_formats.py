@@ -109,6 +109,50 @@ def test_rocm_tables_give_xgmi_links_and_numa_nodes(sample: Sample) -> None:
     assert distance(found, "gpu0", "gpu2") == "SYS"
 
 
+V100S = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV2\tNV2\tSYS\tSYS\t0-39
+GPU1\tNV2\t X \tSYS\tNV2\tSYS\t0-39
+GPU2\tNV2\tSYS\t X \tNV2\tSYS\t0-39
+GPU3\tSYS\tNV2\tNV2\t X \tSYS\t0-39
+mlx5_0\tSYS\tSYS\tSYS\tSYS\t X
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        V100S,
+        f"user@box:~$ nvidia-smi topo -m\n{V100S}",
+        f"# The machines\nFour GPUs:\n```\n{V100S}```\n",
+        "".join(f"    {line}" for line in V100S.splitlines(keepends=True)),
+        "".join(f"> {line}" for line in V100S.splitlines(keepends=True)),
+        "".join(f"[1,0]<stdout>:{line}" for line in V100S.splitlines(keepends=True)),
+    ],
+)
+def test_pasted_tables(text: str) -> None:
+    """What stands around a table is no reason to refuse it; devices near the same processors share a CPU."""
+    found = import_text(text, "x")
+    assert (found.kind, found.counts["gpus"], found.counts["cpus"]) == ("smi", 4, 1)
+    assert found.counts["nvlink_links"] == 8
+    assert "mlx5_0 at the one CPU" in {f"{a.where} {a.what}" for a in found.assumptions}
+
+
+def test_as_many_nvlinks_as_two_chips_have() -> None:
+    table = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+        f"GPU{i}\t" + "\t".join("X" if i == j else "NV8" for j in range(4)) + "\n" for i in range(4)
+    )
+
+    def chip(text: str) -> tuple[str, str]:
+        found = import_text(text, "x")
+        return next((a.what, a.why) for a in found.assumptions if a.what.startswith("chip "))
+
+    assert chip(table)[0] == "chip h800-sxm5"
+    assert "a800-sxm4-80gb has as many, --chip says which" in chip(table)[1]
+    assert chip(f"our A800 nodes\n{table}")[0] == "chip a800-sxm4-80gb"
+    assert chip(f"root@h800:~# nvidia-smi topo -m\n{table}")[0] == "chip h800-sxm5"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
