@@ -8,6 +8,7 @@ import re
 __all__ = ["detect_kind"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
+_TAGGED = re.compile(r"\[[0-9]+,[0-9]+\]<[a-z]+>:")
 _SMI_FRONT = r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|[0-9]{1,5}: |[>|#]+ )?(?:[^\S\n]|\x1b\[[0-9;]*m)*GPU0"
 _SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTILINE)
 _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
@@ -18,7 +19,7 @@ def detect_kind(text: str) -> str | None:
     head = text.lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
         return _of_xml(head)
-    if head.startswith(("{", "[")):
+    if head.startswith(("{", "[")) and not _TAGGED.match(head):
         return _of_json(text)
     if re.search(r"(Weight|Hops|Link Type) between two GPUs", text):
         return "rocm-smi"
