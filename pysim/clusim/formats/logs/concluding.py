@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OPERATIONS, Operation
 
-__all__ = ["Measured", "concluded"]
+__all__ = ["TableColumns", "concluded"]
 
 _CLOSE = 0.05
 """How far a bus bandwidth, which is rounded, may be from what it should be."""
@@ -30,7 +30,7 @@ _REDUCTIONS = (*REDUCTIONS, "mulsum")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TableColumns:
     """The rows of a table: `algbw` and `busbw` in GB/s, `header` the titles in front of the times."""
 
     source: str
@@ -45,7 +45,7 @@ class Measured:
     busbw: NDArray[np.float64]
 
 
-def concluded(rows: Measured) -> str:
+def concluded(rows: TableColumns) -> str:
     """Return the collective, several (`a, b or c`) if all fit, or nothing."""
     ratio = _bus_over_algorithm(rows)
     blocks = _blocks(rows)
@@ -73,7 +73,7 @@ def _usual(item: Operation) -> int:
     return _USUAL.index(item.test) if item.test in _USUAL else len(_USUAL)
 
 
-def _bus_over_algorithm(rows: Measured) -> float:
+def _bus_over_algorithm(rows: TableColumns) -> float:
     """Return the middle of busbw / algbw of rows that are not rounded to nothing, nan if there is none."""
     big = rows.algbw > 1 if (rows.algbw > 1).any() else rows.algbw > _LEAST_GBPS
     if not big.any():
@@ -84,7 +84,7 @@ def _bus_over_algorithm(rows: Measured) -> float:
     return float(ratios[(len(ratios) - 1) // 2] + ratios[len(ratios) // 2]) / 2
 
 
-def _blocks(rows: Measured) -> int:
+def _blocks(rows: TableColumns) -> int:
     """Return how many blocks of `count` elements the largest buffer has: 1, the number of ranks, 0 if it is unknown."""
     found = {
         round(size / (count * IN_TABLES[kind].size_bytes))
@@ -97,7 +97,7 @@ def _blocks(rows: Measured) -> int:
     return number if number == 1 or rows.n_ranks in (0, number) else 0
 
 
-def _fits(item: Operation, rows: Measured, blocks: int) -> bool:
+def _fits(item: Operation, rows: TableColumns, blocks: int) -> bool:
     """Return whether a collective has the reduction, root and blocks of the rows."""
     rooted = max(rows.roots, default=-1) >= 0
     if rooted != item.rooted and (rooted or rows.header):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.formats.logs.concluding import Measured, concluded
+from clusim.formats.logs.concluding import TableColumns, concluded
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
 from clusim.vocabulary.operations import OPERATIONS
 
@@ -102,7 +102,7 @@ class TableRun:
         if self.test:
             return self.test.removesuffix("_perf")
         return concluded(
-            Measured(
+            TableColumns(
                 self.source, self.n_ranks, self.header, self.sizes, self.counts, self.types, self.ops, self.roots,
                 self.column("algbw"), self.column("busbw"),
             )
