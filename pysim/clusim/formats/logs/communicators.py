@@ -127,7 +127,7 @@ def find_communicators(
         member = facts.members[number]
         if member.pointer == 0 and number not in used and not member.orders:
             continue
-        if number == facts.lost_handle:
+        if number == facts.lost_handle or number in facts.torn_handles:
             continue
         process = facts.processes[member.process]
         if member.rank == NONE:
