@@ -25,7 +25,7 @@ def connect_gpus(
 ) -> None:
     """Add the links that `gpus` name; `by_bus` finds a GPU by its PCI address."""
     work = _Links(draft, gpus, by_bus, cpu_of)
-    silent = not any(gpu.peers or gpu.gcn for _, gpu, _ in gpus)
+    silent = not any(gpu.peers or gpu.gcn or gpu.asked for _, gpu, _ in gpus)
     if silent and not any(gpu.c2c_MBps for _, gpu, _ in gpus):
         # NCCL asks the driver about GPUs of which a file lists no NVLinks.
         work.usual()
@@ -110,10 +110,10 @@ class _Links:
 
     def complete(self) -> None:
         """Give GPUs at NVSwitches the links of their chip that the file does not list."""
-        for name, _, chip in self.gpus:
+        for name, gpu, chip in self.gpus:
             listed = self.hidden[name] + sum(counts[name] for counts in self.switches.values())
             full = sum(chip.planes)
-            if not chip.planes or listed >= full or self.pairs.total():
+            if not chip.planes or listed >= full or self.pairs.total() or gpu.asked:
                 continue
             if self.hidden or not self.switches:
                 self.hidden[name] = full

@@ -144,7 +144,7 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
 def _device(matrix: Matrix, name: str, index: int) -> ImportedDevice:
     if is_gpu(name):
         number = int(name[3:])
-        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, rank=None))
+        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, asked=True))
     shown = matrix.legend.get(name, name)
     net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
     return ImportedDevice(text=shown, cls=_nic_class(shown), nets=[net])
