@@ -64,8 +64,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
-@click.option("--strict", is_flag=True,
-              help="Fail where the result is doubtful: far from what was measured, a guessed machine.")  # fmt: skip
+@options.strict("Far from what was measured, on a guessed machine, more ranks than GPUs.")
 @options.granularity()
 @options.trace_out()
 @options.all_lines()
