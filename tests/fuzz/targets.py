@@ -286,6 +286,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "kineto", _recording(_together(TRACES / "kineto-2ranks"), "kineto", folder=True)
     yield "profiler", _recording(_together(TRACES / "profiler-2ranks"), "profiler", folder=True)
     yield "chakra", _recording(_together(TRACES / "chakra-4ranks"), "chakra", folder=True)
+    yield "flight", _recording(_together(TRACES / "flight-2ranks"), "flight", folder=True)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
