@@ -287,6 +287,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "profiler", _recording(_together(TRACES / "profiler-2ranks"), "profiler", folder=True)
     yield "chakra", _recording(_together(TRACES / "chakra-4ranks"), "chakra", folder=True)
     yield "flight", _recording(_together(TRACES / "flight-2ranks"), "flight", folder=True)
+    yield "nsys", _recording(_together(TRACES / "nsys-2ranks"), "nsys", folder=True)
     yield "deepspeed", _recording(_alone(TRACES / "zero3.deepspeed.log"), "deepspeed", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
