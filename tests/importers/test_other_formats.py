@@ -138,6 +138,55 @@ def test_pasted_tables(text: str) -> None:
     assert "mlx5_0 at the one CPU" in {f"{a.where} {a.what}" for a in found.assumptions}
 
 
+COLLECTED = """\
+Collecting environment information...
+PyTorch version: 2.6.0+cu124
+GPU models and configuration:
+GPU 0: NVIDIA H100 NVL
+GPU 1: NVIDIA H100 NVL
+
+Nvidia driver version: 550.54.15
+CPU:
+Model name: AMD EPYC 9354
+GPU Topology:
+\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNODE\t0-31\t0\t\tN/A
+GPU1\tNODE\t X \t0-31\t0\t\tN/A
+
+Legend:
+
+  X    = Self
+"""
+
+
+def test_blocks_of_collect_env_name_the_gpus() -> None:
+    found = import_text(COLLECTED, "issue.txt")
+    assert (found.kind, found.counts["gpus"]) == ("smi", 2)
+    assert found.data["nodes"]["gpu0"]["chip"] == "h100-nvl"
+
+
+def status(name: str, *counts: int, of: int = 12) -> str:
+    return "".join(
+        f"GPU {n}: {name} (UUID: GPU-{n})\n"
+        + "".join(f"\t Link {k}: {'25 GB/s' if k < up else '<inactive>'}\n" for k in range(of))
+        for n, up in enumerate(counts)
+    )
+
+
+def test_states_of_nvlinks() -> None:
+    text = status("NVIDIA A100-SXM4-80GB", 12, 12, 10, 12)
+    found = import_text(text, "x")
+    assert (found.kind, found.counts["gpus"], found.counts["nvlink_links"]) == ("smi-nvlink", 4, 46)
+    assert found.data["nodes"]["gpu0"]["chip"] == "a100-sxm4-80gb"
+    assert "gpu2: 10 links (2 more are inactive)" in map(str, found.assumptions)
+    bridged = import_text(status("NVIDIA GeForce RTX 3090", 4, 4, of=4), "x")
+    assert bridged.counts["nvlink_links"] == 4
+    single = import_text(status("NVIDIA L40S", 0), "x", kind="smi-nvlink")
+    assert single.counts.get("nvlink_links", 0) == 0
+    with pytest.raises(TopologyError, match="no list of 1 to 512 different GPUs"):
+        import_text("GPU 0: Tesla\nGPU 0: Tesla\n\t Link 0: 25 GB/s\n", "x")
+
+
 def test_as_many_nvlinks_as_two_chips_have() -> None:
     table = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
         f"GPU{i}\t" + "\t".join("X" if i == j else "NV8" for j in range(4)) + "\n" for i in range(4)

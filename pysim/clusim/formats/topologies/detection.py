@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
+
 __all__ = ["detect_kind"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
@@ -26,6 +28,8 @@ def detect_kind(text: str) -> str | None:
     title = _SMI_HEAD.search(text)
     if title and (_SMI_ROW.search(text) or re.match(r"\s*GPU1\b", text[title.end() :])):
         return "smi"
+    if LINK_LINE.search(text) and GPU_LINE.search(text):
+        return "smi-nvlink"
     if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
     return "simai" if _is_simai(text) else None

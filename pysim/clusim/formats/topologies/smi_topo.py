@@ -24,6 +24,7 @@ from clusim.formats.topologies.importedmachine import (
 )
 from clusim.formats.topologies.matrix import LEVELS, MAX_DEVICES, NVLINK, Matrix, is_gpu
 from clusim.formats.topologies.rocm_smi import parse_rocm
+from clusim.formats.topologies.smi_nvlink import named_gpus
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import GPUS, gpu_by_product, standing
@@ -128,6 +129,10 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
         matrix = parse_matrix(text, draft.where)
         peers = None
         draft.settings["description"] = "imported from nvidia-smi topo -m"
+    products = [item for name in named_gpus(text) if (item := gpu_by_product(name)) is not None]
+    if chip is None and products:
+        chip = products[0].name
+        draft.assume("all GPUs", f"chip {chip}", f"the text lists {named_gpus(text)[0]!r}")
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {matrix.around}")
     devices = {name: _device(matrix, name, index) for index, name in enumerate(matrix.names)}
     if peers is not None:
