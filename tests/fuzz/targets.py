@@ -289,6 +289,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "flight", _recording(_together(TRACES / "flight-2ranks"), "flight", folder=True)
     yield "nsys", _recording(_together(TRACES / "nsys-2ranks"), "nsys", folder=True)
     yield "deepspeed", _recording(_alone(TRACES / "zero3.deepspeed.log"), "deepspeed", num_ranks=8)
+    yield "chakra-json", _recording(_alone(TRACES / "step.chakra.json"), "chakra", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
