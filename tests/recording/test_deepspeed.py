@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusim.errors import InputError
+from clusim.formats.recordings.deepspeed import read
 from clusim.formats.recordings.kinds import kind_of
-from clusim.formats.recordings.kinds.deepspeed import read
 from clusim.replaying import ReplayRequest, replay
 
 

@@ -146,8 +146,8 @@ def _differences(
     one = build_system(printed, version)
     two = build_system(preset, version, ranks=numbers)
     for a in range(len(one.gpus)):
-        if (mine := _host(one, a)) != (other := _host(two, a)):
-            yield f"GPU {a} is joined to its CPU at {mine:g} GB/s, not {other:g}"
+        if (rate := _host(one, a)) != (usual := _host(two, a)):
+            yield f"GPU {a} is joined to its CPU at {rate:g} GB/s, not {usual:g}"
         for b in range(a + 1, len(one.gpus)):
             mine, other = _path(one, a, b), _path(two, a, b)
             if mine != other:
