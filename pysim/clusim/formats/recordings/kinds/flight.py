@@ -18,9 +18,10 @@ def _is_dump(name: str, data: bytes) -> bool:
 KIND = RecordingKind(
     "dumps of PyTorch's flight recorder, nccl_trace_rank_*, pickle or JSON",
     begins=(
+        # Behind the PyTorch profiler, whose traces may have groups as well.
         (
-            2,
-            rb'\A\s*\{(?=.*"(?:pg_config|pg_status|entries)"\s*:)(?=.*"(?:collective_seq_id|pg_config)"\s*:)',
+            3,
+            rb'\A\s*\{(?=.*"(?:pg_config|entries)"\s*:)(?=.*"(?:pg_status|entries|collective_seq_id)"\s*:)',
         ),
     ),
     looks_so=_is_dump,
