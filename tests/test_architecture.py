@@ -85,8 +85,8 @@ MAY_IMPORT = {
     " schedule units workload workload.models workload.parallel",
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
     " ranges report resources result run schedule units version vocabulary",
-    "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds hardware nccl nccl.calls"
-    " nccl.programs result run schedule units vocabulary workload.recorded",
+    "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
+    " hardware nccl nccl.calls nccl.programs result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",

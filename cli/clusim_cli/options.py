@@ -282,6 +282,11 @@ def all_lines() -> Decorator[Any]:
     return _option("--all", "everything", is_flag=True, help="Print long lists to their end.")
 
 
+def strict(more: str) -> Decorator[Any]:
+    """Whether doubtful results are errors."""
+    return _option("--strict", is_flag=True, help="Fail where results are doubtful.", more=more)
+
+
 def confirm(more: str) -> Decorator[Any]:
     """Whether to simulate again."""
     return _option("--confirm", is_flag=True, help="Check it by simulating again.", more=more)

@@ -109,6 +109,99 @@ def test_rocm_tables_give_xgmi_links_and_numa_nodes(sample: Sample) -> None:
     assert distance(found, "gpu0", "gpu2") == "SYS"
 
 
+V100S = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV2\tNV2\tSYS\tSYS\t0-39
+GPU1\tNV2\t X \tSYS\tNV2\tSYS\t0-39
+GPU2\tNV2\tSYS\t X \tNV2\tSYS\t0-39
+GPU3\tSYS\tNV2\tNV2\t X \tSYS\t0-39
+mlx5_0\tSYS\tSYS\tSYS\tSYS\t X
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        V100S,
+        f"user@box:~$ nvidia-smi topo -m\n{V100S}",
+        f"# The machines\nFour GPUs:\n```\n{V100S}```\n",
+        "".join(f"    {line}" for line in V100S.splitlines(keepends=True)),
+        "".join(f"> {line}" for line in V100S.splitlines(keepends=True)),
+        "".join(f"[1,0]<stdout>:{line}" for line in V100S.splitlines(keepends=True)),
+    ],
+)
+def test_pasted_tables(text: str) -> None:
+    """What stands around a table is no reason to refuse it; devices near the same processors share a CPU."""
+    found = import_text(text, "x")
+    assert (found.kind, found.counts["gpus"], found.counts["cpus"]) == ("smi", 4, 1)
+    assert found.counts["nvlink_links"] == 8
+    assert "mlx5_0 at the one CPU" in {f"{a.where} {a.what}" for a in found.assumptions}
+
+
+COLLECTED = """\
+Collecting environment information...
+PyTorch version: 2.6.0+cu124
+GPU models and configuration:
+GPU 0: NVIDIA H100 NVL
+GPU 1: NVIDIA H100 NVL
+
+Nvidia driver version: 550.54.15
+CPU:
+Model name: AMD EPYC 9354
+GPU Topology:
+\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNODE\t0-31\t0\t\tN/A
+GPU1\tNODE\t X \t0-31\t0\t\tN/A
+
+Legend:
+
+  X    = Self
+"""
+
+
+def test_blocks_of_collect_env_name_the_gpus() -> None:
+    found = import_text(COLLECTED, "issue.txt")
+    assert (found.kind, found.counts["gpus"]) == ("smi", 2)
+    assert found.data["nodes"]["gpu0"]["chip"] == "h100-nvl"
+
+
+def status(name: str, *counts: int, of: int = 12) -> str:
+    return "".join(
+        f"GPU {n}: {name} (UUID: GPU-{n})\n"
+        + "".join(f"\t Link {k}: {'25 GB/s' if k < up else '<inactive>'}\n" for k in range(of))
+        for n, up in enumerate(counts)
+    )
+
+
+def test_states_of_nvlinks() -> None:
+    text = status("NVIDIA A100-SXM4-80GB", 12, 12, 10, 12)
+    found = import_text(text, "x")
+    assert (found.kind, found.counts["gpus"], found.counts["nvlink_links"]) == ("smi-nvlink", 4, 46)
+    assert found.data["nodes"]["gpu0"]["chip"] == "a100-sxm4-80gb"
+    assert "gpu2: 10 links (2 more are inactive)" in map(str, found.assumptions)
+    bridged = import_text(status("NVIDIA GeForce RTX 3090", 4, 4, of=4), "x")
+    assert bridged.counts["nvlink_links"] == 4
+    single = import_text(status("NVIDIA L40S", 0), "x", kind="smi-nvlink")
+    assert single.counts.get("nvlink_links", 0) == 0
+    with pytest.raises(TopologyError, match="no list of 1 to 512 different GPUs"):
+        import_text("GPU 0: Tesla\nGPU 0: Tesla\n\t Link 0: 25 GB/s\n", "x")
+
+
+def test_as_many_nvlinks_as_two_chips_have() -> None:
+    table = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+        f"GPU{i}\t" + "\t".join("X" if i == j else "NV8" for j in range(4)) + "\n" for i in range(4)
+    )
+
+    def chip(text: str) -> tuple[str, str]:
+        found = import_text(text, "x")
+        return next((a.what, a.why) for a in found.assumptions if a.what.startswith("chip "))
+
+    assert chip(table)[0] == "chip h800-sxm5"
+    assert "a800-sxm4-80gb has as many, --chip says which" in chip(table)[1]
+    assert chip(f"our A800 nodes\n{table}")[0] == "chip a800-sxm4-80gb"
+    assert chip(f"root@h800:~# nvidia-smi topo -m\n{table}")[0] == "chip h800-sxm5"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -61,7 +61,12 @@ GOLDEN: dict[str, tuple[list[str], list[tuple[int, ...]], int, list[tuple[str, i
         1,
         [("allreduce", 268435456, "float32", 2), ("allreduce", 8, "float32", 1)],
     ),
-    "nccl-2.4.log": (["2.4.6+cuda10.0"], [(2, 2, 0, 2, 0, 2)], 2, []),
+    "nccl-2.4.log": (
+        ["2.4.6+cuda10.0"],
+        [(2, 2, 0, 2, 0, 2)],
+        2,
+        [("allreduce", 8, "float32", 1), ("allreduce", 1024, "float32", 1)],
+    ),
     "nccl-2.8.log": (["2.8.4+cuda11.0"], [(2, 2, 2, 2, 2, 2)], 1, []),
     "rccl-2.18.log": (["2.18.3+hip6.0"], [(2, 2, 0, 1, 1, 0)], 1, [("allreduce", 8, "float16", 2)]),
     "nccl-2.16.log": (

@@ -129,6 +129,36 @@ def test_choices_in_groups(tmp_path: Path) -> None:
     assert chosen == ["Tree", "Ring", ""]
 
 
+def driven(bracket: int, tuned: int, begins: str = "") -> str:
+    """Return the log of one thread that drives two GPUs: calls and the tuner's lines with these devices in front."""
+    rows = []
+    for number in range(12):
+        count = 1 << (number % 3)
+        for rank in (0, 1):
+            one = call(0, number, count=count).replace("[0]", f"[{bracket}]")
+            rows.append(one.replace("0x5500", f"0x55{rank:02x}").replace("0x7f00", f"0x7f{rank}0"))
+        rows.append(
+            f"host0:100:200 [{tuned}] NCCL INFO AllReduce: {4 * count} Bytes -> Algo RING proto LL"
+            " channel{Lo..Hi}={0..1}"
+        )
+    return begins + lines(*rows)
+
+
+@pytest.mark.parametrize(("bracket", "tuned"), [(0, 0), (0, 1), (1, 0)])
+def test_one_thread_that_drives_several_gpus(bracket: int, tuned: int, tmp_path: Path) -> None:
+    """The device in front of a line is where the thread was, not whose call it is."""
+    begins = lines(
+        begin(0),
+        begin(1).replace("host0:101:201", "host0:100:200").replace("0x550001", "0x550100"),
+    )
+    for text in (driven(bracket, tuned, begins + "\n"), driven(bracket, tuned)):
+        log = read(tmp_path, text)
+        assert [(c.n_ranks, c.n_logged) for c in log.communicators] == [(2, 2)]
+        assert log.operations["ranks"].tolist() == [2] * 12
+        assert log.operations["agree"].tolist() == [1] * 12
+        assert (log.operations["choice"] >= 0).all()
+
+
 def test_unknown_datatype(tmp_path: Path) -> None:
     log = read(tmp_path, lines(begin(0), call(0, 1).replace("datatype 7", "datatype 99")))
     assert log.operations["size"].tolist() == [0]

@@ -293,3 +293,41 @@ def test_csv_nonsense_is_refused(tmp_path: Path, lines: tuple[str, ...], message
         read(rows(tmp_path, *lines))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+OLD = "comm_type,comm_group,msg_size,stage,dst,src,additional,_elapsed_time,algbw,busbw,count"
+
+
+def test_ranks_above_the_titles(tmp_path: Path) -> None:
+    name = rows(
+        tmp_path,
+        "all_reduce,CommGroup.dp_group,4,4096,forward",
+        "all_gather,CommGroup.tp_group,2,4096,forward",
+        "all_to_all,CommGroup.tp_group,None,4096,forward",
+        "all_reduce,CommGroup.dp_group,4,0,step",
+    )
+    path = Path(name)
+    path.write_text("[rank0 ~ rank7]\n" + path.read_text())
+    assert kind_of(name) == "simai"
+    found = read(name)
+    assert (found.num_ranks, len(found.events)) == (8, 24)
+    assert found.skipped == {"communications of 0 bytes": 1}
+    path.write_text(path.read_text().replace("rank7", "rank9"))
+    with pytest.raises(InputError, match="the 10 ranks of its first line"):
+        read(name)
+
+
+def test_files_without_sizes_of_groups(tmp_path: Path) -> None:
+    path = tmp_path / "Llama_tp2_pp1.csv"
+    path.write_text(
+        f"{OLD}\nCommType.all_reduce,CommGroup.dp_group,4096,warmup,None,None,,None,None,None,1\n"
+        "CommType.all_reduce,CommGroup.tp_group,4096,warmup,None,None,,None,None,None,1\n"
+    )
+    assert kind_of(str(path)) == "simai"
+    with pytest.raises(InputError, match="no column comm_group_size; give --topology"):
+        read(str(path))
+    found = read(str(path), num_ranks=8)
+    assert groups(found, "dp") == {(0, 2, 4, 6), (1, 3, 5, 7)}
+    assert groups(found, "tp") == {(0, 1), (2, 3), (4, 5), (6, 7)}
+    assert "as the name of the file says" in found.assumed[0]
+    assert whole(str(path)).total_calls == 6

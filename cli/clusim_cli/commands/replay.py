@@ -64,6 +64,7 @@ class _Call(click.ParamType[tuple[str, int]]):
 @click.option("--call", "asked", type=_Call(), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
 @click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
+@options.strict("Far from what was measured, on a guessed machine, more ranks than GPUs.")
 @options.granularity()
 @options.trace_out()
 @options.all_lines()
@@ -106,6 +107,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
             granularity=given["granularity"],
             version=given["version"],
             faults=given["faults"],
+            strict=given["strict"],
         )
         how = RunOptions(trace_out=given["trace_out"], command=command_line())
         found = replay(request, how, progress)

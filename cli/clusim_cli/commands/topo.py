@@ -149,7 +149,8 @@ def import_(
 ) -> None:
     """Make a topology file of FILE, which another tool wrote, and say what had to be assumed.
 
-    Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), rocm-smi, graphml, node-link, astra-sim, simai.
+    Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), smi-nvlink, rocm-smi, graphml, node-link,
+    astra-sim, simai.
     """
     from clusim.files import is_stream, write_text
     from clusim.formats.topologies import import_file

@@ -44,8 +44,7 @@ __all__ = ["command"]
 @click.option("--markdown", type=OUTPUT, help="Write the page of the accuracy, all of it.")
 @click.option("--data", type=OUTPUT,
               help="Write the errors by class, from which other commands say what to expect.")  # fmt: skip
-@click.option("--strict", is_flag=True,
-              help="Exit with 2 if a row has an unknown word or could not be simulated.")  # fmt: skip
+@options.strict("Rows of which words are unknown, or that failed.")
 @options.as_json()
 @options.no_progress()
 def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:

@@ -58,6 +58,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     }
     rings = _rings(state, nodes)
     _look_at_buses(topology, nodes, problems)
+    _look_at_told(topology, nodes, problems)
     _check_unused(topology, problems)
     problems.raise_if_any()
     if topology.p2p is None:
@@ -85,6 +86,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         ring_orders=rings,
         p2p_level=topology.p2p_level,
         gdr_level=topology.gdr_level,
+        told=topology.told,
         routing=topology.routing,
         network_routing=topology.network_routing,
         network=topology.network.plain() if topology.network else {},
@@ -101,6 +103,15 @@ def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) ->
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
         what = f"{len(set(buses))} different numbers for {gpus} GPUs; give the bus of each, or none"
         problems.add(("logs", "buses"), what)
+
+
+def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> None:
+    """Note GPUs of which NCCL is told and that are not there."""
+    gpus = {node.name for node in nodes if node.kind == "gpu"}
+    for name, links in topology.told.items():
+        for other in (name, *links):
+            if other not in gpus and (other != "switch" or other == name):
+                problems.add(("told", name), f"{other!r} is no GPU of this machine")
 
 
 _IDEAL = "host"

@@ -11,6 +11,7 @@ from clusim.fabric.check_links import MOST, Finding, check_links, listed
 from clusim.fabric.dependency import dependency_cycle
 from clusim.fabric.model import Fabric
 from clusim.fabric.reach import unreachable
+from clusim.fabric.told import told_lines
 
 __all__ = [
     "Finding",
@@ -69,6 +70,7 @@ def check(fabric: Fabric) -> list[Finding]:
     found += check_links(fabric)
     found += _memory(fabric)
     found += _rings(fabric)
+    found += [Finding("warning", line) for line in told_lines(fabric)]
     found += _deadlock(arrays)
     found += check_flow(fabric, arrays)
     order = {"error": 0, "warning": 1, "info": 2}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusim.fabric.problems import Problems
     from clusim.fabric.schema import Topology
 
-__all__ = ["build", "build_topology", "load", "loads", "names_machine"]
+__all__ = ["build", "build_topology", "joined", "load", "loads", "names_machine"]
 
 
 def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
@@ -123,6 +123,23 @@ def build_topology(
         fabric = assemble(topology, problems, source_text=text)
     raise_on_errors(fabric, problems.where)
     return fabric
+
+
+def joined(machine: Fabric, nodes: int) -> Fabric:
+    """Return so many of a machine, joined by the network that it says it usually has."""
+    import yaml
+
+    from clusim.fabric.cluster import build_cluster
+    from clusim.fabric.problems import Problems
+    from clusim.fabric.validate import validate
+
+    if nodes < 2:
+        return machine
+    where = f"{machine.name}:nodes={nodes}"
+    data = {"name": where, "cluster": {"node": machine.name, "nodes": nodes}}
+    problems = Problems(where)
+    text = yaml.safe_dump(data, sort_keys=False)
+    return build_cluster(validate(data, problems), problems, lambda _: machine, source_text=text)
 
 
 def _machine(base: Path | None, name: str) -> Fabric:

@@ -416,6 +416,8 @@ class Fabric:
     routing : str
         ``shortest`` (all shortest paths) or ``dimension-order`` (lowest `Link.dim` first); `network_routing` is
         the same for the switches between machines.
+    told : dict
+        NVLinks of GPUs as NCCL is told of them, where that is not what is there: GPU -> GPU or ``switch`` -> links.
     network : dict
         What usually joins machines of this kind, or what joins those of this cluster; keys of `NetworkSpec`.
     faults : tuple of str
@@ -443,6 +445,7 @@ class Fabric:
     gdr_level: Literal["pix", "pxb", "phb", "sys"] = "pxb"
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"
+    told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict, compare=False)
     description: str = ""
     faults: tuple[str, ...] = ()

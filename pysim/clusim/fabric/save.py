@@ -60,6 +60,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "rings": [list(ring) for ring in fabric.ring_orders]
         if fabric.ring_orders is not None
         else None,
+        "told": {name: dict(links) for name, links in fabric.told.items()},
         "chips": {name: _chip(endpoint) for endpoint, name in chips.items()},
         "switches": {name: _switch(*item) for item, name in switches.items()},
         "nics": {name: _nic(*item) for item, name in nics.items()},

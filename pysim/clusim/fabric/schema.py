@@ -282,6 +282,7 @@ class Topology(Spec):
     network_routing: Literal["shortest", "dimension-order"] = "shortest"
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)
     rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
+    told: dict[str, dict[str, Annotated[int, Field(ge=0, le=1024)]]] = Field(default_factory=dict)
     chips: dict[str, ChipSpec] = Field(default_factory=dict)
     switches: dict[str, SwitchSpec] = Field(default_factory=dict)
     formats: dict[str, FormatSpec] = Field(default_factory=dict)

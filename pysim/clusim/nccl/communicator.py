@@ -118,7 +118,8 @@ class Communicator:
             notes.append(
                 f"processor {unknown[0]} is not known: NCCL's figures of unknown ones count"
             )
-        return (*notes, *notes_on_variables(self.settings))
+        told = dict.fromkeys(line for system in self.systems for line in system.told)
+        return (*notes, *told, *notes_on_variables(self.settings))
 
     @cached_property
     def channels(self) -> list[Channel]:

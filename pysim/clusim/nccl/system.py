@@ -100,6 +100,8 @@ class System:
         By index; GPUs in the order of the ranks.
     routes : dict
         (device, device) -> path.
+    told : list of str
+        Where NCCL is told of other NVLinks than are there.
     """
 
     version: Version
@@ -112,6 +114,7 @@ class System:
     routes: dict[tuple[Device, Device], Route] = field(default_factory=dict)
     num_links: int = 0
     gdr_level: Path | None = None
+    told: list[str] = field(default_factory=list)
 
     @property
     def cpu(self) -> CpuModel:

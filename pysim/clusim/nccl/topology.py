@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from clusim.errors import TopologyError
 from clusim.fabric.model import NETWORK, Fabric, Link, Node
+from clusim.fabric.told import SWITCH, told_lines, told_of
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings, adapter_allowed
@@ -61,6 +62,7 @@ def build_system(
     if not system.gpus:
         raise TopologyError(f"{fabric.name}: no GPU in machine {zone}; NCCL needs one")
     _join_all(system, nodes, links, devices)
+    _tell(system, fabric)
     _add_adapters(system, fabric, nodes, links, devices)
     _join_sockets(system)
     for device in (*system.gpus, *system.cpus, *system.others):
@@ -142,6 +144,37 @@ def _join_all(
         endpoint = nodes[gpu.name].endpoint
         rate = endpoint.pcie_Bps / 1e9 * 0.762 if endpoint and endpoint.pcie_Bps else 12.0
         system.join(gpu, system.cpus[0], "pci", round(rate, 1))
+
+
+def _tell(system: System, fabric: Fabric) -> None:
+    """Replace the NVLinks by those that NCCL is told of, each direction for itself, as it reads them."""
+    gpus = {gpu.name: gpu for gpu in system.gpus}
+    told = {gpu: links for gpu in system.gpus if (links := told_of(fabric, gpu.name)) is not None}
+    if not told:
+        return
+    system.told = told_lines(fabric)
+    counts: dict[tuple[Device, Device], float] = {}
+    for gpu in system.gpus:
+        rate = nvlink_GBps(gpu.capability, system.version)
+        there = {link.remote: link.rate for link in gpu.links if link.kind == "nvl"}
+        if gpu in told:
+            ends = {
+                (system.switch if to == SWITCH else gpus.get(to)): n for to, n in told[gpu].items()
+            }
+            there = {end: n * rate for end, n in ends.items() if end is not None and end is not gpu}
+        for other, most in there.items():
+            if most:
+                counts[gpu, other] = most
+            if most and other.kind != "gpu":
+                counts[other, gpu] = most
+    for device in (*system.gpus, *system.others):
+        device.links = [link for link in device.links if link.kind != "nvl"]
+    for (a, b), rate in counts.items():
+        if (b, a) in counts and (a.kind, a.index) < (b.kind, b.index):
+            system.join(a, b, "nvl", rate)
+            next(link for link in b.links if link.remote is a and link.kind == "nvl").rate = counts[
+                b, a
+            ]
 
 
 def _add_adapters(

@@ -9,6 +9,7 @@ from inspect import signature
 from clusim.errors import InputError
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
+from clusim.replaying.gate import gate
 from clusim.replaying.logjob import Counted, replay_log
 from clusim.replaying.placing import machines_of
 from clusim.replaying.report import Replay
@@ -37,7 +38,8 @@ def replay(
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:
-        return replay_log(changed(request, gap=request.gap or "none"), options, counted)
+        found = replay_log(changed(request, gap=request.gap or "none"), options, counted)
+        return gate(found, request)
     if kind in PLANS:
         raise InputError(
             f"{first}: {PLANS[kind]}, is no recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
@@ -48,7 +50,8 @@ def replay(
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_machine(read, request))
-    return replay_recording(recording, changed(request, gap=request.gap or "logged"), options)
+    found = replay_recording(recording, changed(request, gap=request.gap or "logged"), options)
+    return gate(found, request)
 
 
 def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str, int]:

@@ -31,10 +31,11 @@ _RELEASES: tuple[Version, ...] = (
 
 @dataclass(slots=True)
 class Guess:
-    """A preset, and the clues that led to it."""
+    """A preset, the clues that led to it, and what speaks against it."""
 
     topology: str
     reasons: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -84,7 +85,12 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         reasons.append(f"nothing tells the network between machines: that of {best.name} is taken")
     if alike:
         reasons.append(f"as likely by these lines: {', '.join(alike)}")
-    return Guess(best.name, reasons)
+    doubts = [
+        f"{clue.text}, but the nearest preset {best.name} differs; --topology names the machine"
+        for clue in clues
+        if clue.strict and not clue.fits(best)
+    ]
+    return Guess(best.name, reasons, doubts)
 
 
 def _has_gpu(*models: str) -> Callable[[Traits], bool]:
@@ -103,7 +109,7 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
         if found is not None and any(_has_gpu(found.model)(preset) for preset in presets):
             clues.append(_Clue(f"GPU name {name!r}: {found.model}", _has_gpu(found.model), 8, True))
         else:
-            clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 0))
+            clues.append(_Clue(f"GPU name {name!r}: none of the presets", lambda p: False, 2, True))
     return clues
 
 

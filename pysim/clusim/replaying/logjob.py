@@ -30,7 +30,9 @@ from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.calls.communicators import Members
 from clusim.nccl.calls.launch import Launch
 from clusim.replaying.channels import with_logged
+from clusim.replaying.gate import placed_doubts
 from clusim.replaying.guess import infer_machine
+from clusim.replaying.logmachine import machine_of_log
 from clusim.replaying.placing import Placed, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
@@ -212,11 +214,10 @@ def replay_log(
         raise InputError(
             f"{request.files[0]}: no time stamps at its calls; use --gap none, or a time such as --gap 100us"
         )
-    topology = request.topology
+    topology, doubts = request.topology, list[str]()
     if topology is None:
-        guess = infer_machine(log, ranks)
-        topology = guess.topology
-        machine = [f"{topology}: concluded from", *(f"  {reason}" for reason in guess.reasons)]
+        known = machine_of_log(log, ranks, infer_machine(log, ranks), _version(log, request))
+        topology, machine, doubts = known.topology, known.lines, known.doubts
     else:
         machine = [f"{Setup(topology).name}: as given"]
         if machine[0].lower().endswith(".xml: as given"):
@@ -231,7 +232,9 @@ def replay_log(
 
     job = job_on(topology, _kept(log, request))
     if request.whole:
-        return _whole(job, table, options, machine)
+        whole = _whole(job, table, options, machine)
+        whole.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
+        return whole
     other = None if request.other is None else job_on(request.other, _ANEW)
     placed = job.placed
     found = Replay(
@@ -243,6 +246,7 @@ def replay_log(
         skipped=dict(table.skipped),
         family=placed.family,
     )  # fmt: skip
+    found.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
     _notes(found, job, other, table)
     _time_all(found, job, other, table, counted)
     if options.trace_out is not None:

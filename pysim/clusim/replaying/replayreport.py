@@ -15,6 +15,7 @@ SHOWN = 60
 def replay_report(found: Replay, *, everything: bool = False) -> str:
     """Return the report."""
     lines = [
+        *(f"doubt: {line}" for line in found.doubts),
         f"{found.kind} {found.source}",
         f"  {found.num_ranks} ranks on {found.num_machines} machine{'s' * (found.num_machines != 1)}"
         + (f", NCCL {found.version}" if found.version else ""),

@@ -153,6 +153,8 @@ class Replay:
         What breaks, and what it does to which rates.
     family : str
         Architecture of the oldest GPU.
+    doubts : list of str
+        Why the result may be of no use, and which option settles it.
     """
 
     kind: str
@@ -175,6 +177,7 @@ class Replay:
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     family: str = ""
+    doubts: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""
@@ -198,6 +201,7 @@ class Replay:
             "other_total_us": self.other_ps / 1e6 if self.other else None,
             "busiest_wires": [{"wire": name, "busy": round(part, 6)} for name, part in self.wires],
             "faults": self.faults,
+            "doubts": self.doubts,
             "notes": self.notes,
             "skipped": self.skipped,
         }

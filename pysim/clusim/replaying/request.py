@@ -51,6 +51,8 @@ class ReplayRequest:
         Most calls that are replayed.
     granularity : str or int
         As of `clusim.run.request.Request`.
+    strict : bool
+        Raise `InputError` where the result may be of no use (`Replay.doubts`).
     """
 
     files: tuple[str, ...]
@@ -67,6 +69,7 @@ class ReplayRequest:
     asked: tuple[tuple[str, int], ...] = ()
     calls: int | None = None
     granularity: str | int = "auto"
+    strict: bool = False
 
     def __post_init__(self) -> None:
         """Spell words as clusim does."""

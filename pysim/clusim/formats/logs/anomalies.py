@@ -384,6 +384,8 @@ def _damage(log: Log) -> Iterator[Anomaly]:
         )
     if facts.spliced:
         rest = f"; {facts.rejoined} pieces could be put together again" if facts.rejoined else ""
+        lost = facts.lost_handles
+        rest += f"; of {lost} communicators' names nobody can say whose they are" if lost else ""
         yield Anomaly("spliced", f"ranks wrote into each other's lines {facts.spliced} times{rest}")
     for communicator in log.communicators:
         if not communicator.hosts and len(log.communicators) > 1:

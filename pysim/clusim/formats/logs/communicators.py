@@ -76,9 +76,7 @@ class _Signatures:
             return {}
         found = self._known.get(member)
         if found is None:
-            low = int(np.searchsorted(self._sorted, member))
-            high = int(np.searchsorted(self._sorted, member, "right"))
-            rows = self._order[low : min(high, low + _SIGNATURE)]
+            rows = self._rows(member)
             calls = self._calls
             found = {}
             for op, name, count, kind in zip(
@@ -88,6 +86,21 @@ class _Signatures:
                 found.setdefault(op, (name, count, kind))
             self._known[member] = found
         return found
+
+    def alternate(self, one: int, other: int) -> bool:
+        """Return whether each call of one is followed by the same of the other: a thread that drives both GPUs."""
+        lines = [self._calls["line"][self._rows(member)].tolist() for member in (one, other)]
+        first, second = sorted(lines)
+        pairs = zip(first, second, strict=False)
+        after = [*first[1:], 1 << 62]
+        return 0 <= len(first) - len(second) <= 1 and all(
+            a < b < following for (a, b), following in zip(pairs, after, strict=False)
+        )
+
+    def _rows(self, member: int) -> NDArray[np.integer]:
+        low = int(np.searchsorted(self._sorted, member))
+        high = int(np.searchsorted(self._sorted, member, "right"))
+        return self._order[low : min(high, low + _SIGNATURE)]
 
     def agree(self, one: int, other: int, ranked: bool) -> bool:
         first, second = self.of(one), self.of(other)
@@ -114,7 +127,7 @@ def find_communicators(
         member = facts.members[number]
         if member.pointer == 0 and number not in used and not member.orders:
             continue
-        if number == facts.lost_handle:
+        if number == facts.lost_handle or number in facts.torn_handles:
             continue
         process = facts.processes[member.process]
         if member.rank == NONE:
@@ -207,7 +220,9 @@ class _Open:
         host = self._facts.processes[member.process].host
         best: _Candidate | None = None
         for candidate in self._of_rank(member.rank, looks):
-            if (member.process, member.device) in candidate.places:
+            if (member.process, member.device) in candidate.places and not (
+                member.rank == NONE and self._signatures.alternate(candidate.lowest, number)
+            ):
                 continue
             ranked = member.rank != NONE and not candidate.communicator.unplaced
             if not self._signatures.agree(candidate.lowest, number, ranked):

@@ -204,7 +204,8 @@ class Facts:
         self.unread = self.torn_work = self.single_lines = self.passed_over = 0
         self.lost_handle = self.lost_thread = NONE
         self.ordered = self.path_lines = 0
-        self.left_out = 0
+        self.left_out = self.lost_handles = 0
+        self.torn_handles: set[int] = set()
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"
         )

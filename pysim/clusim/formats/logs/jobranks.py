@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from clusim.errors import InputError
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
@@ -144,7 +145,38 @@ def job_ranks(log: Log) -> JobRanks:
     found.devices = [device for _, device in slots]
     found.of = {c: tuple(number[slot] for slot in own) for c, own in places.items()}
     found.assumed = list(dict.fromkeys(found.assumed))
+    if log.facts.spliced:
+        _require_room(log, found)
     return found
+
+
+def _require_room(log: Log, found: JobRanks) -> None:
+    """Refuse a log whose lines were torn if its ranks need more machines than its lines can be of.
+
+    Raises
+    ------
+    InputError
+        Names the two places that contradict each other.
+    """
+    whole = max(log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None)
+    if whole is None:
+        return
+    nodes = max((m.n_nodes for c in log.communicators for m in log.members(c)), default=NONE)
+    hosts = {p.host for p in log.facts.processes if p.lines and p.host}
+    room = max(nodes, len(hosts), 1)
+    names = found.machines
+    if len(names) <= room or (nodes == NONE and whole.n_logged < whole.n_ranks):
+        return
+    slots = set(found.of.get(whole.number, ()))
+    other = next((c for c in log.communicators if set(found.of.get(c.number, ())) - slots), whole)
+    places = [
+        log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (whole, other)
+    ]
+    raise InputError(
+        f"{places[0]}: a communicator of {whole.n_ranks} ranks on {room} machine{'s' * (room > 1)}, but with what"
+        f" {places[1]} says the ranks are on {len(names)}: {log.facts.spliced} lines were written into each"
+        " other; let every process write a file of its own (NCCL_DEBUG_FILE=nccl.%h.%p)"
+    )
 
 
 def _hosts(log: Log, communicator: LoggedCommunicator, found: JobRanks) -> list[str]:

@@ -17,6 +17,7 @@ from clusim.formats.logs.facts import Facts, Member
 from clusim.formats.logs.operations import Columns, find_operations
 from clusim.formats.logs.reader import LogReader, require_something
 from clusim.formats.logs.routes import LoggedRoute
+from clusim.formats.logs.settled import settle_torn
 from clusim.formats.logs.tables import TableRun
 from clusim.formats.logs.torn import merge_torn_names
 
@@ -164,6 +165,7 @@ def read_logs(names: Iterable[str]) -> Log:
     require_something(facts, reader.tables)
     facts.settle()
     merge_torn_names(facts)
+    settle_torn(facts)
     runs = [run for tables in reader.tables for run in tables.runs]
     for run in runs:
         if run.library.isdigit():

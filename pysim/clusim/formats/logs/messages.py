@@ -84,7 +84,14 @@ def _named(text: str) -> _Named | None:
         return None
     parent = int(pairs["parent"], 16) if "parent" in pairs else None
     return _Named(
-        match[1] or "", pointer, rank, n_ranks, verb, state, parent, tuple(_details(pairs))
+        (match[1] or "").removesuffix("_impl"),
+        pointer,
+        rank,
+        n_ranks,
+        verb,
+        state,
+        parent,
+        tuple(_details(pairs)),
     )
 
 

@@ -87,38 +87,76 @@ def _ordinals(*keys: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def _choices(facts: Facts, calls: Columns, sizes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Return the tuner's choice for each call, NONE where it was not printed by the same thread."""
+    """Return the tuner's choice for each call, NONE where it was not printed by the same thread.
+
+    The device in front of a tuner's line need not be that of the call: a thread that drives GPUs prints one line
+    for the calls of all, on whatever device it is then. So what no line of the same device fits is matched without it.
+    """
     chosen = np.full(len(sizes), NONE, np.int32)
     tunings = facts.tunings.columns()
     if len(tunings["choice"]) == 0 or len(sizes) == 0:
         return chosen
+    used = np.zeros(len(tunings["choice"]), np.bool_)
+    for speaker in (np.arange(len(facts.threads)), _without_device(facts)):
+        _attach(facts, calls, sizes, (chosen, used), speaker)
+    return chosen
+
+
+def _without_device(facts: Facts) -> NDArray[np.int64]:
+    """Return a number for each thread that is the same for all devices it drives."""
+    known: dict[tuple[int, int], int] = {}
+    threads = [known.setdefault((t.process, t.tid), len(known)) for t in facts.threads]
+    return np.array(threads or [0], np.int64)
+
+
+def _attach(
+    facts: Facts,
+    calls: Columns,
+    sizes: NDArray[np.int64],
+    done: tuple[NDArray[np.int32], NDArray[np.bool_]],
+    speaker: NDArray[np.int64],
+) -> None:
+    """Give calls without a choice that of the tuner's line of the same speaker, name and size, the n-th the n-th.
+
+    `done` are the choices of calls, and which of the tuner's lines are theirs already.
+    """
+    chosen, used = done
+    free = ~used
+    tunings = facts.tunings.columns()
     number = tunings["choice"].astype(np.int64)
     tuned_bytes = np.array([choice[1] for choice in facts.choices], np.int64)[number]
     names = {name: i for i, name in enumerate(facts.names)}
     tuned_name = np.array([names.get(c[0], NONE) for c in facts.choices], np.int64)[number]
     has_name = np.array([bool(c[0]) for c in facts.choices])[number]
-    speakers = np.zeros(len(facts.threads), np.bool_)
-    speakers[tunings["thread"].astype(np.int64)] = True
-    rows = np.flatnonzero(speakers[calls["thread"].astype(np.int64)])
-    thread, name = calls["thread"][rows].astype(np.int64), calls["name"][rows].astype(np.int64)
+    tuned_by = speaker[tunings["thread"].astype(np.int64)]
+    speakers = np.zeros(int(speaker.max()) + 1, np.bool_)
+    speakers[tuned_by] = True
+    rows = np.flatnonzero((chosen == NONE) & speakers[speaker[calls["thread"].astype(np.int64)]])
+    if len(rows) == 0:
+        return
+    own_thread = calls["thread"][rows].astype(np.int64)
+    thread, name = speaker[own_thread], calls["name"][rows].astype(np.int64)
+    member = calls["member"][rows].astype(np.int64)
     kind = np.minimum(calls["type"][rows].astype(np.int64), len(TYPE_BYTES) - 1)
     own = calls["count"][rows].astype(np.int64) * TYPE_BYTES[kind]
     for call_bytes in (own, sizes[rows]):
         for named in (True, False):
-            tuned = np.flatnonzero(has_name == named)
+            tuned = np.flatnonzero((has_name == named) & free)
             if len(tuned) == 0:
                 continue
             left = (thread, call_bytes, name if named else np.full_like(name, NONE))
             right = (
-                tunings["thread"][tuned].astype(np.int64), tuned_bytes[tuned],
+                tuned_by[tuned], tuned_bytes[tuned],
                 tuned_name[tuned] if named else np.full(len(tuned), NONE),
             )  # fmt: skip
-            one, two = row_hash(*left, _ordinals(*left)), row_hash(*right, _ordinals(*right))
+            one = row_hash(*left, _ordinals(*left, member))
+            two = row_hash(*right, _ordinals(*right))
             order = np.argsort(two)
             at = np.minimum(np.searchsorted(two[order], one), len(two) - 1)
-            found = np.where(two[order][at] == one, number[tuned[order[at]]], NONE)
+            hit = two[order][at] == one
+            found = np.where(hit, number[tuned[order[at]]], NONE)
+            used[tuned[order[at[hit]]]] = True
             chosen[rows] = np.where(chosen[rows] == NONE, found, chosen[rows])
-    return chosen
 
 
 def find_operations(

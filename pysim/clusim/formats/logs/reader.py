@@ -12,6 +12,7 @@ from clusim.errors import InputError
 from clusim.formats.logs.arrivals import Connections, find_connections
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import hashes
+from clusim.formats.logs.dressing import Dressing
 from clusim.formats.logs.facts import Facts
 from clusim.formats.logs.fronts import FRONT_BYTES, LABEL, OTHER, front, stamps
 from clusim.formats.logs.known import KnownTexts
@@ -75,6 +76,7 @@ class LogReader:
         single = SingleLines(facts, tables, self._noise)
         nulls = 0
         started = False
+        dressing = Dressing()
 
         def report(text: str) -> None:
             facts.problems.append((name, text))
@@ -87,7 +89,7 @@ class LogReader:
                 started = True
             facts.bytes += len(block)
             nulls += block.count(b"\0") if b"\0" in block else 0
-            self._block(block, facts.lines + 1, single)
+            self._block(dressing.off(block), facts.lines + 1, single)
         if not started:
             report("is empty")
             facts.files.append(name)
@@ -95,6 +97,9 @@ class LogReader:
             self.tables.append(tables)
         if nulls:
             report(f"has {nulls} zero bytes, which no text has; what is around them may be lost")
+        if dressing.repeats:
+            text = f"Ray left out {dressing.repeats} lines that were like others: set RAY_DEDUP_LOGS=0 to have all"
+            report(text)
         single.close()
 
     def _block(self, data: bytes, line: int, single: SingleLines) -> None:
@@ -411,7 +416,8 @@ def require_something(facts: Facts, tables: list[TableReader]) -> None:
     """Refuse files in which nothing of NCCL or nccl-tests was found."""
     if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
         return
-    if facts.nccl_lines or facts.warnings or facts.timeouts:
+    said = (facts.notes, facts.warnings, facts.timeouts, facts.environment, facts.clean_hosts)
+    if any(said) or facts.spliced or facts.unread:
         return
     names = ["standard input" if name == STDIN else name for name in facts.files[:3]]
     shown = ", ".join(names) + (", ..." if len(facts.files) > 3 else "")

@@ -140,7 +140,9 @@ class SingleLines:
         if facts.threads[thread].in_system and system_line(facts, thread, number, text):
             return
         word = text[: text.find(" ")] if " " in text else text
-        handler = HANDLERS.get(word)
+        handler = HANDLERS.get(word) or HANDLERS.get(
+            word.removesuffix("_impl")
+        )  # of RCCL since 2.26
         if handler is not None and handler(facts, thread, number, text):
             return
         if self._other(thread, number, text, word):
@@ -227,6 +229,7 @@ class SingleLines:
                 self._bare = NONE
             return True
         if self.tables.text(text, number - self._offset()):
+            self._new_run(number)
             return True
         if note_version(facts, text):
             return True

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.formats.logs.concluding import TableColumns, concluded
 from clusim.vocabulary.dtypes import IN_TABLES, REDUCTIONS
-from clusim.vocabulary.operations import OPERATIONS, bus_factor
+from clusim.vocabulary.operations import OPERATIONS
 
 __all__ = ["TableDevice", "TableReader", "TableRun"]
 
@@ -82,6 +83,7 @@ class TableRun:
     failures: list[str] = field(default_factory=list)
     reduced: str = ""
     broken: int = 0
+    ended: bool = False
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return one of time, algbw, busbw, error, and time_in_place, ... as an array."""
@@ -96,26 +98,15 @@ class TableRun:
         return len({device.rank for device in self.devices})
 
     def collective(self) -> str:
-        """Return what was measured: as printed, else concluded from busbw/algbw; several names if it fits them all."""
+        """Return what was measured: as printed, else concluded from the columns; several names if they fit them all."""
         if self.test:
             return self.test.removesuffix("_perf")
-        n = self.n_ranks
-        algbw, busbw = self.column("algbw"), self.column("busbw")
-        big = algbw > 1 if (algbw > 1).any() else algbw > 0
-        if n < 2 or not big.any():
-            return ""
-        ratios = np.sort(busbw[big] / algbw[big])  # what is no number comes last
-        middle = (len(ratios) - 1) // 2
-        ratio = float(ratios[middle] + ratios[len(ratios) // 2]) / 2
-        if np.isnan(ratios[-1]):
-            return ""
-        near = {
-            bus_factor("allreduce", n): "all_reduce",
-            bus_factor("all_gather", n): "all_gather, reduce_scatter or alltoall",
-            1.0: "broadcast, reduce or sendrecv" if n > 2 else "all_reduce, broadcast or sendrecv",
-        }
-        best = min(near, key=lambda value: abs(value - ratio))
-        return near[best] if abs(best - ratio) < 0.05 * best else ""
+        return concluded(
+            TableColumns(
+                self.source, self.n_ranks, self.header, self.sizes, self.counts, self.types, self.ops, self.roots,
+                self.column("algbw"), self.column("busbw"),
+            )
+        )  # fmt: skip
 
 
 def _float(word: str) -> float:
@@ -164,12 +155,14 @@ class TableReader:
             run.version, run.library = match[1], match[3] or ""
         elif match := _AVERAGE.match(text):
             self._finish()
-            self._run(line).average_busbw = _float(match[1])
+            run = self._run(line)
+            run.average_busbw, run.ended = _float(match[1]), True
         elif match := _BOUNDS.match(text):
             self._finish()
             self._run(line).wrong = int(match[1])
         elif _CONCLUDED.match(text):
             self._finish()
+            self._run(line).ended = True
         elif bare.startswith("Reducing maxBytes"):
             self._run(line).reduced = bare
         else:
@@ -196,6 +189,18 @@ class TableReader:
     def _run(self, line: int) -> TableRun:
         return self.runs[-1] if self.runs else self._begin(line)
 
+    def _table(self, line: int) -> TableRun:
+        """Return the run that a title or row is of: behind the sums of one, a new one on the same GPUs."""
+        last = self._run(line)
+        if not last.ended:
+            return last
+        run = self._begin(line)
+        if run is not last and not run.config and not run.devices:
+            run.config, run.devices = dict(last.config), list(last.devices)
+            run.version, run.library = run.version or last.version, run.library or last.library
+            run.header, run.halves = last.header, last.halves
+        return run
+
     def _begin(self, line: int) -> TableRun:
         """Open a run, unless the one that is open has only its first lines."""
         self._finish()
@@ -208,22 +213,24 @@ class TableReader:
         return self.runs[-1]
 
     def _header(self, names: list[str], line: int) -> None:
-        run = self._run(line)
-        if run.header:
-            self._finish()
+        self._finish()
+        run = self._table(line)
         end = names.index("time")
         run.header = tuple(names[:end])
         run.halves = names.count("time")
 
     def _row(self, match: re.Match[str], line: int) -> bool:
         rest = match[4]
-        run = self.runs[-1] if self.runs else None
+        run = self._table(line) if self.runs else None
         header = run.header if run is not None and run.header else None
         op, root = "", -1
         words = rest.split()
         if words and (header is None or "redop" in header):
             named = next((name for name in _OPS if words[0] == name), "")
-            if named or header is not None:
+            # All-gather has no reduction: some releases leave its column blank.
+            if named or (
+                header is not None and not _VALUES.match(words[0]) and not _ROOT.fullmatch(words[0])
+            ):
                 op = named or words[0]
                 words = words[1:]
         # Without a header, a whole number before the times is the root: -1, or a rank.

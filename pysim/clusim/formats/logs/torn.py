@@ -34,6 +34,7 @@ def merge_torn_names(facts: Facts) -> None:
         facts.processes[new].lines += facts.processes[old].lines
         facts.processes[old].members = []
         facts.processes[old].lines = 0
+    facts.torn_handles |= members.keys()
     if members:
         for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees, facts.calls):
             rows.replace("member", members)

@@ -1,7 +1,9 @@
 """Reads the workloads that AICB runs on GPUs, CSV files: one communication or computation after the other.
 
 All ranks do the same, and each waits for the one before. Sizes are those of whole buffers; sizes of groups are in the
-file, and so is the number of ranks, as their product. Workloads with pipeline stages are not read.
+file, and so is the number of ranks, as their product or in a line ``[rank0 ~ rank127]`` above the titles. Older files
+have no sizes of groups: those of the topology, and what the file's name says (``_tp2_``), are taken. Workloads with
+pipeline stages are not read.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from math import prod
+from pathlib import PurePath
 
 from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
@@ -21,10 +24,12 @@ from clusim.vocabulary.operations import OPERATIONS, ROOTED
 
 __all__ = ["is_csv", "read_csv"]
 
-COLUMNS = "comm_type,comm_group,comm_group_size,msg_size"
+COLUMNS = "comm_type,comm_group,"
 
 _OPERATIONS = {name: item.name for item in OPERATIONS.values() for name in item.torch}
 _GROUPS = {"tp_group": "tp", "dp_group": "dp", "ep_group": "ep", "ep_dp_group": "dp_ep"}
+_RANKS = re.compile(r"\[\s*rank0\s*~\s*rank([0-9]{1,9})\s*\]\s*")
+_IN_NAME = re.compile(r"(?<![a-z])(tp|ep)[_-]?([0-9]{1,6})(?![0-9])")
 _SHAPE = re.compile(r"[(\[]\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*,?\s*[)\]]")
 MAX_FLOPS = 10**18
 
@@ -34,16 +39,25 @@ def is_csv(name: str) -> bool:
     return COLUMNS.encode() in head(name, 1 << 16)[: 1 << 14]
 
 
-def read_csv(name: str) -> Recording:
-    """Read such a CSV file; raises `InputError` if it makes no sense or has pipeline stages."""
-    return _Reader(name).recording()
+def read_csv(name: str, num_ranks: int | None = None) -> Recording:
+    """Read such a CSV file; raises `InputError` if it makes no sense or has pipeline stages.
+
+    Parameters
+    ----------
+    num_ranks : int or None
+        GPUs of the topology, which are the ranks if the file says neither their number nor sizes of groups.
+    """
+    return _Reader(name, num_ranks).recording()
 
 
 class _Reader:
     """The state of reading one file."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, num_ranks: int | None) -> None:
         self.name = name
+        self.given = num_ranks
+        self.ranks = 0
+        self.assumed: list[str] = []
         self.skipped: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
         self.step = RankStep(self, self.sizes, gathers_parts=False)
@@ -53,9 +67,14 @@ class _Reader:
         """Read the file."""
         for line, text in lines(self.name):
             if text.startswith("["):
-                raise self._bad(
-                    line, "stages of a pipeline are not read; generate a workload for SimAI instead"
-                )
+                match = _RANKS.fullmatch(text)
+                if match is None or self.titles or self.ranks:
+                    raise self._bad(
+                        line,
+                        "stages of a pipeline are not read; generate a workload for SimAI instead",
+                    )
+                self.ranks = min(int(match[1]) + 1, MOST_RANKS + 1)
+                continue
             if not text.strip():
                 continue
             try:
@@ -64,17 +83,25 @@ class _Reader:
                 raise self._bad(line, f"is no line of a CSV file ({error})") from None
             if not self.titles:
                 self.titles = values
-                if not text.startswith(COLUMNS):
-                    raise self._bad(line, f"the first line must begin with {COLUMNS}")
+                if not text.startswith(COLUMNS) or "msg_size" not in values:
+                    raise self._bad(line, f"the titles must begin with {COLUMNS} and name msg_size")
+                if "comm_group_size" not in values:
+                    self._sizes_from_elsewhere(line)
                 continue
             self._row(line, dict(zip(self.titles, values, strict=False)))
         tp, dp = self.sizes.get("tp", 1), self.sizes.get("dp", 1)
         ep, dp_ep = self.sizes.get("ep", 1), self.sizes.get("dp_ep", 1)
         dp = max(dp, ep * dp_ep)
-        if dp % ep or tp * dp > MOST_RANKS:
+        if self.ranks and "dp" not in self.sizes and self.ranks % tp == 0:
+            dp = max(dp, self.ranks // tp)
+        if dp % ep or tp * dp > MOST_RANKS or (self.ranks and tp * dp != self.ranks):
             raise InputError(
-                f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be at"
-                f" most {MOST_RANKS}"
+                f"{self.name}: groups of {tp} (tp), {dp} (dp) and {ep} (ep) ranks; ep must divide dp, and tp x dp be"
+                + (
+                    f" the {self.ranks} ranks of its first line"
+                    if self.ranks
+                    else f" at most {MOST_RANKS}"
+                )
             )
         strides = {
             "tp": (1, tp),
@@ -89,10 +116,31 @@ class _Reader:
             first = rank // (stride * size) * (stride * size) + rank % stride
             return range(first, first + stride * size, stride)
 
-        assumed = [
+        self.assumed.append(
             f"{tp * dp} ranks: tensor-parallel groups of {tp} x data-parallel groups of {dp}"
-        ]
-        return recording("simai", self.step, tp * dp, group_of, assumed)
+        )
+        return recording("simai", self.step, tp * dp, group_of, self.assumed)
+
+    def _sizes_from_elsewhere(self, line: int) -> None:
+        """Take the sizes of groups that no column gives from the topology and the file's name."""
+        ranks = self.ranks or self.given
+        if ranks is None:
+            raise self._bad(
+                line,
+                "no column comm_group_size; give --topology and --nodes: all their GPUs take part",
+            )
+        named = {what: int(n) for what, n in _IN_NAME.findall(PurePath(self.name).name.lower())}
+        tp, ep = named.get("tp", 1), named.get("ep", 1)
+        if tp < 1 or ep < 1 or ranks % (tp * ep):
+            raise self._bad(
+                line,
+                f"groups of {tp} (tp) and {ep} (ep), as the file's name says, do not divide {ranks} ranks",
+            )
+        self.sizes = self.step.sizes = {"tp": tp, "dp": ranks // tp, "ep": ep}
+        self.assumed.append(
+            f"no sizes of groups in the file: {ranks} ranks of the topology, groups of {tp} (tp) and {ep} (ep)"
+            f" {'as the name of the file says' if named else 'as nothing says otherwise'}"
+        )
 
     def _bad(self, line: int, what: str) -> InputError:
         return InputError(f"{self.name}:{line}: {what}")
@@ -124,13 +172,21 @@ class _Reader:
         group = row.get("comm_group", "").removeprefix("CommGroup.")
         role = _GROUPS.get(group, "all ranks" if operation == "barrier" else "")
         size = self._number(line, row, "msg_size", MAX_BYTES)
+        if size == 0 and operation != "barrier":
+            self.skipped["communications of 0 bytes"] += 1
+            return
         if not role:
             alone = group in ("pp_group", "ep_tp_group") and row.get("comm_group_size") == "1"
             what = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
             self.skipped[f"communications {what}"] += 1
             return
         if role != "all ranks":
-            ranks = self._number(line, row, "comm_group_size", MOST_RANKS)
+            known = row.get("comm_group_size", "None") == "None" and role in self.sizes
+            ranks = (
+                self.sizes[role]
+                if known
+                else self._number(line, row, "comm_group_size", MOST_RANKS)
+            )
             if ranks < 1 or self.sizes.setdefault(role, ranks) != ranks:
                 raise self._bad(
                     line, f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before"

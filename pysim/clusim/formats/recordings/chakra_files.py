@@ -12,6 +12,7 @@ from typing import Any
 from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_host import is_host
+from clusim.formats.recordings.chakra_json import from_json
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import FilePart, integer, natural, parts, read_bytes
 
@@ -73,6 +74,10 @@ def find_files(shown: str, names: list[str]) -> Files:
 
 def _sort(found: Files, part: FilePart) -> None:
     is_json = ".json" in part.name.rsplit("/", 1)[-1].lower()
+    printed = from_json(part) if part.data.lstrip()[:1] in (b"{", b"[") else None
+    if printed is not None:
+        found.traces.append(printed)
+        return
     if part.data.lstrip()[:1] != b"{":
         if is_json:
             found.skipped.append(f"{Path(part.name).name}: JSON of another kind")

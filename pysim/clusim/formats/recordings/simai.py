@@ -53,7 +53,7 @@ def read(
     if len(names) != 1:
         raise InputError(f"{names[1]}: a SimAI workload is one file; give only {names[0]}")
     if aicb.is_csv(names[0]):
-        return aicb.read_csv(names[0])
+        return aicb.read_csv(names[0], num_ranks)
     return _Reader(names[0], num_ranks).recording()
 
 

@@ -20,6 +20,7 @@ KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
     "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
     "smi": "nvidia-smi topo -m, or its p2p matrices",
+    "smi-nvlink": "nvidia-smi nvlink -s",
     "rocm-smi": "rocm-smi --showtopo",
     "graphml": "GraphML",
     "node-link": "networkx node-link JSON",
@@ -100,6 +101,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.nccl_files import read_nccl
 
         read_nccl(kind, text, draft, chip, group)
+    elif kind == "smi-nvlink":
+        from clusim.formats.topologies.smi_nvlink import read_nvlink
+
+        read_nvlink(text, draft, chip)
     elif kind in ("smi", "rocm-smi"):
         from clusim.formats.topologies.smi_topo import read_smi
 

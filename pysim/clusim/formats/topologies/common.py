@@ -19,15 +19,13 @@ from clusim.hardware import SWITCHES
 if TYPE_CHECKING:
     from clusim.fabric.model import Fabric
 
-__all__ = [
-    "MAX_NODES",
-    "Assumption",
-    "Draft",
-    "Imported",
-]
+__all__ = ["DOUBT", "MAX_NODES", "Assumption", "Draft", "Imported"]
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
+
+DOUBT = "doubt"
+"""Source of a description that says which assumption decides every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +149,9 @@ class Draft:
         assumptions = tuple(
             Assumption(_joined(names), what, why) for (what, why), names in self.notes.items()
         )
+        for item in assumptions:
+            if item.what.startswith("chip ") and "--chip" in item.why:
+                self.source(DOUBT, str(item))
         data = {"name": self.name, **self.settings, "nodes": self.nodes, "links": self.links}
         return Imported(kind, title, data, assumptions, _counts(data))
 

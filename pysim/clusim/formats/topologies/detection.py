@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import re
 
+from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
+
 __all__ = ["detect_kind"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
-_SMI_ROW = re.compile(r"^[^\S\n]*(?:\x1b\[[0-9;]*m)*GPU0\b", re.MULTILINE)
+_TAGGED = re.compile(r"\[[0-9]+,[0-9]+\]<[a-z]+>:")
+_SMI_FRONT = r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|[0-9]{1,5}: |[>|#]+ )?(?:[^\S\n]|\x1b\[[0-9;]*m)*GPU0"
+_SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTILINE)
+_SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
 
 
 def detect_kind(text: str) -> str | None:
@@ -16,12 +21,15 @@ def detect_kind(text: str) -> str | None:
     head = text.lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
         return _of_xml(head)
-    if head.startswith(("{", "[")):
+    if head.startswith(("{", "[")) and not _TAGGED.match(head):
         return _of_json(text)
     if re.search(r"(Weight|Hops|Link Type) between two GPUs", text):
         return "rocm-smi"
-    if _SMI_ROW.search(text) and re.search(r"^[^\n]*GPU0\b", text):
+    title = _SMI_HEAD.search(text)
+    if title and (_SMI_ROW.search(text) or re.match(r"\s*GPU1\b", text[title.end() :])):
         return "smi"
+    if LINK_LINE.search(text) and GPU_LINE.search(text):
+        return "smi-nvlink"
     if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
     return "simai" if _is_simai(text) else None

@@ -61,6 +61,8 @@ class ImportedGpu:
     ----------
     stated : bool
         The file comes from a run, or names the links itself: links it does not name do not exist.
+    asked : bool
+        The driver was asked: links that are not named do not exist, whatever the chip is.
     c2c_MBps : int
         Rate of a coherent link to the CPU [MB/s]; 0 is none.
     """
@@ -73,6 +75,7 @@ class ImportedGpu:
     peers: list[Peer] = field(default_factory=list)
     c2c_MBps: int = 0
     stated: bool = True
+    asked: bool = False
     line: int = 0
 
 

@@ -17,11 +17,16 @@ NVLINK = re.compile(r"NV([0-9]{1,3})")
 
 @dataclass(slots=True)
 class Matrix:
-    """The table: names of devices, the word for every pair, NUMA nodes, names of adapters."""
+    """The table: names of devices, the word for every pair, NUMA nodes, processors nearby, names of adapters.
+
+    `around` is the text in front of the table.
+    """
 
     names: list[str] = field(default_factory=list)
     words: dict[tuple[str, str], str] = field(default_factory=dict)
     numa: dict[str, int] = field(default_factory=dict)
+    near: dict[str, str] = field(default_factory=dict)
+    around: str = ""
     legend: dict[str, str] = field(default_factory=dict)
 
     @property

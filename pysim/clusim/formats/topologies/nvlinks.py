@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from clusim.fabric.told import SWITCH
 from clusim.formats.topologies.common import Draft
 from clusim.formats.topologies.importedmachine import HIDDEN, BusId, ImportedGpu, Peer
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
@@ -24,7 +25,9 @@ def connect_gpus(
 ) -> None:
     """Add the links that `gpus` name; `by_bus` finds a GPU by its PCI address."""
     work = _Links(draft, gpus, by_bus, cpu_of)
-    if not any(gpu.stated for _, gpu, _ in gpus):
+    silent = not any(gpu.peers or gpu.gcn or gpu.asked for _, gpu, _ in gpus)
+    if silent and not any(gpu.c2c_MBps for _, gpu, _ in gpus):
+        # NCCL asks the driver about GPUs of which a file lists no NVLinks.
         work.usual()
         return
     for name, gpu, chip in gpus:
@@ -34,8 +37,10 @@ def connect_gpus(
             draft.link(name, cpu_of[name], **c2c_link(gpu.c2c_MBps))
     work.join_pairs()
     work.join_selves()
+    work.complete()
     work.join_switches()
     work.join_hidden()
+    work.tell()
 
 
 class _Links:
@@ -57,11 +62,15 @@ class _Links:
         self.switches: dict[BusId, Counter[str]] = {}
         self.texts: dict[BusId, str] = {}
         self.hidden: Counter[str] = Counter()
+        self.told: dict[str, Counter[str]] = {}
 
     def add(self, name: str, peer: Peer, chip: Gpu) -> None:
         """Sort one entry of a GPU by what it leads to."""
         other = self.by_bus.get(peer.target)
         base = (peer.tclass or 0) >> 8
+        to = SWITCH if peer.target == HIDDEN else other
+        if to is not None or base == 0x0680:
+            self.told.setdefault(name, Counter())[to or SWITCH] += peer.count
         if peer.target == HIDDEN:
             self.hidden[name] += peer.count
         elif other == name:
@@ -98,6 +107,51 @@ class _Links:
                 )
             xgmi = frozenset((a, b)) in self.xgmi
             self.draft.link(a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi))
+
+    def complete(self) -> None:
+        """Give GPUs at NVSwitches the links of their chip that the file does not list."""
+        for name, gpu, chip in self.gpus:
+            listed = self.hidden[name] + sum(counts[name] for counts in self.switches.values())
+            full = sum(chip.planes)
+            if not chip.planes or listed >= full or self.pairs.total() or gpu.asked:
+                continue
+            if self.hidden or not self.switches:
+                self.hidden[name] = full
+            elif len(self.switches) == len(chip.planes):
+                order = sorted(self.switches, key=lambda bus: natural(self.texts[bus]))
+                for bus, count in zip(order, chip.planes, strict=True):
+                    self.switches[bus][name] = max(self.switches[bus][name], count)
+            else:
+                most = {bus: max(counts.values()) for bus, counts in self.switches.items()}
+                for bus, count in most.items():
+                    self.switches[bus][name] = count
+                full = sum(most.values())
+            if full > listed:
+                self.draft.assume(
+                    name,
+                    f"{full} links to NVSwitches",
+                    f"the file lists {listed or 'none'}, the chip has them: NCCL searches on what it is told",
+                )
+
+    def tell(self) -> None:
+        """Note the links that NCCL is told of, if they are not those that are there."""
+        there: dict[str, Counter[str]] = {name: Counter() for name, _, _ in self.gpus}
+        for link in self.draft.links:
+            if str(link.get("type", "")).startswith(("nvlink", "xgmi-")):
+                for end, other in ((link["from"], link["to"]), (link["to"], link["from"])):
+                    if end in there and (other in there or other.startswith("nvswitch")):
+                        there[end][other if other in there else SWITCH] += link.get("count", 1)
+        for name, gpu, _ in self.gpus:
+            told = self.told.get(name, Counter())
+            if not gpu.peers or told == there[name]:
+                continue
+            self.draft.settings.setdefault("told", {})[name] = dict(told)
+        if "told" in self.draft.settings:
+            self.draft.assume(
+                list(self.draft.settings["told"]),
+                "NCCL is told of other NVLinks than are there",
+                "told: in the topology file; searches, channels and the tuner use it, data take the wires",
+            )
 
     def join_selves(self) -> None:
         """Add the links of GPUs that name themselves as the other end, as virtual machines do with bridged pairs."""

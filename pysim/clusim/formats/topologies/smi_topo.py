@@ -24,9 +24,10 @@ from clusim.formats.topologies.importedmachine import (
 )
 from clusim.formats.topologies.matrix import LEVELS, MAX_DEVICES, NVLINK, Matrix, is_gpu
 from clusim.formats.topologies.rocm_smi import parse_rocm
+from clusim.formats.topologies.smi_nvlink import named_gpus
 from clusim.formats.topologies.wiring import wire_machine
 from clusim.formats.values import fail, natural, printable
-from clusim.hardware import standing
+from clusim.hardware import GPUS, gpu_by_product, standing
 
 __all__ = ["parse_matrix", "read_smi"]
 
@@ -36,11 +37,16 @@ P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 USUAL_PCIE = 4
 """Generation of PCIe of GPUs without NVLinks that a table does not name."""
 
+MAX_AROUND = 4000
+"""Characters in front of a table in which names of GPUs are looked for."""
+
 MOST_LINKS = 18
 """Links of the GPUs with most of them: more than these between all pairs means NVSwitches."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_TAG = re.compile(r"^(\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s)")
+_TAG = re.compile(r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|\s*[0-9]{1,5}:\s|\s*[>|#]+\s)")
+_PRODUCT = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{1,2}[0-9]{2,3}(?![0-9])")
+_CPUS = re.compile(r"[0-9]{1,5}(?:[-,][0-9]{1,5}){0,400}")
 _AFFINITY = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID|CPU NUMA)\b.*")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,39}")
 
@@ -59,6 +65,8 @@ def parse_matrix(text: str, where: str) -> Matrix:
         if not matrix.names:
             if words[0] == "GPU0" and "X" not in words:
                 matrix.names = _header(line, where, number)
+            else:
+                matrix.around += f" {line[:200]}" if len(matrix.around) < MAX_AROUND else ""
         elif words[0] in matrix.names and not _is_header(words, matrix):
             _row(matrix, words, where, number)
         elif _is_header(words, matrix) and matrix.words:
@@ -105,6 +113,8 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
             )
         matrix.words[name, other] = word
     rest = words[1 + len(matrix.names) :]
+    if is_gpu(name) and rest and _CPUS.fullmatch(rest[0]):
+        matrix.near[name] = rest[0]
     numa = re.match(r"([0-9]{1,5})(?![0-9])", rest[1]) if len(rest) >= 2 else None
     if is_gpu(name) and numa is not None:
         matrix.numa[name] = int(numa[1])
@@ -119,7 +129,11 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
         matrix = parse_matrix(text, draft.where)
         peers = None
         draft.settings["description"] = "imported from nvidia-smi topo -m"
-    machine = ImportedMachine(hint=Path(draft.where).name)
+    products = [item for name in named_gpus(text) if (item := gpu_by_product(name)) is not None]
+    if chip is None and products:
+        chip = products[0].name
+        draft.assume("all GPUs", f"chip {chip}", f"the text lists {named_gpus(text)[0]!r}")
+    machine = ImportedMachine(hint=f"{Path(draft.where).name} {matrix.around}")
     devices = {name: _device(matrix, name, index) for index, name in enumerate(matrix.names)}
     if peers is not None:
         _add_xgmi(machine, devices, peers)
@@ -135,7 +149,7 @@ def read_smi(kind: str, text: str, draft: Draft, chip: str | None) -> None:
 def _device(matrix: Matrix, name: str, index: int) -> ImportedDevice:
     if is_gpu(name):
         number = int(name[3:])
-        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, rank=None))
+        return ImportedDevice(bus=f"{name}", text=name, gpu=ImportedGpu(dev=number, asked=True))
     shown = matrix.legend.get(name, name)
     net = Net(name=shown, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
     return ImportedDevice(text=shown, cls=_nic_class(shown), nets=[net])
@@ -170,7 +184,9 @@ def _add_nvlinks(
     most = max(totals.values(), default=0)
     per_pair = max(counts.values(), default=0)
     switched = most > MOST_LINKS or (per_pair >= MOST_LINKS and len(gpus) == 2)
-    machine.guess = _guess(switched, per_pair if switched else most, len(gpus))
+    machine.guess = _named(machine.hint) or _guess(
+        switched, per_pair if switched else most, len(gpus)
+    )
     if switched:
         for name in gpus:
             own = max((n for pair, n in counts.items() if name in pair), default=0)
@@ -191,11 +207,24 @@ def _add_nvlinks(
                 gpu.peers.append(Peer(devices[other].bus, count, 0x030200))
 
 
+def _named(text: str) -> tuple[str, str] | None:
+    """Return the GPU that the file's name or the text in front of the table names."""
+    for word in _PRODUCT.findall(text):
+        found = gpu_by_product(word)
+        if found is not None:
+            return found.name, f"the file's name or the text in front of the table says {word!r}"
+    return None
+
+
 def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
     if switched:
-        found = standing("switch")
-        chip = found.get(links, found[max(found)])
-        return chip.name, f"{links} NVLinks from every GPU to NVSwitches"
+        usual = standing("switch")
+        same = [gpu for gpu in GPUS.values() if gpu.planes and gpu.links == links]
+        newest = max(same, key=lambda gpu: gpu.compute_capability, default=usual[max(usual)])
+        chip = usual.get(links, newest)
+        alike = [gpu.name for gpu in same if gpu.architecture is not chip.architecture]
+        others = f"; {' and '.join(alike)} has as many, --chip says which" if alike else ""
+        return chip.name, f"{links} NVLinks from every GPU to NVSwitches{others}"
     if links == 0:
         card = standing("card")[USUAL_PCIE]
         return card.name, "no NVLinks; the table does not name the GPU, --chip does"
@@ -290,6 +319,7 @@ def _add_tree(
                 "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
             )
         roots.join(other, name)
+    _by_affinity(matrix, roots, draft)
     if not any(matrix.level(a, b) for a, b in combinations(names, 2)) and not matrix.numa:
         # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most machines.
         half = -(-len(names) // 2)
@@ -318,6 +348,33 @@ def _add_tree(
             unknown,
             "a slot of its own at its CPU",
             "the table shows NVLinks only, not where the GPU is in the PCIe tree",
+        )
+
+
+def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> None:
+    """Join what is near the same processors where no NUMA node is named, as in virtual machines."""
+    gpus = matrix.gpus
+    if matrix.numa or any(name not in matrix.near for name in gpus):
+        return
+    first: dict[str, str] = {}
+    for name in gpus:
+        other = first.setdefault(matrix.near[name], name)
+        if roots.find(other) != roots.find(name):
+            draft.assume(
+                f"{other}-{name}".lower(),
+                "both at one CPU",
+                f"the table says SYS, but both are near processors {matrix.near[name][:40]}",
+            )
+        roots.join(other, name)
+    alone = [n for n in matrix.names if n not in gpus and roots.find(n) == n]
+    alone = [n for n in alone if all(roots.find(n) != roots.find(gpu) for gpu in gpus)]
+    if len(first) == 1 and alone:
+        for name in alone:
+            roots.join(gpus[0], name)
+        draft.assume(
+            [name.lower() for name in alone],
+            "at the one CPU",
+            "the table says SYS, but all GPUs are near all processors",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.formats.recordings.chakra_json import JSON_NODE
 from clusim.formats.recordings.kind import RecordingKind
 
 __all__ = ["KIND"]
@@ -29,8 +30,11 @@ def _is_chakra(name: str, data: bytes) -> bool:
 
 
 KIND = RecordingKind(
-    "Chakra execution traces, one .et per rank",
-    begins=((1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),),
+    "Chakra execution traces, one .et or .json per rank",
+    begins=(
+        (1, JSON_NODE),
+        (1, rb'\A\s*\{\s*"schema"\s*:\s*"\d+\.\d+\.\d+(?:-chakra[\d.]*)?"\s*,\s*"pid"'),
+    ),
     looks_so=_is_chakra,
     read_by="clusim.formats.recordings.chakra",
 )

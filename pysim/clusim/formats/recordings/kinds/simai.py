@@ -11,7 +11,7 @@ KIND = RecordingKind(
             7,
             rb"\A\s*HYBRID_TRANSFORMER_FWD_IN_BCKWD[ \t]+(?:model_parallel_NPU_group|all_gpus|ep|pp)\s*:",
         ),
-        (7, rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,comm_group_size,msg_size"),
+        (7, rb"\A\s*(?:\[[^\n]*\n)?\s*comm_type,comm_group,(?:comm_group_size,)?msg_size"),
     ),
     read_by="clusim.formats.recordings.simai",
 )

@@ -1,0 +1,57 @@
+"""Takes off what launchers and collectors of logs put around lines, a block at a time.
+
+Colours, Ray's names of actors and its counts of repeats, torchrun's and Kubernetes' names go whatever follows.
+A host, rank or time in front of a table of nccl-tests goes if the title of the table has one: what stands in front of
+NCCL's own lines tells ranks and times, and is read.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["Dressing"]
+
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,32}[A-Za-z]")
+_ACTOR = re.compile(
+    rb"^(?:\([A-Za-z][\w.:-]{0,80}(?: rank=\d{1,9})? pid=\d{1,9}(?:, ip=[\w.:-]{1,64})?\) ?)+",
+    re.MULTILINE,
+)
+_REPEATED = re.compile(
+    rb" ?\[repeated (\d{1,9})x across cluster\](?: \(Ray deduplicates[^\n]{0,400})?"
+)
+_NAMED = re.compile(
+    rb"^(?:\[(?:default|trainer)\d{1,9}\]:|\[pod/[\w./-]{1,300}\] ?|[a-z][\w.-]{0,80}-\d{1,9} +\| )",
+    re.MULTILINE,
+)
+_TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
+_FRONT = re.compile(
+    rb"^[ \t]{0,16}(?:\[[\w/.,:-]{1,80}\]:?|[\w.-]{1,80}:(?=[ \t])|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d"
+    rb"(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|[a-z][\w.-]{0,80}-[\w-]{1,20})[ \t]?"
+    rb"(?=[ \t]*(?:#|\d{1,18}[ \t]+\d{1,18}[ \t]+[a-z]))",
+    re.MULTILINE,
+)
+
+
+class Dressing:
+    """What is around the lines of one file; `repeats` counts the lines that Ray says it left out."""
+
+    def __init__(self) -> None:
+        """Know nothing of the file yet."""
+        self._tables = False
+        self.repeats = 0
+
+    def off(self, data: bytes) -> bytes:
+        """Return a block of whole lines without it; the lines stay as many."""
+        if b"\x1b[" in data:
+            data = _COLOUR.sub(b"", data)
+        if b" pid=" in data:
+            data = _ACTOR.sub(b"", data)
+        if b"x across cluster]" in data:
+            self.repeats += sum(int(match[1]) - 1 for match in _REPEATED.finditer(data))
+            data = _REPEATED.sub(b"", data)
+        if b"[default" in data or b"[pod/" in data or b"[trainer" in data or b" | " in data:
+            data = _NAMED.sub(b"", data)
+        if not self._tables and (b"nThread " in data or b" algbw" in data):
+            title = _TITLE.search(data)
+            self._tables = title is not None and bool(title[1].strip())
+        return _FRONT.sub(b"", data) if self._tables else data

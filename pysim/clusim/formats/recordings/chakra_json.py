@@ -1,0 +1,125 @@
+"""Chakra execution traces as JSON: what the tools of Chakra and protobuf print of the messages of an ``.et`` file.
+
+Objects stand one after another, one to a line, or in a list; fields are called as in the schema or in camel case, and
+numbers of 64 bits are in quotes. They become the messages that an ``.et`` file has, and are read like one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.formats.recordings.chakra_schema import NODE_TYPES, message_class, pack
+from clusim.formats.recordings.source import FilePart, integer
+
+__all__ = ["JSON_NODE", "from_json"]
+
+JSON_NODE = (
+    rb'\A\s*[\[{].{0,4000}?"type"\s*:\s*'
+    rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE|METADATA)_NODE"'
+)
+"""What such a file begins with."""
+
+MOST_NODES = 4_000_000
+_INT64 = (1 << 63) - 1
+_SPACE = re.compile(r"[\s,]*")
+_CAMEL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_WHOLE = ("int32", "int64", "uint32", "uint64", "sint32", "sint64")
+
+
+def from_json(part: FilePart) -> FilePart | None:
+    """Return the trace that a file of JSON stands for, None if it is none.
+
+    Raises
+    ------
+    InputError
+        A node in it makes no sense.
+    """
+    if re.match(JSON_NODE, part.data[: 1 << 13], re.DOTALL) is None:
+        return None
+    packed = bytearray()
+    for number, item in enumerate(_objects(part)):
+        if number > MOST_NODES:
+            raise InputError(f"{part.name}: more than {MOST_NODES} nodes")
+        if "type" not in item and "id" not in item:
+            continue  # the metadata
+        packed += pack(_node(item, f"{part.name}: object {number + 1}"))
+    return FilePart(part.name, bytes(packed))
+
+
+def _objects(part: FilePart) -> Iterator[dict[str, Any]]:
+    text, decoder, at = part.data.decode("utf-8", "replace"), json.JSONDecoder(), 0
+    while True:
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        if at >= len(text):
+            return
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            raise InputError(
+                f"{part.name}: character {at + 1}: is no JSON object; is the file cut?"
+            ) from None
+        nodes = found.get("nodes") if isinstance(found, dict) and "nodes" in found else found
+        for item in nodes if isinstance(nodes, list) else [nodes]:
+            if not isinstance(item, dict):
+                raise InputError(f"{part.name}: something that is no object among the nodes")
+            yield {_CAMEL.sub(r"_\1", key).lower(): value for key, value in item.items()}
+
+
+def _node(item: dict[str, Any], where: str) -> Any:
+    """Return the message of a node."""
+    node = message_class("Node")()
+    kind = item.get("type", 0)
+    node.type = (
+        NODE_TYPES.get(kind, 0)
+        if isinstance(kind, str) and not kind.isdecimal()
+        else _whole(kind, where, "type", 99)
+    )
+    node.id = _whole(item.get("id", 0), where, "id")
+    node.name = str(item.get("name", ""))[:4000].encode("utf-8", "replace")
+    for name in ("ctrl_deps", "data_deps"):
+        deps = item.get(name, [])
+        if not isinstance(deps, list):
+            raise InputError(f"{where}: {name} is no list")
+        getattr(node, name).extend(_whole(dep, where, name) for dep in deps)
+    for name in ("start_time_micros", "duration_micros"):
+        setattr(node, name, _whole(item.get(name, 0), where, name))
+    attributes = item.get("attr", [])
+    for attribute in attributes if isinstance(attributes, list) else []:
+        if isinstance(attribute, dict):
+            _attribute(node.attr.add(), attribute, where)
+    return node
+
+
+def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
+    """Fill an attribute; values of types that no reader asks for are left out."""
+    message.name = str(item.get("name", ""))[:400].encode("utf-8", "replace")
+    for key, value in item.items():
+        field = _CAMEL.sub(r"_\1", key).lower()
+        kind, _, form = field.rpartition("_")
+        if form == "list" and isinstance(value, dict) and kind in _WHOLE:
+            values = value.get("values", [])
+            numbers = values if isinstance(values, list) else []
+            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+            getattr(message, field).values.extend(_whole(n, where, field, most) for n in numbers)
+        elif form != "val":
+            continue
+        elif kind in _WHOLE:
+            most = (1 << 31) - 1 if kind.endswith("32") else _INT64
+            setattr(message, field, _whole(value, where, field, most))
+        elif kind == "bool":
+            message.bool_val = value is True
+        elif kind == "string":
+            message.string_val = str(value)[: 1 << 16].encode("utf-8", "replace")
+        elif kind in ("double", "float") and isinstance(value, (int, float)) and abs(value) < 1e30:
+            setattr(message, field, float(value))
+
+
+def _whole(value: Any, where: str, what: str, most: int = _INT64) -> int:
+    found = integer(value, most)
+    if found is None:
+        raise InputError(f"{where}: {what} {str(value)[:40]!r}: must be a number from 0 to {most}")
+    return found

@@ -1,0 +1,324 @@
+"""What PyTorch's flight recorder dumps: the last calls of every rank, as a pickle or as JSON, one file per rank.
+
+Pickles are read by `unpickled`, which runs nothing. Calls are told apart by their group and ``collective_seq_id``. The
+recorder keeps the last ones only: those that some rank of their group has no longer, or never completed, are left out
+and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import PurePath
+from typing import Any
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError
+from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.source import FilePart, Paths, integer, load_json, number, parts
+from clusim.formats.recordings.unpickled import unpickled
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
+
+__all__ = ["KIND", "read"]
+
+KIND = "flight"
+PS_PER_NS = 1000
+MOST_CALLS = 2_000_000
+"""Calls of all ranks that are read."""
+
+MOST_BYTES = 1 << 44
+"""Largest call [bytes]."""
+
+MOST_NS = 1 << 61
+_RANK = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin))?(?:\.(?:gz|xz|bz2))?$")
+_MESSAGE = re.compile(r"(send|recv) (\d{1,9})(->|<-)(\d{1,9})")
+_OUTER = {"_all_gather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter",
+          "all_gather_into_tensor_coalesced": "all_gather", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+          "allreduce_coalesced": "allreduce", "all_reduce_barrier": "barrier", "barrier": "barrier"}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Call:
+    """An entry: times are ns."""
+
+    rank: int
+    group: str
+    kind: EventKind
+    operation: str
+    sequence: int
+    size: int
+    dtype: str
+    created: int
+    took_ps: int
+    peer: int
+    launch: int
+    where: str
+
+
+@dataclass(slots=True)
+class _Job:
+    """What was read so far; `ranks` has what each group consists of, as far as it is said."""
+
+    calls: list[_Call] = field(default_factory=list)
+    ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    recorded: dict[int, str] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    version: str = ""
+
+
+def read(paths: Paths) -> Recording:
+    """Read the dumps of one job (plain, compressed, a directory or an archive).
+
+    Raises
+    ------
+    InputError
+        A file is no dump, or two are of the same rank.
+    """
+    job, name = _Job(), ""
+    for index, part in enumerate(
+        parts(paths, lambda base: not base.endswith((".py", ".md", ".log")))
+    ):
+        name = name or part.name
+        _file(job, part, index)
+    most = max((rank for own in job.ranks.values() for rank in own), default=-1)
+    found = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
+    everyone = tuple(range(found.num_ranks))
+    groups = Groups()
+    kept = _whole(job, everyone)
+    origin = min((call.created for call in kept if call.created >= 0), default=0)
+    messages: Counter[tuple[str, int, int, str]] = Counter()
+    for call in kept:
+        own = job.ranks.get(call.group, everyone)
+        size = len(own)
+        event = _event(call, groups.add(call.group, own), size, origin)
+        if call.kind != "collective":
+            pair = (call.group, call.rank, call.peer, call.kind)
+            event = _message(call, event, messages[pair])
+            messages[pair] += 1
+        found.events.append(event)
+    if kept:
+        _assume(found, job, kept)
+        clone_peers(found, groups)
+    return finish(found, groups, job.skipped)
+
+
+def _file(job: _Job, part: FilePart, index: int) -> None:
+    """Read one dump."""
+    pickled = part.data[:1] == b"\x80"
+    data = unpickled(part.data, part.name) if pickled else load_json(part)
+    if not isinstance(data, dict):
+        raise InputError(
+            f"{part.name}: is no dump of the flight recorder: no table of entries in it"
+        )
+    rank = integer(data.get("rank"), MOST_RANKS - 1)
+    match = _RANK.search(PurePath(part.name).name)
+    if rank is None:
+        rank = int(match[1]) if match else index
+    if rank in job.recorded or rank >= MOST_RANKS:
+        raise InputError(
+            f"{part.name}: rank {rank}, as {job.recorded.get(rank, 'no job has')}; give the dumps of one job"
+        )
+    job.recorded[rank] = part.name
+    version = data.get("nccl_version") or data.get("comm_lib_version")
+    job.version = job.version or (version if isinstance(version, str) and len(version) < 32 else "")
+    _groups(job, data.get("pg_config"), part.name)
+    entries = data.get("entries")
+    if not isinstance(entries, list):
+        job.skipped["dumps without entries"] += 1
+        return
+    known = [entry for entry in entries if isinstance(entry, dict)]
+    for at, entry in enumerate(sorted(known, key=lambda item: integer(item.get("record_id")) or 0)):
+        if len(job.calls) >= MOST_CALLS:
+            job.skipped[f"calls after the first {MOST_CALLS}"] += 1
+            continue
+        call = _call(job, entry, rank, f"{part.name}: entry {at}")
+        if call is not None:
+            job.calls.append(call)
+
+
+def _groups(job: _Job, config: Any, where: str) -> None:
+    """Note which ranks groups consist of."""
+    if not isinstance(config, dict):
+        return
+    for name, about in config.items():
+        listed = about.get("ranks") if isinstance(about, dict) else None
+        if isinstance(listed, str) and len(listed) <= 1 << 22:
+            listed = re.findall(r"\d{1,9}", listed)
+        ranks = (
+            tuple(integer(rank, MOST_RANKS - 1) for rank in listed)
+            if isinstance(listed, list)
+            else ()
+        )
+        own = tuple(rank for rank in ranks if rank is not None)
+        if not own or len(set(own)) != len(ranks):
+            continue
+        key = str(name)[:200]
+        if job.ranks.setdefault(key, own) != own:
+            raise InputError(
+                f"{where}: group {key!r} has other ranks than in another file; give the dumps of one job"
+            )
+
+
+def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> _Call | None:
+    """Return the call of an entry, None if it is none."""
+    name = entry.get("profiling_name")
+    backend, _, what = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if backend != "nccl" or what == "coalesced":
+        job.skipped[
+            f"entries of {backend[:20]}" if backend != "nccl" else "entries of whole launches"
+        ] += 1
+        return None
+    state = entry.get("state")
+    if state not in (None, "completed"):
+        job.skipped[f"calls that were only {str(state)[:20]}"] += 1
+        return None
+    pair = entry.get("process_group")
+    group = str(pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0"))[
+        :200
+    ]
+    message = _MESSAGE.match(what)
+    operation = "" if message else _OUTER.get(what) or operation_starting(what) or ""
+    sent, got = (
+        _bytes(entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes"))
+        for side in ("input", "output")
+    )
+    key = "p2p_seq_id" if message else "collective_seq_id"
+    sequence = integer(entry.get(key))
+    if sequence is None:
+        sequence = integer(entry.get("seq_id"))
+    if (not operation and not message) or sequence is None or sent is None or got is None:
+        job.skipped[f"calls {what[:40]!r} without a known operation, number or size"] += 1
+        return None
+    kind: EventKind = "collective"
+    peer = ABSENT
+    if message:
+        kind = "send" if message[1] == "send" else "recv"
+        peer = int(message[4])
+    size = len(job.ranks.get(group, ()))
+    created = integer(entry.get("time_created_ns"), MOST_NS)
+    kinds = entry.get("input_dtypes") or entry.get("output_dtypes")
+    word = kinds[0] if isinstance(kinds, list) and kinds else kinds
+    dtype = find_dtype(word) if isinstance(word, str) else None
+    return _Call(
+        rank, group, kind, operation, sequence, _size(operation, sent, got, size),
+        dtype.name if dtype else "uint8", ABSENT if created is None else created, _took_ps(entry), peer,
+        integer(entry.get("op_id")) or ABSENT, where,
+    )  # fmt: skip
+
+
+def _bytes(sizes: Any, kinds: Any) -> int | None:
+    """Return how much tensors hold together [bytes], None if that makes no sense."""
+    if not isinstance(sizes, list):
+        return 0 if sizes is None else None
+    shapes = sizes if all(isinstance(shape, list) for shape in sizes) else [sizes]
+    words = kinds if isinstance(kinds, list) else [kinds]
+    total = 0
+    for index, shape in enumerate(shapes):
+        word = words[min(index, len(words) - 1)] if words else None
+        dtype = find_dtype(word) if isinstance(word, str) else None
+        numbers = [integer(size, MOST_BYTES) for size in shape]
+        if len(numbers) > 64 or any(size is None for size in numbers):
+            return None
+        total += prod(size or 0 for size in numbers) * (dtype.size_bytes if dtype else 4)
+        if total > MOST_BYTES:
+            return None
+    return total
+
+
+def _size(operation: str, sent: int, got: int, ranks: int) -> int:
+    """Return the size of a call: what the larger buffer of a rank holds [bytes]."""
+    if operation in GATHERING:
+        return max(got, sent * ranks)
+    if operation in BLOCKWISE and operation != "alltoall":
+        return max(sent, got * ranks)
+    return sent or got
+
+
+def _took_ps(entry: dict[str, Any]) -> int:
+    """Return how long a call took [ps]: as CUDA's events have it, else as the watchdog saw it."""
+    took = number(entry.get("duration_ms"))
+    if took is not None and 0 < took < 1e9:
+        return round(took * 1e9)
+    ends = [
+        integer(entry.get(f"time_discovered_{what}_ns"), MOST_NS)
+        for what in ("started", "completed")
+    ]
+    if ends[0] and ends[1] and ends[1] > ends[0]:
+        return min((ends[1] - ends[0]) * PS_PER_NS, 1 << 60)
+    return ABSENT
+
+
+def _whole(job: _Job, everyone: Sequence[int]) -> list[_Call]:
+    """Return the calls that all recorded ranks of their group still have."""
+    seen: Counter[tuple[str, str, int]] = Counter()
+    ends: Counter[tuple[str, int, int, str]] = Counter()
+    for call in job.calls:
+        if call.kind == "collective":
+            seen[call.group, call.operation, call.sequence] += 1
+    kept: list[_Call] = []
+    for call in job.calls:
+        own = job.ranks.get(call.group, everyone)
+        if call.rank not in own or (call.kind != "collective" and not 0 <= call.peer < len(own)):
+            job.skipped["calls of ranks that their group does not have"] += 1
+            continue
+        if call.kind == "collective":
+            recorded = sum(rank in job.recorded for rank in own)
+            if seen[call.group, call.operation, call.sequence] != recorded:
+                job.skipped["calls that not every rank of their group has (any more)"] += 1
+                continue
+        kept.append(call)
+        if call.kind != "collective":
+            ends[call.group, call.rank, call.peer, call.kind] += 1
+    return [call for call in kept if call.kind == "collective" or _met(job, call, ends, everyone)]
+
+
+def _met(
+    job: _Job, call: _Call, ends: Counter[tuple[str, int, int, str]], everyone: Sequence[int]
+) -> bool:
+    """Return whether the other end of a message did not record, or has as many."""
+    own = job.ranks.get(call.group, everyone)
+    other = "recv" if call.kind == "send" else "send"
+    mine, peer = own.index(call.rank), own[call.peer]
+    same = ends[call.group, call.rank, call.peer, call.kind] == ends[call.group, peer, mine, other]
+    if peer in job.recorded and not same:
+        job.skipped["messages of which an end is missing"] += 1
+        return False
+    return True
+
+
+def _event(call: _Call, group: int, size: int, origin: int) -> Event:
+    return Event(
+        call.kind, call.rank, call.group,
+        start_ps=(call.created - origin) * PS_PER_NS if call.created >= 0 else ABSENT,
+        duration_ps=call.took_ps, group=group, sequence=call.sequence, operation=call.operation,
+        bytes=call.size, dtype=call.dtype, root=0 if call.operation in ROOTED else ABSENT, where=call.where,
+    )  # fmt: skip
+
+
+def _message(call: _Call, event: Event, sequence: int) -> Event:
+    return Event(
+        event.kind, event.rank, event.stream, start_ps=event.start_ps, duration_ps=event.duration_ps,
+        group=event.group, sequence=sequence, bytes=event.bytes, dtype=event.dtype, peer=call.peer,
+        bunch=call.sequence, where=event.where,
+    )  # fmt: skip
+
+
+def _assume(found: Recording, job: _Job, kept: list[_Call]) -> None:
+    """Say what the dumps do not."""
+    found.assumed.append(
+        "only calls are recorded: what ran between them is the pause between the times at which they were made"
+    )
+    if any(call.operation in ROOTED for call in kept):
+        found.assumed.append("roots are not recorded; taken as the first rank of the group")
+    unknown = {call.group for call in kept} - set(job.ranks)
+    if unknown:
+        found.assumed.append(
+            f"the ranks of group {min(unknown)} are not recorded: all {found.num_ranks} ranks"
+        )
+    if not any(call.took_ps > 0 for call in kept):
+        found.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")

@@ -1,0 +1,285 @@
+"""What Nsight Systems exports as SQLite: kernels and copies of every GPU, and the ranges that NCCL marks itself with.
+
+A rank is a process and a GPU of one file; files are read in the order of their names. A kernel of NCCL is the next call
+that the thread which launched it had made: a group launches behind its calls. The payload of the call's range has the
+size; kernels without one stay kernels of their recorded length. The file is opened for reading only, with nothing of
+its schema trusted.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from clusim.bounded import MOST_RANKS, uncollected
+from clusim.errors import InputError, one_line
+from clusim.files import note_input
+from clusim.formats.recordings.common import Groups, finish
+from clusim.formats.recordings.model import ABSENT, Event, Recording
+from clusim.formats.recordings.source import Paths, names_of, natural
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
+
+__all__ = ["KIND", "read"]
+
+KIND = "nsys"
+PS_PER_NS = 1000
+MOST_EVENTS = 2_000_000
+"""Kernels and copies of all files."""
+
+MOST_NS = 1 << 50
+"""Longest recording: 13 days [ns]."""
+
+MOST_BYTES = 1 << 44
+NEAR_NS = 50_000
+"""What begins on an idle stream so soon after something else ended waited for it [ns]."""
+
+_NAMES = (".sqlite", ".sqlite3", ".db")
+_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)(?:_(\w+))?")
+_SIZE = re.compile(r'(?:message|msg)[ _]?size[^":=]{0,20}"?\s*[:=]\s*"?(\d{1,18})', re.IGNORECASE)
+_OTHERS = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
+
+
+@dataclass(slots=True)
+class _Span:
+    """Something on a GPU; times are ns."""
+
+    start: int
+    end: int
+    stream: str
+    name: str
+    launch: int
+    operation: str = ""
+    size: int = 0
+    dtype: str = "float32"
+
+
+@dataclass(slots=True)
+class _Ranges:
+    """The calls of NCCL a thread made, by their operation: start and size of each [ns, bytes], the next unused one."""
+
+    starts: dict[str, list[int]] = field(default_factory=dict)
+    sizes: dict[str, list[int]] = field(default_factory=dict)
+    used: Counter[str] = field(default_factory=Counter)
+
+    def take(self, operation: str, launched: int) -> int:
+        """Return the size of the next call that was made before a launch; 0 if there is none."""
+        at = self.used[operation]
+        if at < bisect_right(self.starts.get(operation, []), launched):
+            self.used[operation] = at + 1
+            return self.sizes[operation][at]
+        return 0
+
+
+def read(paths: Paths) -> Recording:
+    """Read the exports of one job: files, or a directory.
+
+    Raises
+    ------
+    InputError
+        A file is no such export, or is damaged.
+    """
+    names = list(_files(paths))
+    found, skipped = Recording(KIND, names[0], 0), Counter[str]()
+    ranks: list[list[_Span]] = []
+    with uncollected():
+        for name in names:
+            with closing(_open(name)) as base:
+                try:
+                    ranks += _ranks(base, name, skipped)
+                except sqlite3.Error as error:
+                    raise InputError(
+                        f"{name}: is damaged, or no export of Nsight Systems: {one_line(str(error))}"
+                    ) from None
+            if len(ranks) > MOST_RANKS or sum(map(len, ranks)) > MOST_EVENTS:
+                raise InputError(f"{name}: more than {MOST_EVENTS} kernels; record fewer steps")
+        found.num_ranks = len(ranks)
+        groups = Groups()
+        groups.add("all", range(len(ranks)))
+        origin = min((span.start for own in ranks for span in own), default=0)
+        for rank, own in enumerate(ranks):
+            _append(found, rank, own, origin)
+    _assume(found, ranks)
+    return finish(found, groups, skipped)
+
+
+def _files(paths: Paths) -> Iterator[str]:
+    for name in names_of(paths):
+        if Path(name).is_dir():
+            inside = [str(p) for p in Path(name).iterdir() if p.name.lower().endswith(_NAMES)]
+            if not inside:
+                raise InputError(f"{name}: has no .sqlite in it")
+            yield from sorted(inside, key=natural)
+        else:
+            yield name
+
+
+def _open(name: str) -> sqlite3.Connection:
+    if not Path(name).is_file():
+        raise InputError(f"{name}: no such file")
+    note_input(name)
+    try:
+        base = sqlite3.connect(f"file:{quote(name)}?mode=ro&immutable=1", uri=True)
+        for setting in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+            base.execute(f"PRAGMA {setting}")
+    except sqlite3.Error as error:
+        raise InputError(f"{name}: {one_line(str(error))}") from None
+    base.text_factory = lambda data: data.decode("utf-8", "replace")
+    return base
+
+
+def _rows(
+    base: sqlite3.Connection, table: str, columns: tuple[str, ...]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table, None for columns that it lacks; nothing for what is no table."""
+    kind = base.execute("SELECT type FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    if kind is None or kind[0] != "table":
+        return
+    have = {row[1] for row in base.execute(f"PRAGMA table_info({table})")}
+    asked = ", ".join(column if column in have else "NULL" for column in columns)
+    yield from base.execute(f"SELECT {asked} FROM {table}")
+
+
+def _ranks(base: sqlite3.Connection, name: str, skipped: Counter[str]) -> list[list[_Span]]:
+    """Return what the GPUs of each process did, in time."""
+    texts = {key: str(text)[:400] for key, text in _rows(base, "StringIds", ("id", "value"))}
+    launches = {
+        (pid, number): (start, thread)
+        for start, number, thread in _rows(
+            base, "CUPTI_ACTIVITY_KIND_RUNTIME", ("start", "correlationId", "globalTid")
+        )
+        if isinstance(thread, int) and (pid := thread >> 24) is not None
+    }
+    ranges = _ranges(base, texts)
+    found: dict[tuple[int, int], list[_Span]] = {}
+    columns = (
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "globalPid",
+        "correlationId",
+        "demangledName",
+        "shortName",
+    )
+    for *where, long, short in _rows(base, "CUPTI_ACTIVITY_KIND_KERNEL", columns):
+        title = texts.get(long) or texts.get(short) or "kernel"
+        _add(found, skipped, where, title)
+    for table, title in _OTHERS.items():
+        for row in _rows(base, table, columns[:6]):
+            _add(found, skipped, list(row), title)
+    if not found:
+        raise InputError(f"{name}: no kernels in it; record with `nsys profile --trace=cuda,nvtx`")
+    for (pid, _), spans in found.items():
+        spans.sort(key=lambda span: (span.start, span.end))
+        for span in spans:
+            launched, thread = launches.get((pid >> 24, span.launch), (span.start, -1))
+            _resolve(span, ranges.get(thread), launched, skipped)
+    return [found[key] for key in sorted(found)]
+
+
+def _ranges(base: sqlite3.Connection, texts: dict[Any, str]) -> dict[int, _Ranges]:
+    """Return the calls of NCCL by thread."""
+    rows = []
+    columns = ("start", "globalTid", "text", "textId", "jsonText", "jsonTextId")
+    for start, thread, text, number, payload, other in _rows(base, "NVTX_EVENTS", columns):
+        title = text if isinstance(text, str) else texts.get(number, "")
+        operation = operation_starting(title[4:]) if title.startswith("nccl") else ""
+        if not operation or not isinstance(start, int) or not isinstance(thread, int):
+            continue
+        about = payload if isinstance(payload, str) else texts.get(other, "")
+        size = _SIZE.search(f"{about[:2000]} {title[:200]}")
+        rows.append((start, thread, operation, min(int(size[1]), MOST_BYTES) if size else 0))
+    found: dict[int, _Ranges] = {}
+    for start, thread, operation, size_bytes in sorted(rows):
+        own = found.setdefault(thread, _Ranges())
+        own.starts.setdefault(operation, []).append(start)
+        own.sizes.setdefault(operation, []).append(size_bytes)
+    return found
+
+
+def _add(
+    found: dict[tuple[int, int], list[_Span]], skipped: Counter[str], where: list[Any], title: str
+) -> None:
+    """Keep a row if its times make sense."""
+    numbers = [value if isinstance(value, int) else 0 for value in where]
+    start, end, device, stream, pid, launch = numbers
+    if not 0 <= start <= end < start + MOST_NS or start > 1 << 62 or not 0 <= device < MOST_RANKS:
+        skipped["kernels and copies whose times make no sense"] += 1
+        return
+    found.setdefault((pid, device), []).append(_Span(start, end, str(stream), title, launch))
+
+
+def _resolve(span: _Span, ranges: _Ranges | None, launched: int, skipped: Counter[str]) -> None:
+    """Say of a kernel of NCCL which call it is."""
+    match = _KERNEL.search(span.name)
+    if match is None:
+        return
+    operation = operation_starting(match[1])
+    size = ranges.take(operation, launched) if ranges is not None and operation else 0
+    if not size or operation in ("send", "recv", "sendrecv"):
+        skipped["kernels of NCCL without a size: kept as kernels of their recorded length"] += 1
+        return
+    words = (match[2] or "").split("_")
+    dtype = next((kind for word in words if (kind := find_dtype(word))), None)
+    span.operation, span.size = operation, size
+    span.dtype = dtype.name if dtype else "uint8"
+
+
+def _append(found: Recording, rank: int, spans: list[_Span], origin: int) -> None:
+    """Append the events of a rank."""
+    first, calls = len(found.events), Counter[str]()
+    last: dict[str, int] = {}
+    latest = -1  # what ended last
+    for at, span in enumerate(spans):
+        before = last.get(span.stream, -1)
+        idle = spans[before].end if before >= 0 else -1
+        deps: tuple[int, ...] = ()
+        if latest >= 0 and spans[latest].stream != span.stream:
+            ended = spans[latest].end
+            if idle < ended <= span.start <= ended + NEAR_NS:
+                deps = (first + latest,)
+        start, length = (span.start - origin) * PS_PER_NS, (span.end - span.start) * PS_PER_NS
+        if span.operation:
+            event = Event(
+                "collective", rank, span.stream, span.name, deps, start, length or ABSENT, group=0,
+                sequence=calls["all"], operation=span.operation,
+                bytes=full_bytes(span.operation, span.size, found.num_ranks), dtype=span.dtype,
+                root=0 if span.operation in ROOTED else ABSENT, where=f"{found.name}: kernel {at}",
+            )  # fmt: skip
+            calls["all"] += 1
+        else:
+            where = f"{found.name}: kernel {at}"
+            event = Event(
+                "compute", rank, span.stream, span.name, deps, start, length, sms=1, where=where
+            )
+        found.events.append(event)
+        last[span.stream] = at
+        if latest < 0 or span.end > spans[latest].end:
+            latest = at
+
+
+def _assume(found: Recording, ranks: list[list[_Span]]) -> None:
+    """Say what exports do not; collectives that not all ranks have in one order are no collectives."""
+    calls = [[(s.operation, s.size) for s in own if s.operation] for own in ranks]
+    if any(own != calls[0] for own in calls):
+        raise InputError(
+            f"{found.name}: ranks made different collectives ({', '.join(str(len(own)) for own in calls[:8])} of them);"
+            " exports do not say which communicator they are of, so only jobs with one can be read"
+        )
+    if any(calls):
+        found.assumed.append(
+            f"all collectives are of one communicator of all {len(ranks)} ranks in the files"
+        )
+        found.assumed.append("roots and reductions are not recorded; rank 0, and sums")
+    found.assumed.append(
+        f"what began on an idle stream at most {NEAR_NS // 1000} us after something ended on another waited for it"
+    )

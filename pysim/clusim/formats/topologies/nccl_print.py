@@ -1,0 +1,190 @@
+"""The machine that NCCL prints as a tree behind ``=== System``: CPUs, PCIe, GPUs, NVLinks, adapters, with its rates.
+
+NCCL writes rates of its own (12 GB/s for PCIe Gen3 x16, 20 for an NVLink of an A100), from which generation, lanes and
+numbers of links follow; a GPU's model, speeds of memory and the like are not there. Links that it does not print do
+not exist: it asked the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clusim.formats.topologies.common import Draft, Imported
+from clusim.formats.topologies.importedmachine import (
+    HIDDEN,
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+    Peer,
+)
+from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.values import fail
+
+__all__ = ["PrintedNode", "read_print"]
+
+_GTS = {
+    3.0: "2.5 GT/s PCIe", 6.0: "5.0 GT/s PCIe", 12.0: "8.0 GT/s PCIe", 24.0: "16.0 GT/s PCIe",
+    48.0: "32.0 GT/s PCIe", 96.0: "64.0 GT/s PCIe",
+}  # fmt: skip
+"""NCCL's rate of 16 lanes of a generation [GB/s]."""
+
+_LOCAL_GBps = 1000.0
+"""Rates from here on stand for no link at all."""
+
+_ARCHITECTURES = {1: "x86_64", 2: "ppc64", 3: "arm64"}
+_VENDORS = {1: "GenuineIntel", 2: "AuthenticAMD", 3: "Shanghai"}
+_INTEL_MODELS = {1: 79, 2: 106, 3: 143}
+"""Models (of family 6) by NCCL's number: Broadwell, Skylake and all until Ice Lake, Sapphire Rapids."""
+
+_NUMBERS = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedNode:
+    """A line: how deep it is, by which link at which rate [GB/s], and what."""
+
+    depth: int
+    link: str
+    bw: float
+    name: str
+    note: str
+
+
+def read_print(
+    nodes: Sequence[PrintedNode],
+    where: str,
+    chip: str,
+    links_of: Callable[[float], int],
+    adapters: Sequence[tuple[str, str]] = (),
+) -> Imported:
+    """Return the machine of a print.
+
+    Parameters
+    ----------
+    chip : str
+        What its GPUs are.
+    links_of : callable
+        Takes NCCL's rate of NVLinks [GB/s], returns how many these are.
+    adapters : sequence of (str, str)
+        Names and kinds (``IB``, ``RoCE``) of adapters by number.
+
+    Raises
+    ------
+    TopologyError
+        If it makes no sense.
+    """
+    draft = Draft(where, "log")
+    draft.source("import", f"NCCL's === System lines: {where}")
+    machine = _Reader(where, links_of, adapters).read(nodes)
+    draft.settings["description"] = "read off NCCL's log"
+    wire_machine(machine, draft, chip)
+    result = draft.finish("nccl-print", "NCCL's === System lines")
+    if not result.counts["gpus"]:
+        raise fail(where, 0, "names no GPU")
+    return result
+
+
+class _Reader:
+    def __init__(
+        self, where: str, links_of: Callable[[float], int], adapters: Sequence[tuple[str, str]]
+    ) -> None:
+        self.where, self.links_of, self.adapters = where, links_of, adapters
+        self.machine = ImportedMachine(hint="")
+        self.path: list[tuple[int, ImportedDevice | None]] = []
+
+    def read(self, nodes: Sequence[PrintedNode]) -> ImportedMachine:
+        gpus = sorted(
+            {self._bus(node.name) for node in nodes if node.name.startswith("GPU/") and node.link == "PCI"},
+            key=lambda bus: int(bus or "0", 16),
+        )  # fmt: skip
+        self.number = {bus: index for index, bus in enumerate(gpus)}
+        for node in nodes:
+            kind = node.name.partition("/")[0]
+            if node.depth == 0 and not node.link:
+                if kind == "CPU":
+                    self.machine.cpus.append(self._cpu(node))
+                    self.path = []
+                continue
+            if not self.machine.cpus:
+                raise fail(self.where, 0, f"{node.name} comes before any CPU")
+            while self.path and self.path[-1][0] >= node.depth:
+                self.path.pop()
+            self._node(node, kind)
+        return self.machine
+
+    @staticmethod
+    def _bus(name: str) -> str:
+        return name.partition("/")[2].rpartition("-")[2].lower()
+
+    def _cpu(self, node: PrintedNode) -> ImportedCpu:
+        match = _NUMBERS.match(node.note)
+        arch, vendor, model = (int(n) for n in match.groups()) if match else (-1, -1, -1)
+        intel = vendor == 1
+        number = self._bus(node.name)
+        return ImportedCpu(
+            numa=int(number) if number.isdecimal() else len(self.machine.cpus),
+            arch=_ARCHITECTURES.get(arch, ""),
+            vendor=_VENDORS.get(vendor, ""),
+            family=6 if intel else None,
+            model=_INTEL_MODELS.get(model) if intel else None,
+        )
+
+    def _node(self, node: PrintedNode, kind: str) -> None:
+        above = self.path[-1][1] if self.path else None
+        if kind == "NET":
+            self._net(node, above)
+        elif node.link == "NVL" and above is not None and above.gpu is not None:
+            count = self.links_of(node.bw)
+            target = HIDDEN if kind == "NVS" else self._bus(node.name)
+            tclass = 0x068000 if kind == "NVS" else 0x030200
+            above.gpu.peers.append(Peer(target, count, tclass, text=node.name))
+        elif node.link == "C2C" and above is not None and above.gpu is not None:
+            above.gpu.c2c_MBps = round(node.bw * 1000)
+        elif node.link == "PCI" and kind in ("PCI", "GPU", "NIC"):
+            self._device(node, kind, above)
+
+    def _device(self, node: PrintedNode, kind: str, above: ImportedDevice | None) -> None:
+        bus = self._bus(node.name)
+        device = ImportedDevice(bus=bus, text=node.name)
+        device.speed, device.width = _slot(node.bw)
+        if kind == "GPU":
+            number = self.number.get(bus, 0)
+            device.gpu = ImportedGpu(dev=number, rank=number, asked=True)
+        elif kind == "PCI":
+            device.cls = 0x060400
+            if re.fullmatch(r"[0-9a-f]{16}", node.note):
+                parts = [int(node.note[at : at + 4], 16) for at in range(0, 16, 4)]
+                device.vendor, device.device, device.subvendor, device.subdevice = parts
+        (self.machine.cpus[-1].devices if above is None else above.children).append(device)
+        self.path.append((node.depth, device))
+
+    def _net(self, node: PrintedNode, nic: ImportedDevice | None) -> None:
+        index = self._bus(node.name)
+        number = int(index) if index.isdecimal() else None
+        name, kind = "", ""
+        if number is not None and number < len(self.adapters):
+            name, kind = self.adapters[number]
+        parts = node.note.split("/")
+        net = Net(name or f"net{index}", number, round(node.bw * 8000), guid=parts[0])
+        if nic is None or nic.speed is None:
+            self.machine.cpus[-1].nets.append(net)
+            return
+        nic.cls = 0x020000 if kind == "RoCE" else 0x020700
+        nic.nets.append(net)
+
+
+def _slot(bw: float) -> tuple[str | None, int | None]:
+    """Return speed and lanes of a rate; nothing for what is no link."""
+    if bw >= _LOCAL_GBps or bw <= 0:
+        return None, None
+    for lanes in (16, 8, 4):
+        rate = bw * 16 / lanes
+        for usual, speed in _GTS.items():
+            if abs(rate - usual) < 0.02 * usual and (lanes == 16 or usual >= 12):
+                return speed, lanes
+    nearest = min(_GTS, key=lambda usual: abs(usual - bw))
+    return _GTS[nearest], 16

@@ -1,0 +1,46 @@
+"""What makes a replay doubtful: it is said first, with the option that settles it."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from clusim.errors import InputError
+from clusim.formats.topologies.common import DOUBT
+from clusim.replaying.placing import Placed
+from clusim.replaying.report import Replay
+from clusim.replaying.request import ReplayRequest
+
+__all__ = ["FAR", "gate", "placed_doubts"]
+
+FAR = 0.5
+"""Predicted times that are usually further from measured ones than this are doubtful."""
+
+
+def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
+    """Return what is doubtful of where ranks are: more on a machine than it has, a chip that was only assumed."""
+    found = []
+    size = placed.fabric.num_ranks // max(1, placed.fabric.num_zones)
+    if ranks > size * hosts:
+        found.append(
+            f"{ranks} ranks on {hosts} machine{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
+            " --topology names the right machine, --nodes how many there are"
+        )
+    if assumed := placed.fabric.sources.get(DOUBT):
+        found.append(
+            f"an assumption decides: {assumed}; `clusim topo import --chip NAME` settles it"
+        )
+    return found
+
+
+def gate(found: Replay, request: ReplayRequest) -> Replay:
+    """Add what the measured times say; raises `InputError` for anything doubtful if that was asked for."""
+    errors = [abs(call.error) for call in found.calls if call.error is not None]
+    if errors and median(errors) > FAR:
+        found.doubts.append(
+            f"predicted times are {median(errors):.0%} off the measured ones (median of {len(errors)} calls):"
+            f" probably not {found.fabric}; --topology names the machine, --xml takes NCCL's dump of it"
+        )
+    found.doubts = list(dict.fromkeys(found.doubts))
+    if found.doubts and request.strict:
+        raise InputError("\n".join(f"{found.source}: {line}" for line in found.doubts))
+    return found

@@ -1,0 +1,173 @@
+"""The machine that a log prints: built of NCCL's own lines, compared with the preset that is nearest.
+
+Where both say the same (which GPUs, how far from each other and how wide, which adapters), the preset stands for the
+machine, as it knows more than a log can say. Where they differ the log is right: its machine is built, and what the log
+does not say is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clusim import fabric
+from clusim.errors import ClusimError
+from clusim.fabric import Fabric
+from clusim.fabric.loading import joined
+from clusim.fabric.traits import machine_traits
+from clusim.formats.logs import Log
+from clusim.formats.logs.facts import Member
+from clusim.formats.logs.jobranks import JobRanks
+from clusim.formats.topologies.common import Imported
+from clusim.formats.topologies.nccl_print import PrintedNode, read_print
+from clusim.hardware import Gpu, gpu_by_product
+from clusim.nccl import Version
+from clusim.nccl.constants import nvlink_GBps
+from clusim.nccl.system import System
+from clusim.nccl.topology import build_system
+from clusim.replaying.guess import Guess
+
+__all__ = ["LogMachine", "machine_of_log", "printed_machine"]
+
+
+@dataclass(slots=True)
+class LogMachine:
+    """The machine of a replay: a preset's name or a fabric; how it was found; what only an assumption decides."""
+
+    topology: str | Fabric
+    lines: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) -> LogMachine:
+    """Return the machine of a log, of which `guess` is the nearest preset."""
+    reasons = [f"  {reason}" for reason in guess.reasons]
+    preset = LogMachine(
+        guess.topology, [f"{guess.topology}: concluded from", *reasons], guess.doubts
+    )
+    found = printed_machine(log, guess.topology, version)
+    if found is None:
+        return preset
+    place, imported, member = found
+    printed = imported.fabric()
+    if ranks.most_per_machine > printed.num_ranks:
+        preset.lines.append(
+            f"  {place} prints {printed.num_ranks} GPUs of a machine, the job has"
+            f" {ranks.most_per_machine} on one: not used"
+        )
+        return preset
+    differences = list(
+        _differences(printed, fabric.load(guess.topology), version, _numbers(log, member))
+    )
+    if not differences and not _other_chip(log, guess):
+        preset.lines.insert(1, f"  what NCCL printed of the machine ({place}), which is the same")
+        preset.doubts = []
+        return preset
+    machine = joined(printed, len(ranks.machines))
+    chip = _chip(log, guess.topology).name
+    named = any(name for gpus in log.hosts.values() for name in gpus)
+    lines = [
+        f"{machine.name}: what NCCL printed of the machine ({place})",
+        *(f"  unlike {guess.topology}: {text}" for text in differences[:4]),
+        f"  GPUs: {chip}, {'as the log names them' if named else f'as in {guess.topology}'}",
+        *(f"  not in the log: {item}" for item in imported.assumptions),
+    ]
+    doubts = (
+        []
+        if named
+        else [f"the log does not name its GPUs: {chip} is assumed; --topology says them"]
+    )
+    return LogMachine(machine, lines, doubts)
+
+
+def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Imported, Member] | None:
+    """Return where a log prints the most of a machine, and that; None if nowhere, or it makes no sense.
+
+    Parameters
+    ----------
+    preset : str
+        Says what the GPUs are if the log does not.
+    """
+    members = [member for member in log.facts.members if member.system]
+    if not members:
+        return None
+    member = max(members, key=lambda m: sum(node.name.startswith("GPU/") for node in m.system))
+    place = log.facts.place(member.line)
+    chip = _chip(log, preset)
+    rate = nvlink_GBps(chip.compute_capability, version)
+    host = log.facts.processes[member.process].host
+    adapters = [
+        (name, what.rpartition("/")[2]) for name, what in log.facts.nics.get(host, {}).items()
+    ]
+    nodes = [PrintedNode(n.depth, n.link, n.bw, n.name, n.note) for n in member.system]
+    try:
+        found = read_print(nodes, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters)
+        found.fabric()
+    except ClusimError:
+        return None
+    return place, found, member
+
+
+def _chip(log: Log, preset: str) -> Gpu:
+    """Return what the GPUs are: as nccl-tests names them, else as in the preset."""
+    names = sorted({name for gpus in log.hosts.values() for name in gpus if name})
+    for name in names:
+        found = gpu_by_product(name)
+        if found is not None:
+            return found
+    return next(traits.chip for traits in machine_traits() if traits.name == preset)
+
+
+def _other_chip(log: Log, guess: Guess) -> bool:
+    usual = next(traits.chip for traits in machine_traits() if traits.name == guess.topology)
+    return _chip(log, guess.topology).model != usual.model
+
+
+def _numbers(log: Log, member: Member) -> list[int]:
+    """Return which GPUs of the machine are printed, by their numbers in the driver; the first ones if it is unknown."""
+    count = sum(node.name.startswith("GPU/") and node.link == "PCI" for node in member.system)
+    host = log.facts.processes[member.process].host
+    known = {
+        m.bus: m.nvml
+        for m in log.facts.members
+        if m.nvml >= 0 and m.bus >= 0 and log.facts.processes[m.process].host == host
+    }
+    numbers = sorted(known.values())
+    return numbers if len(numbers) == count == len(set(numbers)) else list(range(count))
+
+
+def _differences(
+    printed: Fabric, preset: Fabric, version: Version, numbers: list[int]
+) -> Iterator[str]:
+    """Yield in what NCCL would see two machines differently: paths between GPUs, and adapters."""
+    if max(numbers) >= preset.num_ranks:
+        yield f"{len(numbers)} GPUs up to number {max(numbers)}, not {preset.num_ranks}"
+        return
+    one = build_system(printed, version)
+    two = build_system(preset, version, ranks=numbers)
+    for a in range(len(one.gpus)):
+        if (rate := _host(one, a)) != (usual := _host(two, a)):
+            yield f"GPU {a} is joined to its CPU at {rate:g} GB/s, not {usual:g}"
+        for b in range(a + 1, len(one.gpus)):
+            mine, other = _path(one, a, b), _path(two, a, b)
+            if mine != other:
+                yield f"GPUs {a} and {b} are {mine}, not {other}"
+    if one.adapters:
+        rates = [[net.speed_GBps for net in system.adapters] for system in (one, two)]
+        alike = len(rates[0]) == len(rates[1]) and all(
+            abs(x - y) <= 0.13 * y for x, y in zip(*map(sorted, rates), strict=True)
+        )
+        if not alike:
+            shown = [" ".join(f"{rate:g}" for rate in own) or "none" for own in rates]
+            yield f"adapters of {shown[0]} GB/s, not {shown[1]}"
+
+
+def _host(system: System, gpu: int) -> float:
+    """Return the rate of the path to the nearest CPU [GB/s]."""
+    routes = (system.route(system.gpus[gpu], cpu) for cpu in system.cpus)
+    return max((route.rate for route in routes if route is not None), default=0.0)
+
+
+def _path(system: System, a: int, b: int) -> str:
+    route = system.route(system.gpus[a], system.gpus[b])
+    return "apart" if route is None else f"{route.type.name} at {route.rate:g} GB/s"

@@ -1,0 +1,97 @@
+"""What NCCL is told and what the wires are: XML files that somebody edited, or that list no NVLinks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusim import fabric
+from clusim.errors import TopologyError
+from clusim.formats.topologies import Imported, import_text
+from clusim.nccl import LATEST, Version, parse_env
+from clusim.nccl.topology import build_system
+
+HIDDEN = '<nvlink target="fffffff:ff:ff.0" count="{}" tclass="0x068000"/>'
+
+
+def link(to: int, count: int) -> str:
+    return f'<nvlink target="0000:{to + 1:02x}:00.0" count="{count}" tclass="0x030200"/>'
+
+
+def gpu(index: int, links: str, sm: int, device: str) -> str:
+    return (
+        f'<pci busid="0000:{index + 1:02x}:00.0" class="0x030200" vendor="0x10de" device="{device}"'
+        f' link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="{index}" sm="{sm}" rank="{index}" gdr="1">'
+        f"{links}</gpu></pci>"
+    )
+
+
+def system(*links: str, sm: int = 80, device: str = "0x20b0") -> Imported:
+    gpus = "".join(gpu(i, own, sm, device) for i, own in enumerate(links))
+    head = '<cpu numaid="0" arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49">'
+    return import_text(f'<system version="1">{head}{gpus}</cpu></system>', "x.xml")
+
+
+def channels(found: Imported) -> int:
+    from clusim.nccl.calls.communicators import Communicators
+
+    machine = found.fabric()
+    members = Communicators(machine, LATEST, parse_env({})).of(tuple(range(machine.num_ranks)))
+    return members.comm.num_searched
+
+
+def test_one_direction_is_what_nccl_searches_on() -> None:
+    """Measured on two A100 whose file says count="1" on one side: one channel of the graph, 28.5 GB/s."""
+    whole, odd = system(link(1, 12), link(0, 12)), system(link(1, 12), link(0, 1))
+    assert odd.data["links"] == whole.data["links"]
+    assert odd.data["told"] == {"gpu1": {"gpu0": 1}}
+    assert "told" not in whole.data
+    assert channels(odd) == 1
+    assert channels(whole) == 12
+    seen = build_system(odd.fabric(), LATEST)
+    rates = [next(k.rate for k in one.links if k.kind == "nvl") for one in seen.gpus]
+    assert rates == [240.0, 20.0]
+    assert seen.told == [
+        "NCCL is told of other NVLinks than are there: gpu1 has 1 to gpu0, not 12 to gpu0"
+    ]
+
+
+def test_links_that_a_file_does_not_list_are_those_of_the_chip() -> None:
+    one = system(*(HIDDEN.format(1 if i == 3 else 18) for i in range(8)), sm=90, device="0x2330")
+    assert one.counts["nvlink_links"] == 8 * 18
+    assert one.data["told"] == {"gpu3": {"switch": 1}}
+    warnings = [item.what for item in fabric.check(one.fabric()) if item.level == "warning"]
+    assert "gpu3 has 1 to NVSwitches, not 18 to NVSwitches" in " ".join(warnings)
+
+
+def test_files_without_nvlinks_are_completed_as_nccl_asks_the_driver() -> None:
+    silent = system(*("" for _ in range(8)), sm=90, device="0x2330")
+    assert silent.counts["nvlink_links"] == 8 * 18
+    assert "told" not in silent.data
+    partly = system("", *(HIDDEN.format(18) for _ in range(7)), sm=90, device="0x2330")
+    assert partly.counts["nvlink_links"] == 8 * 18
+    assert "told" not in partly.data
+    cards = system("", "", sm=86, device="0x2204")
+    assert cards.counts.get("nvlink_links", 0) == 0
+
+
+def test_gpus_that_name_themselves_have_wires_that_nccl_does_not_see() -> None:
+    found = system(*(link(i, 12) for i in range(2)), device="0x20b5")
+    assert found.counts["nvlink_links"] == 12
+    assert found.data["told"] == {"gpu0": {"gpu0": 12}, "gpu1": {"gpu1": 12}}
+    seen = build_system(found.fabric(), Version(2, 21, 5))
+    assert not any(k.kind == "nvl" for one in seen.gpus for k in one.links)
+
+
+def test_it_is_kept_in_topology_files_and_clusters(tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    found = system(link(1, 12), link(0, 1))
+    path.write_text(found.to_yaml())
+    machine = fabric.load(path)
+    assert machine.told == {"gpu1": {"gpu0": 1}}
+    path.write_text(fabric.to_yaml(machine))
+    assert fabric.load(path).told == machine.told
+    path.write_text(found.to_yaml().replace("gpu1: {gpu0: 1}", "gpu7: {gpu0: 1}"))
+    with pytest.raises(TopologyError, match="'gpu7' is no GPU of this machine"):
+        fabric.load(path)

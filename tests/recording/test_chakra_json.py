@@ -1,0 +1,101 @@
+"""Chakra traces as JSON give what the same traces as .et files give."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim import resources
+from clusim.errors import InputError
+from clusim.formats.recordings.chakra import read
+from clusim.formats.recordings.chakra_schema import NODE_TYPES, attributes, messages
+from clusim.formats.recordings.kinds import kind_of
+from clusim.replaying import ReplayRequest, replay
+
+SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "chakra-4ranks"
+NAMES = {number: name for name, number in NODE_TYPES.items()}
+
+
+def camel(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
+
+
+def printed(path: Path) -> list[dict[str, Any]]:
+    """Return the nodes of an .et file as protobuf prints them."""
+    found = []
+    for node in messages(path.name, path.read_bytes(), lambda text: None):
+        item: dict[str, Any] = {
+            "id": str(node.id),
+            "name": node.name.decode(),
+            "type": NAMES[node.type],
+        }
+        for name in ("ctrl_deps", "data_deps"):
+            if getattr(node, name):
+                item[camel(name)] = [str(dep) for dep in getattr(node, name)]
+        if node.duration_micros:
+            item["durationMicros"] = str(node.duration_micros)
+        item["attr"] = []
+        for name, value in attributes(node).items():
+            kind = {bool: "boolVal", int: "int64Val", str: "stringVal", float: "doubleVal"}.get(
+                type(value)
+            )
+            shown = str(value) if kind == "int64Val" else value
+            item["attr"].append(
+                {"name": name, kind: shown}
+                if kind
+                else {"name": name, "boolList": {"values": value}}
+            )
+        found.append(item)
+    return found
+
+
+@pytest.mark.parametrize("form", ["one after another", "lines", "list", "nodes"])
+def test_json_is_read_like_et(form: str, tmp_path: Path) -> None:
+    for path in sorted(SAMPLE.glob("*.et")):
+        nodes = printed(path)
+        text = {
+            "one after another": "\n".join(json.dumps(node, indent=2) for node in nodes),
+            "lines": "\n".join([json.dumps({"version": "0.0.4"}), *map(json.dumps, nodes)]),
+            "list": json.dumps(nodes),
+            "nodes": json.dumps({"nodes": nodes}),
+        }[form]
+        (tmp_path / path.name.replace(".et", ".json")).write_text(text)
+    (tmp_path / "comm_group.json").write_text((SAMPLE / "comm_group.json").read_text())
+    assert kind_of(str(tmp_path / "job.0.json")) == "chakra"
+    one, two = read(str(SAMPLE)), read(str(tmp_path))
+    assert one.groups == two.groups
+    assert len(one.events) == len(two.events)
+    for a, b in zip(one.events, two.events, strict=True):
+        assert (a.kind, a.rank, a.deps, a.operation, a.bytes, a.group) == (
+            b.kind, b.rank, b.deps, b.operation, b.bytes, b.group,
+        )  # fmt: skip
+    if form == "lines":
+        asked = ReplayRequest((str(tmp_path),), topology="dgx-h100", kind="chakra")
+        assert replay(asked).total_calls == 9
+    assert resources.find_topology("dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"id": "x", "type": "COMP_NODE"}, "id 'x': must be a number"),
+        ({"id": 1, "type": "COMP_NODE", "ctrlDeps": 3}, "ctrl_deps is no list"),
+        ({"id": 1, "type": "COMP_NODE", "durationMicros": -3}, "duration_micros '-3'"),
+        (
+            {"id": 1, "type": "COMM_COLL_NODE", "attr": [{"name": "a", "int64Val": "9" * 30}]},
+            "int64_val",
+        ),
+    ],
+)
+def test_nonsense_is_refused(node: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.0.json"
+    path.write_text(json.dumps(node))
+    with pytest.raises(InputError, match=message):
+        read(str(path))
+    path.write_text(json.dumps({"id": 1, "type": "COMP_NODE"}) + '{"id": ')
+    with pytest.raises(InputError, match="is no JSON object; is the file cut"):
+        read(str(path))
