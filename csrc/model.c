@@ -166,18 +166,13 @@ static STATUS derive_groups(clusim_model *m) {
 
 enum { LONG_PS = 1 << 30 }; /* longer serialisations do not make buckets wider */
 
-/* Payload of the smallest and the largest packets in use. */
-typedef struct packet_sizes {
-    uint64_t smallest, largest;
-} packet_sizes;
-
-static void note_size(packet_sizes *sizes, uint64_t bytes) {
+static void note_size(model_sizes *sizes, uint64_t bytes) {
     sizes->smallest = base_umin(sizes->smallest, bytes);
     sizes->largest = base_umax(sizes->largest, bytes);
 }
 
-static packet_sizes sizes_of(const clusim_image *im) {
-    packet_sizes sizes = {.smallest = UINT32_MAX, .largest = 0};
+model_sizes model_packets(const clusim_image *im) {
+    model_sizes sizes = {.smallest = UINT32_MAX, .largest = 0};
     for (uint32_t i = 0; i < im->num_conns; i++) {
         if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
         note_size(&sizes, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
@@ -190,7 +185,7 @@ static packet_sizes sizes_of(const clusim_image *im) {
 /* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
 static int32_t choose_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
-    packet_sizes sizes = sizes_of(im);
+    model_sizes sizes = model_packets(im);
     uint64_t gap = UINT64_MAX;
     int64_t longest = 1;
     for (uint32_t w = 0; w < im->num_wires; w++) {
@@ -227,7 +222,7 @@ static STATUS derive(clusim_model *m) {
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));
     m->bucket_shift = choose_shift(m);
-    return CLUSIM_OK;
+    return model_windows(m);
 }
 
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {
