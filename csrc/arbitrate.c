@@ -85,9 +85,7 @@ static inline STATUS search(clusim_sim *s, wire_state *w) {
     uint32_t first = w->num_ready ? grant_next(w->ready, w->num_words, w->next_candidate) : NONE;
     for (uint32_t c = first; c != NONE;) {
         uint32_t bytes = needed(s, w, c, &vc);
-        credit_pool *credit = &w->credits[vc];
-        grant_collect(credit, s->agenda.now_ps);
-        if (LIKELY(credit->available >= (int64_t)bytes)) {
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
             return grant(s, w, c);
         }
         blocked |= 1u << vc;

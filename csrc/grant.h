@@ -38,6 +38,15 @@ static inline void grant_collect(credit_pool *c, int64_t now) {
     }
 }
 
+enum { MOST_RETURNS = 32 }; /* that wait to be counted */
+
+/* Whether there is credit for `bytes` now. What has come back is counted when it is needed, or when
+ * much of it waits: often it is not, and to count many at once is cheap. */
+static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
+    if (c->available < (int64_t)bytes || c->len >= MOST_RETURNS) grant_collect(c, now);
+    return c->available >= (int64_t)bytes;
+}
+
 /* ---- the start of a packet ---------------------------------------------------------------------
  */
 
@@ -138,7 +147,7 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
     w->busy_ps += end - s->agenda.now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
     int64_t at_ps = arrival_at(s, p, w, head, end + w->latency_ps);
-    if (w->traits & TO_PLAIN) return inbox_put(s, packet_index, at_ps);
+    if (w->traits & TO_PLAIN) return inbox_put(s, p->out, packet_index, at_ps);
     return agenda_event(s, at_ps, EV_ARRIVE, p->out.i, packet_index.i);
 }
 

@@ -32,19 +32,22 @@ STATUS window_init(clusim_sim *s) {
     if (s->model->window_ps == 0) return CLUSIM_OK;
     uint64_t count = s->model->image.num_wires;
     ZEROED(s->windows.wires, count);
-    for (uint64_t i = 0; i < count; i++) s->windows.wires[i].head = NO(packet);
+    ZEROED(s->windows.nodes, s->model->image.num_nodes);
+    for (uint64_t n = 0; n < s->model->image.num_nodes; n++)
+        s->windows.nodes[n].inboxes = s->windows.nodes[n].active = NO(wire);
     return CLUSIM_OK;
 }
 
 void window_free(clusim_sim *s) {
     windows_part *p = &s->windows;
     for (uint64_t i = 0; p->wires && i < s->model->image.num_wires; i++) {
+        free(p->wires[i].under_way);
         free(p->wires[i].arrivals);
         free(p->wires[i].owed);
     }
     free(p->wires);
-    free(p->inboxes.ids);
-    free(p->active.ids);
+    free(p->nodes);
+    free(p->busy.ids);
     free(p->spare);
 }
 
@@ -57,11 +60,14 @@ static STATUS make_room(void *array, uint32_t *size, uint32_t len, size_t elemen
     return grow_array_from(array, size, element, 8);
 }
 
-static STATUS activate(clusim_sim *s, wire_id wire) {
+/* A wire out of the node that is worked on. */
+static void activate(clusim_sim *s, wire_id wire) {
     window_wire *x = &s->windows.wires[wire.i];
-    if (x->active) return CLUSIM_OK;
+    if (x->active) return;
+    window_node *n = &s->windows.nodes[info_at(s, wire)->src.i];
     x->active = 1;
-    return wire_push(&s->windows.active, wire);
+    x->next_active = n->active;
+    n->active = wire;
 }
 
 static STATUS note_arrival(clusim_sim *s, wire_id out, window_arrival arrival) {
@@ -71,54 +77,60 @@ static STATUS note_arrival(clusim_sim *s, wire_id out, window_arrival arrival) {
     if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
     x->arrivals[n] = arrival;
     x->num_arrivals = n + 1;
-    return activate(s, out);
+    activate(s, out);
+    return CLUSIM_OK;
 }
 
 /* A packet that arrives over `from` is acknowledged over the wire back. Where nothing is owed and
  * nothing comes to it, there is nothing to drain either. */
-static STATUS note_owed(clusim_sim *s, const wire_state *from, const packet *p) {
+static STATUS note_owed(clusim_sim *s, const wire_state *from, const packet *p, int64_t at_ps) {
     uint64_t control = (uint64_t)p->exact * from->rate->format->control_256[p->kind];
     window_wire *x = &s->windows.wires[from->reverse.i];
     if (control == 0 && x->num_owed == 0 && wire_at(s, from->reverse)->owed_256 == 0)
         return CLUSIM_OK;
     TRY(make_room(&x->owed, &x->size_owed, x->num_owed, sizeof *x->owed));
-    x->owed[x->num_owed++] = (window_owed){p->at_ps, control};
-    return activate(s, from->reverse);
+    x->owed[x->num_owed++] = (window_owed){at_ps, control};
+    activate(s, from->reverse);
+    return CLUSIM_OK;
 }
+
+enum { AHEAD = 4 }; /* packets that are fetched before they are looked at */
 
 /* What arrives over one wire before `end_ps`. */
 static STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps) {
     window_wire *x = &s->windows.wires[wire.i];
     const wire_state *w = wire_at(s, wire);
-    while (!packet_none(x->head) && packet_at(s, x->head)->at_ps < end_ps) {
-        packet_id index = x->head;
-        packet *p = packet_at(s, index);
-        x->head = p->next;
-        if (!packet_none(x->head)) __builtin_prefetch(packet_at(s, x->head), 1);
-        if (!wire_none(w->reverse)) TRY(note_owed(s, w, p));
-        int64_t at_ps = p->at_ps;
+    for (uint32_t k = 0; k < AHEAD && k < x->len; k++)
+        __builtin_prefetch(packet_at(s, inbox_entry(x, k)->packet), 1);
+    while (x->len && inbox_entry(x, 0)->at_ps < end_ps) {
+        window_packet next = *inbox_entry(x, 0);
+        packet *p = packet_at(s, next.packet);
+        if (x->len > AHEAD) __builtin_prefetch(packet_at(s, inbox_entry(x, AHEAD)->packet), 1);
+        x->head++;
+        x->len--;
+        if (!wire_none(w->reverse)) TRY(note_owed(s, w, p, next.at_ps));
         uint32_t candidate = node_aim(s, p, wire);
-        TRY(note_arrival(s, p->out, (window_arrival){at_ps, index, candidate}));
+        TRY(note_arrival(s, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
         s->agenda.event_count++;
     }
     return CLUSIM_OK;
 }
 
-static STATUS gather_all(clusim_sim *s, int64_t end_ps) {
-    wire_list *list = &s->windows.inboxes;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < list->len; i++) {
-        wire_id wire = list->ids[i];
+/* What arrives at a node. */
+static STATUS gather_all(clusim_sim *s, window_node *n, int64_t end_ps) {
+    wire_id *link = &n->inboxes;
+    while (!wire_none(*link)) {
+        wire_id wire = *link;
         window_wire *x = &s->windows.wires[wire.i];
         TRY(gather(s, wire, end_ps));
-        if (packet_none(x->head)) {
-            x->inbox = 0;
+        if (x->len) {
+            inbox_due(s, inbox_entry(x, 0)->at_ps);
+            link = &x->next_inbox;
         } else {
-            inbox_due(s, packet_at(s, x->head)->at_ps);
-            list->ids[kept++] = wire;
+            x->inbox = 0;
+            *link = x->next_inbox;
         }
     }
-    list->len = kept;
     return CLUSIM_OK;
 }
 
@@ -211,9 +223,7 @@ static inline STATUS grant_one(clusim_sim *s, wire_state *w, bool *granted) {
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first;
     do {
         const packet *p = packet_at(s, w->queues[c].head);
-        credit_pool *credit = &w->credits[p->vc];
-        grant_collect(credit, s->agenda.now_ps);
-        if (LIKELY(credit->available >= (int64_t)p->wire_bytes)) {
+        if (LIKELY(grant_credit(&w->credits[p->vc], p->wire_bytes, s->agenda.now_ps))) {
             *granted = true;
             TRY(grant_queue(s, w, c));
             w->next_candidate = c + 1 == w->num_candidates ? 0 : c + 1;
@@ -255,31 +265,42 @@ static STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps) {
     return CLUSIM_OK;
 }
 
-static STATUS run_wires(clusim_sim *s, int64_t end_ps) {
-    wire_list *list = &s->windows.active;
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < list->len; i++) {
-        wire_id wire = list->ids[i];
+/* The wires out of a node. */
+static STATUS run_wires(clusim_sim *s, window_node *n, int64_t end_ps) {
+    wire_id *link = &n->active;
+    while (!wire_none(*link)) {
+        wire_id wire = *link;
+        window_wire *x = &s->windows.wires[wire.i];
         TRY(run_wire(s, wire, end_ps));
         if (wire_at(s, wire)->num_ready) {
-            list->ids[kept++] = wire;
+            link = &x->next_active;
         } else {
-            s->windows.wires[wire.i].active = 0;
+            x->active = 0;
+            *link = x->next_active;
         }
     }
-    list->len = kept;
     return CLUSIM_OK;
 }
 
 /* ---- windows ----------------------------------------------------------------------------------
  */
 
-/* What is due is found anew: of packets under way, of wires, and of what they send on. */
+/* What is due is found anew: of packets under way, of wires, and of what they send on. Nodes that
+ * get something to do on the way stand behind in the list, and find nothing yet. */
 STATUS window_run(clusim_sim *s, int64_t end_ps) {
+    node_list *list = &s->windows.busy;
     int64_t now_ps = s->agenda.now_ps;
+    uint32_t kept = 0;
     s->windows.due_ps = NEVER;
-    TRY(gather_all(s, end_ps));
-    TRY(run_wires(s, end_ps));
+    for (uint32_t i = 0; i < list->len; i++) {
+        node_id node = list->ids[i];
+        window_node *n = &s->windows.nodes[node.i];
+        TRY(gather_all(s, n, end_ps));
+        TRY(run_wires(s, n, end_ps));
+        n->listed = !wire_none(n->inboxes) || !wire_none(n->active);
+        if (n->listed) list->ids[kept++] = node;
+    }
+    list->len = kept;
     s->agenda.now_ps = now_ps;
     return CLUSIM_OK;
 }
@@ -296,17 +317,14 @@ STATUS window_close(clusim_sim *s) {
     TRY(window_catch_up(s));
     use_windows(s, false);
     p->due_ps = NEVER;
-    for (uint32_t i = 0; i < p->inboxes.len; i++) {
-        wire_id wire = p->inboxes.ids[i];
-        for (packet_id k = p->wires[wire.i].head; !packet_none(k);) {
-            packet_id next = packet_at(s, k)->next;
-            TRY(agenda_event(s, packet_at(s, k)->at_ps, EV_ARRIVE, wire.i, k.i));
-            k = next;
+    for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
+        window_wire *x = &p->wires[i];
+        wire_state *w = wire_at(s, ID(wire, i));
+        for (uint32_t k = 0; k < x->len; k++) {
+            const window_packet *q = inbox_entry(x, k);
+            TRY(agenda_event(s, q->at_ps, EV_ARRIVE, i, q->packet.i));
         }
-    }
-    for (uint32_t i = 0; i < p->active.len; i++) {
-        wire_state *w = wire_at(s, p->active.ids[i]);
-        if (w->num_ready) TRY(wire_wake(s, w, base_max(w->free_at, s->agenda.now_ps + 1)));
+        if (x->active) TRY(wire_wake(s, w, base_max(w->free_at, s->agenda.now_ps + 1)));
     }
     return CLUSIM_OK;
 }

@@ -1,7 +1,7 @@
 /* parts/packets.h - packets, and the input buffers that copies of one share.
  *
  * A packet is named by its place in the pool; its `next` links it into exactly one list (a VOQ, a
- * unit's waiting line, those on their way over a wire to a plain node, the pool's free list).
+ * unit's waiting line, the pool's free list).
  */
 #ifndef CLUSIM_PARTS_PACKETS_H
 #define CLUSIM_PARTS_PACKETS_H
@@ -9,16 +9,6 @@
 #include "ids.h"
 
 typedef struct packet {
-    union {
-        int64_t at_ps; /* when it reaches the plain node at the end of its wire; only until then */
-        struct {
-            union {
-                packet_id op;     /* RED_FETCH, RED_DATA: the operation */
-                buffer_id shared; /* copies: the input buffer they hold together, or none */
-            };
-            wire_id in_wire; /* operations: wire on which the request came */
-        };
-    };
     packet_id next;
     xfer_id xfer;
     uint32_t key;        /* route key */
@@ -27,9 +17,13 @@ typedef struct packet {
     uint32_t exact;      /* exact packets it stands for */
     wire_id out;         /* wire it waits for or travels on */
     wire_id held_wire;   /* wire whose receive buffer it occupies, or NONE */
-    target_id dst;       /* present target, or none if a unit consumes it */
-    uint32_t path_pos;   /* next index into path_wires, or NONE */
     uint32_t held_bytes;
+    target_id dst; /* present target, or none if a unit consumes it */
+    union {
+        packet_id op;     /* RED_FETCH, RED_DATA: the operation */
+        buffer_id shared; /* copies: the input buffer they hold together, or none */
+    };
+    uint32_t path_pos; /* next index into path_wires, or NONE */
     union {
         wire_id first_wire; /* of its injection, for the window */
         vertex_id vertex;   /* AGG_UP: that it comes from; AGG_DOWN: that it goes to */
@@ -38,6 +32,7 @@ typedef struct packet {
     uint8_t copy;                              /* MCAST behind its fan-out, AGG_DOWN behind one */
     uint8_t adaptive : 1, marked : 1, leg : 2; /* leg: which target `dst` is, LEG_LAST the last */
     uint16_t members;                          /* operations: responses still missing */
+    wire_id in_wire;                           /* operations: wire on which the request came */
 } packet;
 
 enum { LEG_FIRST, LEG_SECOND, LEG_LAST };
