@@ -3,7 +3,6 @@
 #ifndef CLUSIM_INBOX_H
 #define CLUSIM_INBOX_H
 
-#include "parts/packets.h"
 #include "parts/windows.h"
 #include "state.h"
 

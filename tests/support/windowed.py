@@ -24,10 +24,10 @@ def _without(image: Image) -> Image:
     return replace(image, conns=conns, sources=sources, wires=wires, faults=faults)
 
 
-def windowed_image(seed: int) -> Image:
+def windowed_image(seed: int, size: str = "small") -> Image:
     """Return a random image with switches that only forward, by packets that go where they were sent."""
     while True:
-        image = random_image(random.Random(seed))
+        image = random_image(random.Random(seed), size=size)
         kinds = set(image.conns["kind"].tolist())
         if (image.nodes["endpoint"] == NONE).any() and not kinds & {
             ConnKind.MULTIMEM,
