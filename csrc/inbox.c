@@ -1,5 +1,7 @@
 #include "inbox.h"
 
+#include "parts/wires.h"
+
 STATUS inbox_put_first(clusim_sim *s, wire_id wire) {
     window_wire *x = &s->windows.wires[wire.i];
     node_id node = info_at(s, wire)->dst;
