@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,34 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
     return best
 
 
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+
+
+def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
+    """Measure what the engine takes for a fabric before anything runs, and state what it takes as it runs."""
+    import clusim.engine
+    from clusim.outcome import RECORD
+
+    make: Any = clusim.engine.Simulation.__init__
+    found: dict[str, int] = {}
+
+    def measured(self: Any, image: Any, **options: Any) -> None:
+        before = _resident_bytes()
+        make(self, image, **options)
+        found["wires"] = len(image.wires)
+        found["bytes_per_wire"] = (_resident_bytes() - before) // len(image.wires)
+
+    clusim.engine.Simulation.__init__ = measured  # type: ignore[assignment,method-assign]
+    CASES[case].run(CASES[case].small)
+    return {
+        "case": "memory",
+        **found,
+        "bytes_per_packet": 64 + 16,  # itself, and its place on the way to a switch
+        "bytes_per_completion": RECORD.itemsize,
+    }
+
+
 def measure_shell(repeats: int = 5) -> dict[str, Any]:
     """Time a 1 MiB run as a user types it, best of `repeats`."""
     command = [sys.executable, "-m", "clusim", "run", "dgx-a100", "--size", "1MiB", "--no-progress"]
@@ -142,7 +171,7 @@ def measure_shell(repeats: int = 5) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure speed and memory.")
-    parser.add_argument("cases", nargs="*", default=[*CASES, "shell-1MiB"])
+    parser.add_argument("cases", nargs="*", default=[*CASES, "shell-1MiB", "memory"])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--against", default="")
@@ -159,13 +188,17 @@ def main() -> None:
     elif args.save:
         save_image(args.save[0], Path(args.save[1]))
     else:
+        alone: dict[str, Callable[[], dict[str, Any]]] = {
+            "shell-1MiB": measure_shell,
+            "memory": measure_memory,
+        }
         for case in args.cases:
-            if case == "shell-1MiB":
-                print(json.dumps(measure_shell()), flush=True)
+            if case in alone:
+                print(json.dumps(alone[case]()), flush=True)
             elif case in CASES:
                 print(json.dumps(compare(case, args)), flush=True)
             else:
-                raise SystemExit(f"no case {case!r}; one of {', '.join(CASES)}, shell-1MiB")
+                raise SystemExit(f"no case {case!r}; one of {', '.join([*CASES, *alone])}")
 
 
 if __name__ == "__main__":
