@@ -29,8 +29,27 @@ from cases import CASES
 RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 
 
+def _engine_cpu_s() -> list[float]:
+    """Have the engine's processor time collected: on a shared machine the clock says little."""
+    import clusim.engine
+
+    run: Any = clusim.engine.Simulation.run
+    took_s: list[float] = []
+
+    def timed(self: Any, *args: Any, **options: Any) -> Any:
+        began_s = time.process_time()
+        try:
+            return run(self, *args, **options)
+        finally:
+            took_s.append(time.process_time() - began_s)
+
+    clusim.engine.Simulation.run = timed  # type: ignore[method-assign]
+    return took_s
+
+
 def measure(case: str) -> dict[str, Any]:
     """Run `case` in this process."""
+    cpu_s = _engine_cpu_s()
     began_s = time.perf_counter()
     result = CASES[case].run(CASES[case].size)
     total_s = time.perf_counter() - began_s
@@ -38,10 +57,11 @@ def measure(case: str) -> dict[str, Any]:
         "case": case,
         "packet_hops": result.packet_hops,
         "grants": result.grants,
+        "cpu_s": round(sum(cpu_s), 3),
         "wall_s": round(result.wall_s, 3),
         "total_s": round(total_s, 3),
-        "Mhops_per_s": round(result.packet_hops / result.wall_s / 1e6, 1),
-        "Mgrants_per_s": round(result.grants / result.wall_s / 1e6, 1),
+        "Mhops_per_s": round(result.packet_hops / sum(cpu_s) / 1e6, 1),
+        "Mgrants_per_s": round(result.grants / sum(cpu_s) / 1e6, 1),
         "peak_rss_MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "time_ps": result.time_ps,
         "fingerprint": f"{result.fingerprint:016x}",
@@ -116,14 +136,14 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
         if args.against:
             others.append(_in_a_process(case, args.against))
         ours.append(_in_a_process(case))
-    best = min(ours, key=lambda run: float(run["wall_s"]))
+    best = min(ours, key=lambda run: float(run["cpu_s"]))
     if args.instructions:
         best |= instructions(case)
     if others:
-        other = min(others, key=lambda run: float(run["wall_s"]))
+        other = min(others, key=lambda run: float(run["cpu_s"]))
         # The model may differ, so that the work does, too: by the hop.
         best["ratio"] = round(
-            other["wall_s"] / other["packet_hops"] / (best["wall_s"] / best["packet_hops"]), 2
+            other["cpu_s"] / other["packet_hops"] / (best["cpu_s"] / best["packet_hops"]), 2
         )
         best["other_Mhops_per_s"] = other["Mhops_per_s"]
         best["same_work"] = other["fingerprint"] == best["fingerprint"]
