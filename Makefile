@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 CMAKE := $(BIN)/cmake
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
+BENCH_ARGS ?= --instructions
 
 C_FILES = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/tests/*.c csrc/tests/*.h)
 ENGINE_INPUTS = $(wildcard csrc/*.c csrc/*.h csrc/parts/*.h csrc/include/*.h csrc/bindings/*.py) CMakeLists.txt pyproject.toml
@@ -101,8 +102,9 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
+# Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
 bench: $(VENV)/.built
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 docs: $(VENV)/.built
 	$(BIN)/python -m clusim_cli.reference docs/cli.md

@@ -1,86 +1,181 @@
-"""Measure speed and memory: one JSON line per case, each case in a process of its own.
+"""Measure speed and memory: one JSON line per case, each run in a process of its own.
 
 Goals (on one core of a small shared machine, counters on) are printed beside what was measured; nothing
-fails here. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100 mesh-8x8``.
+fails here. Run all with ``make bench``, or some: ``python benchmarks/run.py ring-dgx-a100``.
+
+    --repeats N      runs of a case, of which the fastest is printed (1)
+    --instructions   count the instructions a hop of a small twin of the case (valgrind, after ``make test-c``)
+    --against DIR    the same with another build (``older.py``), in turns; `ratio` is its time over ours
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import resource
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-MIB = 1 << 20
-GIB = 1 << 30
+from cases import CASES
+
+RUN_IMAGE = Path(__file__).resolve().parents[1] / "build" / "c" / "run_image"
 
 
-def _collective(
-    topology: str, operation: str, algorithm: str, size_bytes: int, granularity: str
-) -> Any:
-    import clusim
+def _engine_cpu_s() -> list[float]:
+    """Have the engine's processor time collected: on a shared machine the clock says little."""
+    import clusim.engine
 
-    fabric = clusim.load(topology)
-    schedule = clusim.collectives.build(fabric, operation, algorithm, size_bytes)
-    return clusim.simulate(fabric, schedule, granularity=granularity)
+    run: Any = clusim.engine.Simulation.run
+    took_s: list[float] = []
 
+    def timed(self: Any, *args: Any, **options: Any) -> Any:
+        began_s = time.process_time()
+        try:
+            return run(self, *args, **options)
+        finally:
+            took_s.append(time.process_time() - began_s)
 
-def _traffic(topology: str, **pattern: Any) -> Any:
-    import clusim
-
-    return clusim.simulate_traffic(
-        clusim.load(topology), clusim.Traffic(packet_bytes=4096, **pattern)
-    )
-
-
-HOPS_GOAL = {"goal_Mhops_per_s": 20.0, "goal_peak_rss_MB": 300.0}
-
-CASES: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
-    "ring-dgx-a100": (
-        lambda: _collective("dgx-a100", "allreduce", "ring", 256 * MIB, "packet"),
-        HOPS_GOAL,
-    ),
-    "alltoall-dgx-h100": (
-        lambda: _collective("dgx-h100", "alltoall", "", 256 * MIB, "packet"),
-        HOPS_GOAL,
-    ),
-    "permutation-fat-tree-8": (
-        lambda: _traffic("fat-tree:k=8", pattern="permutation", message_bytes=16 * MIB),
-        HOPS_GOAL,
-    ),
-    "uniform-mesh-8x8": (
-        lambda: _traffic(
-            "mesh:8x8", pattern="uniform", message_bytes=4096, load=0.6, duration_ps=4 * 10**9
-        ),
-        HOPS_GOAL,
-    ),
-    "auto-8GiB-dgx-a100": (
-        lambda: _collective("dgx-a100", "allreduce", "ring", 8 * GIB, "auto"),
-        {"goal_total_s": 3.0},
-    ),
-}
+    clusim.engine.Simulation.run = timed  # type: ignore[method-assign]
+    return took_s
 
 
 def measure(case: str) -> dict[str, Any]:
     """Run `case` in this process."""
+    cpu_s = _engine_cpu_s()
     began_s = time.perf_counter()
-    result = CASES[case][0]()
+    result = CASES[case].run(CASES[case].size)
     total_s = time.perf_counter() - began_s
     return {
         "case": case,
         "packet_hops": result.packet_hops,
         "grants": result.grants,
+        "cpu_s": round(sum(cpu_s), 3),
         "wall_s": round(result.wall_s, 3),
         "total_s": round(total_s, 3),
-        "Mhops_per_s": round(result.packet_hops / result.wall_s / 1e6, 1),
-        "Mgrants_per_s": round(result.grants / result.wall_s / 1e6, 1),
+        "Mhops_per_s": round(result.packet_hops / sum(cpu_s) / 1e6, 1),
+        "Mgrants_per_s": round(result.grants / sum(cpu_s) / 1e6, 1),
         "peak_rss_MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "time_ps": result.time_ps,
         "fingerprint": f"{result.fingerprint:016x}",
-    } | CASES[case][1]
+    } | CASES[case].goals
+
+
+def _in_a_process(case: str, site: str = "") -> dict[str, Any]:
+    """Measure a case in a process of its own; with the package in `site` instead of the installed one."""
+    command, env = [sys.executable, __file__, "--one", case], None
+    if site:
+        command.insert(1, "-S")  # without the installed one
+        env = {**os.environ, "PYTHONPATH": f"{site}:{sysconfig.get_path('platlib')}"}
+    done = subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True)
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+class _SavedError(Exception):
+    """The image is in its file, and need not run."""
+
+
+def save_image(case: str, path: Path) -> None:
+    """Write the image of the small twin of a case as the C programs read it."""
+    import numpy as np
+
+    import clusim.engine
+    from clusim.ranges import TABLES
+
+    def save(_self: Any, image: Any, **_options: Any) -> None:
+        tables = image.tables()
+        with path.open("wb") as file:
+            file.write(b"climage1" + np.uint32(image.nvc).tobytes())
+            file.write(np.uint64(image.seed).tobytes())
+            for name in TABLES:
+                rows = np.array([tables[name].dtype.itemsize, len(tables[name])], np.uint64)
+                file.write(rows.tobytes() + tables[name].tobytes())
+        raise _SavedError
+
+    clusim.engine.Simulation.__init__ = save  # type: ignore[assignment,method-assign]
+    try:
+        CASES[case].run(CASES[case].small)
+    except _SavedError:
+        return
+    raise SystemExit(f"{case}: nothing was simulated")
+
+
+def instructions(case: str) -> dict[str, float]:
+    """Return the instructions and mispredicted branches a hop of the small twin of a case, if they can be counted."""
+    if not (CASES[case].small and RUN_IMAGE.exists() and shutil.which("valgrind")):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "case.img"
+        subprocess.run([sys.executable, __file__, "--save", case, str(image)], check=True)
+        counts = f"--callgrind-out-file={folder}/counts"
+        command = ["valgrind", "--tool=callgrind", "--branch-sim=yes", counts]
+        done = subprocess.run(
+            [*command, str(RUN_IMAGE), "-w", str(image)], check=True, capture_output=True, text=True
+        )
+    collected = next(line for line in done.stderr.splitlines() if "Collected" in line).split()
+    counted, _, conditional, _, indirect = map(int, collected[-5:])
+    hops = int(done.stdout.split()[1])
+    return {
+        "instructions_per_hop": round(counted / hops, 1),
+        "mispredictions_per_hop": round((conditional + indirect) / hops, 2),
+    }
+
+
+def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure a case as often as asked for, in turns with another build if there is one."""
+    ours, others = [], []
+    for _ in range(args.repeats):
+        if args.against:
+            others.append(_in_a_process(case, args.against))
+        ours.append(_in_a_process(case))
+    best = min(ours, key=lambda run: float(run["cpu_s"]))
+    if args.instructions:
+        best |= instructions(case)
+    if others:
+        other = min(others, key=lambda run: float(run["cpu_s"]))
+        # The model may differ, so that the work does, too: by the hop.
+        best["ratio"] = round(
+            other["cpu_s"] / other["packet_hops"] / (best["cpu_s"] / best["packet_hops"]), 2
+        )
+        best["other_Mhops_per_s"] = other["Mhops_per_s"]
+        best["same_work"] = other["fingerprint"] == best["fingerprint"]
+    return best
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+
+
+def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
+    """Measure what the engine takes for a fabric before anything runs, and state what it takes as it runs."""
+    import clusim.engine
+    from clusim.outcome import RECORD
+
+    make: Any = clusim.engine.Simulation.__init__
+    found: dict[str, int] = {}
+
+    def measured(self: Any, image: Any, **options: Any) -> None:
+        before = _resident_bytes()
+        make(self, image, **options)
+        found["wires"] = len(image.wires)
+        found["bytes_per_wire"] = (_resident_bytes() - before) // len(image.wires)
+
+    clusim.engine.Simulation.__init__ = measured  # type: ignore[assignment,method-assign]
+    CASES[case].run(CASES[case].small)
+    return {
+        "case": "memory",
+        **found,
+        "bytes_per_packet": 64 + 16,  # itself, and its place on the way to a switch
+        "bytes_per_completion": RECORD.itemsize,
+    }
 
 
 def measure_shell(repeats: int = 5) -> dict[str, Any]:
@@ -94,19 +189,37 @@ def measure_shell(repeats: int = 5) -> dict[str, Any]:
     return {"case": "shell-1MiB", "total_s": round(min(times), 3), "goal_total_s": 0.6}
 
 
-def main(arguments: list[str]) -> None:
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure speed and memory.")
+    parser.add_argument("cases", nargs="*", default=[*CASES, "shell-1MiB", "memory"])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--against", default="")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--save", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
     """Print one line per case."""
-    if arguments[:1] == ["--one"]:
-        print(json.dumps(measure(arguments[1])), flush=True)
-        return
-    for case in arguments or [*CASES, "shell-1MiB"]:
-        if case == "shell-1MiB":
-            print(json.dumps(measure_shell()), flush=True)
-        elif case in CASES:
-            subprocess.run([sys.executable, __file__, "--one", case], check=True)
-        else:
-            raise SystemExit(f"no case {case!r}; one of {', '.join(CASES)}, shell-1MiB")
+    args = _arguments()
+    if args.one:
+        print(json.dumps(measure(args.one)), flush=True)
+    elif args.save:
+        save_image(args.save[0], Path(args.save[1]))
+    else:
+        alone: dict[str, Callable[[], dict[str, Any]]] = {
+            "shell-1MiB": measure_shell,
+            "memory": measure_memory,
+        }
+        for case in args.cases:
+            if case in alone:
+                print(json.dumps(alone[case]()), flush=True)
+            elif case in CASES:
+                print(json.dumps(compare(case, args)), flush=True)
+            else:
+                raise SystemExit(f"no case {case!r}; one of {', '.join([*CASES, *alone])}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -233,11 +233,11 @@ const event_chunk *event_queue_upcoming(const event_queue *q) {
 
 /* An event of the ring was pushed when the ring reached it; one of the heap earlier. So the heap's
  * come first among equals. */
-STATUS event_queue_refill(event_queue *q, bool *any) {
+STATUS event_queue_refill(event_queue *q, int64_t limit_ps, bool *any) {
     int64_t ring = next_tick(q);
     int64_t far = q->far.len ? q->far.items[0].e.at_ps >> q->shift : NEVER;
     int64_t tick = base_min(ring, far);
-    *any = tick != NEVER;
+    *any = tick != NEVER && tick <= limit_ps >> q->shift;
     if (!*any) return CLUSIM_OK;
     q->ready_pos = q->ready_len = 0;
     set_tick(q, tick);

@@ -75,8 +75,9 @@ STATUS event_queue_new_chunk(event_queue *q, uint32_t *out);
 /* Some of the events of the bucket after the one under way, or NULL: what to fetch early. */
 const event_chunk *event_queue_upcoming(const event_queue *q);
 
-/* Fill `ready` from the next non-empty bucket, if anything is left. */
-STATUS event_queue_refill(event_queue *q, bool *any);
+/* Fill `ready` from the next non-empty bucket, if there is one that begins at `limit_ps` or before:
+ * else earlier events may still be pushed. */
+STATUS event_queue_refill(event_queue *q, int64_t limit_ps, bool *any);
 
 /* CLUSIM_ERR_RANGE if the event is at or beyond the end of time, and was dropped. A time above 2^63
  * that is below zero here is one, too. */

@@ -8,6 +8,10 @@
  * bytes each; without memory it stays as it is. What is new has no value yet. */
 __attribute__((cold)) STATUS grow_array(void *array, uint32_t *size, size_t element);
 
+/* The same, of `first` elements at first. */
+__attribute__((cold)) STATUS grow_array_from(void *array, uint32_t *size, size_t element,
+                                             uint32_t first);
+
 /* GROW(q->ready, q->ready_size) */
 #define GROW(array, size) TRY(grow_array(&(array), &(size), sizeof *(array)))
 

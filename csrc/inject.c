@@ -238,11 +238,13 @@ STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uin
     if (x->policy == CLUSIM_POLICY_PINNED) {
         return start_cursor(s, xfer_index, ID(wire, x->group[key_base % n]), 0);
     }
-    for (uint32_t k = 0; k < n; k++) {
-        /* STRIPE: packet i leaves on wire (stripe + i) mod n, so wire k starts at (k - stripe) mod
-         * n. */
-        uint32_t first = x->policy == CLUSIM_POLICY_ADAPTIVE ? 0 : (k + n - key_base % n) % n;
-        TRY(start_cursor(s, xfer_index, ID(wire, x->group[k]), first));
+    /* STRIPE: packet i leaves on wire (stripe + i) mod n. On wires without a packet nothing is left
+     * of the flow's last transfer, all of which has been granted. */
+    bool adaptive = x->policy == CLUSIM_POLICY_ADAPTIVE;
+    uint32_t wires = adaptive || n < x->count ? n : x->count, k = key_base % n;
+    for (uint32_t i = 0; i < wires; i++) {
+        TRY(start_cursor(s, xfer_index, ID(wire, x->group[k]), adaptive ? 0 : i));
+        if (++k == n) k = 0;
     }
     return CLUSIM_OK;
 }

@@ -164,22 +164,35 @@ static STATUS derive_groups(clusim_model *m) {
     return CLUSIM_OK;
 }
 
+enum { LONG_PS = 1 << 30 }; /* longer serialisations do not make buckets wider */
+
+static void note_size(model_sizes *sizes, uint64_t bytes) {
+    sizes->smallest = base_umin(sizes->smallest, bytes);
+    sizes->largest = base_umax(sizes->largest, bytes);
+}
+
+model_sizes model_packets(const clusim_image *im) {
+    model_sizes sizes = {.smallest = UINT32_MAX, .largest = 0};
+    for (uint32_t i = 0; i < im->num_conns; i++) {
+        if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
+        note_size(&sizes, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
+    }
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        note_size(&sizes, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
+    return sizes;
+}
+
 /* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
 static int32_t choose_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
-    uint64_t smallest = UINT32_MAX, gap = UINT64_MAX;
-    for (uint32_t i = 0; i < im->num_conns; i++) {
-        if (im->conns[i].kind == CLUSIM_CONN_KIND_FLAG) continue;
-        smallest = base_umin(smallest, (uint64_t)im->conns[i].packet_bytes * im->conns[i].burst);
-    }
-    for (uint32_t i = 0; i < im->num_sources; i++) {
-        smallest =
-            base_umin(smallest, (uint64_t)im->sources[i].packet_bytes * im->sources[i].burst);
-    }
+    model_sizes sizes = model_packets(im);
+    uint64_t gap = UINT64_MAX;
     int64_t longest = 1;
     for (uint32_t w = 0; w < im->num_wires; w++) {
-        gap = base_umin(gap, (uint64_t)model_est(&m->rates[m->wires[w].rate], smallest));
-        longest = base_max(longest, m->wires[w].latency_ps + m->wires[w].dst_latency_ps);
+        const rate_class *rate = &m->rates[m->wires[w].rate];
+        int64_t latency_ps = m->wires[w].latency_ps + m->wires[w].dst_latency_ps;
+        gap = base_umin(gap, (uint64_t)model_est(rate, sizes.smallest));
+        longest = base_max(longest, base_min(model_est(rate, sizes.largest), LONG_PS) + latency_ps);
     }
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         longest = base_max(longest, im->endpoints[e].read_latency_ps);
@@ -187,7 +200,8 @@ static int32_t choose_shift(const clusim_model *m) {
     uint64_t width = 4 * gap / (im->num_wires + 1);
     int32_t shift = 2;
     while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
-    /* The ring spans the longest latency, or the heap would do the work. */
+    /* The ring spans the longest way of a packet, its serialisation included, or the heap would do
+     * the work. */
     while (shift < 40 && ((int64_t)EVENT_QUEUE_BUCKETS << shift) < longest) shift++;
     return shift;
 }
@@ -208,7 +222,7 @@ static STATUS derive(clusim_model *m) {
     for (uint32_t w = 0; w < im->num_wires; w++) m->is_ordered |= (m->wires[w].traits & MARKS) != 0;
     TRY(derive_groups(m));
     m->bucket_shift = choose_shift(m);
-    return CLUSIM_OK;
+    return model_windows(m);
 }
 
 int clusim_model_create(const clusim_image *image, clusim_model **out, clusim_error *error) {

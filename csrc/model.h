@@ -49,7 +49,9 @@ enum {
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
     PAUSES = 16,       /* stopped by its receiver instead of by credit */
-    MARKS = 32         /* marks packets that find a long queue */
+    MARKS = 32,        /* marks packets that find a long queue */
+    FROM_PLAIN = 64,   /* leaves a node that works in windows */
+    TO_PLAIN = 128     /* leads to one */
 };
 
 struct clusim_model {
@@ -70,6 +72,8 @@ struct clusim_model {
     bool has_controls;
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
+    int64_t window_ps;    /* longest window of plain nodes, or 0: events alone */
+    bool windows_pay;     /* whether they are worth it */
 };
 
 /* Refuse images that would make the engine misbehave; the front end's checks speak better. The
@@ -93,6 +97,16 @@ typedef struct model_table {
 /* Check all rows of some tables, in an order in which each may trust those before it. */
 STATUS model_check_tables(const clusim_image *im, const model_table *tables, size_t count,
                           clusim_error *e);
+/* Payload of the smallest and the largest packets in use. */
+typedef struct model_sizes {
+    uint64_t smallest, largest;
+} model_sizes;
+
+model_sizes model_packets(const clusim_image *im);
+
+/* Choose the nodes that work in windows, and how long these are. */
+STATUS model_windows(clusim_model *m);
+
 STATUS model_refuse(clusim_error *error, uint64_t row, const char *table, const char *what);
 STATUS model_no_memory(clusim_error *error);
 

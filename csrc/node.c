@@ -19,8 +19,7 @@
 
 /* ---- forwarding ------------------------------------------------------------------------------ */
 
-static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
-    packet *p = packet_at(s, index);
+uint32_t node_aim(clusim_sim *s, packet *p, wire_id from) {
     wire_hold(p, from);
     uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
     if (UNLIKELY(p->leg != LEG_LAST)) route_next_target(s, p, wire_at(s, from)->far_node);
@@ -28,6 +27,11 @@ static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
     if (UNLIKELY(fetched)) p->kind = CLUSIM_KIND_WRITE;
     route_prepare(s, p, from, route_choose(s, p, from, p->dst));
     if (UNLIKELY(fetched)) route_cut(s, p, p->out);
+    return candidate;
+}
+
+static STATUS forward(clusim_sim *s, packet_id index, wire_id from) {
+    uint32_t candidate = node_aim(s, packet_at(s, index), from);
     return wire_enqueue_marked(s, index, candidate);
 }
 

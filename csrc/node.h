@@ -9,6 +9,9 @@
 
 #include "state.h"
 
+/* A packet that came over `from` goes on: choose its next wire. Returns its VOQ there. */
+uint32_t node_aim(clusim_sim *s, packet *p, wire_id from);
+
 STATUS node_arrive(clusim_sim *s, packet_id packet);
 /* Handle what arrived at this timestamp at the node where it ends. */
 STATUS node_settle(clusim_sim *s);

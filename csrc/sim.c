@@ -1,6 +1,7 @@
 /* sim.c - the run loop: events of one timestamp, waves, kernels, then phase B. */
 #include "agenda.h"
 #include "aggregate.h"
+#include "arbitrate.h"
 #include "congestion.h"
 #include "laws.h"
 #include "memory.h"
@@ -11,6 +12,7 @@
 #include "parts/results.h"
 #include "parts/sources.h"
 #include "parts/tasks.h"
+#include "parts/windows.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -22,6 +24,7 @@
 #include "unit.h"
 #include "verify.h"
 #include "wave.h"
+#include "window.h"
 #include "wire.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -33,6 +36,7 @@ static STATUS init(clusim_sim *s) {
     TRY(agenda_init(s));
     TRY(wire_init(s));
     TRY(congestion_init(s));
+    TRY(window_init(s));
     TRY(memory_init(s));
     TRY(unit_init(s));
     TRY(aggregate_init(s));
@@ -72,6 +76,7 @@ void clusim_sim_destroy(clusim_sim *s) {
     aggregate_free(s);
     unit_free(s);
     memory_free(s);
+    window_free(s);
     congestion_free(s);
     wire_free(s);
     agenda_free(s);
@@ -165,11 +170,12 @@ static void prefetch_upcoming(const clusim_sim *s) {
     }
 }
 
-/* Whether there is an event, after the next bucket was looked at if need be. */
-static inline STATUS any_event(clusim_sim *s, bool *any) {
+/* Whether there is an event, after the next bucket was looked at if need be: of those after
+ * `limit_ps` nothing need be known. */
+static inline STATUS any_event(clusim_sim *s, int64_t limit_ps, bool *any) {
     *any = event_queue_any(&s->agenda.events);
     if (LIKELY(*any)) return CLUSIM_OK;
-    TRY(event_queue_refill(&s->agenda.events, any));
+    TRY(event_queue_refill(&s->agenda.events, limit_ps, any));
     if (*any) prefetch_upcoming(s);
     return CLUSIM_OK;
 }
@@ -177,10 +183,7 @@ static inline STATUS any_event(clusim_sim *s, bool *any) {
 /* All events due now. */
 static inline STATUS dispatch_events(clusim_sim *s) {
     event_queue *q = &s->agenda.events;
-    for (;;) {
-        bool any;
-        TRY(any_event(s, &any));
-        if (UNLIKELY(!any)) break;
+    while (event_queue_any(q)) { /* those of one time are in one bucket */
         const event *e = event_queue_first(q);
         if (e->at_ps != s->agenda.now_ps) break;
         uint32_t id = e->payload;
@@ -214,7 +217,7 @@ static STATUS phase_b_ordered(clusim_sim *s) {
         for (uint32_t i = 0; i < pass->len; i++) {
             wire_id wire = pass->ids[i];
             wire_at(s, wire)->listed = 0;
-            TRY(wire_arbitrate(s, wire));
+            TRY(arbitrate_wire(s, wire));
             for (uint32_t k = s->agenda.phase_b.len; k-- > 0;) {
                 wire_id added = s->agenda.phase_b.ids[k];
                 if (added.i <= wire.i) continue;
@@ -235,7 +238,7 @@ static inline STATUS phase_b(clusim_sim *s) {
     for (uint32_t i = 0; i < s->agenda.phase_b.len; i++) {
         wire_id wire = s->agenda.phase_b.ids[i];
         wire_at(s, wire)->listed = 0;
-        TRY(wire_arbitrate(s, wire));
+        TRY(arbitrate_wire(s, wire));
     }
     s->agenda.phase_b.len = 0;
     return CLUSIM_OK;
@@ -260,14 +263,28 @@ static bool all_done(const clusim_sim *s) {
     return s->tasks.left == 0 && s->sources.messages_left == 0 && s->agenda.event_count;
 }
 
+/* When the next event is, if it matters what plain nodes do before: they go first. */
+static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps) {
+    int64_t due_ps = s->windows.due_ps;
+    int64_t limit_ps = due_ps <= until_ps || due_ps == NEVER ? window_horizon(s) : until_ps;
+    bool any;
+    TRY(any_event(s, limit_ps, &any));
+    *at_ps = any ? event_queue_first(&s->agenda.events)->at_ps : NEVER;
+    return CLUSIM_OK;
+}
+
 /* Handle the next timestamp. CLUSIM_STOP_DONE in *stop only means: go on. No event is at or beyond
  * the end of time: the run was refused when it came up. */
 static inline STATUS advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
-    bool any;
-    TRY(any_event(s, &any));
+    int64_t at_ps, due_ps = s->windows.due_ps;
+    TRY(next_event(s, until_ps, &at_ps));
+    bool any = at_ps != NEVER || due_ps != NEVER;
     *stop = any ? CLUSIM_STOP_DONE : CLUSIM_STOP_DEADLOCK;
     if (UNLIKELY(!any)) return CLUSIM_OK;
-    int64_t at_ps = event_queue_first(&s->agenda.events)->at_ps;
+    if (UNLIKELY(s->windows.on && base_min(at_ps, due_ps) >> WINDOW_LAST_BITS))
+        return window_close(s);
+    int64_t end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
+    if (due_ps < end_ps && at_ps >= end_ps) return window_run(s, end_ps);
     if (UNLIKELY(at_ps > until_ps)) {
         s->agenda.now_ps = base_max(s->agenda.now_ps, until_ps);
         *stop = CLUSIM_STOP_TIME;
@@ -291,6 +308,7 @@ static STATUS run(clusim_sim *s, int64_t until_ps, uint64_t max_events, enum clu
             TRY(advance(s, until_ps, stop));
         }
     }
+    TRY(window_catch_up(s));
     if (*stop == CLUSIM_STOP_DONE) readout_finish(s);
     return CLUSIM_OK;
 }

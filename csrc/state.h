@@ -17,6 +17,7 @@
 #include "parts/sources.h"
 #include "parts/tasks.h"
 #include "parts/units.h"
+#include "parts/windows.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 
@@ -36,6 +37,7 @@ struct clusim_sim {
     sources_part sources;
     results_part results;
     laws_part laws;
+    windows_part windows;
 };
 
 #define AT(name, type, array)                                                                      \

@@ -1,4 +1,4 @@
-/* wire.h - what a wire does: credits, control bytes, VOQs, arbitration and grants.
+/* wire.h - what a wire does: credits, control bytes, VOQs.
  *
  * Hardware  A serial link: flow-controlled per virtual channel, acknowledgements share it with
  * data. Model     Contract, sections 3 and 4. Credit returns are timestamps looked at when needed,
@@ -13,6 +13,7 @@
 
 #include "agenda.h"
 #include "congestion.h"
+#include "inbox.h"
 #include "parts/agenda.h"
 #include "parts/packets.h"
 #include "parts/wires.h"
@@ -20,9 +21,6 @@
 
 STATUS wire_init(clusim_sim *s);
 void wire_free(clusim_sim *s);
-
-/* Phase B for one wire: grant the next eligible candidate, or say when to look again. */
-STATUS wire_arbitrate(clusim_sim *s, wire_id wire);
 
 STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate); /* NONE: down */
 void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
@@ -34,6 +32,10 @@ STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps);
 
 static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     if (w->wake_at <= at_ps) return CLUSIM_OK;
+    if (w->traits & FROM_PLAIN) {
+        inbox_due(s, at_ps);
+        return CLUSIM_OK;
+    }
     w->wake_at = at_ps;
     wire_id wire = wire_of(s, w);
     return agenda_event(s, at_ps, EV_WAKE, wire.i, wire.i);
@@ -68,10 +70,10 @@ static inline void wire_owe(clusim_sim *s, wire_state *w, uint64_t control_256) 
     w->owed_256 += control_256;
 }
 
-/* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
-static inline STATUS wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_t candidate) {
+/* Put a packet into VOQ `candidate` of a wire. Whether the wire is idle now. */
+static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_index,
+                              uint32_t candidate) {
     packet *p = packet_at(s, packet_index);
-    wire_state *w = wire_at(s, p->out);
     voq *q = &w->queues[candidate];
     p->next = NO(packet);
     if (LIKELY(packet_none(q->head))) {
@@ -84,13 +86,19 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id packet_index, uint32_
     q->tail = packet_index;
     w->queued_bytes += p->wire_bytes;
     if (w->queued_bytes > w->queued_max) w->queued_max = w->queued_bytes;
-    if (w->free_at <= s->agenda.now_ps) {
-        return agenda_arbitrate(s, p->out);
-    }
+    if (w->free_at <= s->agenda.now_ps) return true;
     if (!w->contended) {
         w->contended = 1;
         w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
     }
+    return false;
+}
+
+/* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
+static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candidate) {
+    wire_id out = packet_at(s, index)->out;
+    wire_state *w = wire_at(s, out);
+    if (wire_queue(s, w, index, candidate)) return agenda_arbitrate(s, out);
     return wire_wake(s, w, w->free_at);
 }
 

@@ -185,6 +185,7 @@ static void run_case(image_case *c) {
     if (status == CLUSIM_ERR_NO_MEMORY) finding("no memory for a model");
     if (status == CLUSIM_OK) {
         if (clusim_sim_create(model, 1, &sim) != CLUSIM_OK) finding("no memory for a sim");
+        clusim_sim_use_windows(sim, 1);
         run_sim(sim, c);
     } else {
         tally.refused++;

@@ -67,6 +67,7 @@ static bool goes_through(const image_case *c, uint64_t n) {
         need(strcmp(error.message, "out of memory") == 0, "no reason");
     } else {
         status = clusim_sim_create(model, 1, &sim);
+        if (sim != NULL) clusim_sim_use_windows(sim, 1);
         need((status == CLUSIM_OK) == (sim != NULL), "a sim and an error");
         if (sim != NULL) status = run(sim);
     }

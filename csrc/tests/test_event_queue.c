@@ -10,7 +10,7 @@ enum { COUNT = 20000 };
 /* The earliest event, or NULL; valid until the next push or refill. */
 static const event *peek(event_queue *q) {
     bool any = event_queue_any(q);
-    if (!any) assert(event_queue_refill(q, &any) == CLUSIM_OK);
+    if (!any) assert(event_queue_refill(q, NEVER, &any) == CLUSIM_OK);
     return any ? event_queue_first(q) : NULL;
 }
 

@@ -64,6 +64,9 @@ class Simulation:
         What to simulate; copied.
     records : bool
         Keep completion records for `records()`. The fingerprint does not depend on it.
+    windows : bool or None
+        Let switches and NICs work in windows of time where the image allows it, or never; None: as it is
+        faster. Results are the same.
 
     Raises
     ------
@@ -73,7 +76,7 @@ class Simulation:
         The image is too big for this machine.
     """
 
-    def __init__(self, image: Image, records: bool = True) -> None:
+    def __init__(self, image: Image, records: bool = True, windows: bool | None = None) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         keep: list[Any] = []
@@ -90,6 +93,8 @@ class Simulation:
             raise MemoryError("not enough memory for the engine's state")
         # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
         self._sim = ffi.gc(sim[0], _destroyer(model[0]))
+        if windows is not None:
+            lib.clusim_sim_use_windows(self._sim, int(windows))
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance the simulation and say why it stopped."""

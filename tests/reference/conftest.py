@@ -1,21 +1,35 @@
-"""The engines under test: every gate test runs on both."""
+"""The engines under test: every gate test runs on all of them."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from functools import partial
+from typing import Any
 
 import pytest
 
-ENGINES = {
-    "reference": ("clusim.reference", "ReferenceSimulation"),
-    "c": ("clusim.engine", "Simulation"),
+ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "reference": ("clusim.reference", "ReferenceSimulation", {}),
+    "c": ("clusim.engine", "Simulation", {"windows": False}),
+    "windows": ("clusim.engine", "Simulation", {"windows": True}),
 }
-CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c").split(",")
+CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c,windows").split(",")
+COMPILED = ["c", "windows"]
+
+
+def _maker(name: str) -> Any:
+    module, of, options = ENGINES[name]
+    return partial(getattr(importlib.import_module(module), of), **options)
 
 
 @pytest.fixture(params=CHOSEN)
 def engine(request):
-    """A class that follows `clusim.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
-    module, name = ENGINES[request.param]
-    return getattr(importlib.import_module(module), name)
+    """What makes a `clusim.outcome.Engine`; CLUSIM_ENGINES=reference leaves C out."""
+    return _maker(request.param)
+
+
+@pytest.fixture(params=COMPILED, scope="session")
+def compiled(request):
+    """The C engine: with an event for every packet, and with windows where the image allows it."""
+    return _maker(request.param)

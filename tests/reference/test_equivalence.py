@@ -24,14 +24,6 @@ BATCH = 20
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """The C engine."""
-    from clusim.engine import Simulation
-
-    return Simulation
-
-
 def _sorted_records(sim):
     return np.sort(sim.records(), order=["time_ps", "instance", "seq"])
 

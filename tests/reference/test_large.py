@@ -16,14 +16,6 @@ EDGES = [edge + d for edge in (2**31, 2**32) for d in (-1, 0, 1)]
 BURST = 2**27  # packets of one byte and one of header: 2^28 bytes on a wire
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """The C engine."""
-    from clusim.engine import Simulation
-
-    return Simulation
-
-
 def _pair(**wire: int) -> tuple[ImageBuilder, Place, Place]:
     b = ImageBuilder()
     a, c = b.endpoint(inject_256=256), b.endpoint(mem_cost16=3)

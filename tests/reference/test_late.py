@@ -29,14 +29,6 @@ STARTS_PS = [2**40, 2**46, 2**47 - 1, 2**47, 2**47 + 1, 2**50, DURATION_END_PS -
 SEARCHED_PS = 2**42  # times that are looked ahead for, at most
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """The C engine."""
-    from clusim.engine import Simulation
-
-    return Simulation
-
-
 @cache
 def _image(seed: int) -> Image:
     return random_image(random.Random(seed))

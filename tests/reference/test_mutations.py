@@ -26,14 +26,6 @@ MOST_EVENTS = 3000
 MOST_STEPS = 20_000  # of an instance, which the reference takes one by one
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """The C engine."""
-    from clusim.engine import Simulation
-
-    return Simulation
-
-
 def _steps(image: Image) -> int:
     """Return about how many pieces the reference looks at for the longest instance."""
     repeats = np.concatenate([[0], np.cumsum(image.prims["repeat"], dtype=np.int64)])

@@ -93,12 +93,17 @@ def main(command: str, *paths: str) -> None:
             keep(read(path), CRASHERS / f"{path.stem}.npz")
         return
     from support.random_images import random_image
+    from support.windowed import windowed_image
 
     target = Path(paths[0])
     target.mkdir(parents=True, exist_ok=True)
     for seed in range(int(paths[1]) if len(paths) > 1 else 200):
         size = DIFFERENT_SIZES[seed % len(DIFFERENT_SIZES)]
-        write(random_image(random.Random(seed), size=size), target / f"{seed:04}.img")
+        windowed = seed % 3 == 2
+        image = (
+            windowed_image(seed, size) if windowed else random_image(random.Random(seed), size=size)
+        )
+        write(image, target / f"{seed:04}.img")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,198 @@
+/* grant.h - the start of a packet on a wire, as the contract has it (section 4, grant): in time,
+ * in credit, in control bytes, and the buffer that it leaves.
+ *
+ * What runs for every hop is inline here; who is granted when is the business of arbitrate.c, and
+ * of window.c where wires need no events.
+ */
+#ifndef CLUSIM_GRANT_H
+#define CLUSIM_GRANT_H
+
+#include "inbox.h"
+#include "parts/xfers.h"
+#include "route.h"
+#include "tree.h"
+#include "wire.h"
+
+/* ---- candidates and credit ---------------------------------------------------------------------
+ */
+
+/* First set bit at or after `from`, cyclically; NONE if there is none. */
+static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uint32_t from) {
+    uint32_t word = from >> 6;
+    uint64_t bits = words[word] & (~UINT64_C(0) << (from & 63));
+    for (uint32_t k = 0; k < num_words; k++) {
+        if (bits) return (word << 6) + (uint32_t)__builtin_ctzll(bits);
+        if (++word == num_words) word = 0;
+        bits = words[word];
+    }
+    bits &= ~(~UINT64_C(0) << (from & 63));
+    return bits ? (word << 6) + (uint32_t)__builtin_ctzll(bits) : NONE;
+}
+
+/* Count what has come back by now. */
+static inline void grant_collect(credit_pool *c, int64_t now) {
+    while (c->len && c->ring[c->head].at_ps <= now) {
+        c->available += c->ring[c->head].bytes;
+        c->head = (c->head + 1) & (c->size - 1);
+        c->len--;
+    }
+}
+
+enum { MOST_RETURNS = 32 }; /* that wait to be counted */
+
+/* Whether there is credit for `bytes` now. What has come back is counted when it is needed, or when
+ * much of it waits: often it is not, and to count many at once is cheap. */
+static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
+    if (c->available < (int64_t)bytes || c->len >= MOST_RETURNS) grant_collect(c, now);
+    return c->available >= (int64_t)bytes;
+}
+
+/* ---- the start of a packet ---------------------------------------------------------------------
+ */
+
+/* Products of more than 63 bits: even so the time may be short, on a fast wire. */
+static uint64_t occupy_long(wire_state *w, uint64_t bytes) {
+    const rate_class *r = w->rate;
+    base_u128 work = (base_u128)bytes * r->den + w->rem;
+    base_u128 t = work / r->num;
+    w->rem = (uint64_t)(work - t * r->num);
+    return t < (base_u128)RANGE_TIME_END ? (uint64_t)t : (uint64_t)RANGE_TIME_END;
+}
+
+/* Time of occupying the wire with `bytes`; the remainder stays on the wire. Below 2^63 or, where
+ * the product of bytes and rate has more, at most the end of time, at which the run is refused. */
+static inline uint64_t occupy(wire_state *w, uint64_t bytes) {
+    const rate_class *r = w->rate;
+    uint64_t work;
+    if (UNLIKELY(__builtin_mul_overflow(bytes, r->den, &work) || work >> 63))
+        return occupy_long(w, bytes);
+    if (LIKELY(r->num == 1)) return work;
+    work += w->rem;
+    uint64_t t = work / r->num;
+    w->rem = work - t * r->num;
+    return t;
+}
+
+/* A bound on cut-through: the tail may not be missing when the next wire wants to send it. */
+static int64_t tail_bound(const clusim_sim *s, const packet *p, const wire_state *w, int64_t tail) {
+    const wire_state *q = wire_at(s, route_onward(s, p, w->far_node));
+    const clusim_format *f = q->rate->format;
+    uint32_t kind =
+        p->kind == CLUSIM_KIND_FETCH && (w->traits & BRIDGE) ? CLUSIM_KIND_WRITE : p->kind;
+    uint32_t limit = xfer_at(s, p->xfer)->limit;
+    uint32_t exact = model_exact(f, kind, p->payload, limit);
+    uint32_t bytes = model_wire_bytes(f, kind, p->payload, exact, limit);
+    return tail + w->far_latency_ps - model_est(q->rate, model_occupancy(f, kind, bytes));
+}
+
+/* When the packet is handled at the far end of its wire. */
+static inline int64_t arrival_at(const clusim_sim *s, const packet *p, const wire_state *w,
+                                 int64_t head, int64_t tail) {
+    if (!endpoint_none(w->far_endpoint))
+        return target_is(model_target(w->far_endpoint), p->dst) ? tail : tail + w->far_latency_ps;
+    if ((1u << p->kind) & ((1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_DATA))) return tail;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_AGG_UP) && tree_at_end(s, p)) return tail;
+    if (w->traits & STORE_FORWARD) return tail + w->far_latency_ps;
+    int64_t ready = (int64_t)((uint64_t)head + (uint64_t)w->rate->header_ps[p->kind] +
+                              (uint64_t)w->far_latency_ps);
+    if (LIKELY((w->traits & PLAIN_CUT) && !s->wires.rates_changed)) return ready;
+    if (UNLIKELY((uint64_t)ready >= (uint64_t)RANGE_TIME_END)) return ready; /* may have wrapped */
+    return base_max(ready, tail_bound(s, p, w, tail));
+}
+
+/* Extra time if this packet is hit by an error and sent again. */
+static uint64_t replay(const clusim_sim *s, wire_state *w, uint64_t t) {
+    uint32_t wire = wire_of(s, w).i;
+    const clusim_wire *image = &s->model->image.wires[wire];
+    if (base_hash32(s->model->image.seed, wire, w->grants) >= image->error_threshold) return 0;
+    w->replays++;
+    return base_umin(t + (uint64_t)image->replay_ps, (uint64_t)RANGE_TIME_END);
+}
+
+/* Below 2^62 + 2^63 + 2^62, so it has not wrapped; what follows counts with the end of time. */
+static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t end) {
+    if (LIKELY(end < (uint64_t)RANGE_TIME_END)) return (int64_t)end;
+    agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
+    return RANGE_TIME_END;
+}
+
+/* Put a packet on the wire now. */
+static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_index) {
+    const rate_class *rate = w->rate;
+    packet *p = packet_at(s, packet_index);
+    uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
+    uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
+    if (w->owed_256 >= rate->flit_256) {
+        wire_drain(s, w);
+        uint64_t flits = w->owed_256 / rate->flit_256;
+        w->owed_256 -= flits * rate->flit_256;
+        w->control_bytes += flits * rate->format->flit_bytes;
+        occupancy += flits * rate->format->flit_bytes;
+        prefix = flits * (uint64_t)rate->flit_ps;
+    }
+    uint64_t t = occupy(w, occupancy);
+    if (UNLIKELY(w->traits & HAS_ERRORS)) extra = replay(s, w, t);
+    int64_t end = end_of_packet(s, w, now + t + extra);
+    w->free_at = end;
+    w->contended = 0;
+    w->credits[p->vc].available -= p->wire_bytes;
+    if (UNLIKELY(w->stall_since >= 0)) {
+        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
+        w->stall_since = -1;
+    }
+    w->packets += p->exact;
+    w->grants++;
+    w->bytes += p->wire_bytes;
+    if (!((KINDS_BARE >> p->kind) & 1)) w->payload += p->payload;
+    w->busy_ps += end - s->agenda.now_ps;
+    int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
+    int64_t at_ps = arrival_at(s, p, w, head, end + w->latency_ps);
+    if (w->traits & TO_PLAIN) return inbox_put(s, p->out, packet_index, at_ps);
+    return agenda_event(s, at_ps, EV_ARRIVE, p->out.i, packet_index.i);
+}
+
+/* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
+static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+                               int64_t end) {
+    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->agenda.now_ps + 1);
+    return wire_return_credit(s, from, vc, bytes, end);
+}
+
+/* The input buffer the packet sat in is free at `end`. */
+static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
+    if (wire_none(p->held_wire)) return CLUSIM_OK;
+    wire_state *from = wire_at(s, p->held_wire);
+    p->held_wire = NO(wire);
+    if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
+        buffer_id shared = p->shared;
+        shared_buffer *b = buffer_at(s, shared);
+        p->shared = NO(buffer); /* from here on it holds buffers of its own */
+        b->max_end = base_max(b->max_end, end);
+        if (--b->copies) return CLUSIM_OK;
+        TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
+        b->copies = s->buffers.free.i;
+        s->buffers.free = shared;
+        s->buffers.live--;
+        return CLUSIM_OK;
+    }
+    return give_back(s, from, p->held_vc, p->held_bytes, end);
+}
+
+/* Grant the head of a VOQ. */
+static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidate) {
+    voq *q = &w->queues[candidate];
+    packet_id packet_index = q->head;
+    packet *p = packet_at(s, packet_index);
+    q->head = p->next;
+    if (!packet_none(q->head)) {
+        __builtin_prefetch(packet_at(s, q->head));
+    } else {
+        w->ready[candidate >> 6] &= ~(UINT64_C(1) << (candidate & 63));
+        w->num_ready--;
+    }
+    w->queued_bytes -= p->wire_bytes;
+    TRY(grant_start(s, w, packet_index));
+    return grant_release(s, p, w->free_at);
+}
+
+#endif

@@ -1,0 +1,94 @@
+"""Windows of time give what an event for every packet gives, and what the reference gives."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+
+from clusim.engine import Simulation
+from clusim.outcome import Stop
+from clusim.ranges import DURATION_END_PS
+from clusim.reference import ReferenceSimulation
+from support.shifted import later, without_times
+from support.windowed import windowed_image
+
+CASES = 2000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 200
+BATCH = 20
+LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
+COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")
+
+events = partial(Simulation, windows=False)
+windows = partial(Simulation, windows=True)
+
+
+def _assert_same(a, b, stop: Stop) -> None:
+    for x, y in zip(a.task_times(), b.task_times(), strict=True):
+        assert np.array_equal(x, y)
+    order = ["time_ps", "instance", "seq"]
+    assert np.array_equal(np.sort(a.records(), order=order), np.sort(b.records(), order=order))
+    assert np.array_equal(a.message_times(), b.message_times())
+    assert np.array_equal(a.mem_bytes_256(), b.mem_bytes_256())
+    wires = a.wires(), b.wires()
+    for name in wires[0].dtype.names:
+        # After a deadlock `now_ps` is the time of an engine's own last event, and these depend on it.
+        if stop != Stop.DEADLOCK or name not in COUNTERS_OF_NOW:
+            assert np.array_equal(wires[0][name], wires[1][name]), name
+    if stop != Stop.DEADLOCK:
+        assert a.now_ps == b.now_ps
+    if stop == Stop.DONE:
+        assert a.fingerprint() == b.fingerprint()
+        b.check_conservation()
+
+
+@pytest.mark.parametrize("batch", range(CASES // BATCH))
+def test_windows_equal_the_reference(batch):
+    fewer = 0
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        image = windowed_image(seed)
+        sims = ReferenceSimulation(image), windows(image), events(image)
+        stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
+        assert stops == stops[:1] * 3, f"windowed_image({seed})"
+        fewer += sims[1].num_events < sims[2].num_events
+        try:
+            _assert_same(sims[0], sims[1], stops[0])
+        except BaseException as error:
+            error.add_note(f"windowed_image({seed})")
+            raise
+    assert fewer > BATCH // 4, "nothing was windowed"
+
+
+@pytest.mark.parametrize("seed", range(CASES // 5))
+def test_windows_may_be_cut_anywhere(seed):
+    image = windowed_image(seed)
+    whole, sliced, counted = events(image), windows(image), windows(image)
+    stop = whole.run(until_ps=LIMIT_PS)
+    paused = events(image)
+    for part in range(1, 8):
+        until_ps = whole.now_ps * part // 8
+        stops = [sim.run(until_ps=until_ps) for sim in (paused, sliced)]
+        assert stops[0] == stops[1]
+        _assert_same(paused, sliced, Stop.TIME if stops[0] == Stop.TIME else Stop.DEADLOCK)
+    assert sliced.run(until_ps=LIMIT_PS) == paused.run(until_ps=LIMIT_PS) == stop
+    _assert_same(paused, sliced, stop)
+    while (reason := counted.run(until_ps=LIMIT_PS, max_events=7)) == Stop.EVENTS:
+        pass
+    assert reason == stop
+    _assert_same(whole, counted, stop)
+
+
+@pytest.mark.parametrize("seed", range(CASES // 5))
+def test_windows_end_before_the_end_of_time(seed):
+    """Past half of all time there are only events; the run goes on as if nothing had happened."""
+    image = without_times(windowed_image(seed))
+    early = events(image)
+    early.run(until_ps=LIMIT_PS)
+    for before_ps in (0, early.now_ps // 3, early.now_ps // 2, LIMIT_PS):
+        late_image = later(image, DURATION_END_PS - before_ps)
+        until_ps = DURATION_END_PS - before_ps + LIMIT_PS
+        sims = events(late_image), windows(late_image)
+        stops = [sim.run(until_ps=until_ps) for sim in sims]
+        assert stops[0] == stops[1]
+        _assert_same(sims[0], sims[1], stops[0])
