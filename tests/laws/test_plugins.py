@@ -48,7 +48,10 @@ def test_what_the_user_gives_stands_above_the_plugin() -> None:
     given = parse_env({"NCCL_BUFFSIZE": "2097152"})
     found = with_plugins(fabric, given, LATE)
     assert (found.buffsize, found.p2p_net_chunksize) == (2 * MIB, MIB // 2)
-    assert communicator(fabric, LATE).settings.buffsize == 8 * MIB
+    usual = communicator(fabric, LATE).settings
+    assert usual.buffsize == 8 * MIB
+    assert "NCCL_BUFFSIZE=8388608" in usual.by_plugin
+    assert found.by_plugin == tuple(n for n in usual.by_plugin if "BUFFSIZE" not in n)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ accepted, and results say that they have no effect; names nobody knows are an er
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -59,7 +59,8 @@ class Allowed:
 class Settings:
     """Values of the variables; None is NCCL's default. Sizes in bytes, names as of the variables without ``NCCL_``.
 
-    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks.
+    `symmetric` is no variable: whether jobs register their buffers as windows of all ranks. `by_plugin` has the
+    variables that a network plugin set, where the user did not.
     """
 
     algo: Allowed | None = None
@@ -94,6 +95,14 @@ class Settings:
     sym_ctas: int | None = None
     symmetric: bool = False
     without_effect: tuple[str, ...] = field(default=(), compare=False)
+    by_plugin: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Return the names of what is not NCCL's default."""
+        none = Settings()
+        own = (item.name for item in fields(self) if item.compare)
+        return tuple(name for name in own if getattr(self, name) != getattr(none, name))
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""

@@ -58,6 +58,7 @@ def explain(
         "compute_capability": group.lowest_capability,
         "cpu": group.cpu_vendor,
         "ignored_env": list(comm.settings.without_effect),
+        "plugin_env": list(comm.settings.by_plugin),
         "faults": list(faults),
         "notes": list(comm.notes if notes is None else notes),
         "adapters": _adapters(comm),
@@ -229,6 +230,9 @@ def _lines(data: dict[str, Any], max_ranks: int) -> Iterator[str]:
             which = first if first == last else f"{first}..{last}"
             near = f"GPU {net['gpu']}" if net["gpu"] is not None else "no GPU of its own"
             yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {near}"
+    if data["plugin_env"]:
+        yield "set by the network plugin"
+        yield f"  {' '.join(data['plugin_env'])}"
     yield "rings"
     yield from _grouped([_order(ring, max_ranks) for ring in data["rings"]])
     yield "trees (root, and what each rank reduces into)"

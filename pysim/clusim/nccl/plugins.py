@@ -113,12 +113,10 @@ def plugin_variables(fabric: Fabric, version: Version) -> dict[str, str]:
 
 def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settings:
     """Return settings with what the plugins of a fabric set where the user set nothing."""
-    own, none = parse_env(plugin_variables(fabric, version)), Settings()
-    names = [name for name in Settings.__dataclass_fields__ if name != "without_effect"]
-    free = {
-        name: getattr(own, name)
-        for name in names
-        if getattr(own, name) != getattr(none, name)
-        and getattr(settings, name) == getattr(none, name)
-    }
-    return replace(settings, **free) if free else settings
+    none, free, set_by = Settings(), {}, []
+    for variable, text in plugin_variables(fabric, version).items():
+        (name,) = parse_env({variable: text}).given
+        if getattr(settings, name) == getattr(none, name):
+            free[name] = getattr(parse_env({variable: text}), name)
+            set_by.append(f"{variable}={text}")
+    return replace(settings, **free, by_plugin=tuple(set_by)) if free else settings
