@@ -446,15 +446,18 @@ def _p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, in
                 link = nvlink_GBps(a.capability, system.version)
                 lanes = 2 * max(1, int(route.rate / link + 1e-6))
             per_peer = min(per_peer, lanes)
+    late = since(system.version, "p2p channels by adapters")
     if group.num_nodes > 1:
         lanes = 2
-        if since(system.version, "p2p channels by adapters"):
+        if late:
             rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
             near = len(system.nearest(system.gpus[0], system.adapters))
             lanes = max(near, -(-int(max(rates, default=0.0)) // 14), 2)
+        elif since(system.version, "p2p channels by ranks") and 2 * group.num_ranks > 4 * count:
+            lanes = 1
         per_peer = min(per_peer, lanes)
     total, per_peer = _up(count), _up(per_peer)
-    if group.num_nodes > 1:
+    if group.num_nodes > 1 and late:
         while per_peer > 1 and per_peer * -(-group.num_ranks // 8) > total:
             per_peer //= 2
     return total, per_peer
