@@ -51,6 +51,8 @@ class Setup:
         Ranks that take part; None is all, or what `per_node` says.
     faults : tuple
         What breaks besides the topology's own faults: texts, or `clusim.lowering.Fault`.
+    messages : tuple of int or None
+        Channels of sends and receives, in all and for a peer, where these machines stand for more; None is NCCL's.
     """
 
     topology: str | Path | Fabric
@@ -60,6 +62,7 @@ class Setup:
     env: tuple[tuple[str, str], ...] = ()
     ranks: tuple[int, ...] | None = None
     faults: tuple[Any, ...] = ()
+    messages: tuple[int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be sent as what was given, without fabrics and communicators that were made of it."""
@@ -124,7 +127,10 @@ class Setup:
         searched = tuple(item for item in self.env if item[0] not in CHOICES)
         common = _communicators(self.fabric if whole else self.known, self.release, searched)
         settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
-        return replace(common.of(self._chosen).comm, settings=settings)
+        comm = replace(common.of(self._chosen).comm, settings=settings)
+        if self.messages is None:
+            return comm
+        return replace(comm, p2p_channels=self.messages[0], p2p_per_peer=self.messages[1])
 
     @property
     def _chosen(self) -> tuple[int, ...] | None:
@@ -150,8 +156,9 @@ class Setup:
         return self if machine is self.fabric else replace(self, topology=machine, nodes=None)
 
     def smaller(self, nodes: int) -> Setup:
-        """Return the same with so many machines."""
-        return replace(self, nodes=nodes)
+        """Return the same with so many machines, which send and receive on as many channels as these."""
+        messages = self.comm.p2p_channels, self.comm.p2p_per_peer
+        return replace(self, nodes=nodes, messages=messages)
 
 
 Stamps = tuple[tuple[str, int, int], ...]
