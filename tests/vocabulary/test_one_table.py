@@ -33,8 +33,18 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "clusim/formats/logs/graphs.py",
         "algorithm",
     ): "first words of NCCL's lines, which are not its algorithms",
+    (
+        "clusim/formats/logs/concluding.py",
+        "operation",
+    ): "collectives in the order of how usual they are",
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",
+    ("clusim/formats/recordings/chakra_json.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
+    (
+        "clusim/formats/recordings/nsys.py",
+        "operation",
+    ): "messages, whose kernels do not say to whom",
+    ("clusim/formats/recordings/unpickled.py", "dtype"): "instructions of pickles",
     ("clusim/hardware/architectures/ampere.py", "protocol"): FIGURES,
     ("clusim/hardware/gpus/h200_nvl.py", "dtype"): "peak rates by precision",
     ("clusim/hardware/protocols.py", "protocol"): FIGURES,

@@ -191,6 +191,7 @@ def test_prefetching_hides_gathers() -> None:
 SCARCE = """
 name: scarce
 architecture: ampere
+protocols: {simple: {crowding: 0}}
 chips: {slow-memory: {base: a100-sxm4-80gb, memory_rate: 600 GB/s}}
 nodes:
   gpu0..3: {kind: gpu, chip: slow-memory}
