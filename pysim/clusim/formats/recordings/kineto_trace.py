@@ -14,12 +14,14 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.formats.recordings.kineto_shapes import told
 from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
 
 __all__ = ["HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
 
 _US = 1_000_000
 _NOTHING: dict[str, Any] = {}
+_NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")
 _MOST_RANK = 1 << 20
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -189,7 +191,7 @@ def _sort_in(
         _runtime(found, event, args, name, base_ps)
     elif category == "cuda_sync":
         _sync(found, args, name)
-    elif name == "record_param_comms" or (name.startswith("nccl:") and category[:4] != "gpu_"):
+    elif name.startswith(_NOTED) and category[:4] != "gpu_":
         _host_call(found, event, args, name, base_ps)
 
 
@@ -257,44 +259,15 @@ def _host_call(
     start, length = _time(event.get("ts")), _time(event.get("dur"))
     if start is None or length is None:
         return
-    if name != "record_param_comms":
-        shapes = _of_shapes(name, args)
-        if shapes is None:
-            return
-        args = shapes | {"External id": external(args)}
+    said = told(name, args)
+    if said is None:
+        return
+    number = external(args)
+    if said is not args:
+        said = said | {"External id": number}
     found.calls.append(
-        HostCall(base_ps + start, length, str(event.get("tid")), external(args), args)
+        HostCall(base_ps + start, length, found.once(str(event.get("tid"))), number, said)
     )
-
-
-def _of_shapes(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a call by the shapes of its inputs, as releases before ``record_param_comms`` noted them."""
-    dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
-    count = _elements(dims)
-    kind = (
-        next((t for t in types if isinstance(t, str) and t), "") if isinstance(types, list) else ""
-    )
-    if not count or not kind:
-        return None
-    return {
-        "Collective name": name.removeprefix("nccl:"),
-        "In msg nelems": count,
-        "dtype": kind,
-        "shapes": True,
-    }
-
-
-def _elements(dims: Any, depth: int = 0) -> int:
-    """Return the number of elements of all tensors of nested lists of dimensions."""
-    if not isinstance(dims, list) or depth > 4:
-        return 0
-    numbers = [integer(item, 1 << 40) for item in dims]
-    if dims and all(item is not None for item in numbers):
-        product = 1
-        for item in numbers:
-            product = min(product * (item or 0), 1 << 50)
-        return product
-    return sum(_elements(item, depth + 1) for item in dims)
 
 
 def external(args: dict[str, Any]) -> int:
