@@ -292,6 +292,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "chakra-json", _recording(_alone(TRACES / "step.chakra.json"), "chakra", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
+    yield "goal-binary", _recording(_alone(TRACES / "ring-4.goal.bin"), "goal")
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
     yield "astra", _recording(layers, "astra", num_ranks=8)
     yield "simai", _recording(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), "simai")

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import mmap
 import os
 import tarfile
 import zlib
@@ -29,6 +30,7 @@ __all__ = [
     "integer",
     "lines",
     "load_json",
+    "mapped",
     "names_of",
     "number",
     "parts",
@@ -155,6 +157,23 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     if not size:
         raise InputError(f"{name}: is empty")
     return held.getvalue()
+
+
+def mapped(name: str) -> memoryview:
+    """Return what is in a binary file without reading more of it than is looked at; what is compressed is unpacked.
+
+    Raises
+    ------
+    InputError
+        There is no such file, it is empty or damaged, or compressed and larger than `MOST_BYTES`.
+    """
+    with _open(name) as stream:
+        if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
+            try:
+                return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                pass  # a pipe or the like
+    return memoryview(read_bytes(name))
 
 
 def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
