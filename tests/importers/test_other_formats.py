@@ -48,6 +48,7 @@ def test_kinds_are_found_by_content() -> None:
     assert kinds["plain.graphml"] == "graphml"
     assert kinds["plain.json"] == "node-link"
     assert kinds["network.yml"] == kinds["network.json"] == "astra-sim"
+    assert kinds["pods.topo"] == "htsim"
     assert kinds["simai.txt"] == kinds["ns3.txt"] == "simai"
     assert None not in kinds.values()
     assert set(kinds.values()) == set(KINDS)
@@ -321,6 +322,49 @@ def test_ns3_files_have_hosts_and_switches(sample: Sample) -> None:
 def test_simai_errors(text: str, message: str) -> None:
     with pytest.raises(TopologyError) as failure:
         import_text(text, "x.txt", kind="simai")
+    assert message in str(failure.value)
+
+
+def test_htsim_trees_have_its_counts(sample: Sample) -> None:
+    found = sample("pods.topo")
+    assert (found.kind, found.counts["hosts"], found.counts["switches"]) == ("htsim", 8, 12)
+    nodes, links = found.data["nodes"], found.data["links"]
+    assert nodes["leaf0"] == {
+        "kind": "switch",
+        "switch": "ethernet",
+        "tier": "leaf",
+        "latency": "300ns",
+    }
+    assert {key: sum(item["to"].startswith(key) for item in links) for key in ("leaf", "spine", "core")} == {
+        "leaf": 8, "spine": 8, "core": 8,
+    }  # fmt: skip
+    ups = [(item["from"], item["to"], item["count"]) for item in links if "core" in item["to"]]
+    assert ups[:2] == [("spine0", "core0", 2), ("spine0", "core2", 2)]
+    assert {item["rate"] for item in links if "core" in item["to"]} == {"100 Gb/s"}
+    assert {item["latency"] for item in links if "spine" in item["to"]} == {"800ns"}
+    assert len(found.fabric().nodes) == 20
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Nodes 8", "Nodes 9", "hosts of a pod: 4 do not divide 9"),
+        ("Nodes 8", "Nodes x", "x.topo:2: 'Nodes x': must be a word and a whole number"),
+        ("Tiers 3", "Tiers 1", "Tiers 1; must be 2 or 3"),
+        ("Tiers 3", "Tiers 2", "with 2 tiers it is Nodes"),
+        ("Bundle 2", "Bundle 3", "the Bundle of tier 2: 3 do not divide 4"),
+        ("Tier 2", "Tier 7", "Tier 7: must be 0, 1 or 2"),
+        ("Radix_Up 2", "", "Tier 0 has no Radix_up"),
+        ("Radix_Down 4", "Radix_Down 8", "2 pods take 4 ports"),
+        ("Podsize 4", "Colour 4", "'Colour' is not known here"),
+        ("Bundle 2", "Bundle 0", "begin at 1"),
+        ("Nodes 8", "Nodes 999999", "must be 1 to 65536"),
+    ],
+)
+def test_htsim_errors(old: str, new: str, message: str) -> None:
+    text = (SAMPLES / "pods.topo").read_text(encoding="utf-8")
+    with pytest.raises(TopologyError) as failure:
+        import_text(text.replace(old, new, 1), "x.topo", kind="htsim")
     assert message in str(failure.value)
 
 

@@ -26,6 +26,7 @@ KINDS = {
     "node-link": "networkx node-link JSON",
     "astra-sim": "ASTRA-sim network YAML or JSON",
     "simai": "SimAI or ns-3 topology text",
+    "htsim": "htsim topology text (.topo)",
 }
 """Kinds of files, by the name that `--kind` takes."""
 
@@ -117,6 +118,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.astra import read_astra
 
         read_astra(text, draft, chip)
+    elif kind == "htsim":
+        from clusim.formats.topologies.htsim import read_htsim
+
+        read_htsim(text, draft, chip)
     else:
         from clusim.formats.topologies.simai import read_simai
 

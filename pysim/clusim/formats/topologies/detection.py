@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from clusim.formats.topologies.htsim import HEAD_LINE
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
 
 __all__ = ["detect_kind"]
@@ -32,6 +33,8 @@ def detect_kind(text: str) -> str | None:
         return "smi-nvlink"
     if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
+    if len(HEAD_LINE.findall(text[:10_000])) > 1:
+        return "htsim"
     return "simai" if _is_simai(text) else None
 
 
