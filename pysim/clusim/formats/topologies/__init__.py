@@ -20,7 +20,7 @@ KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
     "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
     "smi": "nvidia-smi topo -m, or its p2p matrices",
-    "smi-nvlink": "nvidia-smi nvlink -s",
+    "smi-nvlink": "nvidia-smi nvlink -s, -c, -p or -R",
     "rocm-smi": "rocm-smi --showtopo",
     "graphml": "GraphML",
     "node-link": "networkx node-link JSON",
