@@ -19,6 +19,7 @@ __all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_t
 KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
     "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
+    "lstopo": "hwloc's XML, as lstopo writes it",
     "smi": "nvidia-smi topo -m, or its p2p matrices",
     "smi-nvlink": "nvidia-smi nvlink -s, -c, -p or -R",
     "rocm-smi": "rocm-smi --showtopo",
@@ -102,6 +103,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.nccl_files import read_nccl
 
         read_nccl(kind, text, draft, chip, group)
+    elif kind == "lstopo":
+        from clusim.formats.topologies.lstopo import read_lstopo
+
+        read_lstopo(text, draft, chip)
     elif kind == "smi-nvlink":
         from clusim.formats.topologies.smi_nvlink import read_nvlink
 
