@@ -85,6 +85,9 @@ def import_text(
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     found = kind or detect(text)
     if found is None:
+        if is_measured(text):
+            what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+            raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
     draft = Draft(where, _name(where))
@@ -94,6 +97,13 @@ def import_text(
     if not result.counts["gpus"] and not result.counts["hosts"]:
         raise fail(where, 0, "names no GPU and no host; is it the topology of a machine?")
     return result
+
+
+def is_measured(text: str) -> bool:
+    """Return whether a text is what nvbandwidth prints."""
+    from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
+
+    return is_nvbandwidth(text)
 
 
 def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
