@@ -21,18 +21,23 @@ from clusim.errors import InputError
 from clusim.files import note_input
 
 __all__ = [
+    "DAMAGED",
     "HEAD_BYTES",
     "LINE_LIMIT",
     "MOST_BYTES",
     "FilePart",
     "Paths",
+    "exact_float",
     "head",
     "integer",
+    "kept",
     "lines",
     "load_json",
     "mapped",
     "names_of",
+    "natural",
     "number",
+    "opened",
     "parts",
     "read_bytes",
     "time_ps",
@@ -50,7 +55,7 @@ LINE_LIMIT = 1 << 20
 HEAD_BYTES = 1 << 16
 """What is looked at to tell formats apart [bytes]."""
 
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22
 _QUICK = 1 << 22
 """Texts that are parsed in a blink [characters]."""
@@ -73,7 +78,7 @@ def names_of(paths: Paths) -> list[str]:
     return found
 
 
-def _open(name: str) -> IO[bytes]:
+def opened(name: str) -> IO[bytes]:
     """Open a file through its decompressor, if it has one."""
     path = Path(name)
     if "\0" in name:
@@ -105,7 +110,7 @@ def _open(name: str) -> IO[bytes]:
 
 def head(name: str, size: int = HEAD_BYTES) -> bytes:
     """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
-    with _open(name) as stream:
+    with opened(name) as stream:
         found = b""
         try:
             while len(found) < size:
@@ -113,7 +118,7 @@ def head(name: str, size: int = HEAD_BYTES) -> bytes:
                 if not data:
                     break
                 found += data
-        except _DAMAGED as error:
+        except DAMAGED as error:
             if not found:
                 raise InputError(
                     f"{name}: the compressed data are damaged from the start ({error})"
@@ -138,7 +143,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     """
     held = io.BytesIO()  # gives what was written without copying it
     size = 0
-    with _open(name) as stream:
+    with opened(name) as stream:
         try:
             while data := stream.read(_STEP):
                 held.write(data)
@@ -147,7 +152,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
                     raise InputError(
                         f"{name}: is larger than {MOST_BYTES >> 20} MiB; record fewer steps or cut the file"
                     )
-        except _DAMAGED as error:
+        except DAMAGED as error:
             message = f"the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error})"
             if cut is None or not size:
                 raise InputError(f"{name}: {message}; copy the file again") from None
@@ -167,7 +172,7 @@ def mapped(name: str) -> memoryview:
     InputError
         There is no such file, it is empty or damaged, or compressed and larger than `MOST_BYTES`.
     """
-    with _open(name) as stream:
+    with opened(name) as stream:
         if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
             try:
                 return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -183,7 +188,7 @@ def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
     """
     for name in names_of(paths):
         if Path(name).is_dir():
-            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
+            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and kept(p.name, wanted)]
             for path in sorted(inside, key=natural):
                 yield FilePart(path, read_bytes(path))
             if not inside:
@@ -211,7 +216,8 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return (*found, (0, 0, text))
 
 
-def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
+def kept(name: str, wanted: Callable[[str], bool]) -> bool:
+    """Return whether a file of a directory or archive is read."""
     base = name.rsplit("/", 1)[-1]
     return not base.startswith(".") and wanted(base)
 
@@ -219,7 +225,7 @@ def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
 def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
+            members = [m for m in archive.getmembers() if m.isfile() and kept(m.name, wanted)]
             for member in sorted(members, key=lambda item: natural(item.name)):
                 stream = archive.extractfile(member)
                 if stream is not None:
@@ -233,7 +239,7 @@ def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[
 def lines(name: str) -> Iterator[tuple[int, str]]:
     """Yield number and text of every line; raises `InputError` for binary data and lines above `LINE_LIMIT`."""
     found = 0
-    with _open(name) as stream:
+    with opened(name) as stream:
         try:
             while line := stream.readline(LINE_LIMIT + 1):
                 found += 1
@@ -242,7 +248,7 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
                 if b"\0" in line:
                     raise InputError(f"{name}:{found}: binary data; expected text")
                 yield found, line.decode("utf-8", "replace").strip("\r\n")
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{name}:{found}: the compressed data are damaged or cut ({error}); copy the file again"
             ) from None
@@ -252,7 +258,7 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
         raise InputError(f"{name}: is empty")
 
 
-def _float(text: str) -> float | Decimal:
+def exact_float(text: str) -> float | Decimal:
     """Return a number of JSON; times since 1970 with more digits than a double has stay exact."""
     return float(text) if len(text) < 16 else Decimal(text)
 
@@ -268,7 +274,7 @@ def load_json(part: FilePart, cut: Callable[[str], None] | None = None) -> Any:
     """
     text = part.data.decode("utf-8", "replace")
     try:
-        return json.loads(text, strict=False, parse_float=_float)
+        return json.loads(text, strict=False, parse_float=exact_float)
     except json.JSONDecodeError as error:
         found = _whole(text) if cut is not None and error.pos > 0.9 * len(text) - 1000 else None
         if found is None:
@@ -291,7 +297,7 @@ def _whole(text: str) -> Any:
             return None
         for tail in ("]}", "]", "]}]}"):
             try:
-                return json.loads(text[: end + 1] + tail, strict=False, parse_float=_float)
+                return json.loads(text[: end + 1] + tail, strict=False, parse_float=exact_float)
             except (ValueError, RecursionError, InvalidOperation):
                 continue
     return None
