@@ -13,6 +13,7 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.streams import FileStream, TextWindow, streams
 
 TABLE = {
@@ -63,7 +64,8 @@ def test_small_files(text: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [('{"rows": [1, 2', 1), ('{"rows": [1,\n 2,, 3]}', 2), ('{"rows": [1, ]}', 1), ('{"a": 1 "rows": []}', 1), 
-     ("{3: 4}", 1),     ('{"rows": []}\n\n x', 3), ('{"rows": [1]', 1), ("", 1), ('{"a"', 1), ('{"rows": [01]}', 1), ("[1] 2", 1)],
+     ("{3: 4}", 1), ('{"rows": []}\n\n x', 3), ('{"rows": [1]', 1), ("", 1), ('{"a"', 1), ('{"rows": [01]}', 1),
+     ("[1] 2", 1)],
 )  # fmt: skip
 def test_what_is_no_json_is_one_line_with_its_place(text: str, line: int) -> None:
     for size in (1, 100):
@@ -102,6 +104,16 @@ def test_windows_hold_no_more_than_they_must() -> None:
     assert window.hold(5)
     assert (window.text, window.line, window.dropped) == ("cd\ne\u00e9", 2, 3)
     assert window.rest() == 8
+
+
+@pytest.mark.parametrize("size", [1, 3, 50, 10_000])
+def test_objects_of_pieces_are_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusim.formats.recordings.objects._HELD", 8)
+    text = '[{"a": 1},\n{"b": {"c": [2]}}\n{"broken": \n {"d": 3}\n  x\n{"e": 4}]\n'
+    damaged: list[int] = []
+    found = list(objects(stream(text.encode(), size), damaged.append))
+    assert [item for _, item in found] == [{"a": 1}, {"b": {"c": [2]}}, {"d": 3}, {"e": 4}]
+    assert ([line for line, _ in found], damaged) == ([1, 2, 4, 6], [3, 5])
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
