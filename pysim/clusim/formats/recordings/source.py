@@ -5,17 +5,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
 import mmap
 import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from clusim.errors import InputError
 from clusim.files import note_input
@@ -25,20 +24,17 @@ __all__ = [
     "HEAD_BYTES",
     "LINE_LIMIT",
     "MOST_BYTES",
-    "FilePart",
     "Paths",
     "exact_float",
     "head",
     "integer",
     "kept",
     "lines",
-    "load_json",
     "mapped",
     "names_of",
     "natural",
     "number",
     "opened",
-    "parts",
     "read_bytes",
     "time_ps",
 ]
@@ -57,15 +53,6 @@ HEAD_BYTES = 1 << 16
 
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22
-_QUICK = 1 << 22
-"""Texts that are parsed in a blink [characters]."""
-
-
-class FilePart(NamedTuple):
-    """A file, or a file in an archive, and what is in it."""
-
-    name: str
-    data: bytes
 
 
 def names_of(paths: Paths) -> list[str]:
@@ -181,26 +168,6 @@ def mapped(name: str) -> memoryview:
     return memoryview(read_bytes(name))
 
 
-def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
-    """Yield files, and those in directories and tar archives that are `wanted` by name, ``.9.`` before ``.10.``.
-
-    Names that begin with a dot are left out.
-    """
-    for name in names_of(paths):
-        if Path(name).is_dir():
-            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and kept(p.name, wanted)]
-            for path in sorted(inside, key=natural):
-                yield FilePart(path, read_bytes(path))
-            if not inside:
-                raise InputError(f"{name}: has no file of this kind in it")
-            continue
-        data = read_bytes(name)
-        if data[257:262] == b"ustar":
-            yield from _archive(name, data, wanted)
-        else:
-            yield FilePart(name, data)
-
-
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a key that sorts ``.10.`` after ``.9.``."""
     found: list[tuple[int, int, str]] = []
@@ -220,20 +187,6 @@ def kept(name: str, wanted: Callable[[str], bool]) -> bool:
     """Return whether a file of a directory or archive is read."""
     base = name.rsplit("/", 1)[-1]
     return not base.startswith(".") and wanted(base)
-
-
-def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            members = [m for m in archive.getmembers() if m.isfile() and kept(m.name, wanted)]
-            for member in sorted(members, key=lambda item: natural(item.name)):
-                stream = archive.extractfile(member)
-                if stream is not None:
-                    yield FilePart(f"{name}:{member.name}", stream.read())
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
-    if not members:
-        raise InputError(f"{name}: the archive has no file of this kind in it")
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
@@ -261,46 +214,6 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
 def exact_float(text: str) -> float | Decimal:
     """Return a number of JSON; times since 1970 with more digits than a double has stay exact."""
     return float(text) if len(text) < 16 else Decimal(text)
-
-
-def load_json(part: FilePart, cut: Callable[[str], None] | None = None) -> Any:
-    """Return what is in a file of JSON.
-
-    Parameters
-    ----------
-    cut : callable, optional
-        Takes a sentence when the file ends in the middle of a list of objects; the whole ones are returned. Without
-        it that is an error.
-    """
-    text = part.data.decode("utf-8", "replace")
-    try:
-        return json.loads(text, strict=False, parse_float=exact_float)
-    except json.JSONDecodeError as error:
-        found = _whole(text) if cut is not None and error.pos > 0.9 * len(text) - 1000 else None
-        if found is None:
-            raise InputError(
-                f"{part.name}:{error.lineno}: is no JSON: {error.msg}; is the file cut?"
-            ) from None
-        assert cut is not None
-        cut(f"the file is cut in line {error.lineno}; what comes before was read")
-        return found
-    except (ValueError, RecursionError, InvalidOperation) as error:
-        raise InputError(f"{part.name}: is no JSON: {error}") from None
-
-
-def _whole(text: str) -> Any:
-    """Return the objects of a list that is cut, None if there are none."""
-    end = len(text)
-    for _ in range(16 if len(text) < _QUICK else 2):
-        end = text.rfind("}", 0, end)
-        if end < 0:
-            return None
-        for tail in ("]}", "]", "]}]}"):
-            try:
-                return json.loads(text[: end + 1] + tail, strict=False, parse_float=exact_float)
-            except (ValueError, RecursionError, InvalidOperation):
-                continue
-    return None
 
 
 def number(value: Any) -> float | None:

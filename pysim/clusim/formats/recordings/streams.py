@@ -20,7 +20,7 @@ from clusim.formats.recordings.source import (
     read_bytes,
 )
 
-__all__ = ["FileStream", "TextWindow", "streams"]
+__all__ = ["ByteWindow", "FileStream", "TextWindow", "streams"]
 
 STEP = 1 << 20
 """Bytes that are read at a time."""
@@ -111,7 +111,7 @@ def _archive(name: str, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
         ):
             members = [m for m in archive.getmembers() if m.isfile() and kept(m.name, wanted)]
             for member in sorted(members, key=lambda item: natural(item.name)):
-                yield FileStream(f"{name}:{member.name}", _member(name, archive, member))
+                yield FileStream(f"{name}:{member.name}", _member(name, packed, member))
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
     if not members:
@@ -119,15 +119,17 @@ def _archive(name: str, wanted: Callable[[str], bool]) -> Iterator[FileStream]:
 
 
 def _member(
-    name: str, archive: tarfile.TarFile, member: tarfile.TarInfo
+    name: str, packed: bytes | None, member: tarfile.TarInfo
 ) -> Callable[[], Iterator[bytes]]:
     def begin() -> Iterator[bytes]:
-        try:
-            stream = archive.extractfile(member)
-            while stream is not None and (data := stream.read(STEP)):
+        with Path(name).open("rb") if packed is None else io.BytesIO(packed) as stream:
+            stream.seek(member.offset_data)
+            left = member.size
+            while left > 0 and (data := stream.read(min(STEP, left))):
+                left -= len(data)
                 yield data
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-            raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
+        if left > 0:
+            raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
 
     return begin
 
@@ -191,3 +193,35 @@ class TextWindow:
             self.done = piece is None
             total += len(self._decoder.decode(piece or b"", final=self.done))
         return total
+
+
+class ByteWindow:
+    """Bytes of which a window is held; see `TextWindow`."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.held, self.at, self.dropped, self.done = b"", 0, 0, False
+
+    @property
+    def place(self) -> int:
+        """Where reading is in the file."""
+        return self.dropped + self.at
+
+    def hold(self, size: int) -> bool:
+        """Let the window have so many bytes from where reading is; returns whether there are."""
+        if len(self.held) - self.at < size and not self.done:
+            held = [self.held[self.at :]]
+            length = len(held[0])
+            self.dropped += self.at
+            self.at = 0
+            while length < size and not self.done:
+                piece = next(self._pieces, None)
+                self.done = piece is None
+                held.append(piece or b"")
+                length += len(held[-1])
+            self.held = b"".join(held)
+        return len(self.held) - self.at >= size
+
+    def rest(self) -> int:
+        """Read to the end and hold none of it; returns how many bytes there are in all."""
+        return self.dropped + len(self.held) + sum(len(piece) for piece in self._pieces)
