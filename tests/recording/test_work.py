@@ -118,8 +118,30 @@ def test_layers_stand_for_so_many_events(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(limit, found)
     assert len(reader(kind)(path, **options).events) == found
     monkeypatch.setattr(limit, found - 1)
-    with pytest.raises(InputError, match=rf"are {found} events; at most {found - 1}: use fewer"):
+    with pytest.raises(InputError, match=rf"are {found} events; at most {found - 1}: use --calls"):
         reader(kind)(path, **options)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_first_calls_of_a_job_that_is_too_large(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says how many calls fit; they are the first of the whole file, with all between them."""
+    path = str(TRACES / LAYERS[kind])
+    options = {"num_ranks": 8} if kind == "astra" else {}
+    whole = reader(kind)(path, **options)
+    monkeypatch.setattr(
+        "clusim.formats.recordings.layers.MOST_LAYER_EVENTS", len(whole.events) // 2
+    )
+    with pytest.raises(InputError, match=r"use --calls (\d+) for the first") as failure:
+        reader(kind)(path, **options)
+    calls = int(str(failure.value).partition("--calls ")[2].split()[0])
+    first = reader(kind)(path, calls=calls, **options)
+    own = [event for event in whole.events if event.rank == 0]
+    assert [e for e in first.events if e.rank == 0] == own[: sum(e.rank == 0 for e in first.events)]
+    assert sum(e.rank == 0 and e.kind == "collective" for e in first.events) == calls
+    assert any(text.startswith(f"the first {calls} calls") for text in first.assumed)
+    assert reader(kind)(path, calls=1, **options).events[-1].kind == "collective"
 
 
 def test_layers_of_too_many_ranks_are_refused_before_they_are_written() -> None:
