@@ -12,6 +12,7 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
+from clusim.formats.recordings.chakra_schema import MOST_NODES
 from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.source import integer, time_ps
 from clusim.formats.recordings.streams import FileStream
@@ -74,6 +75,8 @@ def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Ra
         if at in rank.nodes:
             raise InputError(f"{file.name}: node {at} is there twice; every id must be of one node")
         rank.nodes[at] = _node(at, row, file.name, host, skipped)
+        if len(rank.nodes) > MOST_NODES:
+            raise InputError(f"{file.name}: more than {MOST_NODES} nodes; record fewer steps")
 
     table, listed = read_items(file, "nodes", learn)
     if not listed or table is None or "schema" not in table:

@@ -13,7 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.chakra_schema import NODE_TYPES, message_class, pack
+from clusim.formats.recordings.chakra_schema import (
+    MOST_NODES,
+    NODE_TYPES,
+    message_class,
+    pack,
+)
 from clusim.formats.recordings.source import integer
 from clusim.formats.recordings.streams import FileStream, TextWindow
 
@@ -25,7 +30,6 @@ JSON_NODE = (
 )
 """What such a file begins with."""
 
-MOST_NODES = 4_000_000
 _INT64 = (1 << 63) - 1
 _BETWEEN = re.compile(r"[\s,\[\]]*")
 _NODES = re.compile(r'\s*\{\s*"nodes"\s*:\s*\[')

@@ -15,7 +15,18 @@ from clusim.errors import InputError
 from clusim.formats.recordings.streams import ByteWindow
 from clusim.vocabulary.operations import OPERATIONS
 
-__all__ = ["COLLECTIVES", "NODE_TYPES", "attributes", "message_class", "messages", "pack"]
+__all__ = [
+    "COLLECTIVES",
+    "MOST_NODES",
+    "NODE_TYPES",
+    "attributes",
+    "message_class",
+    "messages",
+    "pack",
+]
+
+MOST_NODES: Final = 4_000_000
+"""Nodes of a rank that are read."""
 
 MOST_MESSAGE: Final = 1 << 26
 """Longest message of a trace [bytes]."""
@@ -159,6 +170,8 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
                     " is damaged or of a release before 0.0.4"
                 ) from None
         window.at, count = begin + size, count + 1
+        if count > MOST_NODES:
+            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
         # Metadata have no field 3: the first message is a node only in files without metadata.
         if count > 1 or node.type:
             yield node

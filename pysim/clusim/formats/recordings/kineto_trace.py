@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -27,6 +28,12 @@ _NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_f
 _MOST_RANK = 1 << 20
 MOST_KERNELS = 2_000_000
 """Kernels and copies of all ranks that are read."""
+
+_MOST_KEPT = 4 * MOST_KERNELS
+"""Kernels, their launches, and what the host did about them, of a file."""
+
+_LOOK = 1 << 16
+"""Events after which they are counted."""
 
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -148,6 +155,20 @@ class _Taker:
         else:
             self.skipped["entries that are no events"] += 1
         self.at += 1
+        if self.at % _LOOK == 0:
+            found = self.found
+            lists: tuple[Sized, ...] = (
+                found.spans,
+                found.calls,
+                found.launches,
+                found.told,
+                found.syncs,
+                found.host_waits,
+            )
+            if sum(len(kept) for kept in lists) > _MOST_KEPT:
+                raise InputError(
+                    f"{found.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
+                )
 
 
 def _from_base(found: Trace, base_ps: int) -> None:
