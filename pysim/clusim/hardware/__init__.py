@@ -32,6 +32,7 @@ from clusim.hardware.catalogs.machines import (
     USUAL_SWITCHES,
 )
 from clusim.hardware.cpu import Cpu, HostCosts
+from clusim.hardware.ctas import CTAS
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.hosts import HOST
@@ -135,6 +136,7 @@ KERNELS: Preset = {
     "tiles": compute.GEMM_TILES,
     "ramp": compute.GEMM_RAMP,
     "sustained": compute.SUSTAINED,
+    **CTAS,
 }
 """What kernels of every chip are taken for."""
 
