@@ -47,10 +47,11 @@ MAY_IMPORT = {
     "hardware.architectures": "hardware",
     "hardware.gpus": "hardware hardware.architectures",
     "hardware.processors": "hardware",
-    "hardware.adapters": "hardware",
+    "hardware.transports": "hardware",
+    "hardware.adapters": "hardware hardware.transports",
     "hardware.switchgear": "hardware",
     "hardware.catalogs": "errors hardware hardware.adapters hardware.architectures hardware.gpus hardware.processors"
-    " hardware.switchgear",
+    " hardware.switchgear hardware.transports",
     "hardware.__init__": "hardware hardware.catalogs",
     "fabric": "abi errors files foreign hardware image resources units",
     "fabric.drawing": "errors fabric files units",

@@ -17,7 +17,7 @@ from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.plugins import plugin_of
+from clusim.nccl.plugins import transport_of
 from clusim.schedule.builder import Part, Plan, split
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
@@ -132,7 +132,7 @@ class Context:
         most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
         most = most // slices * self.fabric.protocols[self.plan.call.protocol].expand_120 // 120
         adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
-        return plugin_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
+        return transport_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
