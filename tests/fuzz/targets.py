@@ -298,6 +298,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "chakra-json", _recording(_alone(TRACES / "step.chakra.json"), "chakra", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
+    yield "hlo", _recording(_alone(TRACES / "mlp-tp4.hlo.txt"), "hlo", num_ranks=8)
     yield "goal-binary", _recording(_alone(TRACES / "ring-4.goal.bin"), "goal")
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
     yield "astra", _recording(layers, "astra", num_ranks=8)

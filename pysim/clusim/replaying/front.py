@@ -69,4 +69,5 @@ def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str
             f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
         )
     sizes = [len(machine) for machine in machines]
-    return {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **wanted}
+    known = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **wanted}
+    return {key: value for key, value in known.items() if key in asked}

@@ -1,0 +1,375 @@
+"""Programs that XLA compiled (HLO text): what every device computes and communicates, in the order of the schedule.
+
+All devices run one program. What communicates in the background (``-start`` to ``-done``) has a stream of its own, all
+else is one after the other; what waits for what are the operands. Times are not in a program: a matrix product takes
+its floating-point operations, and everything else the memory it reads and writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from clusim.bounded import MOST_RANKS
+from clusim.errors import InputError
+from clusim.formats.recordings.common import Groups, finish
+from clusim.formats.recordings.hlo_text import (
+    HloInstruction,
+    HloModule,
+    Tensor,
+    read_module,
+    replica_groups,
+)
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths, names_of
+from clusim.vocabulary.dtypes import find_dtype
+
+__all__ = ["KIND", "read"]
+
+KIND = "hlo"
+MOST_EVENTS = 1_000_000
+"""Events of all devices."""
+
+_MOST_BYTES = 1 << 44
+_MOST_FLOPS = 1 << 60
+_DEPTH = 32
+"""Deepest nesting of computations."""
+
+_COLLECTIVES = {
+    "all-reduce": "allreduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "alltoall",
+    "ragged-all-to-all": "alltoall", "collective-broadcast": "broadcast",
+}  # fmt: skip
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
+    "all-reduce-done", "all-gather-done", "collective-permute-done", "async-done", "async-update", "copy-done",
+    "opt-barrier", "add-dependency", "send-done", "recv-done", "domain",
+}  # fmt: skip
+_INNER = re.compile(
+    r"(?:body|to_apply|calls|true_computation|branch_computations=\{)=?%?([\w.$-]+)"
+)
+_TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*:\s*"?(\d{1,12})')
+_ENDS: Final[tuple[EventKind, EventKind]] = ("send", "recv")
+_SYNC = re.compile(r'"is_sync"\s*:\s*true')
+_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?\s*)*)\}")
+_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
+
+
+@dataclass(slots=True)
+class _Step:
+    """An event of all devices; `pairs` are those of a permutation, `deps` indices of steps."""
+
+    kind: str
+    stream: str
+    name: str
+    line: int
+    deps: tuple[int, ...]
+    operation: str = ""
+    bytes: int = 0
+    dtype: str = "uint8"
+    flops: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class _Program:
+    """What was read so far; `steps` in the order of the schedule."""
+
+    name: str
+    module: HloModule
+    num_ranks: int
+    steps: list[_Step] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    turns: int = 0
+    flops: dict[str, int] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+Ready = tuple[int, int]
+"""The last step in the foreground and the last in the background that something waits for."""
+
+_NOTHING: Ready = (ABSENT, ABSENT)
+
+
+def read(paths: Paths, *, num_ranks: int | None = None) -> Recording:
+    """Read a module.
+
+    Parameters
+    ----------
+    num_ranks : int or None
+        GPUs of the topology, for modules that do not say how many devices there are.
+
+    Raises
+    ------
+    InputError
+        It makes no sense, or nothing in it communicates or computes.
+    """
+    names = names_of(paths)
+    if len(names) != 1:
+        raise InputError(f"{names[1]}: a module is one file; give only {names[0]}")
+    module = read_module(names[0])
+    program = _Program(names[0], module, _devices(module, num_ranks, names[0]))
+    _run(program, module.entry, {}, 0)
+    found = Recording(KIND, names[0], program.num_ranks)
+    total = len(program.steps) * program.num_ranks
+    if total > MOST_EVENTS:
+        raise InputError(
+            f"{names[0]}: {program.num_ranks} devices with {len(program.steps)} steps each are {total} events; at most"
+            f" {MOST_EVENTS}"
+        )
+    groups = Groups()
+    _write(found, program, groups)
+    found.assumed += [
+        "a program has no times: matrix products take their operations at the GPU's rate, all else its memory traffic",
+        *program.notes,
+    ]
+    return finish(found, groups, program.skipped)
+
+
+def _devices(module: HloModule, given: int | None, name: str) -> int:
+    """Return how many devices run the program."""
+    counts = [
+        re.search(rf"{key}=(\d{{1,9}})", module.header)
+        for key in ("replica_count", "num_partitions")
+    ]
+    found = 1
+    for match in counts:
+        found *= int(match[1]) if match else 1
+    listed = [
+        int(n)
+        for own in module.computations.values()
+        for item in own
+        if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute")
+        for n in re.findall(
+            r"\d{1,9}",
+            (
+                re.search(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*", item.attributes)
+                or [""]
+            )[0],
+        )
+    ]
+    found = max([found, *(n + 1 for n in listed)])
+    if found == 1 and given is not None:
+        found = given
+    if found > MOST_RANKS:
+        raise InputError(f"{name}: {found} devices; at most {MOST_RANKS}")
+    return found
+
+
+def _run(program: _Program, name: str, given: dict[int, Ready], depth: int) -> Ready:
+    """Append the steps of a computation, whose parameters are there when `given` says; returns when its result is."""
+    own = program.module.computations.get(name)
+    if own is None or depth > _DEPTH:
+        program.skipped["computations that are missing or nested too deep"] += 1
+        return _NOTHING
+    program.turns += 1
+    if program.turns > MOST_EVENTS:
+        raise InputError(f"{program.name}: more than {MOST_EVENTS} computations are run")
+    ready: dict[str, Ready] = {}
+    shapes = {item.name: item.shape for item in own}
+    last = _NOTHING
+    for item in own:
+        if len(program.steps) > MOST_EVENTS:
+            raise InputError(f"{program.name}:{item.line}: more than {MOST_EVENTS} steps")
+        before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
+        if item.opcode == "parameter":
+            before = _latest(list(given.values()))
+        last = ready[item.name] = _step(program, item, before, shapes, depth)
+    return last
+
+
+def _latest(several: list[Ready]) -> Ready:
+    return (
+        max((a for a, _ in several), default=ABSENT),
+        max((b for _, b in several), default=ABSENT),
+    )
+
+
+def _step(
+    program: _Program,
+    item: HloInstruction,
+    before: Ready,
+    shapes: dict[str, tuple[Tensor, ...]],
+    depth: int,
+) -> Ready:
+    """Append what an instruction does; returns when its result is there."""
+    base = item.opcode.removesuffix("-start")
+    if item.opcode in _FREE:
+        return before
+    if item.opcode in ("while", "call", "conditional", "async-start"):
+        return _inner(program, item, before, depth)
+    if base in _COLLECTIVES or base == "collective-permute":
+        return _communicate(program, item, base, before)
+    reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
+    step = _Step("compute", "compute", item.name, item.line, _deps(before))
+    step.bytes = min(sum(t.bytes for t in (*reads, *item.shape)), _MOST_BYTES)
+    step.flops = min(_flops(program, item, shapes, depth), _MOST_FLOPS)
+    program.steps.append(step)
+    return (len(program.steps) - 1, ABSENT)
+
+
+def _deps(before: Ready) -> tuple[int, ...]:
+    return tuple(at for at in before if at != ABSENT)
+
+
+def _inner(program: _Program, item: HloInstruction, before: Ready, depth: int) -> Ready:
+    """Run the computation an instruction calls, as often as it does."""
+    names = [
+        name for name in _INNER.findall(item.attributes) if name in program.module.computations
+    ]
+    trips = _TRIPS.search(item.attributes)
+    times = int(trips[1]) if trips else 1
+    if item.opcode == "while" and trips is None:
+        program.note("loops that do not say how often they run: once")
+    if item.opcode == "conditional":
+        program.note("of branches the first is taken")
+    if times > MOST_EVENTS:
+        raise InputError(f"{program.name}:{item.line}: a loop of {times} turns")
+    first = len(program.steps)
+    for _ in range(times):
+        held = len(program.steps)
+        done = _run(program, names[0], {0: before}, depth + 1) if names else before
+        if len(program.steps) == held:
+            break  # nothing is done in it, however often
+        before = _latest([before, done])
+    if item.opcode == "async-start" and len(program.steps) > first:
+        for step in program.steps[first:]:
+            step.stream = "background"
+        return (ABSENT, len(program.steps) - 1)
+    return before
+
+
+def _communicate(program: _Program, item: HloInstruction, base: str, before: Ready) -> Ready:
+    started = item.opcode.endswith("-start")
+    background = started and not _SYNC.search(item.attributes)
+    shape = item.shape
+    if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
+        shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
+    size = min(sum(tensor.bytes for tensor in shape), _MOST_BYTES)
+    known = find_dtype(shape[0].kind) if shape else None
+    stream = "background" if background else "compute"
+    step = _Step(
+        "collective",
+        stream,
+        item.name,
+        item.line,
+        _deps(before),
+        dtype=known.moved if known else "uint8",
+    )
+    if base == "collective-permute":
+        found = _PAIRS.search(item.attributes)
+        pairs = (
+            [(int(a[:9]), int(b[:9])) for a, b in re.findall(r"\{(\d+),(\d+)\}", found[1])]
+            if found
+            else []
+        )
+        step.kind, step.pairs = "permute", tuple((a, b) for a, b in pairs if a != b)
+        bad = any(max(pair) >= program.num_ranks for pair in pairs)
+        ends = [[a for a, _ in pairs], [b for _, b in pairs]]
+        useful = bool(step.pairs) and not bad and all(len(set(end)) == len(end) for end in ends)
+    else:
+        groups = replica_groups(item.attributes, program.num_ranks) or []
+        step.groups = tuple(group for group in groups if len(group) > 1)
+        step.operation = _COLLECTIVES[base]
+        size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
+        useful = bool(step.groups) and len({len(group) for group in groups}) == 1
+    step.bytes = min(size, _MOST_BYTES)
+    if not useful or not size:
+        program.skipped[f"{base} without bytes or groups of several devices"] += 1
+        return before
+    program.steps.append(step)
+    at = len(program.steps) - 1
+    return (ABSENT, at) if background else (at, ABSENT)
+
+
+def _flops(
+    program: _Program, item: HloInstruction, shapes: dict[str, tuple[Tensor, ...]], depth: int
+) -> int:
+    """Return the floating-point operations of the matrix products of an instruction."""
+    out = item.shape[0].elements if item.shape else 0
+    sides = [shapes.get(operand, ())[:1] for operand in item.operands[:2]]
+    if item.opcode == "dot" and sides and sides[0]:
+        dims = _CONTRACTING.search(item.attributes)
+        lhs, depth_of = sides[0][0].dims, 1
+        for word in dims[1].split(",") if dims else []:
+            depth_of *= lhs[int(word)] if word and int(word[:4]) < len(lhs) else 1
+        return 2 * out * depth_of
+    if (
+        item.opcode == "custom-call"
+        and "gemm" in item.attributes
+        and all(sides)
+        and len(sides) == 2
+    ):
+        a, b = sides[0][0].elements, sides[1][0].elements
+        return int(2 * out * (a * b / max(1, out)) ** 0.5)
+    if item.opcode == "fusion" and depth < _DEPTH:
+        names = _INNER.findall(item.attributes)
+        return _inside(program, names[0], depth + 1) if names else 0
+    return 0
+
+
+def _inside(program: _Program, name: str, depth: int) -> int:
+    """Return the floating-point operations of the matrix products of a fusion."""
+    if name not in program.flops:
+        program.flops[name] = 0  # of one that contains itself
+        inner = program.module.computations.get(name, [])
+        own = {part.name: part.shape for part in inner}
+        parts = (part for part in inner if part.opcode in ("dot", "fusion"))
+        total = sum(_flops(program, part, own, depth) for part in parts)
+        program.flops[name] = min(total, _MOST_FLOPS)
+    return program.flops[name]
+
+
+def _write(found: Recording, program: _Program, groups: Groups) -> None:
+    """Let every device do the steps."""
+    everyone = groups.add("all devices", range(program.num_ranks))
+    members: dict[tuple[tuple[int, ...], ...], dict[int, int]] = {}
+    calls: Counter[int] = Counter()
+    numbers: list[dict[int, int]] = []
+    for step in program.steps:
+        if step.groups not in members:
+            members[step.groups] = {
+                rank: at
+                for group in step.groups
+                for at in (groups.add("", group),)
+                for rank in group
+            }
+        here = dict.fromkeys(members[step.groups].values())
+        numbers.append({group: calls[group] for group in here})
+        calls.update(here.keys())
+    where_of = [members[step.groups] for step in program.steps]
+    ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
+    for rank in range(program.num_ranks):
+        first = [0] * (len(program.steps) + 1)
+        for at, step in enumerate(program.steps):
+            first[at] = len(found.events)
+            deps = tuple(n for d in step.deps for n in range(first[d], first[d + 1]))
+            event = Event(
+                "compute", rank, step.stream, step.name[:80], deps, dtype=step.dtype,
+                where=f"{program.name}:{step.line}",
+            )  # fmt: skip
+            if step.kind == "compute":
+                found.events.append(
+                    replace(event, dtype="bfloat16", flops=step.flops, mem_bytes=step.bytes)
+                )
+            elif step.kind == "collective" and rank in where_of[at]:
+                root = 0 if step.operation == "broadcast" else ABSENT
+                found.events.append(
+                    replace(
+                        event, kind="collective", group=where_of[at][rank], sequence=numbers[at][where_of[at][rank]], bytes=step.bytes,
+                        operation=step.operation, root=root,
+                    )
+                )  # fmt: skip
+            for kind, peer in zip(_ENDS, (side.get(rank) for side in ends[at]), strict=True):
+                if peer is not None:
+                    found.events.append(
+                        replace(event, kind=kind, group=everyone, tag=at, bytes=step.bytes, peer=peer, bunch=at)
+                    )  # fmt: skip
+            first[at + 1] = len(found.events)

@@ -1,0 +1,184 @@
+"""HLO modules as text: computations of instructions, each with shape, operands and attributes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clusim.errors import InputError
+from clusim.formats.recordings.source import lines
+from clusim.vocabulary.dtypes import find_dtype
+
+__all__ = ["HloInstruction", "HloModule", "Tensor", "read_module", "replica_groups"]
+
+MOST_INSTRUCTIONS = 2_000_000
+_MOST_ELEMENTS = 1 << 50
+_MODULE = re.compile(r"HloModule\s+([\w.$-]+)(.*)", re.DOTALL)
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.$-]+)\s*(?:\(.*)?\{\s*$")
+_NAMED = re.compile(r"(?:ROOT\s+)?%?([\w.$-]+)\s*=\s*(.*)", re.DOTALL)
+_TENSOR = re.compile(r"([a-z]\w*)\[([0-9,<= ]*)\]")
+_CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
+_OPERAND = re.compile(r"%?([A-Za-z_][\w.$-]*)\s*(?:,|\)|$)")
+_BITS = {"pred": 8, "s4": 4, "u4": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128}
+_IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An array: its type as HLO writes it, and its dimensions."""
+
+    kind: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        found = 1
+        for dim in self.dims:
+            found = min(found * dim, _MOST_ELEMENTS)
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """Size [bytes]."""
+        known = find_dtype(re.sub(r"^s(8|32|64)$", r"i\1", self.kind))
+        bits = known.size_bytes * 8 if known else _BITS.get(self.kind, 8)
+        return -(-self.elements * bits // 8)
+
+
+@dataclass(slots=True)
+class HloInstruction:
+    """An instruction; `attributes` is the text behind its operands."""
+
+    name: str
+    line: int
+    opcode: str
+    shape: tuple[Tensor, ...]
+    operands: tuple[str, ...]
+    attributes: str
+
+
+@dataclass(slots=True)
+class HloModule:
+    """A module: its computations by name, and which one is entered."""
+
+    name: str
+    header: str
+    computations: dict[str, list[HloInstruction]] = field(default_factory=dict)
+    entry: str = ""
+
+
+def read_module(path: str) -> HloModule:
+    """Read a module; raises `InputError` that names the line if it makes no sense."""
+    module: HloModule | None = None
+    own: list[HloInstruction] | None = None
+    count = 0
+    for line, text in lines(path):
+        stripped = text.strip()
+        if module is None:
+            if not stripped:
+                continue
+            match = _MODULE.match(stripped)
+            if match is None:
+                raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
+            module = HloModule(match[1], match[2])
+        elif own is None:
+            begin = _COMPUTATION.match(stripped)
+            if begin is not None:
+                if begin[2] in module.computations:
+                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} is there twice")
+                own = module.computations[begin[2]] = []
+                module.entry = begin[2] if begin[1] else module.entry
+        elif stripped.startswith("}"):
+            own = None
+        elif stripped and not stripped.startswith("//"):
+            count += 1
+            if count > MOST_INSTRUCTIONS:
+                raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
+            own.append(_instruction(path, line, stripped))
+    if module is None or not module.entry:
+        raise InputError(f"{path}: has no ENTRY computation; is the file cut?")
+    if own is not None:
+        raise InputError(f"{path}: ends inside a computation; is the file cut?")
+    return module
+
+
+def _instruction(path: str, line: int, text: str) -> HloInstruction:
+    match = _NAMED.match(text)
+    shape, rest = _split(match[2]) if match is not None else ("", "")
+    call = _CALL.match(rest)
+    if match is None or call is None:
+        raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
+    inside, behind = _balanced(call[2])
+    operands = tuple(m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}]*[\]}]", " ", inside)))
+    return HloInstruction(match[1], line, call[1], tuple(_tensors(shape)), operands, behind)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the shape, which may be a tuple, and what follows it."""
+    if text.startswith("("):
+        inside, behind = _balanced(text[1:])
+        return inside, behind.strip()
+    shape, _, behind = text.partition(" ")
+    return shape, behind.strip()
+
+
+def _balanced(text: str) -> tuple[str, str]:
+    """Return what is before the parenthesis that closes what is open, and what is behind it."""
+    depth = 1
+    for match in re.finditer(r"[()]", text):
+        depth += 1 if match[0] == "(" else -1
+        if not depth:
+            return text[: match.start()], text[match.end() :]
+    return text, ""
+
+
+def _tensors(shape: str) -> Iterator[Tensor]:
+    for match in _TENSOR.finditer(shape):
+        words = match[2].replace("<=", "").replace(" ", "").split(",")
+        yield Tensor(match[1], tuple(int(word[:15]) for word in words if word))
+
+
+def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:
+    """Return the groups of devices of a collective, all of them if none are named; None if they make no sense."""
+    text = attributes.partition("replica_groups=")[2]
+    iota = _IOTA.match(text)
+    if iota is not None:
+        return _of_iota(
+            *([int(n[:9]) for n in part.split(",") if n] if part else [] for part in iota.groups())
+        )
+    listed = re.match(r"\{(\{[0-9, ]*\}[, ]*)*\}", text)
+    groups = (
+        [
+            tuple(int(n[:9]) for n in re.findall(r"\d+", part))
+            for part in re.findall(r"\{([0-9, ]*)\}", listed[0][1:-1])
+        ]
+        if listed
+        else []
+    )
+    groups = [group for group in groups if group]
+    if not groups:
+        return [tuple(range(num_ranks))]
+    flat = [rank for group in groups for rank in group]
+    return groups if len(set(flat)) == len(flat) and max(flat) < num_ranks else None
+
+
+def _of_iota(shape: list[int], dims: list[int], order: list[int]) -> list[tuple[int, ...]] | None:
+    """Return the groups that ``[GROUPS,SIZE]<=[DIMS]T(ORDER)`` stands for."""
+    total = 1
+    for dim in dims:
+        total *= dim
+    order = order or list(range(len(dims)))
+    fits = (
+        len(shape) == 2 and shape[0] * shape[1] == total and sorted(order) == list(range(len(dims)))
+    )
+    if not fits or not 0 < total <= 1 << 17:
+        return None
+    strides = [1] * len(dims)
+    for at in range(len(dims) - 2, -1, -1):
+        strides[at] = strides[at + 1] * dims[at + 1]
+    numbers = [0]
+    for at in order:
+        numbers = [n + i * strides[at] for n in numbers for i in range(dims[at])]
+    return [tuple(numbers[at : at + shape[1]]) for at in range(0, total, shape[1])]
