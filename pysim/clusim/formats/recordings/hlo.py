@@ -360,10 +360,10 @@ def _write(found: Recording, program: _Program, groups: Groups) -> None:
                     replace(event, dtype="bfloat16", flops=step.flops, mem_bytes=step.bytes)
                 )
             elif step.kind == "collective" and rank in where_of[at]:
-                root = 0 if step.operation == "broadcast" else ABSENT
+                group, root = where_of[at][rank], 0 if step.operation == "broadcast" else ABSENT
                 found.events.append(
                     replace(
-                        event, kind="collective", group=where_of[at][rank], sequence=numbers[at][where_of[at][rank]], bytes=step.bytes,
+                        event, kind="collective", group=group, sequence=numbers[at][group], bytes=step.bytes,
                         operation=step.operation, root=root,
                     )
                 )  # fmt: skip
