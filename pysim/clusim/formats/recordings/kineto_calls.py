@@ -16,7 +16,7 @@ from clusim.formats.recordings.common import Groups
 from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
-from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.dtypes import find_dtype, find_redop
 from clusim.vocabulary.operations import (
     GATHERING,
     ROOTED,
@@ -41,6 +41,8 @@ class KinetoCall:
         As of `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
     number : int
         ``Seq`` of PyTorch if it is there, `ABSENT` if not; `number_calls` makes of it which call of its group this is.
+    redop : str
+        Reduction; a sum unless the trace says it.
     splits : tuple of int
         Bytes an all-to-all sends to every position of its group, if they differ.
     """
@@ -53,6 +55,7 @@ class KinetoCall:
     peer: int = ABSENT
     number: int = ABSENT
     splits: tuple[int, ...] = ()
+    redop: str = "sum"
 
 
 class Resolver:
@@ -121,7 +124,7 @@ class Resolver:
         own = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
         for at in range(first - 1, max(-1, first - 9), -1):
-            if own[at].start + own[at].length >= time:
+            if own[at].length and own[at].start + own[at].length >= time:
                 return own[at]
         return None
 
@@ -179,6 +182,7 @@ class Resolver:
             found.root = root or 0
         elif name == "alltoall":
             found.splits = self._splits(args, len(ranks), kind.size_bytes)
+        found.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
         found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
         return found
 
