@@ -92,7 +92,11 @@ class _Wiring:
             for device in found:
                 device.gpu = ImportedGpu(stated=False, line=device.line)
         if not found:
-            raise fail(self.draft.where, 0, "names no GPU; is it the topology of a GPU machine?")
+            raise fail(
+                self.draft.where,
+                0,
+                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine",
+            )
         if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in found):
             self.draft.assume(
                 f"{len(found)} GPUs",
