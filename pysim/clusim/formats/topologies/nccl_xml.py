@@ -216,6 +216,7 @@ def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElem
             f"{len(groups)} groups",
             f"group 0 was taken: {printable(names[0], 120)}",
             f"{_GROUP_TITLE}; --group 0 to {len(groups) - 1} or a name chooses",
+            settles="`clusim topo import --group NAME`",
         )
         return groups[0]
     if wanted.isdecimal() and int(wanted[:6]) < len(groups):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     ImportedCpu,
@@ -57,6 +57,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
             "all GPUs",
             "a card of its kind",
             f"no figures of {printable(product, 60)!r}; --chip names one",
+            settles=CHIP_OPTION,
         )
     devices = {
         n: ImportedDevice(bus=f"GPU{n}", text=f"GPU {n}", gpu=ImportedGpu(dev=n, asked=True))
