@@ -24,7 +24,7 @@ from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import Leg, protocol_of
-from clusim.lowering.places import Places
+from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
@@ -95,7 +95,7 @@ class LinkLowering:
         self.fabric = fabric
         self.schedule = schedule
         self.arrays = arrays or arrays_of(fabric)
-        self.places = Places(self.arrays)
+        self.places = places_of(self.arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
         self.links: dict[int, ProxiedConnection] = {}

@@ -37,6 +37,13 @@ class WireWays:
             self._members.setdefault(zone, []).append(rank)
         self.helpers: dict[tuple[int, int], int] = {}
         self.stages: dict[tuple[int, int], int] = {}
+        self._live: dict[int, frozenset[int]] = {}
+
+    def live(self, zone: int) -> frozenset[int]:
+        """Return the rails of a machine that are on the network, remembered."""
+        if zone not in self._live:
+            self._live[zone] = frozenset(self.rails.live((zone,)))
+        return self._live[zone]
 
     def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
         """Return the first shortest way from a node over targets, remembered."""
