@@ -230,7 +230,11 @@ class LinkLowering:
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""
-        found = [CarriedTraffic(hops=max(1, leg.hops)) for leg in self.leg_of]
+        nothing = CarriedTraffic()
+        found = [
+            nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
+            for leg in self.leg_of
+        ]
         connections = self.schedule.connections
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         sums = _Sums(self.schedule)

@@ -360,6 +360,20 @@ class Plan:
         fields.setdefault("key", channel)
         return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
 
+    def flag(self, src: int, dst: int, channel: int) -> int:
+        """Add what `connect` does for a flag; plans have them by the hundred thousand."""
+        ranks = self.call.ranks
+        way = Connection(
+            ranks[src],
+            ranks[dst],
+            channel,
+            "flag",
+            key=channel,
+            slots=self.shape.slots,
+            protocol=self.call.protocol,
+        )
+        return self.builder.connection(way)
+
     def new_group(self) -> int:
         """Return the number of a new aggregation group: the `key` of its connections."""
         return self.builder.new_group()
