@@ -217,7 +217,7 @@ class LinkLowering:
     def _reaches_all(self, switch: int, rank: int) -> bool:
         """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
         members = map(self.places.endpoint, self._partners.get(rank, ()))
-        return all(self.arrays.distance(switch, member) >= 0 for member in members)
+        return all(self.places.reaches(switch, member) for member in members)
 
     @cached_property
     def _partners(self) -> dict[int, set[int]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 from clusim.collectives.common import hop_fields
 from clusim.collectives.nvls import check_units
@@ -37,15 +36,6 @@ Relatives = dict[int, tuple[int, tuple[int, ...]]]
 # ---------------------------------------------------------------------------- NVLSTree
 
 
-class _Kind(NamedTuple):
-    """Programs with the same primitives: name, ranks or heads they go over, children, whether there is a parent."""
-
-    name: str
-    over: int
-    children: int = 0
-    upward: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Machine:
     """One machine on one channel: positions, heads (positions), flags of head number and position, ways of trees."""
@@ -58,18 +48,16 @@ class _Machine:
     done: Pairs
 
     def program(
-        self, position: int, kind: _Kind, prims: tuple[Prim, ...], pipes: list[int], turn: int
+        self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
-        """Let a rank run the primitives of a kind, whose chunks are the heads' numbers, counted from `turn`."""
-        plan, count = self.context.plan, len(self.heads)
-        template = plan.shared_template(
-            ("nvlstree", count, kind), f"nvlstree/{kind.name}", lambda: prims, count
-        )
-        plan.program(
-            *(position, self.part, template, pipes),
+        """Let a rank run primitives whose chunks are the heads' numbers, counted from `turn`."""
+        self.context.plan.program(
+            *(position, self.part, prims, pipes),
             rotation=turn,
-            sm=int(kind.name == "scatter"),
+            nchunks=len(self.heads),
+            sm=int(name == "scatter"),
             fixed_div=len(prims),
+            name=f"nvlstree/{name}",
         )
 
 
@@ -131,9 +119,9 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
     order = [(turn + hop) % count for hop in range(count)]
     scatter, gather = _copying(count)
     pipes = [local.ready[head, position] for head in order]
-    local.program(position, _Kind("scatter", count), scatter, pipes, turn)
+    local.program(position, "scatter", scatter, pipes, turn)
     pipes = [local.done[head, position] for head in order]
-    local.program(position, _Kind("gather", count), gather, pipes, turn)
+    local.program(position, "gather", gather, pipes, turn)
 
 
 @lru_cache(KEPT)
@@ -161,13 +149,12 @@ def _head(
     pipes += [load, *(up[head, child] for child in children)]
     pipes.append(turn if parent < 0 else up[head, position])
     up_prims, down_prims = _summing(count, len(children), parent >= 0)
-    shape = count, len(children), parent >= 0
-    local.program(position, _Kind("up", *shape), up_prims, pipes, head)
+    local.program(position, "up", up_prims, pipes, head)
 
     pipes = [local.done[head, p] for p in local.own]
     pipes += [store, *(down[head, child] for child in children)]
     pipes.append(turn if parent < 0 else down[head, position])
-    local.program(position, _Kind("down", *shape), down_prims, pipes, head)
+    local.program(position, "down", down_prims, pipes, head)
 
 
 @lru_cache(KEPT)
