@@ -295,12 +295,11 @@ def test_a_machine_is_searched_once_and_another_for_itself() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "ranks"),
     [
-        ("dgx-h100", "2.29", (0, 1, 2, 3)),
+        ("dgx-h100", "2.29", (0, 1, 2)),
         ("aws-p5en", "2.27", (0, 1, 2)),
         ("a100x4-mesh", "2.18", None),
         ("rtx3090x8-edr56", "2.11", (0, 1, 4)),
         ("hgx-h100-ndr", "2.28", (0, 3)),
-        ("dgx-1v", "2.8", None),
     ],
 )
 def test_an_attempt_that_was_in_vain_is_not_made_again(
