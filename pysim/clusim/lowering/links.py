@@ -24,7 +24,7 @@ from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
 from clusim.lowering.legs import Leg, protocol_of
-from clusim.lowering.places import Places
+from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
@@ -95,7 +95,7 @@ class LinkLowering:
         self.fabric = fabric
         self.schedule = schedule
         self.arrays = arrays or arrays_of(fabric)
-        self.places = Places(self.arrays)
+        self.places = places_of(self.arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
         self.links: dict[int, ProxiedConnection] = {}
@@ -217,7 +217,7 @@ class LinkLowering:
     def _reaches_all(self, switch: int, rank: int) -> bool:
         """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
         members = map(self.places.endpoint, self._partners.get(rank, ()))
-        return all(self.arrays.distance(switch, member) >= 0 for member in members)
+        return all(self.places.reaches(switch, member) for member in members)
 
     @cached_property
     def _partners(self) -> dict[int, set[int]]:
@@ -230,7 +230,11 @@ class LinkLowering:
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""
-        found = [CarriedTraffic(hops=max(1, leg.hops)) for leg in self.leg_of]
+        nothing = CarriedTraffic()
+        found = [
+            nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
+            for leg in self.leg_of
+        ]
         connections = self.schedule.connections
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         sums = _Sums(self.schedule)
