@@ -10,6 +10,7 @@ or a store. **Not modelled**: that it waits for all children before it begins. *
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
@@ -35,6 +36,10 @@ def _gather_children(count: int, last: Prim) -> list[Prim]:
 def _spread(count: int, first_send: int) -> list[Prim]:
     """Return primitives that send the output on `count` connections from `first_send` on."""
     return [Prim("sendMore", send=first_send + child, src="output") for child in range(count)]
+
+
+KEPT = 64
+"""Numbers of children whose primitives are kept: programs of one plan share them."""
 
 
 class TreeHalf(NamedTuple):
@@ -64,7 +69,7 @@ class _Channel(NamedTuple):
     def program(
         self,
         position: int,
-        prims: list[Prim],
+        prims: Sequence[Prim],
         pipes: Sequence[int],
         name: str,
         half: TreeHalf = ALONE,
@@ -108,10 +113,23 @@ def _up(channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = A
     children = tree.children(position)
     pipes = [up[child] for child in children] + [up[position]]
     count = len(children)
-    prims = [Prim("send", send=0)]
-    if count:
-        prims = _gather_children(count, Prim("recvReduceSend", recv=0, send=count))
-    channel.program(position, prims, pipes, "tree/up", half)
+    channel.program(position, _rising(count), pipes, "tree/up", half)
+
+
+@lru_cache(KEPT)
+def _rising(count: int) -> tuple[Prim, ...]:
+    """Return what reduces the data of so many children and hands them to the parent."""
+    if not count:
+        return (Prim("send", send=0),)
+    return tuple(_gather_children(count, Prim("recvReduceSend", recv=0, send=count)))
+
+
+@lru_cache(KEPT)
+def _falling(count: int) -> tuple[Prim, ...]:
+    """Return what hands the parent's data to so many children."""
+    if not count:
+        return (Prim("recv", recv=0),)
+    return (Prim("recvCopySend", recv=0, send=1), *_spread(count - 1, 2))
 
 
 def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
@@ -135,10 +153,7 @@ def _down(channel: _Channel, down: dict[int, int], position: int, half: TreeHalf
     tree = channel.tree
     children = tree.children(position)
     pipes = [down[position]] + [down[child] for child in children]
-    prims = [Prim("recv", recv=0)]
-    if children:
-        prims = [Prim("recvCopySend", recv=0, send=1), *_spread(len(children) - 1, 2)]
-    channel.program(position, prims, pipes, "tree/down", half)
+    channel.program(position, _falling(len(children)), pipes, "tree/down", half)
 
 
 def _positions(tree: Tree) -> list[int]:

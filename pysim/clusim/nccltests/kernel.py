@@ -18,8 +18,9 @@ from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
 from clusim.nccl import NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
+from clusim.nccltests.known import BRIEF, time_of
 from clusim.nccltests.scaling import anchor_nodes, followed, recut
-from clusim.run.job import Job, RunOptions, job_of, run_job
+from clusim.run.job import Job, job_of
 from clusim.run.plan import OVERLAPPING, InPlace, moved_of, nccl_program, symmetric
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -42,8 +43,6 @@ MOST_BURSTS = EXACT_HOPS
 VERIFY_BYTES = 8 << 20
 """Bytes of all ranks together up to which data are verified on request."""
 
-BRIEF = RunOptions(bins=2)
-"""Of these runs only the time is wanted."""
 
 FOLLOWED = "from "
 """How notes begin that say from which runs a time was followed."""
@@ -109,6 +108,8 @@ def kernel(request: Request) -> PerfKernel:
     elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
         result = result_of(request.of(program(request, plan)).verified(), BRIEF)
         time_ps, wrong = result.time_ps, int(result.verified is False)
+        if request.operation in OVERLAPPING:
+            time_ps = _timed(request, plan)[0]
     else:
         time_ps, more = _timed(request, plan)
         notes = (*notes, *more)
@@ -220,14 +221,13 @@ def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
 def _per_iteration(request: Request, plan: NcclPlan | None, job: Job) -> int:
     """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
     if request.operation not in OVERLAPPING:
-        return run_job(job, BRIEF).time_ps
+        return time_of(job)
     more = job_of(request.of(_stream(request, plan, ITERATIONS)), BRIEF)
     if job.grain.exact and not more.grain.exact:
         # Both are cut alike, so that their difference is one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
         job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
-    once_ps = run_job(job, BRIEF).time_ps
-    return max(1, (run_job(more, BRIEF).time_ps - once_ps) // (ITERATIONS - 1))
+    return max(1, (time_of(more) - time_of(job)) // (ITERATIONS - 1))
 
 
 _ANCHORS: dict[tuple[object, ...], int] = {}

@@ -12,6 +12,7 @@ from typing import Any
 from clusim import fabric
 from clusim.errors import InputError
 from clusim.fabric import Fabric
+from clusim.fabric.doubts import doubts_of
 from clusim.files import note_input
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
@@ -88,6 +89,11 @@ class Setup:
     def broken(self) -> Broken:
         """Return what breaks, by the file of the topology and by what was given."""
         return _broken(self.fabric, self.faults)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Return what makes every answer doubtful, and what settles it: assumptions about the machine."""
+        return doubts_of(self.fabric)
 
     @property
     def known(self) -> Fabric:

@@ -256,7 +256,7 @@ class _Writer:
         return [
             replace(
                 event, kind="collective", group=first.group, sequence=first.number, operation=first.operation,
-                bytes=first.bytes, dtype=first.dtype, root=first.root,
+                bytes=first.bytes, dtype=first.dtype, redop=first.redop, root=first.root,
             )
         ]  # fmt: skip
 

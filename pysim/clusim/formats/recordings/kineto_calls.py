@@ -17,7 +17,7 @@ from clusim.formats.recordings.kineto_shapes import joined, message_of, named, s
 from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
-from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.dtypes import find_dtype, find_redop
 from clusim.vocabulary.operations import (
     GATHERING,
     ROOTED,
@@ -42,6 +42,8 @@ class KinetoCall:
         As of `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
     number : int
         ``Seq`` of PyTorch if it is there, `ABSENT` if not; `number_calls` makes of it which call of its group this is.
+    redop : str
+        Reduction; a sum unless the trace says it.
     splits : tuple of int
         Bytes an all-to-all sends to every position of its group, if they differ.
     """
@@ -54,6 +56,7 @@ class KinetoCall:
     peer: int = ABSENT
     number: int = ABSENT
     splits: tuple[int, ...] = ()
+    redop: str = "sum"
 
 
 class Resolver:
@@ -125,7 +128,7 @@ class Resolver:
         own = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
         near = (own[at] for at in range(first - 1, max(-1, first - 9), -1))
-        return [call for call in near if call.start + call.length >= time]
+        return [call for call in near if call.length and call.start + call.length >= time]
 
     def _batches(
         self, kernels: Sequence[int], known: dict[int, list[dict[str, Any]]], used: set[int]
@@ -193,6 +196,7 @@ class Resolver:
             found.root = root or 0
         elif name == "alltoall":
             found.splits = self._splits(args, len(ranks), kind.size_bytes)
+        found.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
         found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
         return found
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from clusim.errors import TopologyError
 from clusim.formats.topologies.common import Assumption, Draft, Imported
 from clusim.formats.values import fail, printable
 
-__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_text"]
+__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_onto", "import_text"]
 
 KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
@@ -52,17 +53,47 @@ def import_file(
     group : str, optional
         Which machine, by number or name, of a file that holds several.
     """
+    name = os.fspath(path)
+    text = _text(path)
+    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    """Return what is in a file."""
     from clusim.fabric.described import read_text
 
     name = os.fspath(path)
     if not name or "\0" in name:
         raise TopologyError(f"{printable(name)!r}: not the name of a file")
     try:
-        text = read_text(Path(name), printable(name, 200))
+        return read_text(Path(name), printable(name, 200))
     except OSError as error:
         reason = (error.strerror or "error").lower()
         raise TopologyError(f"{printable(name, 200)}: cannot be read: {reason}") from None
-    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+
+
+def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None = None) -> Imported:
+    """Read a partial topology XML (of ``NCCL_TOPO_FILE``) and put it onto a machine.
+
+    Parameters
+    ----------
+    machine : str
+        A preset, a topology file, or another XML: what is there, and what the file leaves out.
+    chip : str, optional
+        As of `import_file`.
+    """
+    from clusim import fabric
+    from clusim.formats.topologies.nccl_dump import dump_system
+    from clusim.formats.topologies.overlay import combine
+
+    name = printable(os.fspath(path), 200)
+    base = _text(machine) if Path(machine).suffix.lower() == ".xml" else ""
+    if not base:
+        base = dump_system(fabric.load(machine))
+    both = combine(_text(path), name, base, printable(machine, 100))
+    found = import_text(both.text, name, kind="nccl-xml", chip=chip)
+    found.data["sources"]["onto"] = printable(machine, 100)
+    return replace(found, assumptions=(*both.differences, *found.assumptions))
 
 
 def detect(text: str) -> str | None:

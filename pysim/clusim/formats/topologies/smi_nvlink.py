@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.importedmachine import (
     HIDDEN,
     BusId,
@@ -86,6 +86,7 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
             "all GPUs",
             "a card of its kind",
             f"no figures of {printable(product, 60)!r}; --chip names one",
+            settles=CHIP_OPTION,
         )
     devices = {
         n: ImportedDevice(bus=f"GPU{n}", text=f"GPU {n}", gpu=ImportedGpu(dev=n, asked=True))
