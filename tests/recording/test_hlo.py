@@ -10,7 +10,7 @@ import pytest
 from clusim.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.hlo import read
-from clusim.formats.recordings.hlo_text import Tensor, replica_groups
+from clusim.formats.recordings.hlo_text import HloTensor, replica_groups
 from clusim.formats.recordings.kinds import kind_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "mlp-tp4.hlo.txt"
@@ -181,8 +181,8 @@ def test_sizes_of_types() -> None:
         "s64": 8,
         "f16": 2,
     }
-    assert {kind: Tensor(kind, (10,)).bytes // 10 for kind in sizes} == sizes
-    assert Tensor("s4", (10,)).bytes == 5
+    assert {kind: HloTensor(kind, (10,)).bytes // 10 for kind in sizes} == sizes
+    assert HloTensor("s4", (10,)).bytes == 5
 
 
 @pytest.mark.parametrize("seed", range(120))

@@ -18,7 +18,7 @@ from clusim.formats.recordings.common import Groups, finish
 from clusim.formats.recordings.hlo_text import (
     HloInstruction,
     HloModule,
-    Tensor,
+    HloTensor,
     read_module,
     replica_groups,
 )
@@ -196,7 +196,7 @@ def _step(
     program: _Program,
     item: HloInstruction,
     before: Ready,
-    shapes: dict[str, tuple[Tensor, ...]],
+    shapes: dict[str, tuple[HloTensor, ...]],
     depth: int,
 ) -> Ready:
     """Append what an instruction does; returns when its result is there."""
@@ -290,7 +290,7 @@ def _communicate(program: _Program, item: HloInstruction, base: str, before: Rea
 
 
 def _flops(
-    program: _Program, item: HloInstruction, shapes: dict[str, tuple[Tensor, ...]], depth: int
+    program: _Program, item: HloInstruction, shapes: dict[str, tuple[HloTensor, ...]], depth: int
 ) -> int:
     """Return the floating-point operations of the matrix products of an instruction."""
     out = item.shape[0].elements if item.shape else 0

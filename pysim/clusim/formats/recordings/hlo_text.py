@@ -10,7 +10,7 @@ from clusim.errors import InputError
 from clusim.formats.recordings.source import lines
 from clusim.vocabulary.dtypes import find_dtype
 
-__all__ = ["HloInstruction", "HloModule", "Tensor", "read_module", "replica_groups"]
+__all__ = ["HloInstruction", "HloModule", "HloTensor", "read_module", "replica_groups"]
 
 MOST_INSTRUCTIONS = 2_000_000
 _MOST_ELEMENTS = 1 << 50
@@ -25,7 +25,7 @@ _IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class HloTensor:
     """An array: its type as HLO writes it, and its dimensions."""
 
     kind: str
@@ -54,7 +54,7 @@ class HloInstruction:
     name: str
     line: int
     opcode: str
-    shape: tuple[Tensor, ...]
+    shape: tuple[HloTensor, ...]
     operands: tuple[str, ...]
     attributes: str
 
@@ -134,10 +134,10 @@ def _balanced(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _tensors(shape: str) -> Iterator[Tensor]:
+def _tensors(shape: str) -> Iterator[HloTensor]:
     for match in _TENSOR.finditer(shape):
         words = match[2].replace("<=", "").replace(" ", "").split(",")
-        yield Tensor(match[1], tuple(int(word[:15]) for word in words if word))
+        yield HloTensor(match[1], tuple(int(word[:15]) for word in words if word))
 
 
 def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:
