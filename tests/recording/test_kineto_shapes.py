@@ -63,6 +63,21 @@ def test_sizes_come_from_the_operations_around_a_launch(
         assert 1 in (events[0].root, events[0].peer)
 
 
+def test_messages_of_a_batch_that_are_noted_at_once_are_several(tmp_path: Path) -> None:
+    """What one call inside another says belongs to it, unless each says a message by itself."""
+    writer = Writer(0, 2)
+    for way, peer in (("send", "Dst Rank"), ("recv", "Src Rank")):
+        args = writer.comm(way, 8) | {peer: 1}
+        writer.add(
+            "cpu_op", "record_param_comms", 900, 40, **{"External id": 5 + len(way + peer)}, **args
+        )
+        writer.add("cpu_op", f"c10d::{way}", 899, 45, **shapes([[[8]], []], ["TensorList", ""]))
+    writer.now = 1000
+    writer.kernel(MOVED, 1000, 50, COMM)
+    events = [e for e in recording(tmp_path, writer.trace()).events if e.rank == 0]
+    assert sorted((e.kind, e.peer, e.bytes) for e in events) == [("recv", 1, 32), ("send", 1, 32)]
+
+
 def test_a_size_of_its_own_is_not_replaced(tmp_path: Path) -> None:
     writer = Writer(0, 2)
     writer.collective("allreduce", 1000, 50, 100)

@@ -156,7 +156,7 @@ class Resolver:
             for call in own:
                 if call.external in used or not message_of(call.args.get("Collective name")):
                     continue
-                if outer is not None and call.start + call.length <= outer.start + outer.length:
+                if outer is not None and _inside(call, outer):
                     outer.args = joined("", outer.args, [call.args])
                 else:
                     outer = replace(call)
@@ -263,6 +263,14 @@ class Resolver:
         if len(set(parts)) == 1:
             return ()
         return tuple(part * count // total * item for part in parts)
+
+
+def _inside(call: HostCall, outer: HostCall) -> bool:
+    """Return whether a call is a part of another one, of the same message, and does not say all of one by itself."""
+    kinds = {message_of(other.args.get("Collective name")) for other in (call, outer)}
+    whole = all(sized(other.args) and not other.args.get("shapes") for other in (call, outer))
+    within = call.start + call.length <= outer.start + outer.length
+    return within and len(kinds) == 1 and not whole
 
 
 def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
