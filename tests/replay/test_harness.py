@@ -46,7 +46,7 @@ def test_a_table_is_predicted_as_it_was_made(
         for word in (flag, value)
     )
     (note,) = [note for note in found.notes if "nccl-tests prints with" in note]
-    assert set(kept.split()) <= set(note.replace(',', '').split())
+    assert set(kept.split()) <= set(note.replace(",", "").split())
 
 
 def test_fewer_iterations_take_longer_each(
