@@ -92,17 +92,24 @@ def _draw(machine: Fabric, path: Path) -> None:
 @command.command("check")
 @click.argument("topologies", nargs=-1, required=True)
 @options.nodes()
-def check(topologies: tuple[str, ...], nodes: int | None) -> None:
+@click.option(
+    "--measured",
+    type=FILE,
+    help="What nvbandwidth printed there, JSON (-j) or text: compared with what the wires carry.",
+)
+def check(topologies: tuple[str, ...], nodes: int | None, measured: Path | None) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
     from clusim import fabric
     from clusim.fabric.arrays import arrays_of
+    from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
 
+    tests = read_nvbandwidth(measured) if measured is not None else []
     for name in topologies:
         machine = fabric.load(name, nodes=nodes)
         arrays = arrays_of(machine)
         size = f"{machine.num_ranks} ranks, {len(machine.nodes)} nodes, {len(arrays.wires)} wires"
         click.echo(f"{name}: ok, {size}")
-        for finding in fabric.check(machine):
+        for finding in (*fabric.check(machine), *compared(machine, tests)):
             click.echo(f"  {finding.level}: {finding.what}")
 
 

@@ -20,13 +20,15 @@ __all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_o
 KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
     "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
+    "lstopo": "hwloc's XML, as lstopo writes it",
     "smi": "nvidia-smi topo -m, or its p2p matrices",
-    "smi-nvlink": "nvidia-smi nvlink -s",
+    "smi-nvlink": "nvidia-smi nvlink -s, -c, -p or -R",
     "rocm-smi": "rocm-smi --showtopo",
     "graphml": "GraphML",
     "node-link": "networkx node-link JSON",
     "astra-sim": "ASTRA-sim network YAML or JSON",
     "simai": "SimAI or ns-3 topology text",
+    "htsim": "htsim topology text (.topo)",
 }
 """Kinds of files, by the name that `--kind` takes."""
 
@@ -114,6 +116,9 @@ def import_text(
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     found = kind or detect(text)
     if found is None:
+        if is_measured(text):
+            what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+            raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
     draft = Draft(where, _name(where))
@@ -125,6 +130,13 @@ def import_text(
     return result
 
 
+def is_measured(text: str) -> bool:
+    """Return whether a text is what nvbandwidth prints."""
+    from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
+
+    return is_nvbandwidth(text)
+
+
 def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
     if group is not None and kind != "nccl-xml":
         raise fail(draft.where, 0, "has no groups; leave out the choice of one")
@@ -132,6 +144,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.nccl_files import read_nccl
 
         read_nccl(kind, text, draft, chip, group)
+    elif kind == "lstopo":
+        from clusim.formats.topologies.lstopo import read_lstopo
+
+        read_lstopo(text, draft, chip)
     elif kind == "smi-nvlink":
         from clusim.formats.topologies.smi_nvlink import read_nvlink
 
@@ -148,6 +164,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.astra import read_astra
 
         read_astra(text, draft, chip)
+    elif kind == "htsim":
+        from clusim.formats.topologies.htsim import read_htsim
+
+        read_htsim(text, draft, chip)
     else:
         from clusim.formats.topologies.simai import read_simai
 
