@@ -156,7 +156,9 @@ class Resolver:
             for call in own:
                 if call.external in used or not message_of(call.args.get("Collective name")):
                     continue
-                if outer is not None and call.start + call.length <= outer.start + outer.length:
+                end = call.start + call.length
+                # A call without a length has none inside.
+                if outer is not None and outer.length and end <= outer.start + outer.length:
                     outer.args = joined("", outer.args, [call.args])
                 else:
                     outer = replace(call)
