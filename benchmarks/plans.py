@@ -1,0 +1,67 @@
+"""Runs all plans of a directory and counts what came of them: ``python benchmarks/plans.py DIR [SIZE...]``.
+
+MSCCL's files (``.xml``) run on DGX A100s, MSCCL++'s (``.json``) on a DGX H100, each at every size (64 KiB and 2 MiB if
+none is given), with data that are checked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import clusim
+from clusim.errors import ClusimError
+from clusim.fabric import Fabric
+from clusim.plans import msccl, mscclpp
+from clusim.schedule import Schedule
+
+SIZES = (64 << 10, 2 << 20)
+PER_MACHINE = 8
+OUTCOMES = {True: "verified", False: "data wrong", None: "runs; no definition to compare with"}
+
+
+def machine(preset: str, gpus: int) -> Fabric:
+    """Return machines for so many GPUs."""
+    nodes = -(-gpus // PER_MACHINE)
+    return clusim.load(preset, nodes=nodes if nodes > 1 else None)
+
+
+def scheduled(path: Path, size: int) -> tuple[Fabric, Schedule]:
+    """Return a plan as a schedule, and what it runs on."""
+    if path.suffix == ".xml":
+        plan = msccl.read_plan(path)
+        gpus, fabric = len(plan.gpus), machine("dgx-a100", len(plan.gpus))
+        return fabric, msccl.load(path, fabric, size, ranks=tuple(range(gpus)))
+    other = mscclpp.read_plan(path)
+    gpus, fabric = len(other.gpus), machine("dgx-h100", len(other.gpus))
+    return fabric, mscclpp.load(path, fabric, size, ranks=tuple(range(gpus)))
+
+
+def outcome(path: Path, size: int) -> str:
+    """Return what came of a plan at a size, without the names of files and numbers of lines."""
+    try:
+        fabric, schedule = scheduled(path, size)
+        found = clusim.simulate(fabric, schedule, verify=True)
+    except ClusimError as error:
+        return re.sub(r"^\S+?(?::\d+)?: ", "", str(error))[:120]
+    custom = schedule.calls[0].operation == "messages"
+    return OUTCOMES[None if custom else found.verified]
+
+
+def main(folder: str, *sizes: str) -> None:
+    """Print what came of every plan, and a table of how often."""
+    wanted = tuple(map(int, sizes)) or SIZES
+    counts: Counter[str] = Counter()
+    for path in sorted(Path(folder).iterdir()):
+        found = list(dict.fromkeys(outcome(path, size) for size in wanted))
+        counts[" / ".join(found)] += 1
+        print(f"{path.name}: {' / '.join(found)}", flush=True)
+    print("\n| plans | outcome |\n|---|---|")
+    for what, count in counts.most_common():
+        print(f"| {count} | {what} |")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
