@@ -23,6 +23,7 @@ from clusim.collectives.common import connect_flags
 from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
+from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
@@ -33,10 +34,6 @@ KIB = 1024
 
 KEPT = 64
 """Numbers of ranks whose primitives are kept: programs of one plan share them."""
-
-FLAGS = 1.5
-"""Fixed costs of a slice that a loop of copies takes for the flags of all heads: with the copies' share of warps it
-makes loops of 2, 4 and 8 MiB on 8 H100 take 12, 20 and 32 us (AI-benchmarking-guide, 4 to 256 MiB)."""
 
 _SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 """Chunks for sizes below so many times channels x heads x chunk (NCCL 2.30, ``src/enqueue.cc``)."""
@@ -108,8 +105,8 @@ def _reductions(size: int) -> tuple[Prim, ...]:
 
 
 def _flags_div(size: int) -> int:
-    """Return by what a copy's fixed cost is divided: those of all heads together take `FLAGS` of a slice's."""
-    return max(1, round(size / FLAGS))
+    """Return by what a copy's fixed cost is divided: it is that of the flags of all heads together."""
+    return max(1, round(size / cta_figure("nvls flags")))
 
 
 def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:

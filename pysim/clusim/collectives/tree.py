@@ -16,6 +16,7 @@ from typing import NamedTuple
 from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
+from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 
@@ -50,14 +51,8 @@ class TreeHalf(NamedTuple):
 
 ALONE = TreeHalf(1, CTA_WARPS)
 
-_ALONE = {"simple": (14, 14), "ll128": (CTA_WARPS, CTA_WARPS)}
-_BOTH = {"simple": (10, 10), "ll128": (12, 8)}
-"""What the warps that go up and down move, as so many warps of a CTA: alone, and while the others work, too.
-
-Read off Tree all-reduce on 4 p5en with one channel (ncclgauge). Simple: 25 us for every 512 KiB more in a single chunk
-on the way up and down, 66 us for every 512 KiB of many chunks. LL128: 11 us from 4 to 16 KiB, 77 us for every 480 KiB
-of many chunks.
-"""
+HALVED = ("simple", "ll128")
+"""Protocols of which it was measured what half a CTA does."""
 
 
 class _Channel(NamedTuple):
@@ -97,11 +92,18 @@ def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     """
     plan, part = channel.plan, channel.part
     protocol = plan.call.protocol
-    whole = (CTA_WARPS, CTA_WARPS)
     chunks = -(-part.length // (part.chunk or plan.shape.chunk_bytes))
     alone = min(1.0, channel.tree.depth() / max(1, chunks))
-    pairs = zip(_ALONE.get(protocol, whole), _BOTH.get(protocol, whole), strict=True)
-    up, down = (1 / (alone / lone + (1 - alone) / both) for lone, both in pairs)
+    if protocol not in HALVED:
+        return TreeHalf(1, CTA_WARPS), TreeHalf(0, CTA_WARPS)
+    up, down = (
+        1
+        / (
+            alone / cta_figure(f"tree {protocol} {way} alone")
+            + (1 - alone) / cta_figure(f"tree {protocol} {way}")
+        )
+        for way in ("up", "down")
+    )
     return TreeHalf(1, up), TreeHalf(0, down)
 
 

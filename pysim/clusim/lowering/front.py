@@ -18,7 +18,8 @@ from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import QUICK, SLICE_SHARE, Grain, automatic, checked, forced, power_below
-from clusim.lowering.links import BURSTS_PER_BUFFER, CarriedTraffic, LinkLowering
+from clusim.lowering.legs import CarriedTraffic
+from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 

@@ -8,7 +8,6 @@ becomes that row for the receiving side and a second row, behind all others, for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -23,7 +22,7 @@ from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
-from clusim.lowering.legs import Leg, protocol_of
+from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
 from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
@@ -31,7 +30,7 @@ from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Sc
 from clusim.schedule.iteration import chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 
-__all__ = ["CarriedTraffic", "LinkLowering", "least_buffer"]
+__all__ = ["LinkLowering", "least_buffer"]
 
 
 WINDOW_BURSTS = 2
@@ -54,19 +53,6 @@ AGGREGATION_BURSTS = 8
 Array = NDArray[Any]
 
 _POLICIES = {policy.name.lower(): policy for policy in Policy}
-
-
-@dataclass(slots=True)
-class CarriedTraffic:
-    """What one connection carries: payload on the wire [bytes], slices and hops per packet."""
-
-    wire_bytes: int = 0
-    slices: int = 0
-    hops: int = 1
-
-    def packets(self, packet_bytes: int) -> int:
-        """Return the number of packets."""
-        return -(-self.wire_bytes // packet_bytes)
 
 
 def least_buffer(burst: int, burst_bytes: int) -> int:

@@ -225,6 +225,7 @@ class ProgramFields(TypedDict, total=False):
     sm: int
     fixed_div: int
     start_ps: int
+    shared: bool
     warps: float
 
 
