@@ -123,7 +123,8 @@ def kernels(
         free: list[Hashable] = [None] * count
         while True:
             while free and (batch := agenda.next(free[0])) is not None:
-                known = agenda.times.setdefault(batch.machine, {})
+                # A copy, because another thread writes it out while answers are added.
+                known = dict(agenda.times.setdefault(batch.machine, {}))
                 waiting[pool.submit(_batch, batch.cases, known)] = batch
                 del free[0]
             if not waiting:
