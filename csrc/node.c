@@ -3,6 +3,7 @@
 #include "agenda.h"
 #include "aggregate.h"
 #include "congestion.h"
+#include "inbox.h"
 #include "inject.h"
 #include "memory.h"
 #include "parts/agenda.h"
@@ -82,6 +83,19 @@ static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_
     return wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
 }
 
+/* Endpoints that work in windows keep their answers themselves. */
+static STATUS answers_at(clusim_sim *s, packet_id index, int64_t at_ps) {
+    wire_id from = packet_at(s, index)->in_wire;
+    const wire_state *w = wire_at(s, from);
+    if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, index, at_ps);
+    return agenda_event(s, at_ps, EV_RESPOND, from.i, index.i);
+}
+
+static bool responds(const packet *p) {
+    return p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
+           p->kind == CLUSIM_KIND_AGG_DOWN;
+}
+
 static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     endpoint_id endpoint = wire_at(s, from)->far_endpoint;
@@ -92,11 +106,9 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     TRY(accept_credit(s, p, from, at));
     if (request) {
         p->in_wire = from;
-        return agenda_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
+        return answers_at(s, index, at + e->read_latency_ps);
     }
-    if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
-        p->kind == CLUSIM_KIND_AGG_DOWN)
-        TRY(inject_response(s, p));
+    if (responds(p) && !(wire_at(s, from)->traits & TO_PLAIN)) TRY(inject_response(s, p));
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
@@ -109,9 +121,12 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     return CLUSIM_OK;
 }
 
-/* An endpoint's answer is ready: it leaves over the wire back, or the first one of its path. */
-STATUS node_respond(clusim_sim *s, packet_id index) {
-    packet *p = packet_at(s, index);
+STATUS node_deliver(clusim_sim *s, packet_id index) {
+    return deliver(s, index, packet_at(s, index)->out);
+}
+
+/* It leaves over the wire back, or the first one of its path. */
+uint32_t node_answer(clusim_sim *s, packet *p) {
     const xfer *x = xfer_at(s, p->xfer);
     wire_id from = p->in_wire;
     uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
@@ -138,7 +153,11 @@ STATUS node_respond(clusim_sim *s, packet_id index) {
         vc = x->vc;
     }
     route_restart(s, p, out, vc);
-    return wire_enqueue(s, index, candidate);
+    return candidate;
+}
+
+STATUS node_respond(clusim_sim *s, packet_id index) {
+    return wire_enqueue(s, index, node_answer(s, packet_at(s, index)));
 }
 
 /* Link a packet into a list by the id of the wire it came over, behind its equals. */

@@ -18,13 +18,13 @@
 #include "parts/windows.h"
 #include "state.h"
 
-/* From 2^61 ps on there are only events, which mind the end of time. */
-enum { WINDOW_LAST_BITS = 61 };
-
 STATUS window_init(clusim_sim *s);
 void window_free(clusim_sim *s);
 
-/* All that plain nodes do before `end_ps`, which is not beyond the window that begins at due_ps. */
+/* How far nodes that have something due may go, in a run up to `until_ps`. */
+int64_t window_end_ps(clusim_sim *s, int64_t until_ps);
+
+/* All that nodes do before `end_ps`, which is not beyond the window that begins at due_ps. */
 STATUS window_run(clusim_sim *s, int64_t end_ps);
 
 /* Everything that is not plain has come to the present time: so do plain nodes, phase B included.
