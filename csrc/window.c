@@ -123,8 +123,7 @@ static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) 
 /* From grant to grant up to `end_ps`. */
 static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
     window_progress g = {.w = wire_at(s, wire), .x = &s->windows.wires[wire.i]};
-    if (UNLIKELY(g.x->unsorted)) TRY(window_wire_sort(s, g.x->arrivals, g.x->num_arrivals));
-    g.x->unsorted = 0;
+    TRY(window_sorted(s, g.x));
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
@@ -154,6 +153,8 @@ STATUS window_run(clusim_sim *s, int64_t end_ps) {
     node_list *list = &s->windows.busy;
     int64_t now_ps = s->agenda.now_ps;
     uint32_t kept = 0;
+    s->windows.begin_ps = s->windows.due_ps;
+    s->windows.end_ps = end_ps;
     s->windows.due_ps = NEVER;
     for (uint32_t i = 0; i < list->len; i++) {
         node_id node = list->ids[i];

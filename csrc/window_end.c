@@ -122,8 +122,7 @@ static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
 static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
     window_progress g = {.w = wire_at(s, wire), .x = &s->windows.wires[wire.i]};
     window_end *e = end_of(s, &s->windows.nodes[info_at(s, wire)->src.i]);
-    if (UNLIKELY(g.x->unsorted)) TRY(window_wire_sort(s, g.x->arrivals, g.x->num_arrivals));
-    g.x->unsorted = 0;
+    TRY(window_sorted(s, g.x));
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
@@ -147,7 +146,7 @@ enum { NEAR_BITS = 61 };
 
 /* Deliveries come before what was granted at the same time, in order of their wires. */
 static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
-    TRY(window_wire_sort(s, e->accesses, e->num_accesses));
+    TRY(window_wire_sort(s, &e->accesses, &e->size_accesses, e->num_accesses));
     for (uint32_t k = 0; k < e->num_accesses; k++) {
         window_arrival a = e->accesses[k];
         s->agenda.now_ps = a.at_ps;

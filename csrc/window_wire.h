@@ -67,8 +67,14 @@ static inline bool window_next(const clusim_sim *s, window_ring *ring, int64_t e
     return true;
 }
 
-/* Arrivals come wire by wire, each by time: a few ascending runs. */
-STATUS window_wire_sort(clusim_sim *s, window_arrival *all, uint32_t count);
+/* By time; equals stay in order. All are in the present window. The array may be another then. */
+STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t *size, uint32_t n);
+
+static inline STATUS window_sorted(clusim_sim *s, window_wire *x) {
+    if (LIKELY(!x->unsorted)) return CLUSIM_OK;
+    x->unsorted = 0;
+    return window_wire_sort(s, &x->arrivals, &x->size_arrivals, x->num_arrivals);
+}
 
 /* ---- from grant to grant -----------------------------------------------------------------------
  */

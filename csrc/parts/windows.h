@@ -87,19 +87,20 @@ typedef struct window_end {
 } window_end;
 
 typedef struct windows_part {
-    window_wire *wires;  /* owned; none where windows are not possible, as the nodes */
-    window_node *nodes;  /* owned */
-    window_end *ends;    /* owned; none where endpoints do not work in windows */
-    node_list busy;      /* nodes that have something to do */
-    void *spare;         /* owned; to sort in */
-    uint32_t size_spare; /* in elements of 16 bytes */
-    inst_id witness;     /* that was last seen to keep the run going */
+    window_wire *wires;    /* owned; none where windows are not possible, as the nodes */
+    window_node *nodes;    /* owned */
+    window_end *ends;      /* owned; none where endpoints do not work in windows */
+    node_list busy;        /* nodes that have something to do */
+    window_arrival *spare; /* owned; to sort in */
+    uint32_t size_spare;
+    inst_id witness; /* that was last seen to keep the run going */
     bool on;
     bool leading;         /* on, and endpoints work in windows */
     bool near_end;        /* of a range: close soon */
     uint64_t undelivered; /* packets of messages, and of what instances fetch */
     int64_t due_ps;       /* when such a node next has something to do, at the earliest; or NEVER */
-    int64_t done_ps;      /* before this, they have done everything */
+    int64_t begin_ps, end_ps; /* of the window under way */
+    int64_t done_ps;          /* before this, they have done everything */
 } windows_part;
 
 #endif
