@@ -42,6 +42,13 @@ STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, packet_id index, int64_t
     return inbox_append(&s->windows.ends[endpoint.i].replies, (window_packet){at_ps, index, 0});
 }
 
+STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps) {
+    node_id node = info_at(s, from)->dst;
+    inbox_due(s, at_ps);
+    TRY(inbox_busy(s, node));
+    return inbox_append(&s->windows.nodes[node.i].results, (window_packet){at_ps, op, 0});
+}
+
 static bool before(const window_start *a, const window_start *b) {
     return a->at_ps < b->at_ps || (a->at_ps == b->at_ps && a->id < b->id);
 }

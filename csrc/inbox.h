@@ -62,6 +62,22 @@ static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int
     return inbox_append(&x->under_way, (window_packet){at_ps, index, 0});
 }
 
+/* A packet enters a VOQ of a wire out of such a node in this window. */
+static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
+    window_wire *x = &s->windows.wires[out.i];
+    uint32_t n = x->num_arrivals;
+    if (UNLIKELY(n == x->size_arrivals))
+        TRY(grow_array_from(&x->arrivals, &x->size_arrivals, sizeof arrival, 8));
+    if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
+    x->arrivals[n] = arrival;
+    x->num_arrivals = n + 1;
+    inbox_activate(s, out);
+    return CLUSIM_OK;
+}
+
+/* The unit of the switch at the end of a wire will have finished an operation. */
+STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps);
+
 /* ---- endpoints ---------------------------------------------------------------------------------
  */
 

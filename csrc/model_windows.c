@@ -2,8 +2,8 @@
 #include "model.h"
 
 /* Whether nodes that only forward may work in windows: nothing looks at their queues or acts on
- * their wires within a timestamp, they neither reduce nor copy, and no time or owed byte of a wire
- * can come near its range while the run is in the first half of time. */
+ * their wires within a timestamp, no trees of them add up, and no time or owed byte of a wire can
+ * come near its range while the run is in the first half of time. */
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t largest = model_packets(im).largest;
@@ -11,8 +11,7 @@ static bool may_window(const clusim_model *m) {
     for (uint32_t f = 0; f < im->num_faults; f++)
         may &= im->faults[f].kind != CLUSIM_FAULT_KIND_RATE;
     for (uint32_t c = 0; c < im->num_conns; c++)
-        may &= im->conns[c].kind != CLUSIM_CONN_KIND_MULTIMEM &&
-               im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION;
+        may &= im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION;
     for (uint32_t w = 0; w < im->num_wires; w++)
         may &= im->wires[w].rate_den >> 20 <= im->wires[w].rate_num;
     for (uint32_t f = 0; f < im->num_formats; f++) {
@@ -42,10 +41,37 @@ static bool may_be_plain(const clusim_model *m, node_id node) {
     return m->image.nodes[node.i].endpoint == NONE;
 }
 
+static bool multimem(const clusim_image *im) {
+    for (uint32_t c = 0; c < im->num_conns; c++)
+        if (im->conns[c].kind == CLUSIM_CONN_KIND_MULTIMEM) return true;
+    return false;
+}
+
+enum { ROOM_BITS = 60 }; /* of 2^61, which a clock or count may still go on in a window */
+
+/* Whether what a unit reduces in a window stays far below what its clock can count. */
+static bool unit_bounded(const clusim_model *m, const clusim_unit *u) {
+    const clusim_image *im = &m->image;
+    uint64_t bytes = model_packets(im).largest * im->num_endpoints;
+    base_u128 all =
+        (base_u128)bytes * ((base_u128)m->in_count[u->node] * (uint64_t)(u->latency_ps + 1));
+    return all >> ROOM_BITS == 0 && (all * u->cost16) >> 16 >> ROOM_BITS == 0;
+}
+
+/* Where units reduce, what they finish in a window they have begun before it. */
+static void look_at_units(const clusim_model *m, window_node *nodes) {
+    if (!multimem(&m->image)) return;
+    for (uint32_t u = 0; u < m->image.num_units; u++) {
+        const clusim_unit *unit = &m->image.units[u];
+        int64_t least = unit_bounded(m, unit) ? unit->latency_ps : 0;
+        nodes[unit->node].least_ps = base_min(nodes[unit->node].least_ps, least);
+    }
+}
+
 static void look_at_wires(const clusim_model *m, window_node *nodes) {
     for (uint32_t w = 0; w < m->image.num_wires; w++) {
         const wire_info *info = &m->wires[w];
-        bool to = may_be_plain(m, info->dst);
+        bool to = may_be_plain(m, info->dst) && unit_none(info->dst_unit);
         int64_t least =
             base_min(info->credit_ps, info->latency_ps + (to ? info->dst_latency_ps : 0));
         window_node *src = &nodes[info->src.i], *dst = &nodes[info->dst.i];
@@ -163,9 +189,8 @@ static void find_ends(const clusim_image *im, window_node *nodes) {
     for (uint32_t i = 0; i < im->num_instances; i++) use_end(im, nodes, im->instances[i].endpoint);
     for (uint32_t k = 0; k < im->num_sources; k++) use_end(im, nodes, im->sources[k].endpoint);
     for (uint32_t k = 0; k < im->num_messages; k++) use_end(im, nodes, im->messages[k].dst);
+    for (uint32_t k = 0; k < im->num_mgroup_members; k++) use_end(im, nodes, im->mgroup_members[k]);
 }
-
-enum { ROOM_BITS = 60 }; /* of 2^61, which the clock and the count of memory may still go on */
 
 /* Whether what memory is asked for in a window stays far below what it can count. */
 static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps) {
@@ -182,13 +207,14 @@ static int64_t ends_window(const clusim_model *m, window_node *nodes) {
     if (!ends_may_window(m)) return 0;
     find_ends(im, nodes);
     int64_t least_ps = least_fixed_ps(im);
-    bool reads = false;
+    bool reduces = multimem(im), reads = reduces;
     for (uint32_t c = 0; c < im->num_conns; c++) reads |= pulls(&im->conns[c]);
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         const window_node *node = &nodes[im->endpoints[e].node];
         if (!node->used) continue;
         least_ps = base_min(least_ps, node->least_ps);
         if (reads) least_ps = base_min(least_ps, im->endpoints[e].read_latency_ps);
+        if (reduces) least_ps = base_min(least_ps, im->endpoints[e].response_latency_ps);
         if (!memory_bounded(m, &im->endpoints[e], least_ps)) return 0;
     }
     return least_ps;
@@ -208,6 +234,7 @@ STATUS model_windows(clusim_model *m) {
     if (nodes == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint64_t n = 0; n < count; n++) nodes[n] = (window_node){.least_ps = NEVER};
     look_at_wires(m, nodes);
+    look_at_units(m, nodes);
     m->window_ps = choose_window(m, nodes, nodes + count);
     int64_t ends_ps = ends_window(m, nodes);
     m->ends_window = ends_ps > 0 && 2 * ends_ps >= m->window_ps;

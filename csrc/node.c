@@ -10,6 +10,7 @@
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/units.h"
+#include "parts/windows.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -73,6 +74,7 @@ static void note_last(xfer *x, wire_id wire, int64_t time, int64_t greatest) {
 static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
     xfer *x = xfer_at(s, p->xfer);
     x->delivered += p->payload;
+    s->windows.undelivered -= xfer_awaited(x);
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
     if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
@@ -112,7 +114,7 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        return agenda_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
+        return answers_at(s, index, at + e->response_latency_ps);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
@@ -123,6 +125,10 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
 
 STATUS node_deliver(clusim_sim *s, packet_id index) {
     return deliver(s, index, packet_at(s, index)->out);
+}
+
+STATUS node_copy(clusim_sim *s, packet_id index) {
+    return fan_out(s, index, packet_at(s, index)->out);
 }
 
 /* It leaves over the wire back, or the first one of its path. */
@@ -183,6 +189,10 @@ static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
     if (kind == CLUSIM_KIND_RED_DATA) return unit_data(s, index, from);
     if (kind == CLUSIM_KIND_AGG_UP) return aggregate_up(s, index);
     return deliver(s, index, from);
+}
+
+STATUS node_reduce(clusim_sim *s, packet_id index) {
+    return consume(s, index, packet_at(s, index)->out);
 }
 
 STATUS node_settle(clusim_sim *s) {

@@ -158,10 +158,10 @@ static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, u
     x->conn = conn_index;
     x->ordinal = v->state->send_ordinal;
     x->remaining = x->count;
-    if (type == XFER_READ) s->windows.undelivered += x->count;
     if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
         x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
     }
+    if (xfer_awaited(x)) s->windows.undelivered += x->remaining;
     uint32_t base = aim(s, x, c, conn_at(s, conn_index));
     if (type == XFER_AGGREGATE) aggregate_begin(s, index);
     return inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
@@ -281,10 +281,12 @@ static bool writes(const clusim_sim *s, const view *v) {
 /* The slice has passed its gate, and its data begin to move at `at_ps`: at an endpoint that works
  * in windows, if they use its wires. */
 static STATUS moves(clusim_sim *s, const view *v, int64_t at_ps) {
-    bool fetch = fetches(s, v);
+    bool fetch = fetches(s, v), sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    bool network = !sync && (v->flags & OPS_NETWORK);
     v->state->start_ps = at_ps;
     v->state->xfer = NO(xfer);
-    if (!s->windows.leading || !(fetch || writes(s, v))) return ready_at(s, v->id, at_ps);
+    if (!s->windows.leading || !(fetch || network || writes(s, v)))
+        return ready_at(s, v->id, at_ps);
     const clusim_conn *c = &s->model->image.conns[fetch ? v->recv.i : v->send.i];
     if (pace_of(at_ps, expanded(v, c), cost_of(s, v)) >> WINDOW_LAST_BITS) {
         s->windows.near_end = true;

@@ -6,8 +6,10 @@
 #include "parts/agenda.h"
 #include "parts/packets.h"
 #include "parts/results.h"
+#include "parts/units.h"
 #include "parts/windows.h"
 #include "parts/wires.h"
+#include "unit.h"
 #include "window_end.h"
 #include "window_wire.h"
 #include "wire.h"
@@ -57,6 +59,9 @@ void window_free(clusim_sim *s) {
         free(p->ends[i].accesses);
         free(p->ends[i].replies.all);
     }
+    for (uint64_t i = 0; p->nodes && i < s->model->image.num_nodes; i++)
+        free(p->nodes[i].results.all);
+    free(p->work);
     free(p->wires);
     free(p->nodes);
     free(p->ends);
@@ -67,6 +72,23 @@ void window_free(clusim_sim *s) {
 /* ---- plain nodes -------------------------------------------------------------------------------
  */
 
+enum {
+    RESULT = 1, /* in what comes to a unit */
+    SPECIAL = 1 << CLUSIM_KIND_MCAST | 1 << CLUSIM_KIND_RED_REQ | 1 << CLUSIM_KIND_RED_DATA
+};
+
+/* A packet that a switch copies, or that its unit takes in. */
+static STATUS take_special(clusim_sim *s, window_packet next) {
+    windows_part *p = &s->windows;
+    if (packet_at(s, next.packet)->kind == CLUSIM_KIND_MCAST) {
+        s->agenda.now_ps = next.at_ps;
+        return node_copy(s, next.packet);
+    }
+    if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
+    p->work[p->num_work++] = (window_arrival){next.at_ps, next.packet, 0};
+    return CLUSIM_OK;
+}
+
 /* What arrives over one wire. */
 static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
     window_ring *ring = &s->windows.wires[wire.i].under_way;
@@ -76,9 +98,13 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
     while (window_next(s, ring, end_ps, &next)) {
         packet *p = packet_at(s, next.packet);
         TRY(window_owes(s, w, p, next.at_ps));
-        uint32_t candidate = node_aim(s, p, wire);
-        TRY(window_arrives(s, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
         s->agenda.event_count++;
+        if (UNLIKELY((1u << p->kind) & SPECIAL) && !p->copy) {
+            TRY(take_special(s, next));
+            continue;
+        }
+        uint32_t candidate = node_aim(s, p, wire);
+        TRY(inbox_arrives(s, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
     }
     *more = ring->len > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -137,10 +163,39 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
     return CLUSIM_OK;
 }
 
+/* What a unit does, in order of time; at one time results come behind what arrives. All results of
+ * this window are of operations before it. */
+static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
+    windows_part *p = &s->windows;
+    window_packet next;
+    while (window_next(s, &n->results, end_ps, &next)) {
+        if (UNLIKELY(p->num_work == p->size_work)) GROW(p->work, p->size_work);
+        p->work[p->num_work++] = (window_arrival){next.at_ps, next.packet, RESULT};
+        s->agenda.event_count++;
+    }
+    TRY(window_wire_sort(s, &p->work, &p->size_work, p->num_work));
+    for (uint32_t k = 0; k < p->num_work; k++) {
+        window_arrival a = p->work[k];
+        s->agenda.now_ps = a.at_ps;
+        if (a.candidate == RESULT) {
+            TRY(unit_result(s, a.packet));
+        } else {
+            TRY(node_reduce(s, a.packet));
+        }
+    }
+    p->num_work = 0;
+    const clusim_node *node = &s->model->image.nodes[n - p->nodes];
+    p->near_end |= unit_at(s, ID(unit, node->unit))->clock.ps >> WINDOW_LAST_BITS != 0;
+    return CLUSIM_OK;
+}
+
+/* Of a switch or NIC. */
 static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
+    if (UNLIKELY(s->windows.num_work || n->results.len)) TRY(run_unit(s, n, end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
-    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]);
+    if (n->results.len) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || n->results.len;
     return CLUSIM_OK;
 }
 
@@ -186,12 +241,26 @@ int64_t window_end_ps(clusim_sim *s, int64_t until_ps) {
     return end_ps;
 }
 
+static STATUS close_units(clusim_sim *s) {
+    for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
+        window_ring *results = &s->windows.nodes[n].results;
+        uint32_t unit = s->model->image.nodes[n].unit;
+        for (uint32_t k = 0; k < results->len; k++) {
+            const window_packet *op = inbox_entry(results, k);
+            TRY(agenda_event(s, op->at_ps, EV_RESULT, unit, op->packet.i));
+        }
+        results->len = 0;
+    }
+    return CLUSIM_OK;
+}
+
 STATUS window_close(clusim_sim *s) {
     windows_part *p = &s->windows;
     if (!p->on) return CLUSIM_OK;
     TRY(window_catch_up(s));
     int64_t next_ps = base_max(s->agenda.now_ps + 1, p->done_ps);
     if (p->leading) TRY(window_end_close(s));
+    TRY(close_units(s));
     use_windows(s, false);
     p->due_ps = NEVER;
     p->done_ps = 0;

@@ -52,9 +52,10 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
         TRY(window_owes(s, w, p, next.at_ps));
         TRY(inbox_access(s, w->far_endpoint, (window_arrival){next.at_ps, next.packet, 0}));
         s->agenda.event_count++;
-        if (p->kind != CLUSIM_KIND_READ_RESP || x->window == 0) continue;
+        bool response = p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT;
+        if (!response || x->window == 0) continue;
         uint32_t flow = wire_at(s, p->first_wire)->num_voqs + x->slot;
-        TRY(window_arrives(s, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
+        TRY(inbox_arrives(s, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
     }
     *more = ring->len > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -68,7 +69,7 @@ static STATUS answer(clusim_sim *s, window_ring *replies, int64_t end_ps) {
     while (window_next(s, replies, end_ps, &next)) {
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
         wire_id out = packet_at(s, next.packet)->out;
-        TRY(window_arrives(s, out, (window_arrival){next.at_ps, next.packet, candidate}));
+        TRY(inbox_arrives(s, out, (window_arrival){next.at_ps, next.packet, candidate}));
         s->agenda.event_count++;
     }
     if (replies->len) inbox_due(s, inbox_entry(replies, 0)->at_ps);
@@ -153,9 +154,6 @@ static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
         if (packet_none(a.packet)) {
             memory_inject(s, endpoint, a.candidate);
         } else {
-            const packet *p = packet_at(s, a.packet);
-            s->windows.undelivered -=
-                p->kind == CLUSIM_KIND_READ_RESP || xfer_at(s, p->xfer)->owner_kind == OWNER_SOURCE;
             TRY(node_deliver(s, a.packet));
         }
     }
@@ -214,7 +212,7 @@ static bool keeps_going(const clusim_sim *s, inst_id id, int64_t end_ps) {
     const xfer *x = xfer_at(s, st->xfer);
     bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */
     if (!its_own || x->ungranted == 0) return false;
-    if (x->type == XFER_READ) return true; /* what is asked for comes later */
+    if (xfer_awaited(x)) return true; /* what is asked for comes later */
     return s->windows.due_ps + least_left(s, x) >= end_ps;
 }
 

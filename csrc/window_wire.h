@@ -17,23 +17,6 @@
 /* ---- what a window brings ----------------------------------------------------------------------
  */
 
-/* Room for one more element: few wires ever need more than some. */
-static inline STATUS window_room(void *array, uint32_t *size, uint32_t len, size_t element) {
-    if (LIKELY(len < *size)) return CLUSIM_OK;
-    return grow_array_from(array, size, element, 8);
-}
-
-static inline STATUS window_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
-    window_wire *x = &s->windows.wires[out.i];
-    uint32_t n = x->num_arrivals;
-    TRY(window_room(&x->arrivals, &x->size_arrivals, n, sizeof arrival));
-    if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
-    x->arrivals[n] = arrival;
-    x->num_arrivals = n + 1;
-    inbox_activate(s, out);
-    return CLUSIM_OK;
-}
-
 /* A packet that arrives over `from` is acknowledged over the wire back. Where nothing is owed and
  * nothing comes to it, there is nothing to drain either. */
 static inline STATUS window_owes(clusim_sim *s, const wire_state *from, const packet *p,
@@ -43,7 +26,8 @@ static inline STATUS window_owes(clusim_sim *s, const wire_state *from, const pa
     window_wire *x = &s->windows.wires[from->reverse.i];
     if (control == 0 && x->num_owed == 0 && wire_at(s, from->reverse)->owed_256 == 0)
         return CLUSIM_OK;
-    TRY(window_room(&x->owed, &x->size_owed, x->num_owed, sizeof *x->owed));
+    if (UNLIKELY(x->num_owed == x->size_owed))
+        TRY(grow_array_from(&x->owed, &x->size_owed, sizeof *x->owed, 8));
     x->owed[x->num_owed++] = (window_owed){at_ps, control};
     inbox_activate(s, from->reverse);
     return CLUSIM_OK;

@@ -60,8 +60,9 @@ typedef struct window_wire {
 /* Of a node; its wires are worked off together, while they are in the fastest cache. */
 typedef struct window_node {
     wire_id first[WINDOW_LISTS];
-    endpoint_id endpoint; /* none: it is plain */
+    endpoint_id endpoint; /* none: it is a switch or NIC */
     uint32_t listed;
+    window_ring results; /* of its reduction unit */
 } window_node;
 
 enum window_cause {
@@ -93,11 +94,13 @@ typedef struct windows_part {
     node_list busy;        /* nodes that have something to do */
     window_arrival *spare; /* owned; to sort in */
     uint32_t size_spare;
+    window_arrival *work; /* owned; what comes to a reduction unit in this window */
+    uint32_t num_work, size_work;
     inst_id witness; /* that was last seen to keep the run going */
     bool on;
     bool leading;         /* on, and endpoints work in windows */
     bool near_end;        /* of a range: close soon */
-    uint64_t undelivered; /* packets of messages, and of what instances fetch */
+    uint64_t undelivered; /* packets of messages, and of what instances wait for */
     int64_t due_ps;       /* when such a node next has something to do, at the earliest; or NEVER */
     int64_t begin_ps, end_ps; /* of the window under way */
     int64_t done_ps;          /* before this, they have done everything */
