@@ -36,10 +36,13 @@ static node_id node_of(const clusim_sim *s, endpoint_id endpoint) {
     return ID(node, s->model->image.endpoints[endpoint.i].node);
 }
 
-STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, packet_id index, int64_t at_ps) {
-    inbox_due(s, at_ps);
+STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int64_t latency_ps) {
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+    bool longer = latency_ps >= base_max(e->read_latency_ps, e->response_latency_ps);
+    taken.at_ps += latency_ps;
+    inbox_due(s, taken.at_ps);
     TRY(inbox_busy(s, node_of(s, endpoint)));
-    return inbox_append(&s->windows.ends[endpoint.i].replies, (window_packet){at_ps, index, 0});
+    return inbox_append(&s->windows.ends[endpoint.i].replies[!longer], taken);
 }
 
 STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps) {

@@ -84,8 +84,8 @@ STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps);
 /* Whether endpoints work in windows. */
 static inline bool inbox_leading(const clusim_sim *s) { return s->windows.leading; }
 
-/* An answer is ready at an endpoint. */
-STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, packet_id index, int64_t at_ps);
+/* An endpoint will have an answer to a packet ready `latency_ps` after its memory took it in. */
+STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int64_t latency_ps);
 
 /* Something begins to send at an endpoint. */
 STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start);

@@ -86,11 +86,11 @@ static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_
 }
 
 /* Endpoints that work in windows keep their answers themselves. */
-static STATUS answers_at(clusim_sim *s, packet_id index, int64_t at_ps) {
-    wire_id from = packet_at(s, index)->in_wire;
+static STATUS answers(clusim_sim *s, window_packet taken, int64_t latency_ps) {
+    wire_id from = packet_at(s, taken.packet)->in_wire;
     const wire_state *w = wire_at(s, from);
-    if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, index, at_ps);
-    return agenda_event(s, at_ps, EV_RESPOND, from.i, index.i);
+    if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, taken, latency_ps);
+    return agenda_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
 }
 
 static bool responds(const packet *p) {
@@ -108,13 +108,13 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     TRY(accept_credit(s, p, from, at));
     if (request) {
         p->in_wire = from;
-        return answers_at(s, index, at + e->read_latency_ps);
+        return answers(s, (window_packet){at, index, 0}, e->read_latency_ps);
     }
     if (responds(p) && !(wire_at(s, from)->traits & TO_PLAIN)) TRY(inject_response(s, p));
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        return answers_at(s, index, at + e->response_latency_ps);
+        return answers(s, (window_packet){at, index, 0}, e->response_latency_ps);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);

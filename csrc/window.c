@@ -57,7 +57,8 @@ void window_free(clusim_sim *s) {
     for (uint64_t i = 0; p->ends && i < s->model->image.num_endpoints; i++) {
         free(p->ends[i].starts);
         free(p->ends[i].accesses);
-        free(p->ends[i].replies.all);
+        free(p->ends[i].replies[0].all);
+        free(p->ends[i].replies[1].all);
     }
     for (uint64_t i = 0; p->nodes && i < s->model->image.num_nodes; i++)
         free(p->nodes[i].results.all);
@@ -99,7 +100,7 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
         packet *p = packet_at(s, next.packet);
         TRY(window_owes(s, w, p, next.at_ps));
         s->agenda.event_count++;
-        if (UNLIKELY((1u << p->kind) & SPECIAL) && !p->copy) {
+        if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
         }
@@ -192,7 +193,7 @@ static STATUS run_unit(clusim_sim *s, window_node *n, int64_t end_ps) {
 /* Of a switch or NIC. */
 static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    if (UNLIKELY(s->windows.num_work || n->results.len)) TRY(run_unit(s, n, end_ps));
+    if (s->windows.num_work || n->results.len) TRY(run_unit(s, n, end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
     if (n->results.len) inbox_due(s, inbox_entry(&n->results, 0)->at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || n->results.len;

@@ -171,12 +171,13 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_end *e = end_of(s, n);
     TRY(start_all(s, e, end_ps));
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    TRY(answer(s, &e->replies, end_ps));
+    TRY(answer(s, &e->replies[0], end_ps));
+    if (e->replies[1].len) TRY(answer(s, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
     if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
     n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
-                e->replies.len;
+                e->replies[0].len || e->replies[1].len;
     return CLUSIM_OK;
 }
 
@@ -233,6 +234,16 @@ bool window_end_near(clusim_sim *s, int64_t end_ps) {
     return s->windows.undelivered <= count_arriving(s);
 }
 
+static STATUS close_replies(clusim_sim *s, window_ring *replies) {
+    for (uint32_t k = 0; k < replies->len; k++) {
+        const window_packet *p = inbox_entry(replies, k);
+        uint32_t wire = packet_at(s, p->packet)->in_wire.i;
+        TRY(agenda_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
+    }
+    replies->len = 0;
+    return CLUSIM_OK;
+}
+
 static STATUS close_end(clusim_sim *s, window_end *e) {
     for (uint32_t k = 0; k < e->num_starts; k++) {
         const window_start *x = &e->starts[k];
@@ -242,14 +253,9 @@ static STATUS close_end(clusim_sim *s, window_end *e) {
             TRY(agenda_event(s, x->at_ps, EV_SOURCE, x->cause == START_AFTER, x->id));
         }
     }
-    for (uint32_t k = 0; k < e->replies.len; k++) {
-        const window_packet *p = inbox_entry(&e->replies, k);
-        uint32_t wire = packet_at(s, p->packet)->in_wire.i;
-        TRY(agenda_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
-    }
     e->num_starts = 0;
-    e->replies.len = 0;
-    return CLUSIM_OK;
+    TRY(close_replies(s, &e->replies[0]));
+    return close_replies(s, &e->replies[1]);
 }
 
 STATUS window_end_close(clusim_sim *s) {

@@ -84,7 +84,7 @@ typedef struct window_end {
     uint32_t num_starts, size_starts;
     uint32_t num_accesses, size_accesses;
     window_arrival *accesses; /* owned; of this window, at memory */
-    window_ring replies;
+    window_ring replies[2];   /* those that take longer first: so each ring is by time */
 } window_end;
 
 typedef struct windows_part {
