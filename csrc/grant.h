@@ -120,7 +120,7 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
 /* Put a packet on the wire now. */
 static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
-    packet *p = packet_at(s, packet_index);
+    const packet *p = packet_at(s, packet_index);
     uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {

@@ -66,7 +66,7 @@ static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int
 static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
     window_wire *x = &s->windows.wires[out.i];
     uint32_t n = x->num_arrivals;
-    if (UNLIKELY(n == x->size_arrivals))
+    if (UNLIKELY(n + 1 >= x->size_arrivals)) /* and one that ends them */
         TRY(grow_array_from(&x->arrivals, &x->size_arrivals, sizeof arrival, 8));
     if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
     x->arrivals[n] = arrival;

@@ -114,8 +114,8 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
 
 /* Phase A of the wire up to `now_ps`. */
 static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
-    while (window_arrival_at(g) <= now_ps) {
-        const window_arrival *a = &g->x->arrivals[g->arrived++];
+    while (g->arrival->at_ps <= now_ps) {
+        const window_arrival *a = g->arrival++;
         s->agenda.now_ps = a->at_ps;
         wire_queue(s, g->w, a->packet, a->candidate);
     }
@@ -142,15 +142,14 @@ static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
 /* When the wire could grant next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
-    if (UNLIKELY(w->stall_since >= 0))
-        return base_min(window_arrival_at(g), window_credit_at(s, w));
-    return base_max(w->free_at, w->num_ready ? 0 : window_arrival_at(g));
+    if (UNLIKELY(w->stall_since >= 0)) return base_min(g->arrival->at_ps, window_credit_at(s, w));
+    return base_max(w->free_at, w->num_ready ? 0 : g->arrival->at_ps);
 }
 
 /* From grant to grant up to `end_ps`. */
 static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
-    window_progress g = {.w = wire_at(s, wire), .x = &s->windows.wires[wire.i]};
-    TRY(window_sorted(s, g.x));
+    window_progress g;
+    TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
@@ -158,7 +157,6 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
         TRY(grant_one(s, g.w));
     }
     take_in(s, &g, end_ps - 1);
-    g.x->num_arrivals = g.x->num_owed = 0;
     *more = g.w->num_ready > 0;
     if (*more) inbox_due(s, next_grant(s, &g));
     return CLUSIM_OK;

@@ -81,8 +81,8 @@ static STATUS answer(clusim_sim *s, window_ring *replies, int64_t end_ps) {
 
 /* Phase A of the wire up to `now_ps`. */
 static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
-    while (window_arrival_at(g) <= now_ps) {
-        const window_arrival *a = &g->x->arrivals[g->arrived++];
+    while (g->arrival->at_ps <= now_ps) {
+        const window_arrival *a = g->arrival++;
         s->agenda.now_ps = a->at_ps;
         if (packet_none(a->packet)) {
             inject_opened(s, g->w, a->candidate - g->w->num_voqs);
@@ -115,15 +115,15 @@ static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
 /* When the wire has something to look at next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
-    int64_t more_ps = base_min(window_arrival_at(g), w->soonest);
+    int64_t more_ps = base_min(g->arrival->at_ps, w->soonest);
     if (UNLIKELY(w->stall_since >= 0)) return base_min(more_ps, window_credit_at(s, w));
     return base_max(w->free_at, w->num_ready ? 0 : more_ps);
 }
 
 static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
-    window_progress g = {.w = wire_at(s, wire), .x = &s->windows.wires[wire.i]};
+    window_progress g;
     window_end *e = end_of(s, &s->windows.nodes[info_at(s, wire)->src.i]);
-    TRY(window_sorted(s, g.x));
+    TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
@@ -132,7 +132,6 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
         if (UNLIKELY(e->num_starts)) TRY(start_all(s, e, end_ps));
     }
     TRY(take_in(s, &g, end_ps - 1));
-    g.x->num_arrivals = g.x->num_owed = 0;
     *more = g.w->num_ready || g.w->soonest != NEVER;
     if (*more) inbox_due(s, next_look(s, &g));
     return CLUSIM_OK;

@@ -40,7 +40,7 @@ static void throw_all(const clusim_sim *s, const window_arrival *a, window_arriv
 STATUS window_wire_sort(clusim_sim *s, window_arrival **all, uint32_t *size, uint32_t n) {
     if (n > FEW) {
         windows_part *p = &s->windows;
-        while (p->size_spare < n) GROW(p->spare, p->size_spare);
+        while (p->size_spare <= n) GROW(p->spare, p->size_spare);
         throw_all(s, *all, p->spare, n);
         window_arrival *sorted = p->spare;
         uint32_t room = p->size_spare;

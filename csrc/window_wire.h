@@ -26,7 +26,7 @@ static inline STATUS window_owes(clusim_sim *s, const wire_state *from, const pa
     window_wire *x = &s->windows.wires[from->reverse.i];
     if (control == 0 && x->num_owed == 0 && wire_at(s, from->reverse)->owed_256 == 0)
         return CLUSIM_OK;
-    if (UNLIKELY(x->num_owed == x->size_owed))
+    if (UNLIKELY(x->num_owed + 1 >= x->size_owed)) /* and one that ends them */
         TRY(grow_array_from(&x->owed, &x->size_owed, sizeof *x->owed, 8));
     x->owed[x->num_owed++] = (window_owed){at_ps, control};
     inbox_activate(s, from->reverse);
@@ -66,12 +66,27 @@ static inline STATUS window_sorted(clusim_sim *s, window_wire *x) {
 /* How far a wire has come in its window. */
 typedef struct window_progress {
     wire_state *w;
-    window_wire *x;
-    uint32_t arrived, owed; /* taken in so far */
+    const window_arrival *arrival; /* the next one; the last comes NEVER, as below */
+    const window_owed *owed;
 } window_progress;
 
-static inline int64_t window_arrival_at(const window_progress *g) {
-    return g->arrived < g->x->num_arrivals ? g->x->arrivals[g->arrived].at_ps : NEVER;
+/* All that the window brings to a wire is there. */
+static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *out) {
+    static const window_arrival no_arrival = {.at_ps = NEVER};
+    static const window_owed no_owed = {.at_ps = NEVER};
+    window_wire *x = &s->windows.wires[wire.i];
+    TRY(window_sorted(s, x));
+    *out = (window_progress){wire_at(s, wire), &no_arrival, &no_owed};
+    if (x->num_arrivals) {
+        x->arrivals[x->num_arrivals].at_ps = NEVER;
+        out->arrival = x->arrivals;
+    }
+    if (x->num_owed) {
+        x->owed[x->num_owed].at_ps = NEVER;
+        out->owed = x->owed;
+    }
+    x->num_arrivals = x->num_owed = 0;
+    return CLUSIM_OK;
 }
 
 /* Of a wire that found too little: all that had come back by then has been counted. */
@@ -86,9 +101,8 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
 
 /* Control bytes that it comes to owe up to `now_ps`. */
 static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t now_ps) {
-    const window_wire *x = g->x;
-    while (g->owed < x->num_owed && x->owed[g->owed].at_ps <= now_ps) {
-        const window_owed *o = &x->owed[g->owed++];
+    while (g->owed->at_ps <= now_ps) {
+        const window_owed *o = g->owed++;
         s->agenda.now_ps = o->at_ps;
         if (o->control_256 | g->w->owed_256) wire_owe(s, g->w, o->control_256);
     }
