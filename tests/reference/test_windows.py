@@ -17,7 +17,7 @@ from support.windowed import led_image, windowed_image
 
 CASES = 2000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 200
 BATCH = 20
-LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
+LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")
 
 MAKERS = {"switches": windowed_image, "endpoints": led_image}
