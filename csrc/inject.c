@@ -83,6 +83,28 @@ static bool window_open(const xfer *x, const flow_cursor *c) {
            (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window;
 }
 
+/* A flow no longer waits for its pace. */
+static void leave_waits(wire_state *w, uint32_t slot) {
+    uint32_t k = 0;
+    if (!w->flows[slot].waits) return;
+    w->flows[slot].waits = 0;
+    while (w->waits[k].slot != slot) k++;
+    w->num_waits--;
+    for (; k < w->num_waits; k++) w->waits[k] = w->waits[k + 1];
+    w->soonest = w->num_waits ? w->waits[0].at_ps : NEVER;
+}
+
+/* A flow waits until its next packet is available: behind most others, as they send in turns. */
+static void enter_waits(wire_state *w, uint32_t slot) {
+    flow_cursor *c = &w->flows[slot];
+    leave_waits(w, slot);
+    uint32_t k = w->num_waits++;
+    for (; k > 0 && w->waits[k - 1].at_ps > c->avail; k--) w->waits[k] = w->waits[k - 1];
+    w->waits[k] = (flow_wait){.at_ps = c->avail, .slot = slot};
+    c->waits = 1;
+    w->soonest = w->waits[0].at_ps;
+}
+
 /* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
 static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
     wire_state *w = wire_at(s, wire);
@@ -101,13 +123,12 @@ static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
         if (LIKELY(c->avail <= s->agenda.now_ps)) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
-            w->waits[bit >> 6] &= ~mask;
+            leave_waits(w, slot);
             return;
         }
-        w->waits[bit >> 6] |= mask;
-        w->soonest = base_min(w->soonest, c->avail);
+        enter_waits(w, slot);
     } else {
-        w->waits[bit >> 6] &= ~mask;
+        leave_waits(w, slot);
     }
     w->num_ready -= (w->ready[bit >> 6] & mask) != 0;
     w->ready[bit >> 6] &= ~mask;
@@ -201,21 +222,16 @@ void inject_opened(clusim_sim *s, wire_state *w, uint32_t slot) {
 }
 
 void inject_admit(const clusim_sim *s, wire_state *w) {
-    int64_t soonest = NEVER;
-    for (uint32_t i = w->num_voqs >> 6; i < w->num_words; i++) {
-        for (uint64_t bits = w->waits[i]; bits; bits &= bits - 1) {
-            uint32_t bit = (uint32_t)__builtin_ctzll(bits);
-            int64_t avail = w->flows[i * 64 + bit - w->num_voqs].avail;
-            if (avail <= s->agenda.now_ps) {
-                w->waits[i] &= ~(UINT64_C(1) << bit);
-                w->ready[i] |= UINT64_C(1) << bit;
-                w->num_ready++;
-            } else {
-                soonest = base_min(soonest, avail);
-            }
-        }
+    uint32_t due = 0;
+    for (; due < w->num_waits && w->waits[due].at_ps <= s->agenda.now_ps; due++) {
+        uint32_t bit = w->num_voqs + w->waits[due].slot;
+        w->flows[w->waits[due].slot].waits = 0;
+        w->num_ready += (w->ready[bit >> 6] >> (bit & 63) & 1) == 0;
+        w->ready[bit >> 6] |= UINT64_C(1) << (bit & 63);
     }
-    w->soonest = soonest;
+    w->num_waits = (uint16_t)(w->num_waits - due);
+    memmove(w->waits, w->waits + due, w->num_waits * sizeof *w->waits);
+    w->soonest = w->num_waits ? w->waits[0].at_ps : NEVER;
 }
 
 /* The wires of the first hop: the group without wires that are down, unless all are. */
@@ -250,12 +266,10 @@ static STATUS await_start(clusim_sim *s, wire_id wire, uint32_t slot) {
     wire_state *w = wire_at(s, wire);
     flow_cursor *c = &w->flows[slot];
     const xfer *x = xfer_at(s, c->xfer);
-    uint32_t bit = w->num_voqs + slot;
     c->window_closed = 0;
     c->wire_bytes = c->next + 1 < x->count ? c->full_bytes : wire_bytes_of(s, wire, x, c->next);
     c->avail = avail_of(x, c->next);
-    w->waits[bit >> 6] |= UINT64_C(1) << (bit & 63);
-    w->soonest = base_min(w->soonest, c->avail);
+    enter_waits(w, slot);
     inbox_activate(s, wire);
     inbox_due(s, c->avail);
     return inbox_busy(s, info_at(s, wire)->src);
