@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import sqlite3
+import struct
 import sys
 import tempfile
 import time
@@ -89,12 +90,27 @@ def goal(folder: Path) -> Path:
     return folder / "a.goal"
 
 
+def binary_goal(folder: Path) -> Path:
+    """Write the same, as txt2bin does."""
+    row = struct.Struct("<IBIQIBBIIII")
+    last = CALLS - 1
+    rows = b"".join(
+        row.pack(n > 0, 3, 0, 100, 0, 0, 0, n < last, min(n, last), 0, min(n + 1, last))
+        for n in range(CALLS)
+    )
+    part = struct.pack("<III", CALLS, 1, 0) + rows + struct.pack(f"<{last}I", *range(1, CALLS))
+    table = struct.pack("<4Q", 38, 38 + len(part), 38 + len(part), 38 + 2 * len(part))
+    (folder / "a.bin").write_bytes(struct.pack("<QIBB", 4223, 2, 0, 0) + table + part + part)
+    return folder / "a.bin"
+
+
 MADE: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "flight": (flight, {}),
     "nsys": (nsys, {}),
     "deepspeed": (deepspeed, {"num_ranks": 2}),
     "inspector": (inspector, {}),
     "goal": (goal, {}),
+    "goal, binary": (binary_goal, {}),
 }
 
 
@@ -106,7 +122,7 @@ def main() -> int:
             files = list(where.iterdir()) if where.is_dir() else [where]
             size = sum(path.stat().st_size for path in files)
             begun = time.perf_counter()
-            events = len(reader(kind)(str(where), **options).events)
+            events = len(reader(kind.partition(",")[0])(str(where), **options).events)
             took = time.perf_counter() - begun
         speed = f"{size / 1e6 / took:.1f} MB/s, {events / took:,.0f} events/s"
         print(f"| `{kind}` | {size / 1e6:.1f} MB, {events} events | {speed} |")

@@ -47,10 +47,11 @@ MAY_IMPORT = {
     "hardware.architectures": "hardware",
     "hardware.gpus": "hardware hardware.architectures",
     "hardware.processors": "hardware",
-    "hardware.adapters": "hardware",
+    "hardware.transports": "hardware",
+    "hardware.adapters": "hardware hardware.transports",
     "hardware.switchgear": "hardware",
     "hardware.catalogs": "errors hardware hardware.adapters hardware.architectures hardware.gpus hardware.processors"
-    " hardware.switchgear",
+    " hardware.switchgear hardware.transports",
     "hardware.__init__": "hardware hardware.catalogs",
     "fabric": "abi errors files foreign hardware image resources units",
     "fabric.drawing": "errors fabric files units",
@@ -64,11 +65,11 @@ MAY_IMPORT = {
     "formats.recordings.kinds": "errors formats.recordings",
     "formats.recordings.__init__": "formats.recordings",
     # what ranks do
-    "schedule": "errors fabric opcodes vocabulary",
-    "collectives": "errors fabric schedule vocabulary",
+    "schedule": "errors fabric hardware opcodes vocabulary",
+    "collectives": "errors fabric hardware schedule vocabulary",
     "plans": "collectives errors fabric files formats schedule vocabulary",
     "nccl": "errors fabric hardware units vocabulary",
-    "nccl.programs": "collectives errors fabric nccl schedule vocabulary",
+    "nccl.programs": "collectives errors fabric hardware nccl schedule vocabulary",
     "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
     "nccl.__init__": "nccl vocabulary",
     "workload": "errors fabric files hardware resources units vocabulary",
@@ -86,7 +87,7 @@ MAY_IMPORT = {
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
     " ranges report resources result run schedule units version vocabulary",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware nccl nccl.calls nccl.programs result run schedule units vocabulary workload.recorded",
+    " hardware nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusim import files
 
-__all__ = ["OUTPUT", "TRACE_OUT", "GuardedCommand", "GuardedGroup", "beside", "echo_done"]
+if TYPE_CHECKING:
+    from clusim.run.setup import Setup
+
+__all__ = ["OUTPUT", "TRACE_OUT", "GuardedCommand", "GuardedGroup", "beside", "doubts", "echo_done"]
 
 
 class OutputFile(click.Path):
@@ -73,6 +76,28 @@ def _names(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _names(part)
+
+
+def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -> list[str]:
+    """Print what makes answers about a machine doubtful, before anything else, and return it.
+
+    Parameters
+    ----------
+    strict : bool
+        Raise `InputError` instead.
+    mark : str
+        What lines begin with, in formats that have comments.
+    quiet : bool
+        Only return it: it becomes part of an object.
+    """
+    from clusim.fabric.doubts import refuse, shown
+
+    found = setup.doubts
+    if strict:
+        refuse(found, setup.name)
+    for line in shown(found) if not quiet else ():
+        click.echo(f"{mark}{line}")
+    return found
 
 
 def beside(trace: Path, ending: str, output: Path | None) -> Path:

@@ -19,6 +19,9 @@ Array = NDArray[Any]
 FIRST_WIDTH_PS = 100_000
 """Width of the bins at the start of a run [ps]."""
 
+WHOLE_PS = 1 << 62
+"""Width of a bin that no run comes to the end of [ps]."""
+
 MEMORY_LIMIT_BYTES = 32 << 20
 """What the histories of all wires may take together; fabrics with many wires get fewer bins."""
 
@@ -60,7 +63,10 @@ class Bins:
 
 
 class BinRecorder:
-    """Collects bins while an engine runs: stop it at `next_edge_ps`, then call `sample`."""
+    """Collects bins while an engine runs: stop it at `next_edge_ps`, then call `sample`.
+
+    With `max_bins` of 1 there is one, of the whole run, which is never stopped for it.
+    """
 
     def __init__(
         self,
@@ -71,8 +77,9 @@ class BinRecorder:
         limit_bytes: int = MEMORY_LIMIT_BYTES,
     ) -> None:
         affordable = min(limit_bytes, MEMORY_LIMIT_BYTES) // (8 * len(COLUMNS) * max(1, num_wires))
-        self.max_bins = max(16, min(max_bins, affordable)) & ~1
-        self.width_ps = width_ps
+        whole = max_bins == 1
+        self.max_bins = 1 if whole else max(16, min(max_bins, affordable)) & ~1
+        self.width_ps = WHOLE_PS if whole else width_ps
         self.count = 0
         self._end_ps = 0
         self._wires = {name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS}
@@ -98,7 +105,7 @@ class BinRecorder:
         self._last_hbm = hbm
         self._end_ps = now_ps
         self.count += 1
-        if self.count == self.max_bins:
+        if self.count == self.max_bins > 1:
             self._coarsen()
 
     def _coarsen(self) -> None:

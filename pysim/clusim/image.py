@@ -7,6 +7,7 @@ times are int64 ps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,15 @@ class Image:
     def tables(self) -> dict[str, Array]:
         """Return all tables by name, with the opcodes' flags, as `clusim.ranges.first_illegal` wants them."""
         return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
+
+    def digest(self) -> bytes:
+        """Return 32 bytes that only an image of the same tables, byte for byte, and the same seed has."""
+        found = blake2b(f"{self.nvc} {self.seed}".encode(), digest_size=32)
+        for name in DTYPES:
+            table = getattr(self, name)
+            found.update(f"{name} {table.shape}".encode())
+            found.update(table)
+        return found.digest()
 
     def __post_init__(self) -> None:
         """Check dtypes and contiguity, so that both engines may trust them."""

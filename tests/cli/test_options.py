@@ -66,6 +66,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
     asked = {name for name, found in named.items() if found}
     assert asked == {
         "run",
+        "topo export",
         "topo show",
         "traffic",
         "train",

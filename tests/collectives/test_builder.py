@@ -7,7 +7,9 @@ import pytest
 from clusim.collectives import ScheduleBuilder
 from clusim.errors import InputError, ScheduleError
 from clusim.schedule import from_arrays, from_text, to_arrays, to_text
+from clusim.schedule.builder import Plan
 from clusim.schedule.executor import Executor
+from clusim.schedule.ir import Prim
 from clusim.schedule.semantics import verify
 from clusim.schedule.untimed import run_untimed
 
@@ -78,6 +80,31 @@ def test_bad_tasks_are_refused() -> None:
         builder.delay(0, -1)
     with pytest.raises(InputError, match="0 ranks"):
         ScheduleBuilder(0)
+
+
+def test_templates_are_shared_by_what_they_say() -> None:
+    builder = ScheduleBuilder(2)
+    prims = (Prim("copySend", send=0), Prim("recv", recv=1))
+    first = builder.template("a", prims)
+    assert builder.template("a", prims) == first
+    assert builder.template("a", list(prims)) == first
+    assert builder.template("a", tuple(list(prims))) == first
+    others = {
+        builder.template("b", prims),
+        builder.template("a", prims, 2),
+        builder.template("a", prims, 2, "blocked"),
+        builder.template("a", prims[:1]),
+    }
+    assert len(others | {first}) == 5
+    assert len({builder.template("a", (Prim("recv", recv=at),)) for at in range(50)}) == 50
+
+
+def test_a_flag_is_a_connection_like_any_other() -> None:
+    plan = Plan.create("allreduce", 1024, ranks=(3, 1, 2), channels=2, protocol="ll")
+    one, other = plan.flag(0, 2, 1), plan.connect(0, 2, 1, kind="flag")
+    connections = plan.schedule().connections
+    assert connections[one] == connections[other]
+    assert (connections[one].src, connections[one].dst, connections[one].channel) == (3, 2, 1)
 
 
 def test_programs_start_only_after_what_they_depend_on() -> None:

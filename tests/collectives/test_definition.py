@@ -22,6 +22,7 @@ SMALL = Shape(1024, slices=2, slots=8, slots_per_slice=2, slice_min=64)
 """Small chunks, so that a few KiB already take several loops."""
 
 WHOLE = ("naive", "driver")
+BY_LOADS = ("oneshot-pull", "twoshot-pull", "ld-st", "ld", "st")
 REDUCING = [pair for pair in PAIRS if pair[0] in ("allreduce", "reduce", "reduce_scatter")]
 
 
@@ -116,6 +117,13 @@ def test_random_sizes_shapes_and_orders(
     executor = Executor(make(pair, ranks, size_bytes, **options), seed=order)
     run_untimed(executor, seed=order)
     assert all(check.ok for check in executor.check())
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair[1] in BY_LOADS])
+def test_chunks_are_no_smaller_than_a_barrier_tells_of(pair: tuple[str, str]) -> None:
+    """257 elements in chunks of 16 B are 65 loops, and 64 can be told of."""
+    shape = Shape(16, slots=2, slice_min=16)
+    assert_right(make(pair, 3, 3 * 257 * 4, channels=1, shape=shape))
 
 
 def test_slots_for_a_chunk_and_a_slice_are_enough() -> None:

@@ -204,7 +204,7 @@ def test_a_rank_has_a_file_of_kernels_with_nccl_names(training: Path, tmp_path: 
     assert [file.name for file in files] == [f"rank-{rank}.json.gz" for rank in range(8)]
     trace = json.loads(gzip.decompress(files[3].read_bytes()))
     assert trace["distributedInfo"] == {"backend": "nccl", "rank": 3, "world_size": 8}
-    kernels = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
     names = {event["name"].partition("(")[0] for event in kernels}
     assert names == {
         "layer 0 backward",
@@ -271,6 +271,12 @@ def test_every_table_can_be_written(training: Path, traffic: Path, tmp_path: Pat
                 head, *body = csv.reader(file)
             assert head == columns
             assert len(body) == rows
+            written = [
+                [str(value) for value in row]
+                for piece in iterate_table(trace, name)
+                for row in zip(*(column.tolist() for column in piece.values()), strict=True)
+            ]
+            assert body == written, "every value reads as it was"
 
 
 def test_a_table_in_pieces_is_the_table(
@@ -307,9 +313,14 @@ def test_parquet_is_written_or_its_absence_explained(training: Path, tmp_path: P
             write_parquet(training, "tasks", path)
         return
     rows = write_parquet(training, "tasks", path)
-    table = parquet.read_table(path)
-    assert table.num_rows == rows
-    assert table["name"].to_pylist() == read_result(training).tasks.names
+    assert parquet.read_table(path).num_rows == rows
+    for name in table_names(training):
+        write_parquet(training, name, path)
+        table = parquet.read_table(path)
+        pieces = list(iterate_table(training, name))
+        for column in table.column_names:
+            values = [value for piece in pieces for value in piece[column].tolist()]
+            assert table[column].to_pylist() == values
 
 
 def test_what_is_not_there_is_said(training: Path, tmp_path: Path) -> None:

@@ -185,6 +185,12 @@ def _imported(path: Path) -> object:
     return _import(path).fabric()
 
 
+def _measured_paths(path: Path) -> object:
+    from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
+
+    return compared(_machine("dgx-a100"), read_nvbandwidth(_only(path)))
+
+
 def _topology(path: Path) -> object:
     import clusim
 
@@ -292,6 +298,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "chakra-json", _recording(_alone(TRACES / "step.chakra.json"), "chakra", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
+    yield "goal-binary", _recording(_alone(TRACES / "ring-4.goal.bin"), "goal")
     layers = _alone(TRACES / "resnet-data-8.astra.txt")
     yield "astra", _recording(layers, "astra", num_ranks=8)
     yield "simai", _recording(_alone(TRACES / "gpt-tp8-dp2.simai.txt"), "simai")
@@ -299,6 +306,7 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "mscclpp", Target(_alone(TRACES / "allpairs-4.mscclpp.json"), _plan("mscclpp"), (1, 2))
     samples = sorted((ROOT / "tests/importers/samples").iterdir())
     yield "import", Target(_alone(*samples), _imported, read=_import, each=4)
+    yield "nvbandwidth", Target(_alone(TRACES / "nvbandwidth-8xa100.json"), _measured_paths)
     yield "topology", Target(_topologies, _topology)
     yield "workload", Target(_alone(*sorted(TRACES.glob("*.yaml"))), _workload)
     yield "model", Target(lambda: [{"config.json": _MODEL}], _model)

@@ -48,6 +48,8 @@ def test_kinds_are_found_by_content() -> None:
     assert kinds["plain.graphml"] == "graphml"
     assert kinds["plain.json"] == "node-link"
     assert kinds["network.yml"] == kinds["network.json"] == "astra-sim"
+    assert kinds["lstopo.xml"] == "lstopo"
+    assert kinds["pods.topo"] == "htsim"
     assert kinds["simai.txt"] == kinds["ns3.txt"] == "simai"
     assert None not in kinds.values()
     assert set(kinds.values()) == set(KINDS)

@@ -16,11 +16,14 @@ from clusim.collectives import build
 from clusim.fabric import Fabric
 from clusim.fabric.arrays import arrays_of
 from clusim.lowering import Lowered, lower
+from clusim.lowering.places import Places
+from clusim.nccl import programs
+from clusim.run.setup import Setup
 from clusim.schedule.ir import Schedule
 from support.machines import cluster_of, pcie_machine
 
 US = 1_000_000
-STEP = {"ll": 32 << 10, "ll128": 576_000 // 16 * 15 // 16 * 16}
+STEP = {"simple": 512 << 10, "ll": 32 << 10, "ll128": 576_000 // 16 * 15 // 16 * 16}
 
 
 def pair(folder: Path, *, nic: str = "", host: str = "") -> Fabric:
@@ -110,3 +113,50 @@ def test_short_messages_wait_for_no_word_and_no_rendezvous(tmp_path):
         image_of(fabric, "ll", 8 << 10).image.conns[0]
         == image_of(held, "ll", 8 << 10).image.conns[0]
     )
+
+
+def waits_of(fabric: Fabric, schedule: Schedule) -> dict[tuple[int, str], int]:
+    """Return, per rank and kind of its first primitive, what a slice waits for the host's memory [ps]."""
+    lowered = lower(fabric, schedule)
+    image, protocol = lowered.image, fabric.protocols["simple"]
+    found = {}
+    for item, row in zip(schedule.instances, image.instances, strict=False):
+        prim = schedule.templates[item.template].prims[0]
+        fixed_ps = int(image.costs["fixed_ps"][row["cost"]])
+        found[item.rank, prim.op] = fixed_ps * item.fixed_div - protocol.fixed_ps
+    return found
+
+
+def test_a_slice_of_simple_waits_for_how_it_lies_and_a_sender_for_its_fence(tmp_path):
+    fabric = pair(tmp_path)
+    trip = Places(arrays_of(fabric)).to_gpu(0)
+    assert trip > 0
+    assert waits_of(fabric, stream(fabric, 1, "simple")) == {
+        (0, "send"): 2 * trip,
+        (1, "recv"): trip,
+    }
+    for protocol in ("ll", "ll128"):
+        lowered = lower(fabric, stream(fabric, 1, protocol))
+        costs = {
+            int(lowered.image.costs["fixed_ps"][row["cost"]]) for row in lowered.image.instances[:2]
+        }
+        assert costs == {fabric.protocols[protocol].fixed_ps}
+
+
+def test_sends_and_receives_wait_for_where_it_lies_too(tmp_path):
+    """Connections share the buffers of a rank's thread: one load more."""
+    setup = Setup(pair(tmp_path))
+    trip = Places(arrays_of(setup.fabric)).to_gpu(0)
+    schedule = programs.build(setup.known, setup.comm, programs.Moved("sendrecv", 1 << 20, "uint8"))
+    waits = waits_of(setup.fabric, schedule)
+    assert {op: ps for (_, op), ps in waits.items()} == {"send": 3 * trip, "recv": 2 * trip}
+
+
+def test_the_loads_of_a_sender_that_receives_go_on_while_it_waits(tmp_path):
+    """Every rank of a ring receives: of two on a machine one enters and waits for a load, one leaves, for its fence."""
+    fabric = cluster_of(pcie_machine(gpus=2, nvlink=True), tmp_path)
+    trip = Places(arrays_of(fabric)).to_gpu(0)
+    ring = build(fabric, "allreduce", "ring", 1 << 20, channels=1, protocol="simple")
+    waits = waits_of(fabric, ring)
+    assert sorted(waits) == [(rank, "send") for rank in range(4)]
+    assert set(waits.values()) == {trip}

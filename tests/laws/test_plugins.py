@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 import clusim
+from clusim.fabric import loads
+from clusim.fabric.model import NicTraits
+from clusim.fabric.schema import NicSpec
+from clusim.hardware import ADAPTERS, TRANSPORTS
 from clusim.nccl import communicator, parse_env, parse_version
-from clusim.nccl.plugins import plugin_of, plugin_variables, with_plugins
+from clusim.nccl.plugins import plugin_variables, transport_of, with_plugins
 from clusim.run.job import RunOptions, job_of, run_job
 from clusim.run.plan import planned
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.schedule.ir import CTA_WARPS
+from clusim.vocabulary.algorithms import Algorithm
+from clusim.vocabulary.operations import Collective
+from support.machines import pcie_machine
 
 MIB = 1 << 20
 LATE, EARLY = parse_version("2.29"), parse_version("2.22")
@@ -64,8 +73,8 @@ def test_what_the_user_gives_stands_above_the_plugin() -> None:
 )
 def test_stripes_divide_the_rails(num_bytes: int, rails: int, stripes: int) -> None:
     nic = next(n.nic for n in clusim.load("aws-p5").nodes if n.nic is not None)
-    assert plugin_of(nic).stripes(num_bytes, rails) == stripes
-    assert plugin_of(None).stripes(num_bytes, rails) == 1
+    assert transport_of(nic).stripes(num_bytes, rails) == stripes
+    assert transport_of(None).stripes(num_bytes, rails) == 1
 
 
 def _request(num_bytes: int) -> Request:
@@ -94,3 +103,39 @@ def test_a_channel_is_faster_than_one_adapter_and_slower_than_two() -> None:
     busbw = 2 * 15 / 16 * 256 * MIB / time_ps * 1000
     slowest = clusim.load("aws-p5en").protocols["simple"].rate_Bps("recvCopySend") / 1e9
     assert 25 < busbw < 2 * slowest
+
+
+def test_every_transport_is_a_plugin_of_topology_files_and_of_an_adapter() -> None:
+    words = get_args(NicSpec.model_fields["plugin"].annotation)[0]
+    assert set(get_args(words)) == set(TRANSPORTS)
+    assert {nic.plugin for nic in ADAPTERS.values()} == set(TRANSPORTS)
+    assert NicTraits().plugin in TRANSPORTS
+
+
+def _adapter(text: str) -> NicTraits:
+    fabric = loads(
+        pcie_machine(gpus=1, nic="own", extra=f"nics: {{own: {{{text}}}}}"), "bench.yaml"
+    )
+    return next(node.nic for node in fabric.nodes if node.nic is not None)
+
+
+def test_an_adapter_by_another_transport_pays_what_that_one_costs() -> None:
+    """By sockets a ConnectX has no RDMA, and EFA no delays of SRD; what the file says itself stands above."""
+    plain, other = _adapter("base: cx6-hdr"), _adapter("base: cx6-hdr, plugin: sockets")
+    assert (plain.plugin, plain.gpudirect, plain.post_ps) == ("verbs", True, 500_000)
+    assert (other.plugin, other.gpudirect, other.post_ps) == ("sockets", False, 12_000_000)
+    assert other.speed_Bps == plain.speed_Bps
+    assert _adapter("base: cx6-hdr, plugin: sockets, post: 3us").post_ps == 3_000_000
+    assert _adapter("base: efa-200g").ack_ps > 0
+    moved = _adapter("base: efa-200g, plugin: verbs")
+    assert (moved.ack_ps, moved.eager_bytes, moved.plugin_ps, moved.adaptive) == (0, 0, 0, False)
+    assert _adapter("plugin: sockets, latency: 1us").post_ps == 12_000_000
+
+
+def test_a_profile_counts_unless_the_user_says_otherwise() -> None:
+    comm = Setup("gcp-a3-mega", nodes=2).comm
+    assert "NCCL_ALGO=Ring,Tree" in comm.settings.by_plugin
+    own = Setup("gcp-a3-mega", nodes=2, env=(("NCCL_ALGO", "NVLSTree"),)).comm
+    assert "NCCL_ALGO=Ring,Tree" not in own.settings.by_plugin
+    plan = comm.plan(Collective.ALLREDUCE, 64 * MIB)
+    assert plan.selection.algorithm in (Algorithm.RING, Algorithm.TREE)

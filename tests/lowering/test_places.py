@@ -13,9 +13,11 @@ from clusim.collectives import build
 from clusim.errors import ScheduleError
 from clusim.fabric import Fabric, load, loads
 from clusim.fabric.arrays import arrays_of
+from clusim.fabric.arrays import lower as lower_fabric
 from clusim.fabric.rails import PathType, Rails, path_type
 from clusim.image import Image
-from clusim.lowering import Lowered, lower
+from clusim.lowering import Lowered, lower, places
+from clusim.lowering.places import places_of
 from clusim.opcodes import OPCODES
 from support.machines import cluster_of, pcie_machine
 
@@ -280,3 +282,32 @@ def test_a_machine_without_a_nic_is_named() -> None:
     fabric = load("dgx-h100", nodes=2)
     with pytest.raises(ScheduleError, match="needs 17 ranks"):
         lower(fabric, build(17, "allreduce", "ring", 64))
+
+
+def test_the_runs_of_a_fabric_find_its_ways_once() -> None:
+    fabric = load("aws-p5en", nodes=2)
+    known = places_of(arrays_of(fabric))
+    first = lower(fabric, build(fabric, "allreduce", "ring", 1 << 20)).image
+    assert places_of(arrays_of(fabric)) is known
+    again = lower(fabric, build(fabric, "allreduce", "ring", 1 << 20)).image
+    alone = load("aws-p5en", nodes=2)
+    new = lower(alone, build(alone, "allreduce", "ring", 1 << 20)).image
+    assert first.digest() == again.digest() == new.digest()
+    assert places_of(arrays_of(alone)) is not known
+
+
+def test_ways_without_broken_wires_are_not_those_of_the_whole_fabric() -> None:
+    fabric = load("dgx-h100")
+    whole = arrays_of(fabric)
+    known = places_of(whole)
+    assert places_of(lower_fabric(fabric, [0])) is not known
+    assert places_of(whole) is known
+
+
+def test_too_many_ways_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    fabric = load("dgx-h100")
+    known = places_of(arrays_of(fabric))
+    lower(fabric, build(fabric, "alltoall", None, 1 << 20))
+    assert places_of(arrays_of(fabric)) is known
+    monkeypatch.setattr(places, "MOST_KEPT", 4)
+    assert places_of(arrays_of(fabric)) is not known

@@ -33,9 +33,10 @@ def test_fewer_machines_predict_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     setup = Setup("alps-gh200", 16 if env is TREE_LL else 8, None, "2.23", env)
-    monkeypatch.setattr(module, "MOST_RANKS", 64)
+    most = "MOST_MESSAGING" if operation == "alltoall" else "MOST_RANKS"
+    monkeypatch.setattr(module, most, 64)
     whole = kernel(Request(setup, operation, 64 << 10))
-    monkeypatch.setattr(module, "MOST_RANKS", 16)
+    monkeypatch.setattr(module, most, 16)
     fewer = kernel(Request(setup, operation, 64 << 10))
     assert not whole.notes
     assert "machines, " in fewer.notes[0]

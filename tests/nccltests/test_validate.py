@@ -240,7 +240,7 @@ def test_runs_on_fewer_and_more_machines_are_one_workers() -> None:
         for nodes in (2, 4)
     ]
     batches = _batches(cases, 1)
-    assert sorted(map(len, batches)) == [8] * 8
+    assert [len(batch.cases) for batch in batches] == [8] * 8
     for batch in batches:
-        assert len({case.setup.name for case in batch}) == 1
-        assert {case.setup.nodes for case in batch} == {2, 4}
+        assert {case.setup.name for case in batch.cases} == {batch.machine}
+        assert {case.setup.nodes for case in batch.cases} == {2, 4}

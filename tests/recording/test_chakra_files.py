@@ -303,7 +303,7 @@ def test_real_microbenchmarks_are_nccl_s_collectives(
     size = MIB * (ranks if operation == "all_gather" else 1)
     assert {(e.operation, e.bytes) for e in found.events} == {(operation, size)}
     assert (found.num_ranks, found.assumed, found.skipped) == (ranks, [], {})
-    replayed = replay(ReplayRequest((str(path),), topology="dgx-a100"), "chakra").total_ps
+    replayed = replay(ReplayRequest((str(path),), topology="dgx-a100", kind="chakra")).total_ps
     call = ["--algorithm", "nccl", "--collective", operation, "--size", str(size)]
     assert (
         run(["run", "dgx-a100", *call, "--ranks", f"0-{ranks - 1}", "--json", "--no-progress"]) == 0

@@ -27,7 +27,7 @@ def camel(name: str) -> str:
 def printed(path: Path) -> list[dict[str, Any]]:
     """Return the nodes of an .et file as protobuf prints them."""
     found = []
-    for node in messages(path.name, path.read_bytes(), lambda text: None):
+    for node in messages(path.name, iter([path.read_bytes()]), lambda text: None):
         item: dict[str, Any] = {
             "id": str(node.id),
             "name": node.name.decode(),

@@ -191,13 +191,6 @@ def test_a_broken_frame_is_refused(tmp_path: Path, text: str, message: str) -> N
     assert message in str(error.value)
 
 
-def test_binary_schedules_are_refused_with_a_hint(tmp_path: Path) -> None:
-    path = tmp_path / "a.bin"
-    path.write_bytes(b"\4\0\0\0\0\0\0\0\1\0\0\0\xff\xfe")
-    with pytest.raises(InputError, match="txt2bin"):
-        read(str(path))
-
-
 def test_messages_without_another_end_are_counted(tmp_path: Path) -> None:
     found = schedule(
         tmp_path,

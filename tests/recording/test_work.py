@@ -17,7 +17,7 @@ from clusim.formats.recordings.kinds import reader
 from clusim.formats.recordings.layers import recording
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import FilePart
+from clusim.formats.recordings.streams import FileStream
 from clusim.workload.recorded.schedule import NcclEmitter, to_schedule
 from support.work import calls_of
 
@@ -50,7 +50,7 @@ def looked_at(text: str) -> Iterator[int]:
     counting = Counting()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_DECODER", counting)
-        list(objects(FilePart("x.json", text.encode()), lambda line: None))
+        list(objects(FileStream("x.json", lambda: iter([text.encode()])), lambda line: None))
     yield from counting.letters
 
 
@@ -67,7 +67,7 @@ def test_a_broken_object_costs_a_kilobyte_and_a_long_one_its_length() -> None:
     many = "".join(BROKEN["bare values"](i) for i in range(1_000))
     assert set(looked_at(many)) <= set(range(module._WINDOWS[0] + 1))
     long = f'{{"a": "{"x" * 200_000}"}}'
-    assert list(looked_at(long)) == [*module._WINDOWS, len(long)]
+    assert list(looked_at(long)) == [*module._WINDOWS[:2], len(long)]
 
 
 @pytest.mark.parametrize(("kind", "cost"), [("whole", 1), ("cut", 1), ("open for ever", 100)])
@@ -78,9 +78,9 @@ def test_objects_of_a_file_are_bounded(
     monkeypatch.setattr(module, "MOST_OBJECTS", 40)
     text = "".join(BROKEN[kind](i) for i in range(2_000))
     with pytest.raises(InputError, match=r"x\.json:\d+: \d+ objects so far, too many"):
-        list(objects(FilePart("x.json", text.encode()), lambda _: None))
+        list(objects(FileStream("x.json", lambda: iter([text.encode()])), lambda _: None))
     monkeypatch.setattr(module, "MOST_OBJECTS", 2_000 * cost)
-    list(objects(FilePart("x.json", text.encode()), lambda _: None))
+    list(objects(FileStream("x.json", lambda: iter([text.encode()])), lambda _: None))
 
 
 def events_of(kind: str, folder: Path, times: int) -> Path:
@@ -118,8 +118,30 @@ def test_layers_stand_for_so_many_events(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(limit, found)
     assert len(reader(kind)(path, **options).events) == found
     monkeypatch.setattr(limit, found - 1)
-    with pytest.raises(InputError, match=rf"are {found} events; at most {found - 1}: use fewer"):
+    with pytest.raises(InputError, match=rf"are {found} events; at most {found - 1}: use --calls"):
         reader(kind)(path, **options)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_first_calls_of_a_job_that_is_too_large(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says how many calls fit; they are the first of the whole file, with all between them."""
+    path = str(TRACES / LAYERS[kind])
+    options = {"num_ranks": 8} if kind == "astra" else {}
+    whole = reader(kind)(path, **options)
+    monkeypatch.setattr(
+        "clusim.formats.recordings.layers.MOST_LAYER_EVENTS", len(whole.events) // 2
+    )
+    with pytest.raises(InputError, match=r"use --calls (\d+) for the first") as failure:
+        reader(kind)(path, **options)
+    calls = int(str(failure.value).partition("--calls ")[2].split()[0])
+    first = reader(kind)(path, calls=calls, **options)
+    own = [event for event in whole.events if event.rank == 0]
+    assert [e for e in first.events if e.rank == 0] == own[: sum(e.rank == 0 for e in first.events)]
+    assert sum(e.rank == 0 and e.kind == "collective" for e in first.events) == calls
+    assert any(text.startswith(f"the first {calls} calls") for text in first.assumed)
+    assert reader(kind)(path, calls=1, **options).events[-1].kind == "collective"
 
 
 def test_layers_of_too_many_ranks_are_refused_before_they_are_written() -> None:

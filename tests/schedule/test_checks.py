@@ -9,7 +9,7 @@ import pytest
 
 from clusim.collectives import build
 from clusim.errors import ScheduleError
-from clusim.schedule import Plan, Prim, Schedule, validate
+from clusim.schedule import Plan, Prim, Schedule, checks, validate
 
 
 def base() -> Schedule:
@@ -83,6 +83,50 @@ def test_multimem_is_only_for_its_primitives() -> None:
     plan.program(0, part, [Prim("send", send=0)], [pipe])
     with pytest.raises(ScheduleError, match="only multicastStore"):
         plan.schedule()
+
+
+def wide() -> Schedule:
+    """Return a right schedule whose programs use many connections."""
+    return build(40, "allreduce", "nvls", 1 << 20, channels=1)
+
+
+def test_programs_with_many_connections_are_right() -> None:
+    assert max(len(instance.connections) for instance in wide().instances) > checks.MANY
+    validate(wide())
+
+
+@pytest.mark.parametrize(
+    ("table", "index", "changes", "message"),
+    [
+        ("instances", 0, {"slices": 9}, "a chunk of 9 slices needs"),
+        ("connections", 1, {"src": 2}, "does not send at rank 0"),
+        ("connections", 1, {"dst": 2}, "does not recv at rank 1"),
+        ("connections", 3200, {"kind": "flag", "members": ()}, "only multicastStore"),
+        ("instances", 0, {"connections": (0,)}, "send connection 1: out of range"),
+        ("instances", 0, {"connections": (9999, *range(39))}, "connection 9999: out of range"),
+    ],
+)
+def test_mistakes_among_many_connections_are_named(
+    table: str, index: int, changes: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = change(wide(), table, index, **changes)
+
+    def refusal() -> str:
+        with pytest.raises(ScheduleError, match=message) as found:
+            validate(wrong)
+        return str(found.value)
+
+    at_once = refusal()
+    monkeypatch.setattr(checks, "MANY", 10**6)
+    assert refusal() == at_once
+
+
+def test_two_programs_with_many_connections_cannot_share_one() -> None:
+    schedule = wide()
+    first = schedule.instances[0]
+    twice = replace(schedule, instances=(first, *schedule.instances))
+    with pytest.raises(ScheduleError, match="instances 0 and 1 both send"):
+        validate(twice)
 
 
 def test_instances_of_a_task_are_found() -> None:

@@ -32,6 +32,17 @@ def test_one_bin_per_edge_until_the_table_is_full() -> None:
     assert bins.hbm_bytes.tolist() == [[1, 2, 3]]
 
 
+def test_a_single_bin_is_the_whole_run() -> None:
+    recorder = BinRecorder(1, 1, max_bins=1)
+    counters = np.zeros(1, WIRE_COUNTERS)
+    counters["bytes"] = 7
+    assert recorder.next_edge_ps >= 1 << 62
+    recorder.sample(10**15, counters, np.zeros(1, np.uint64))
+    bins = recorder.bins()
+    assert bins.edge_ps.tolist() == [0, 10**15]
+    assert bins.wires["bytes"].tolist() == [[7]]
+
+
 def test_a_full_table_is_halved_and_the_width_doubles() -> None:
     bins = record(list(range(16)), [7, *[0] * 15], end_ps=10**9).bins()
     assert bins.edge_ps.tolist() == list(range(0, 161, 20))

@@ -41,6 +41,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/formats/recordings/chakra_json.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
     (
+        "clusim/formats/recordings/kineto_shapes.py",
+        "operation",
+    ): "places of the arguments of PyTorch's operators",
+    (
         "clusim/formats/recordings/nsys.py",
         "operation",
     ): "messages, whose kernels do not say to whom",

@@ -7,7 +7,7 @@ import json
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -26,6 +26,7 @@ __all__ = ["command"]
 @options.nccl_version()
 @options.env()
 @options.as_csv("It is the configuration of NCCL's example tuner plugin.")
+@options.strict("What an importer assumed decides them.")
 @options.as_json()
 @options.jobs()
 @options.no_progress()
@@ -38,6 +39,7 @@ def command(
     version: str,
     environment: tuple[str, ...],
     as_csv: bool,
+    strict: bool,
     as_json: bool,
     jobs: int | None,
     no_progress: bool,
@@ -54,10 +56,11 @@ def command(
 
     env = tuple(parse_assignments(environment).items())
     setup = Setup(topology, nodes, gpus, version, env)
+    doubtful = doubts(setup, strict, mark="# " if as_csv else "", quiet=as_json)
     wanted = tuple(sorted(set(sizes))) or SIZES
     with counted_progress(not no_progress, "simulated") as progress:
         found = crossover(setup, collective, wanted, jobs=jobs, progress=progress)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        click.echo(json.dumps({**found.to_json(), "doubts": doubtful}))
     else:
         click.echo("\n".join(tuner_csv(found) if as_csv else table_lines(found)))

@@ -7,7 +7,7 @@ import json
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 
 __all__ = ["command"]
 
@@ -22,6 +22,7 @@ __all__ = ["command"]
 @options.nccl_version()
 @options.env()
 @options.symmetric()
+@options.strict("What an importer assumed decides them.")
 @options.as_json()
 def command(
     topology: str,
@@ -31,6 +32,7 @@ def command(
     version: str,
     environment: tuple[str, ...],
     symmetric: bool,
+    strict: bool,
     as_json: bool,
 ) -> None:
     """Show what NCCL would choose on TOPOLOGY: rings, trees, NVLS heads, channels, its cost table, and for every
@@ -44,7 +46,8 @@ def command(
 
     env = (*parse_assignments(environment).items(), *windows(symmetric))
     setup = Setup(topology, nodes, version=version, env=env)
+    found = doubts(setup, strict, quiet=as_json)
     wanted = COLLECTIVE_OF[operation_named(collective, tuple(COLLECTIVE_OF)).name]
     notes = setup.said(wanted, sizes or SIZES)
     data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
-    click.echo(json.dumps(data) if as_json else render(data))
+    click.echo(json.dumps({**data, "doubts": found}) if as_json else render(data))

@@ -13,7 +13,7 @@ from clusim.errors import InputError
 from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
@@ -49,6 +49,7 @@ def _flags(function: Any) -> Any:
 @options.env()
 @options.nccl_version()
 @options.jobs()
+@options.strict("What an importer assumed decides them.")
 @options.as_json("It is what -J writes.")
 @_flags
 def command(
@@ -60,6 +61,7 @@ def command(
     environment: tuple[str, ...],
     version: str,
     jobs: int | None,
+    strict: bool,
     as_json: bool,
     **flags: str | None,
 ) -> int:
@@ -80,10 +82,12 @@ def command(
     test = program_named(program)
     wanted = parse_flags({name: value for name, value in flags.items() if value is not None})
     env = tuple(parse_assignments(environment).items())
-    where = place(Setup(topology, nodes, None, version, env), wanted, procs_per_node, harness)
+    setup = Setup(topology, nodes, None, version, env)
+    doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
+    where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
     found = table_of(where, test, wanted, jobs=jobs, show=None if as_json else click.echo)
-    data = found.to_json(["clusim", *sys.argv[1:]])
+    data = found.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import RANKS, command_line
 from clusim_cli.progress import shown_progress
 
@@ -52,6 +52,7 @@ __all__ = ["command"]
 )
 @options.trace_limit()
 @options.seed()
+@options.strict("What an importer assumed decides them.")
 @options.as_json()
 @options.no_progress()
 def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> int:
@@ -83,6 +84,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         ranks=given["ranks"],
         faults=given["faults"],
     )
+    found = doubts(setup, given["strict"], quiet=as_json)
     names = (
         *("algorithm", "channels", "dtype", "redop", "root"),
         *("granularity", "seed", "verify", "engine"),
@@ -103,7 +105,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         result = result_of(request, how)
     expected = expected_of(request, result.call.algorithm if result.call else "")
     if as_json:
-        more = {"expected_error": expected.to_json()}
+        more = {"expected_error": expected.to_json(), "doubts": found}
         click.echo(json.dumps(result.to_json() | tables_json(result) | more))
     else:
         click.echo(f"{collective_report(result)}\n  {expected.text()}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedGroup
+from clusim_cli.outputs import OUTPUT, GuardedGroup, echo_done
 
 if TYPE_CHECKING:
     from clusim.fabric import Fabric
@@ -92,17 +92,24 @@ def _draw(machine: Fabric, path: Path) -> None:
 @command.command("check")
 @click.argument("topologies", nargs=-1, required=True)
 @options.nodes()
-def check(topologies: tuple[str, ...], nodes: int | None) -> None:
+@click.option(
+    "--measured",
+    type=FILE,
+    help="What nvbandwidth printed there, JSON (-j) or text: compared with what the wires carry.",
+)
+def check(topologies: tuple[str, ...], nodes: int | None, measured: Path | None) -> None:
     """Check TOPOLOGIES: that they can be read, are connected, and can be simulated."""
     from clusim import fabric
     from clusim.fabric.arrays import arrays_of
+    from clusim.formats.topologies.nvbandwidth import compared, read_nvbandwidth
 
+    tests = read_nvbandwidth(measured) if measured is not None else []
     for name in topologies:
         machine = fabric.load(name, nodes=nodes)
         arrays = arrays_of(machine)
         size = f"{machine.num_ranks} ranks, {len(machine.nodes)} nodes, {len(arrays.wires)} wires"
         click.echo(f"{name}: ok, {size}")
-        for finding in fabric.check(machine):
+        for finding in (*fabric.check(machine), *compared(machine, tests)):
             click.echo(f"  {finding.level}: {finding.what}")
 
 
@@ -130,6 +137,23 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
+@command.command("export")
+@click.argument("topology")
+@options.output("It is NCCL's topology XML.", "standard output")
+def export(topology: str, output: Path | None) -> None:
+    """Write TOPOLOGY as NCCL would (NCCL_TOPO_DUMP_FILE): one machine, what NCCL sees of it."""
+    from clusim import fabric
+    from clusim.files import write_text
+    from clusim.formats.topologies.nccl_dump import dump_system
+
+    text = dump_system(fabric.load(topology))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        echo_done(output, f"{text.count('<gpu ')} GPUs, {text.count('<net ')} adapters")
+
+
 @command.command("import")
 @click.argument("file", type=FILE)
 @options.output("It is a topology file; - is stdout.")
@@ -138,24 +162,27 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
 @click.option(
     "--group", metavar="GROUP", help="Which machine, if FILE holds several: number or name."
 )
+@click.option(
+    "--onto", metavar="MACHINE",
+    help="FILE is partial (NCCL_TOPO_FILE): what it leaves out is as in this preset, topology file or XML.",
+)  # fmt: skip
 @options.as_json()
-def import_(
-    file: Path,
-    output: Path | None,
-    kind: str,
-    chip: str | None,
-    group: str | None,
-    as_json: bool,
-) -> None:
+def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> None:
     """Make a topology file of FILE, which another tool wrote, and say what had to be assumed.
 
     Kinds: nccl-xml, nccl-graph, smi (nvidia-smi topo -m), smi-nvlink, rocm-smi, graphml, node-link,
     astra-sim, simai.
     """
     from clusim.files import is_stream, write_text
-    from clusim.formats.topologies import import_file
+    from clusim.formats.topologies import import_file, import_onto
 
-    found = import_file(file, kind=kind or None, chip=chip, group=group)
+    kind, chip, group, onto = (given[name] or None for name in ("kind", "chip", "group", "onto"))
+    if onto is not None and (group is not None or kind not in (None, "nccl-xml")):
+        raise click.UsageError("--onto: takes NCCL's XML of one machine; not with --group, --kind")
+    if onto is not None:
+        found = import_onto(file, onto, chip=chip)
+    else:
+        found = import_file(file, kind=kind, chip=chip, group=group)
     text = found.to_yaml()
     found.fabric()  # What was written can be read.
     to_stdout = output is not None and is_stream(output)

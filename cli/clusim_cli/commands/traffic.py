@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import SIZE, TIME, command_line, one_of
 from clusim_cli.progress import shown_progress
 
@@ -40,6 +40,7 @@ __all__ = ["command"]
 @options.trace_out()
 @options.trace_limit()
 @options.seed()
+@options.strict("What an importer assumed decides them.")
 @options.as_json()
 @options.no_progress()
 def command(
@@ -53,7 +54,9 @@ def command(
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report
     from clusim.run.front import traffic
+    from clusim.run.setup import Setup
 
+    doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")
     given["trace_limit_bytes"] = given.pop("trace_limit")
     with shown_progress(not no_progress, given["trace_out"]) as progress:
@@ -67,7 +70,7 @@ def command(
             **given,
         )
     if as_json:
-        extra = {"pattern": pattern}
+        extra = {"pattern": pattern, "doubts": doubtful}
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
     else:
         click.echo(traffic_report(result))

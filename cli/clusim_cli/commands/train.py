@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand
+from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import RANKS, command_line, one_of
 from clusim_cli.progress import shown_progress
 
@@ -38,6 +38,7 @@ __all__ = ["command"]
 @options.faults()
 @options.trace_out()
 @options.seed()
+@options.strict("What an importer assumed decides them.")
 @options.as_json()
 @options.no_progress()
 def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> int:
@@ -51,6 +52,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.training.inputs import inputs
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
+    doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         if given["faults"]:
             raise click.UsageError(
@@ -85,7 +87,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         result = trained(request, how)
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)
-    click.echo(json.dumps(result.to_json()) if as_json else training_report(result))
+    click.echo(
+        json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
+    )
     return 0
 
 

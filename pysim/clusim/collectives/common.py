@@ -100,4 +100,4 @@ def connect_all(
 def connect_flags(plan: Plan, channel: int) -> dict[tuple[int, int], int]:
     """Return a flag connection between every pair of positions, each to itself included."""
     positions = range(plan.size)
-    return {(a, b): plan.connect(a, b, channel, kind="flag") for a in positions for b in positions}
+    return {(a, b): plan.flag(a, b, channel) for a in positions for b in positions}

@@ -14,7 +14,7 @@ for its answer). **Parameters**: the protocol ``direct``, and the fence of ``sim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.collectives.direct import reduce_arrivals, reduce_in_order
@@ -170,11 +170,20 @@ class _Kernel:
             self.run(position, prims, pipes, "memory", **FREE)
 
 
+def _kernels(plan: Plan, nchunks: int, mode: Mode = "interleaved") -> list[_Kernel]:
+    """Return the CTAs of every number; chunks are no smaller than a barrier can tell of all loops."""
+    parts = plan.parts(blocked=mode == "blocked")
+    chunks = 1 if mode == "blocked" else nchunks
+    longest = max((part.length for part in parts), default=0)
+    least = -(-longest // (16 * chunks * MOST_LOOPS)) * 16
+    plan.shape = replace(plan.shape, chunk_bytes=max(plan.shape.chunk_bytes, least))
+    return [_Kernel(plan, part, nchunks, mode) for part in parts]
+
+
 def write_oneshot(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce in which every rank loads everything of everybody: barrier, loads, barrier."""
     size = plan.size
-    for part in plan.parts():
-        kernel = _Kernel(plan, part, 1)
+    for kernel in _kernels(plan, 1):
         ask, data, done = kernel.flags(), kernel.data(), kernel.told()
         kernel.barrier(kernel.flags(), ask=ask)
         kernel.answers(ask, data, own=True)
@@ -203,8 +212,7 @@ def _reduce(kernel: _Kernel, ask: Pipes, done: Sequence[int], out: Pipes) -> Non
 
 def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce in two steps of loads: barrier, everybody's own chunk, fenced barrier, all other chunks."""
-    for part in plan.parts():
-        kernel = _Kernel(plan, part, plan.size)
+    for kernel in _kernels(plan, plan.size):
         first, second, data, done = kernel.flags(), kernel.flags(), kernel.data(), kernel.told()
         kernel.barrier(kernel.flags(), ask=first)
         _reduce(kernel, first, done, {})
@@ -218,8 +226,7 @@ def write_twoshot(plan: Plan, fabric: Fabric | None) -> None:
 
 def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-reduce by loads and stores: barrier, everybody's own chunk, which it stores to all, fenced barrier."""
-    for part in plan.parts():
-        kernel = _Kernel(plan, part, plan.size)
+    for kernel in _kernels(plan, plan.size):
         ask, done, out = kernel.flags(), kernel.told(), kernel.data()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, out)
@@ -229,8 +236,7 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
 
 def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
     """Write reduce-scatter by loads: barrier, the own block of everybody, barrier."""
-    for part in plan.parts(blocked=True):
-        kernel = _Kernel(plan, part, plan.size, "blocked")
+    for kernel in _kernels(plan, plan.size, "blocked"):
         ask, done = kernel.flags(), kernel.told()
         kernel.barrier(kernel.flags(), ask=ask)
         _reduce(kernel, ask, done, {})
@@ -240,8 +246,7 @@ def write_reduce_scatter(plan: Plan, fabric: Fabric | None) -> None:
 def write_all_gather(plan: Plan, fabric: Fabric | None) -> None:
     """Write all-gather by stores: barrier, the own block to everybody, fenced barrier."""
     size = plan.size
-    for part in plan.parts(blocked=True):
-        kernel = _Kernel(plan, part, size, "blocked")
+    for kernel in _kernels(plan, size, "blocked"):
         go, done, out = kernel.told(), kernel.told(), kernel.data()
         kernel.barrier(kernel.flags(), go=go)
         kernel.arrivals(out)

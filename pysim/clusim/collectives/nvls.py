@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_flags
 from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
+from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan
 from clusim.schedule.ir import Prim
 from clusim.schedule.shapes import Shape, nvls_copy_warps
@@ -30,9 +32,8 @@ __all__ = ["nvls_shape", "write_all_gather", "write_allreduce", "write_reduce_sc
 
 KIB = 1024
 
-FLAGS = 1.5
-"""Fixed costs of a slice that a loop of copies takes for the flags of all heads: with the copies' share of warps it
-makes loops of 2, 4 and 8 MiB on 8 H100 take 12, 20 and 32 us (AI-benchmarking-guide, 4 to 256 MiB)."""
+KEPT = 64
+"""Numbers of ranks whose primitives are kept: programs of one plan share them."""
 
 _SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
 """Chunks for sizes below so many times channels x heads x chunk (NCCL 2.30, ``src/enqueue.cc``)."""
@@ -82,16 +83,37 @@ def write_allreduce(plan: Plan, fabric: Fabric | None) -> None:
             _gather(plan, part, position, flags)
 
 
+@lru_cache(KEPT)
+def _copies(size: int) -> tuple[Prim, ...]:
+    """Return what copies every head's chunk into the multicast buffer."""
+    return tuple(Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size))
+
+
+@lru_cache(KEPT)
+def _takes(size: int) -> tuple[Prim, ...]:
+    """Return what copies every head's result to the output."""
+    return tuple(Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size))
+
+
+@lru_cache(KEPT)
+def _reductions(size: int) -> tuple[Prim, ...]:
+    """Return what waits for all members, reduces their chunk and stores it to all, and tells them."""
+    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
+    reduce = Prim("reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch")
+    tell = [Prim("signal", send=size + slot, coef=1) for slot in range(size)]
+    return (*wait, reduce, *tell)
+
+
 def _flags_div(size: int) -> int:
-    """Return by what a copy's fixed cost is divided: those of all heads together take `FLAGS` of a slice's."""
-    return max(1, round(size / FLAGS))
+    """Return by what a copy's fixed cost is divided: it is that of the flags of all heads together."""
+    return max(1, round(size / cta_figure("nvls flags")))
 
 
 def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     """Copy every head's chunk into the multicast buffer and tell the head."""
     size = plan.size
     heads = [(position + hop) % size for hop in range(size)]
-    prims = [Prim("copySend", send=slot, base=slot, coef=1, dst="scratch") for slot in range(size)]
+    prims = _copies(size)
     pipes = [flags.ready[position, head] for head in heads]
     plan.program(
         position,
@@ -110,9 +132,6 @@ def _scatter(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
 def _reduce(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     """Wait for all members' chunk of this head, reduce it through the switch, store it to all, tell them."""
     size = plan.size
-    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
-    reduce = Prim("reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch")
-    tell = [Prim("signal", send=size + slot, coef=1) for slot in range(size)]
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
     members = plan.call.ranks
@@ -120,7 +139,7 @@ def _reduce(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     plan.program(
         position,
         part,
-        [*wait, reduce, *tell],
+        _reductions(size),
         pipes,
         rotation=position,
         nchunks=size,
@@ -134,7 +153,7 @@ def _gather(plan: Plan, part: Part, position: int, flags: _Flags) -> None:
     """Wait for every head's result and copy it to the output."""
     size = plan.size
     heads = [(position + hop) % size for hop in range(size)]
-    prims = [Prim("recvCopy", recv=slot, base=slot, coef=1, src="scratch") for slot in range(size)]
+    prims = _takes(size)
     pipes = [flags.done[head, position] for head in heads]
     plan.program(
         position,
@@ -166,9 +185,8 @@ def write_all_gather(
             pipes.append(_multimem(plan, part, position))
             _blocked(_Seat(plan, part, position), [store, *tell], pipes, "nvls/store", 1)
             heads = [(position + hop) % size for hop in range(size)]
-            take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)]
             pipes = [done[head, position] for head in heads]
-            _blocked(_Seat(plan, part, position), take, pipes, "nvls/gather", 0)
+            _blocked(_Seat(plan, part, position), _takes(size), pipes, "nvls/gather", 0)
 
 
 def write_reduce_scatter(
@@ -182,9 +200,8 @@ def write_reduce_scatter(
         ready = connect_flags(plan, part.channel)
         for position in range(size):
             heads = [(position + hop) % size for hop in range(size)]
-            copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)]
             pipes = [ready[position, head] for head in heads]
-            _blocked(_Seat(plan, part, position), copy, pipes, "nvls/scatter", 1)
+            _blocked(_Seat(plan, part, position), _copies(size), pipes, "nvls/scatter", 1)
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
@@ -205,7 +222,7 @@ class _Seat(NamedTuple):
     position: int
 
 
-def _blocked(seat: _Seat, prims: list[Prim], pipes: list[int], name: str, sm: int) -> None:
+def _blocked(seat: _Seat, prims: Sequence[Prim], pipes: list[int], name: str, sm: int) -> None:
     """Write a program over blocks, whose flags of all ranks share one fixed cost."""
     seat.plan.program(
         seat.position,

@@ -10,11 +10,13 @@ or a store. **Not modelled**: that it waits for all children before it begins. *
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from clusim.collectives.common import connect_tree
 from clusim.collectives.orders import Tree, Ways, find_trees
 from clusim.fabric.model import Fabric
+from clusim.hardware.ctas import cta_figure
 from clusim.schedule.builder import Part, Plan, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, Prim
 
@@ -36,6 +38,10 @@ def _spread(count: int, first_send: int) -> list[Prim]:
     return [Prim("sendMore", send=first_send + child, src="output") for child in range(count)]
 
 
+KEPT = 64
+"""Numbers of children whose primitives are kept: programs of one plan share them."""
+
+
 class TreeHalf(NamedTuple):
     """What a program has of a CTA: its SM, or none, and so many of its warps."""
 
@@ -45,14 +51,8 @@ class TreeHalf(NamedTuple):
 
 ALONE = TreeHalf(1, CTA_WARPS)
 
-_ALONE = {"simple": (14, 14), "ll128": (CTA_WARPS, CTA_WARPS)}
-_BOTH = {"simple": (10, 10), "ll128": (12, 8)}
-"""What the warps that go up and down move, as so many warps of a CTA: alone, and while the others work, too.
-
-Read off Tree all-reduce on 4 p5en with one channel (ncclgauge). Simple: 25 us for every 512 KiB more in a single chunk
-on the way up and down, 66 us for every 512 KiB of many chunks. LL128: 11 us from 4 to 16 KiB, 77 us for every 480 KiB
-of many chunks.
-"""
+HALVED = ("simple", "ll128")
+"""Protocols of which it was measured what half a CTA does."""
 
 
 class _Channel(NamedTuple):
@@ -69,7 +69,7 @@ class _Channel(NamedTuple):
     def program(
         self,
         position: int,
-        prims: list[Prim],
+        prims: Sequence[Prim],
         pipes: Sequence[int],
         name: str,
         half: TreeHalf = ALONE,
@@ -92,11 +92,18 @@ def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     """
     plan, part = channel.plan, channel.part
     protocol = plan.call.protocol
-    whole = (CTA_WARPS, CTA_WARPS)
     chunks = -(-part.length // (part.chunk or plan.shape.chunk_bytes))
     alone = min(1.0, channel.tree.depth() / max(1, chunks))
-    pairs = zip(_ALONE.get(protocol, whole), _BOTH.get(protocol, whole), strict=True)
-    up, down = (1 / (alone / lone + (1 - alone) / both) for lone, both in pairs)
+    if protocol not in HALVED:
+        return TreeHalf(1, CTA_WARPS), TreeHalf(0, CTA_WARPS)
+    up, down = (
+        1
+        / (
+            alone / cta_figure(f"tree {protocol} {way} alone")
+            + (1 - alone) / cta_figure(f"tree {protocol} {way}")
+        )
+        for way in ("up", "down")
+    )
     return TreeHalf(1, up), TreeHalf(0, down)
 
 
@@ -106,10 +113,23 @@ def _up(channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = A
     children = tree.children(position)
     pipes = [up[child] for child in children] + [up[position]]
     count = len(children)
-    prims = [Prim("send", send=0)]
-    if count:
-        prims = _gather_children(count, Prim("recvReduceSend", recv=0, send=count))
-    channel.program(position, prims, pipes, "tree/up", half)
+    channel.program(position, _rising(count), pipes, "tree/up", half)
+
+
+@lru_cache(KEPT)
+def _rising(count: int) -> tuple[Prim, ...]:
+    """Return what reduces the data of so many children and hands them to the parent."""
+    if not count:
+        return (Prim("send", send=0),)
+    return tuple(_gather_children(count, Prim("recvReduceSend", recv=0, send=count)))
+
+
+@lru_cache(KEPT)
+def _falling(count: int) -> tuple[Prim, ...]:
+    """Return what hands the parent's data to so many children."""
+    if not count:
+        return (Prim("recv", recv=0),)
+    return (Prim("recvCopySend", recv=0, send=1), *_spread(count - 1, 2))
 
 
 def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
@@ -133,10 +153,7 @@ def _down(channel: _Channel, down: dict[int, int], position: int, half: TreeHalf
     tree = channel.tree
     children = tree.children(position)
     pipes = [down[position]] + [down[child] for child in children]
-    prims = [Prim("recv", recv=0)]
-    if children:
-        prims = [Prim("recvCopySend", recv=0, send=1), *_spread(len(children) - 1, 2)]
-    channel.program(position, prims, pipes, "tree/down", half)
+    channel.program(position, _falling(len(children)), pipes, "tree/down", half)
 
 
 def _positions(tree: Tree) -> list[int]:

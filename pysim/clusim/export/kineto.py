@@ -1,8 +1,9 @@
 """Traces of the PyTorch profiler, one file for each rank, and one Chrome trace of all of them.
 
-The files of a rank hold what a rank's profiler records of its GPU: kernels on streams, collectives under the names and
-with the arguments that NCCL's kernels have, so that tools for such traces (HolisticTraceAnalysis) read them. Chrome's
-format has no nested tracks: ranks are processes, streams threads, counters of wires processes of their nodes.
+The files of a rank hold what a rank's profiler records of its GPU: kernels on streams with their launches, waits of
+streams for each other, collectives under the names and with the arguments that NCCL's kernels have, so that tools for
+such traces (HolisticTraceAnalysis) read them, and `clusim replay` the same calls. Chrome's format has no nested tracks:
+ranks are processes, streams threads, counters of wires processes of their nodes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ import numpy as np
 from clusim.export.run import Run, TaskRow
 from clusim.files import Staging, refuse_inputs, replacing, text_of
 from clusim.vocabulary.algorithms import kernel_word
-from clusim.vocabulary.operations import COLLECTIVE_OF, GATHERING, REDUCING, SCATTERING
+from clusim.vocabulary.operations import COLLECTIVE_OF, GATHERING, REDUCING, ROOTED, SCATTERING
 
 __all__ = ["write_chrome", "write_kineto"]
 
 FIRST_STREAM = 7
 """Number of the first stream; that of PyTorch's own kernels."""
+
+HOST_THREAD = 1
+"""Number of the thread that launches; streams have others."""
+
+_ON_GPU = ("kernel", "program")
+
+_REDUCTIONS = {"max": "MinMax", "min": "MinMax", "avg": "PreMulSum"}
+"""What NCCL's kernels of a reduction are called; the others are called after it."""
 
 
 def write_kineto(path: str | Path, folder: Path) -> list[Path]:
@@ -55,8 +64,105 @@ def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
         "deviceProperties": [{"id": rank, "name": run.rank_name(rank)}],
         "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.num_ranks},
         "displayTimeUnit": "ms",
-        "traceEvents": [*_names(rank, tasks), *(_kernel(run, task, tasks) for task in tasks)],
+        "traceEvents": [*_names(rank, tasks), *_launched(run, tasks)],
     }
+
+
+def _launched(run: Run, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of a rank with what its host does: launches in their order, waits of streams, messages.
+
+    Numbers of launches ascend, as what waits for another stream says which launches there it waits for.
+    """
+    streams, needs = _streams(tasks), _waits(run, tasks)
+    launch: dict[int, int] = {}
+    for task in tasks:
+        event = _kernel(run, task, tasks)
+        if task.kind not in _ON_GPU:
+            yield event
+            continue
+        for other in needs[task.number]:
+            # Behind the kernel, before the next one is launched.
+            yield _sync(task, streams, other, launch[other.number])
+        number = launch[task.number] = 4 * len(launch) + 4
+        event["args"] |= {"correlation": number, "External id": number}
+        if task.call >= 0:
+            yield from _messages(run, task, number)
+        yield _host("cuda_runtime", "cudaLaunchKernel", task) | {
+            "args": {"External id": number, "correlation": number}
+        }
+        yield event
+
+
+def _host(category: str, name: str, task: TaskRow) -> dict[str, Any]:
+    """Return a call of the host that takes no time, when a task starts."""
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": task.rank, "tid": HOST_THREAD,
+        "ts": task.start_ps / 1e6, "dur": 0,
+    }  # fmt: skip
+
+
+def _sync(task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int) -> dict[str, Any]:
+    """Return the wait of a task's stream for a kernel on another one; it has no length, as it does nothing."""
+    own = streams[task.stream]
+    return _host("cuda_sync", "Stream Wait Event", task) | {
+        "tid": own,
+        "args": {
+            "device": task.rank, "stream": own, "wait_on_stream": streams[on.stream],
+            "correlation": launch + 2, "wait_on_cuda_event_record_corr_id": launch + 1,
+            "cuda_sync_kind": "Stream Wait Event",
+        },
+    }  # fmt: skip
+
+
+def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
+    """Return what every kernel of a rank waits for: the last kernel of every other stream, also by way of delays."""
+    deps, off = run.inputs.numbers("tasks/deps"), run.inputs.numbers("tasks/deps_off")
+    own = {task.number: (place, task) for place, task in enumerate(tasks)}
+    before: dict[int, set[int]] = {}
+    found: dict[int, list[TaskRow]] = {}
+    for place, task in enumerate(tasks):
+        reached: set[int] = set()
+        for other in deps[off[task.number] : off[task.number + 1]].tolist():
+            if other not in own or own[other][0] >= place:
+                continue
+            reached |= {other} if own[other][1].kind in _ON_GPU else before[other]
+        last: dict[str, int] = {}
+        for other in sorted(reached, key=lambda number: own[number][0]):
+            last[own[other][1].stream] = other
+        before[task.number] = set(last.values())
+        found[task.number] = [own[n][1] for stream, n in last.items() if stream != task.stream]
+    return found
+
+
+def _sends(run: Run, task: TaskRow) -> bool:
+    """Return whether a task sends and receives messages, of which a kernel has one or two."""
+    return run.inputs.texts("calls/operation")[task.call] in ("sendrecv", "send")
+
+
+def _messages(run: Run, task: TaskRow, number: int) -> Iterator[dict[str, Any]]:
+    """Yield what the host notes of messages, of which a kernel may have several and says none itself."""
+    ranks, operation = _ranks(run, task.call), run.inputs.texts("calls/operation")[task.call]
+    if task.rank not in ranks or not _sends(run, task):
+        return
+    at, size = ranks.index(task.rank), len(ranks)
+    ends: list[tuple[str, int]] = []
+    if operation == "sendrecv":
+        ends = [("send", (at + 1) % size), ("recv", (at - 1) % size)]
+    else:
+        ends = [("send", 1) if at == 0 else ("recv", 0)]
+    for which, (name, peer) in enumerate(ends):
+        end = "Dst Rank" if name == "send" else "Src Rank"
+        args = _collective(run, task) | {"Collective name": name, "Rank": peer, end: ranks[peer]}
+        yield _host("cpu_op", "record_param_comms", task) | {
+            "args": {"External id": number + 1 + which, **args},
+        }
+
+
+def _ranks(run: Run, call: int) -> list[int]:
+    """Return the ranks of a call."""
+    off = run.inputs.numbers("calls/ranks_off")
+    ranks: list[int] = run.inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
+    return ranks
 
 
 def write_chrome(path: str | Path, target: Path) -> int:
@@ -123,6 +229,7 @@ def _meta(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 def _names(rank: int, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
     yield _meta("process_name", rank, 0, "python")
     yield _meta("process_labels", rank, 0, f"GPU {rank}") | {"args": {"labels": f"GPU {rank}"}}
+    yield _meta("thread_name", rank, HOST_THREAD, "host")
     for stream, number in _streams(tasks).items():
         yield _meta("thread_name", rank, number, f"stream {number} {stream}")
 
@@ -131,20 +238,21 @@ def _kernel(run: Run, task: TaskRow, tasks: list[TaskRow]) -> dict[str, Any]:
     """Return a task as a kernel; times in us, as Chrome's format has them."""
     stream = _streams(tasks)[task.stream]
     call = task.call >= 0
+    # What has a stream is a kernel to other tools.
+    place = {"device": task.rank, "stream": stream} if task.kind in _ON_GPU else {}
     return {
         "ph": "X",
-        "cat": "kernel" if task.kind in ("kernel", "program") else "user_annotation",
+        "cat": "kernel" if task.kind in _ON_GPU else "user_annotation",
         "name": _kernel_name(run, task) if call else task.name,
         "pid": task.rank,
         "tid": stream,
         "ts": task.start_ps / 1e6,
         "dur": (task.end_ps - task.start_ps) / 1e6,
         "args": {
-            "device": task.rank,
-            "stream": stream,
+            **place,
             "correlation": task.number + 1,
             "External id": task.number + 1,
-            **(_collective(run, task) if call else {}),
+            **(_collective(run, task) if call and not _sends(run, task) else {}),
         },
     }
 
@@ -157,18 +265,24 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     way = [kernel_word(inputs.texts(f"calls/{what}")[call]) for what in ("algorithm", "protocol")]
     if operation in REDUCING:
-        way = [inputs.texts("calls/redop")[call].capitalize(), run.dtype(call).short, *way]
+        redop = inputs.texts("calls/redop")[call]
+        way = [_REDUCTIONS.get(redop, redop.capitalize()), run.dtype(call).short, *way]
     return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(way)}(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
     """Return the arguments that the profiler notes for collectives."""
     inputs, call = run.inputs, task.call
-    off = inputs.numbers("calls/ranks_off")
-    ranks = inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
+    ranks = _ranks(run, call)
     operation, dtype = inputs.texts("calls/operation")[call], run.dtype(call)
     elements = int(inputs.numbers("calls/bytes")[call]) // dtype.size_bytes
     share = elements // max(1, len(ranks))
+    root = int(inputs.numbers("calls/root")[call])
+    own: dict[str, Any] = {}
+    if operation in ROOTED and root in ranks:
+        own["Root"] = ranks.index(root)
+    if operation in REDUCING:
+        own["Reduction"] = inputs.texts("calls/redop")[call]
     return {
         "Collective name": operation,
         "In msg nelems": share if operation in GATHERING else elements,
@@ -177,4 +291,5 @@ def _collective(run: Run, task: TaskRow) -> dict[str, Any]:
         "dtype": dtype.name,
         "Process Group Ranks": json.dumps(ranks),
         "Process Group Name": task.stream,
+        **own,
     }

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from clusim.errors import InternalError
+from clusim.fabric.carried import carried_by
 from clusim.fabric.model import (
     KIND_NAMES,
     NO_LIMIT,
@@ -211,7 +212,7 @@ class Catalogue:
         if isinstance(own, ChipSpec) and base_name is None:
             self._look_for_gaps(name, own)
         if base_name is None:
-            return own
+            return merge(carried_by(NicSpec(), own), own) if isinstance(own, NicSpec) else own
         if base_name == name and name in _PRESETS[section]:
             base = _preset(section, name)
             self._note(section, name)
@@ -222,6 +223,8 @@ class Catalogue:
             base = self.resolve(section, base_name, place, (*seen, name))
         if base is None:
             return own
+        if isinstance(own, NicSpec):
+            base = carried_by(base, own)
         for key in own.model_fields_set - {"base"}:
             self.sources[f"{_WHAT[section]} {name}: {key}"] = "given in the description"
         return merge(base, own)

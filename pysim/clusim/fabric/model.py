@@ -202,7 +202,7 @@ class NicTraits:
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
     plugin : str
-        Whose transport NCCL uses: its own, or the plugin for ``efa``, which shows adapters of one GPU as one.
+        Transport by which NCCL reaches it (`clusim.hardware.TRANSPORTS`).
     plugin_ps : int
         Latency that the plugin states [ps].
     """
@@ -220,7 +220,7 @@ class NicTraits:
     rate_control: RateControl | None = None
     adaptive: bool = False
     speed_Bps: float = 0.0
-    plugin: Literal["nccl", "efa"] = "nccl"
+    plugin: str = "verbs"
     plugin_ps: int = 0
 
 

@@ -142,7 +142,7 @@ class NicSpec(Spec):
     rate_control: Annotated[RateControlSpec | None, base_or_mapping] = None
     adaptive: bool | None = None
     speed: Bandwidth | None = None
-    plugin: Literal["nccl", "efa"] | None = None
+    plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = None
     plugin_latency: Time | None = None
     ports: Count | None = None
 

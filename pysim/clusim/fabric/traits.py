@@ -18,7 +18,7 @@ from clusim.fabric.catalogue import Catalogue
 from clusim.fabric.check_links import HOST_CLASSES
 from clusim.fabric.described import describe, read_text
 from clusim.fabric.schema import Spec, Topology
-from clusim.hardware import ADAPTERS, GPUS, Gpu
+from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
 
 __all__ = ["LinkedBy", "Traits", "machine_traits", "superpods"]
 
@@ -88,7 +88,9 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
         return None
     kinds = {name: node.kind for key, node in topology.nodes.items() for name in names_of(key)}
     adapters = [_standard(node.nic, topology.nics, ADAPTERS) for node in nodes if node.nic]
-    usual = next((adapter.in_logs for adapter in adapters if adapter is not None), "")
+    usual = next(
+        (TRANSPORTS[adapter.plugin].in_logs for adapter in adapters if adapter is not None), ""
+    )
     network = topology.logs.network or usual
     return Traits(
         name,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.sax import (
     SAXException,
     SAXParseException,
 )  # the exceptions only; the parser is defusedxml's
 from xml.sax.handler import ContentHandler
+from xml.sax.saxutils import quoteattr
 from xml.sax.xmlreader import AttributesImpl, Locator
 
 from clusim.errors import TopologyError
@@ -60,6 +62,28 @@ class XmlElement:
     def all(self, *tags: str) -> list[XmlElement]:
         """Return the children of these tags."""
         return [child for child in self.children if child.tag in tags]
+
+    def walk(self) -> Iterator[XmlElement]:
+        """Yield the element and all below it, a parent before its children."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        """Yield its text, of tags and attributes."""
+        said = "".join(f" {name}={quoteattr(value)}" for name, value in self.attributes.items())
+        if not self.children:
+            yield f"{'  ' * depth}<{self.tag}{said}/>"
+            return
+        yield f"{'  ' * depth}<{self.tag}{said}>"
+        for child in self.children:
+            yield from child.lines(depth + 1)
+        yield f"{'  ' * depth}</{self.tag}>"
+
+    @classmethod
+    def of(cls, tag: str, **attributes: object) -> XmlElement:
+        """Return an element of no file; a trailing underscore of a name is left out."""
+        return cls(tag, {name.rstrip("_"): str(v) for name, v in attributes.items()}, 0, "")
 
 
 class _Builder(ContentHandler):

@@ -29,9 +29,11 @@ from clusim.hardware.catalogs.machines import (
     HOST_COSTS,
     PCIE_SWITCH_IDS,
     PROCESSORS,
+    TRANSPORTS,
     USUAL_SWITCHES,
 )
 from clusim.hardware.cpu import Cpu, HostCosts
+from clusim.hardware.ctas import CTAS
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.hosts import HOST
@@ -42,6 +44,7 @@ from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
 from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
 from clusim.hardware.switch import Switch
+from clusim.hardware.transport import Transport
 
 __all__ = [
     "ADAPTERS",
@@ -65,6 +68,7 @@ __all__ = [
     "PROCESSORS",
     "RATE_CONTROLS",
     "SWITCHES",
+    "TRANSPORTS",
     "USUAL_SWITCHES",
     "WINDOW",
     "Architecture",
@@ -77,6 +81,7 @@ __all__ = [
     "Pci",
     "Preset",
     "Switch",
+    "Transport",
     "Value",
     "all_figures",
     "count_marks",
@@ -135,6 +140,7 @@ KERNELS: Preset = {
     "tiles": compute.GEMM_TILES,
     "ramp": compute.GEMM_RAMP,
     "sustained": compute.SUSTAINED,
+    **CTAS,
 }
 """What kernels of every chip are taken for."""
 

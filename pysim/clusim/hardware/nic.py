@@ -3,8 +3,9 @@
 **Hardware** A process posts a work request; the adapter fetches data over PCIe, cuts them into packets and sends. The
 receiving adapter writes them to memory, then a completion; data for a GPU are flushed by a read before the GPU may
 look. NCCL's proxy thread on the CPU posts and watches on both sides.
-**Model** `post` before the first fetch and `completion` after the last packet, each with the share of the proxy
-thread; `flush` for GPUDirect; a forwarding latency in each direction. Rate control reacts to congestion marks.
+**Model** A forwarding latency in each direction; what its transport says of messages (`clusim.hardware.transport`):
+`post` before the first fetch and `completion` after the last packet, each with the share of the proxy thread, `flush`
+for GPUDirect. Rate control reacts to congestion marks.
 **Not modelled** Doorbells and queues of their own, address translation misses, message rates, retransmission.
 **Parameters** The figures of `Nic`; one file of `clusim.hardware.adapters` for each vendor.
 """
@@ -22,39 +23,21 @@ from clusim.hardware.figures import (
     check_figures,
     published,
 )
+from clusim.hardware.transport import MESSAGE_UNITS, Transport
 
 __all__ = ["RATE_CONTROLS", "AdapterKind", "Nic", "Pci", "adapter"]
 
 AdapterKind = Literal["ib", "roce", "efa", "slingshot", "tcp"]
 """Network that an adapter is for."""
 
-_IN_LOGS: dict[AdapterKind, str] = {
-    "ib": "IB",
-    "roce": "IB",
-    "efa": "OFI",
-    "slingshot": "OFI",
-    "tcp": "Socket",
-}
-"""NCCL's own transports, and those of aws-ofi-nccl, by the network of an adapter."""
-
 _UNITS = {
+    **MESSAGE_UNITS,
     "latency": "s",
     "mtu": "bytes",
-    "gpudirect": "true or false",
-    "post": "s",
-    "eager": "B",
-    "rendezvous": "s",
-    "progress": "s",
-    "ack": "s",
-    "completion": "s",
-    "flush": "s",
     "transit": "s",
-    "adaptive": "true or false",
     "ports": "ports",
     "speed": "B/s",
     "rate_control": "word",
-    "plugin": "word",
-    "plugin_latency": "s",
 }
 _OPTIONAL = (
     "ack",
@@ -64,7 +47,6 @@ _OPTIONAL = (
     "transit",
     "speed",
     "rate_control",
-    "plugin",
     "plugin_latency",
 )
 
@@ -96,8 +78,6 @@ class Nic:
         Generation, as PCI identities tell it.
     gbps : int
         Rate of a port [Gb/s].
-    network : str
-        What NCCL's log calls the network it reaches over it; empty: as for others of its kind.
     usual : bool
         Whether it stands for adapters of this network and rate that a file does not name.
     """
@@ -107,7 +87,6 @@ class Nic:
     kind: AdapterKind = "ib"
     family: str = ""
     gbps: int = 0
-    network: str = ""
     usual: bool = False
 
     def __post_init__(self) -> None:
@@ -115,36 +94,26 @@ class Nic:
         check_figures(self.figures, _UNITS, _OPTIONAL)
 
     @property
-    def in_logs(self) -> str:
-        """What NCCL's log calls the network it reaches over it."""
-        return self.network or _IN_LOGS[self.kind]
+    def plugin(self) -> str:
+        """Return the transport by which NCCL reaches it."""
+        return str(self.figures["plugin"].value)
 
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure."""
         yield from self.figures.values()
 
 
-_PROXY = "NCCL counts 1 us per step for its proxy thread on Intel (tuning.cc)"
+def adapter(transport: Transport, latency: Figure, gbps: int, **more: Figure) -> Preset:
+    """Return the figures of an adapter that NCCL reaches by a transport.
 
-_DEFAULT: Preset = {
-    "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
-    "gpudirect": published(True, "reads and writes GPU memory (GPUDirect RDMA)"),
-    "post": assumed(
-        "500ns",
-        "doorbell 0.15, work request 0.15, read request 0.2 us (verbs writes take 0.9-1.0 us end to end)",
-    ),
-    "completion": assumed(
-        "750ns", f"completion entry and its poll 0.25 us, and half a step of the thread: {_PROXY}"
-    ),
-    "flush": assumed("1us", "a read of GPU memory by the adapter, there and back"),
-    "adaptive": assumed(False, "one path per connection unless asked for"),
-    "ports": published(1, "network ports of the adapter"),
-}
-
-
-def adapter(latency: Figure, gbps: int, **more: Figure) -> Preset:
-    """Return the figures of an adapter; `gbps` is what it reports to NCCL, 0 the rate of its cable."""
-    figures = {**_DEFAULT, "latency": latency}
+    `gbps` is what it reports to NCCL, 0 the rate of its cable; `more` stands above what the transport says of messages.
+    """
+    figures = {
+        **transport.figures,
+        "mtu": published(4096, "largest InfiniBand and RoCE MTU"),
+        "ports": published(1, "network ports of the adapter"),
+        "latency": latency,
+    }
     if gbps:
         figures["speed"] = published(
             f"{gbps} Gb/s", "rate of the adapter, as it reports it to NCCL"

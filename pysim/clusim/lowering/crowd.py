@@ -3,10 +3,10 @@
 **Hardware** A kernel of NCCL has a thread block for every channel that is used, numbered without gaps, and they start
 one after the other. Loads of many CTAs wait longer in L2 and memory than those of one, so that each copies more
 slowly: a CTA of sends and receives moves 21 GB/s where 4 are at work and 18.9 where 16 are (8 H100).
-**Model** CTAs start `cta_skew` apart in the order of their channels. A byte costs a CTA ``1 + crowding x CTAs x
-rate / memory rate`` times what it costs one that is alone, with the rate of a CTA that sends. **Not modelled** That
-CTAs come and go in a kernel; what else uses the memory; copies of a rank to itself. **Parameters** ``crowding`` of a
-protocol.
+**Model** CTAs start `cta_skew` apart in the order of their channels. A byte costs a CTA ``1 + crowding x (CTAs -
+1) x rate / memory rate`` times what it costs one that is alone, with the rate of a CTA that sends.
+**Not modelled** That CTAs come and go in a kernel; what else uses the memory; copies of a rank to itself.
+**Parameters** ``crowding`` of a protocol.
 """
 
 from __future__ import annotations

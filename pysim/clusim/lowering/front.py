@@ -18,7 +18,8 @@ from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import QUICK, SLICE_SHARE, Grain, automatic, checked, forced, power_below
-from clusim.lowering.links import BURSTS_PER_BUFFER, CarriedTraffic, LinkLowering
+from clusim.lowering.legs import CarriedTraffic
+from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 
@@ -140,7 +141,7 @@ class _Cut:
 
     traffic: Sequence[CarriedTraffic]
     packets: Sequence[int]
-    bursts: Sequence[int]
+    bursts: list[int]
     forms: Sequence[frozenset[int]]
 
     def hops(self) -> list[int]:
@@ -151,9 +152,8 @@ class _Cut:
     def used(self) -> list[Packets]:
         """Return the distinct (payload limit, burst, formats) of what moves over wires."""
         rows = zip(self.packets, self.bursts, self.forms, self.traffic, strict=True)
-        found = {
-            Packets(packet, burst, forms) for packet, burst, forms, item in rows if item.wire_bytes
-        }
+        kinds = {row[:3] for row in rows if row[3].wire_bytes}
+        found = [Packets(packet, burst, forms) for packet, burst, forms in kinds]
         return sorted(found, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
 
 
@@ -165,28 +165,42 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     if checked(granularity) == "packet":
         return cut
 
-    def limits(factor: int) -> list[int]:
-        if isinstance(granularity, int):
-            asked = [max(1, granularity // packet) for packet in packets]
-        else:
-            share = SLICE_SHARE // factor
-            asked = [_largest(*row, share) for row in zip(cut.traffic, packets, strict=True)]
-        return _within(links, asked, factor)
-
     if isinstance(granularity, int):
-        cut.bursts = forced(cut.hops(), limits)
-    else:
-        cut.bursts = automatic(cut.hops(), limits, quick=checked(granularity) == QUICK)
+
+        def asked(factor: int) -> list[int]:
+            most = [max(1, granularity // packet) for packet in packets]
+            return _within(links, range(len(packets)), most, factor)
+
+        cut.bursts = forced(cut.hops(), asked)
+        return cut
+    # What carries nothing, as flags, has no bursts.
+    moving = [number for number, item in enumerate(cut.traffic) if item.slices]
+
+    def limits(factor: int) -> list[int]:
+        share = SLICE_SHARE // factor
+        most = [_largest(cut.traffic[number], packets[number], share) for number in moving]
+        return _within(links, moving, most, factor)
+
+    hops = cut.hops()
+    quick = checked(granularity) == QUICK
+    found = automatic([hops[number] for number in moving], limits, quick=quick)
+    for number, burst in zip(moving, found, strict=True):
+        cut.bursts[number] = burst
     return cut
 
 
-def _within(links: LinkLowering, bursts: Sequence[int], factor: int) -> list[int]:
-    """Return bursts no larger than shared buffers allow, `factor` times that at most."""
+def _within(
+    links: LinkLowering, numbers: Sequence[int], bursts: Sequence[int], factor: int
+) -> list[int]:
+    """Return bursts of these connections no larger than shared buffers allow, `factor` times that at most."""
     share = BURSTS_PER_BUFFER // factor
-    limits = largest_bursts(links.arrays, links.leg_of, links.fabric.window_bytes, share)
+    legs = {id(leg): leg for leg in links.leg_of}
+    most = largest_bursts(links.arrays, list(legs.values()), links.fabric.window_bytes, share)
+    limit_of = dict(zip(legs, most, strict=True))
+    limits = [limit_of[id(links.leg_of[number])] for number in numbers]
     return [
-        burst if most is None else min(burst, most)
-        for burst, most in zip(bursts, limits, strict=True)
+        burst if limit is None else min(burst, limit)
+        for burst, limit in zip(bursts, limits, strict=True)
     ]
 
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clusim.errors import InputError
 
 __all__ = [
@@ -133,7 +136,8 @@ def forced(hops: Sequence[int], limits: Limits) -> list[int]:
     found: list[int] = []
     for factor in FACTORS:
         found = list(limits(factor))
-        if _total(hops, found, max(found, default=1)) <= MOST_HOPS:
+        counts, most = np.asarray(hops, np.int64), np.asarray(found, np.int64)
+        if _total(counts, most, max(found, default=1)) <= MOST_HOPS:
             break
     return found
 
@@ -146,18 +150,19 @@ def automatic(hops: Sequence[int], limits: Limits, *, quick: bool = False) -> li
     burst = 1
     if sum(hops) <= exact:
         return [1] * len(hops)
-    most: Sequence[int] = ()
+    counts, most = np.asarray(hops, np.int64), np.ones(len(hops), np.int64)
     for factor in FACTORS:
-        most = limits(factor)
-        while burst < max(most, default=1) and _total(hops, most, burst) > target:
+        most = np.asarray(limits(factor), np.int64)
+        while burst < most.max(initial=1) and _total(counts, most, burst) > target:
             burst *= 2
-        if _total(hops, most, burst) <= enough:
+        if _total(counts, most, burst) <= enough:
             break
-    return [min(burst, limit) for limit in most]
+    found: list[int] = np.minimum(burst, most).tolist()
+    return found
 
 
-def _total(hops: Sequence[int], most: Sequence[int], burst: int) -> int:
-    return sum(count // min(burst, limit) for count, limit in zip(hops, most, strict=True))
+def _total(hops: NDArray[np.int64], most: NDArray[np.int64], burst: int) -> int:
+    return int((hops // np.minimum(burst, most)).sum())
 
 
 def power_below(number: int) -> int:

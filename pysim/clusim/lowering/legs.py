@@ -1,4 +1,4 @@
-"""What connections of an image have in common: legs, and places made of them."""
+"""What connections of an image have in common: legs, places made of them, and what they carry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusim.abi import NONE
 from clusim.errors import ScheduleError
 from clusim.fabric.model import Fabric, HostTraits, NicTraits, Protocol
 
-__all__ = ["Leg", "Place", "Proxied", "protocol_of"]
+__all__ = ["CarriedTraffic", "Leg", "Place", "Proxied", "protocol_of"]
 
 
 def protocol_of(fabric: Fabric, name: str) -> Protocol:
@@ -95,3 +95,16 @@ class Place:
     name: PlaceName
     legs: tuple[Leg, ...]
     proxy: Proxied | None = None
+
+
+@dataclass(slots=True)
+class CarriedTraffic:
+    """What one connection carries: payload on the wire [bytes], slices and hops per packet."""
+
+    wire_bytes: int = 0
+    slices: int = 0
+    hops: int = 1
+
+    def packets(self, packet_bytes: int) -> int:
+        """Return the number of packets."""
+        return -(-self.wire_bytes // packet_bytes)

@@ -8,7 +8,6 @@ becomes that row for the receiving side and a second row, behind all others, for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -23,15 +22,15 @@ from clusim.fabric.model import Fabric, NicTraits
 from clusim.image import empty
 from clusim.lowering.aggregation import Trees
 from clusim.lowering.crowd import asking_warps
-from clusim.lowering.legs import Leg, protocol_of
-from clusim.lowering.places import Places
+from clusim.lowering.legs import CarriedTraffic, Leg, protocol_of
+from clusim.lowering.places import places_of
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
 from clusim.schedule.iteration import chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 
-__all__ = ["CarriedTraffic", "LinkLowering", "least_buffer"]
+__all__ = ["LinkLowering", "least_buffer"]
 
 
 WINDOW_BURSTS = 2
@@ -54,19 +53,6 @@ AGGREGATION_BURSTS = 8
 Array = NDArray[Any]
 
 _POLICIES = {policy.name.lower(): policy for policy in Policy}
-
-
-@dataclass(slots=True)
-class CarriedTraffic:
-    """What one connection carries: payload on the wire [bytes], slices and hops per packet."""
-
-    wire_bytes: int = 0
-    slices: int = 0
-    hops: int = 1
-
-    def packets(self, packet_bytes: int) -> int:
-        """Return the number of packets."""
-        return -(-self.wire_bytes // packet_bytes)
 
 
 def least_buffer(burst: int, burst_bytes: int) -> int:
@@ -95,7 +81,7 @@ class LinkLowering:
         self.fabric = fabric
         self.schedule = schedule
         self.arrays = arrays or arrays_of(fabric)
-        self.places = Places(self.arrays)
+        self.places = places_of(self.arrays)
         self.leg_of: list[Leg] = []
         self.owner: list[int] = list(range(len(schedule.connections)))
         self.links: dict[int, ProxiedConnection] = {}
@@ -217,7 +203,7 @@ class LinkLowering:
     def _reaches_all(self, switch: int, rank: int) -> bool:
         """Return whether a switch has a way to every GPU that a rank reduces with; a broken one has not."""
         members = map(self.places.endpoint, self._partners.get(rank, ()))
-        return all(self.arrays.distance(switch, member) >= 0 for member in members)
+        return all(self.places.reaches(switch, member) for member in members)
 
     @cached_property
     def _partners(self) -> dict[int, set[int]]:
@@ -230,7 +216,11 @@ class LinkLowering:
 
     def traffic(self) -> list[CarriedTraffic]:
         """Return what each connection of the image carries."""
-        found = [CarriedTraffic(hops=max(1, leg.hops)) for leg in self.leg_of]
+        nothing = CarriedTraffic()
+        found = [
+            nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
+            for leg in self.leg_of
+        ]
         connections = self.schedule.connections
         expand = {name: protocol.expand_120 for name, protocol in self.fabric.protocols.items()}
         sums = _Sums(self.schedule)

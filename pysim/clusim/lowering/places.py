@@ -25,7 +25,21 @@ from clusim.lowering.networked import Networked
 from clusim.lowering.ways import WireWays
 from clusim.schedule.ir import Connection
 
-__all__ = ["Places"]
+__all__ = ["Places", "places_of"]
+
+MOST_KEPT = 1 << 16
+"""Ways that are kept with a fabric; a run with more of them does not leave them to the next."""
+
+
+def places_of(arrays: FabricArrays) -> Places:
+    """Return what finds the ways on a fabric: of a whole one the same for all its runs, so that each is found once."""
+    known = arrays.fabric.derived
+    if known.get("arrays") is not arrays:
+        return Places(arrays)
+    found: Places | None = known.get("places")
+    if found is None or found.full:
+        found = known["places"] = Places(arrays)
+    return found
 
 
 class Places(WireWays):
@@ -34,21 +48,29 @@ class Places(WireWays):
     def __init__(self, arrays: FabricArrays) -> None:
         super().__init__(arrays)
         self.p2p_level = PathType[self.fabric.p2p_level.upper()]
-        self._known: dict[tuple[int, int, str, str, str, int, int], Place] = {}
+        self._known: dict[tuple[int, int, str, str, str, int, int, int], Place] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether it has found so many ways that it is better forgotten."""
+        return len(self._known) > MOST_KEPT
 
     def of(self, connection: Connection) -> Place:
         """Return the way of a data or flag connection; raises `ScheduleError` if there is none."""
         src, dst = connection.src, connection.dst
-        rail = -1
-        if self.zone(src) != self.zone(dst):
+        rail = turn = -1
+        zone = self.zone(dst)
+        if self.zone(src) != zone:
             rail = (
                 connection.rail
                 if connection.rail >= 0
                 else self.rails.choice(dst, connection.channel)
             )
+            if rail not in self.live(zone):
+                turn = connection.channel  # the channel chooses another
         key = (
             *(src, dst, connection.kind, connection.protocol, connection.moved),
-            *(rail, connection.rail_out),
+            *(rail, connection.rail_out, turn),
         )
         found = self._known.get(key)
         if found is None:

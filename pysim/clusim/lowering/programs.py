@@ -28,6 +28,7 @@ from clusim.lowering.proxies import (
     proxy_connections,
     whole_messages,
 )
+from clusim.lowering.waits import host_trips
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule, Task, Template
 
@@ -45,6 +46,7 @@ _MODES = {mode.name.lower(): mode for mode in Mode}
 class _Cost(NamedTuple):
     """A row of costs: of a protocol for so many warps, its fixed cost divided by `fixed`; else of a thread [ps].
 
+    `after_ps` is what a thread does afterwards, or what a slice takes beside the protocol's fixed cost.
     `crowd_1024` is what a byte costs beside the other CTAs of a kernel, in 1/1024 of what it costs one alone.
     """
 
@@ -168,8 +170,10 @@ class ProgramLowering:
         node = self.fabric.nodes[self.arrays.node_of(item.rank)]
         memory_Bps = node.endpoint.mem_Bps if node.endpoint is not None else 0.0
         protocol = protocol_of(self.fabric, item.protocol)
+        trips = host_trips(item, self.schedule.connections, self.links.links)
+        more_ps = trips and trips * self.links.places.to_gpu(item.rank)
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
-        return self._row(_Cost(item.protocol, item.fixed_div, 0, 0, item.warps, crowd))
+        return self._row(_Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd))
 
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))
@@ -193,7 +197,7 @@ class ProgramLowering:
                 )
                 continue
             protocol = protocol_of(self.fabric, cost.protocol)
-            row["fixed_ps"] = protocol.fixed_ps // cost.fixed
+            row["fixed_ps"] = (protocol.fixed_ps + cost.after_ps) // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
                     crowded = protocol.cost16(opcode.name) * cost.crowd_1024 // CROWD_ONE

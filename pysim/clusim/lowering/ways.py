@@ -37,6 +37,14 @@ class WireWays:
             self._members.setdefault(zone, []).append(rank)
         self.helpers: dict[tuple[int, int], int] = {}
         self.stages: dict[tuple[int, int], int] = {}
+        self._reached: dict[tuple[int, int], bool] = {}
+        self._live: dict[int, frozenset[int]] = {}
+
+    def live(self, zone: int) -> frozenset[int]:
+        """Return the rails of a machine that are on the network, remembered."""
+        if zone not in self._live:
+            self._live[zone] = frozenset(self.rails.live((zone,)))
+        return self._live[zone]
 
     def steps(self, node: int, targets: tuple[int, ...]) -> tuple[int, ...]:
         """Return the first shortest way from a node over targets, remembered."""
@@ -44,6 +52,12 @@ class WireWays:
         if key not in self._ways:
             self._ways[key] = tuple(self.arrays.steps(node, targets))
         return self._ways[key]
+
+    def reaches(self, node: int, target: int) -> bool:
+        """Return whether there is a way from a node to a target, remembered."""
+        if (node, target) not in self._reached:
+            self._reached[node, target] = self.arrays.distance(node, target) >= 0
+        return self._reached[node, target]
 
     def back(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the way from one rank's destination back to it."""

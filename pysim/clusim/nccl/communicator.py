@@ -83,6 +83,8 @@ class Communicator:
         Channels before they are doubled.
     num_channels, nvls_channels, collnet_channels, p2p_channels, p2p_per_peer : int
         The totals of the log line ``... coll channels``.
+    p2p_least_bytes : int
+        Least size for which messages are cut: those of a run that stands for a longer one are cut like its own.
     ranks : tuple of int
         Per rank of the communicator, its rank on the fabric.
     """
@@ -101,6 +103,7 @@ class Communicator:
     p2p_channels: int
     p2p_per_peer: int
     ranks: tuple[int, ...] = ()
+    p2p_least_bytes: int = 0
 
     @property
     def architecture(self) -> str:

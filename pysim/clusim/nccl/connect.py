@@ -62,16 +62,6 @@ class Channel:
     ring_adapters: tuple[tuple[int, int], ...] = ()
     tree_adapters: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def tree_depth(self) -> int:
-        """Return the edges on the longest way of the tree to its root."""
-        depth = 0
-        below = {rank for rank, parent in enumerate(self.parent) if parent >= 0}
-        while below:
-            depth += 1
-            below = {self.parent[rank] for rank in below if self.parent[self.parent[rank]] >= 0}
-        return depth
-
 
 def binary_tree(count: int, node: int) -> tuple[int, int, int, int]:
     """Return parent, first and second child of a node, and which child of its parent it is (0 or 1).

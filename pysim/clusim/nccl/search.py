@@ -74,6 +74,14 @@ def _path_range(system: System, to_net: bool) -> tuple[Path, Path]:
     return min(kinds), max(kinds)
 
 
+def _path_kinds(system: System) -> tuple[set[Path], set[Path]]:
+    """Return the kinds of paths there are: between GPUs and switches inside the machine, and all others."""
+    found: tuple[set[Path], set[Path]] = set(), set()
+    for (a, b), route in system.routes.items():
+        found[a.kind not in ("gpu", "nvs") or b.kind not in ("gpu", "nvs")].add(route.type)
+    return found
+
+
 def _split_sockets(system: System) -> bool:
     """Return whether NVLink joins the GPUs of each socket but not the sockets."""
     if len(system.cpus) != 2 or len(system.gpus) < 3:
@@ -146,6 +154,9 @@ class _Plan:
         self.draft.same = self.try_same = pattern is not Pattern.NVLS
         self.draft.cross = 1 if self.crossing == 1 else 0
         self.steps_left = _ALL_STEPS
+        self.kinds = _path_kinds(system)
+        self.vain: dict[tuple[object, ...], int] = {}
+        """Attempts that found nothing better than the best, and the time they had left: they would not again."""
         self._set_paths()
 
     def _set_paths(self) -> None:
@@ -223,12 +234,29 @@ class _Plan:
             # NCCL goes through all orders; none of them can be better.
             return time.left
         self.steps_left -= time.left
+        conditions = self._conditions()
+        if conditions in self.vain:
+            return self.vain[conditions]
+        before = self.best
         draft.orders, draft.adapters, draft.hops = [], [], 0
         builder = Builder(self.system, draft, self.best, time)
         builder.unbeatable = (channels, channels * hops)
         builder.channel()
         self.best = builder.best
+        if self.best is before:
+            self.vain[conditions] = time.left
+        else:
+            self.vain.clear()
         return time.left
+
+    def _conditions(self) -> tuple[object, ...]:
+        """Return what decides the course of an attempt: kinds of paths that no two devices have allow nothing more."""
+        draft = self.draft
+        intra = max((kind for kind in self.kinds[0] if kind <= draft.type_intra), default=None)
+        inter = max((kind for kind in self.kinds[1] if kind <= draft.type_inter), default=None)
+        rates = draft.intra, draft.inter
+        shape = draft.pattern, draft.least, draft.most, draft.same, draft.cross
+        return *rates, *shape, intra, inter
 
     def _enough(self) -> bool:
         return self.best.num_channels * self.best.inter_GBps >= self.total

@@ -16,7 +16,7 @@ from clusim.fabric.told import SWITCH, told_lines, told_of
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings, adapter_allowed
-from clusim.nccl.plugins import plugin_of
+from clusim.nccl.plugins import stated_latency_us, transport_of
 from clusim.nccl.routes import set_routes
 from clusim.nccl.system import Device, System, unknown
 from clusim.nccl.versions import Version, since
@@ -212,7 +212,7 @@ def _add_adapters(
             and first.nic.plugin_ps
             and since(system.version, "latency of plugins")
         ):
-            net.latency_us = plugin_of(first.nic).latency_us(first.nic, system.capabilities[0])
+            net.latency_us = stated_latency_us(first.nic, system.capabilities[0])
         system.others.append(nic)
         system.adapters.append(net)
         system.join(nic, place, "pci", sum(places[name][1] for name in members))
@@ -235,7 +235,7 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
 
 def _grouped(names: list[str], nodes: dict[str, Node], place: Device) -> int:
     """Return how many adapters the network plugin shows as one: those that belong to the same GPU."""
-    if not names or not plugin_of(nodes[names[0]].nic).stripe_bytes:
+    if not names or not transport_of(nodes[names[0]].nic).stripe_bytes:
         return 1
     gpus = sum(link.remote.kind == "gpu" for link in place.links)
     return max(1, len(names) // gpus) if gpus else 1

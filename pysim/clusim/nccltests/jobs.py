@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from clusim.errors import ClusimError
 from clusim.nccltests.kernel import PerfKernel, kernel
+from clusim.nccltests.known import Times, known_times, learn
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 
@@ -18,6 +21,12 @@ __all__ = ["Failure", "in_order", "kernels", "workers"]
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""
+
+MOST_MACHINES = 4
+"""Machines that are simulated, about, in place of more."""
+
+OBJECTS = 100_000
+"""Objects made until a worker looks for garbage."""
 
 SHARE = 8
 """Batches per worker that many cases make at least: what shares a setup stays together as far as that allows."""
@@ -37,12 +46,28 @@ def _timed(case: Request) -> PerfKernel | Failure:
         return Failure(str(error))
 
 
-def _batch(cases: list[Request]) -> list[PerfKernel | Failure]:
-    return [_timed(case) for case in cases]
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a worker found: the kernels of its cases, and the times of runs that it did not know before."""
+
+    kernels: list[PerfKernel | Failure]
+    new: Times
+
+
+def _batch(cases: list[Request], known: Times) -> _Done:
+    learn(known)
+    before = len(known_times())
+    kernels = [_timed(case) for case in cases]
+    return _Done(kernels, dict(islice(known_times().items(), before, None)))
 
 
 def _quiet() -> None:
-    """End at once when told to: a worker has nothing to clean up."""
+    """End at once when told to: a worker has nothing to clean up. Look for circles of garbage less often.
+
+    Plans are hundreds of thousands of objects without any, and to look at them all again and again is a seventh of
+    the time to make them.
+    """
+    gc.set_threshold(OBJECTS, 20, 20)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -92,17 +117,24 @@ def kernels(
     if count == 1:
         return _here(wanted, tell)
     found: dict[Request, PerfKernel | Failure] = {}
+    agenda = _Agenda(wanted, count)
     with workers(count) as pool:
-        waiting: dict[Future[list[PerfKernel | Failure]], list[Request]] = {
-            pool.submit(_batch, batch): batch for batch in _batches(wanted, count)
-        }
-        while waiting:
+        waiting: dict[Future[_Done], _Batch] = {}
+        free: list[Hashable] = [None] * count
+        while True:
+            while free and (batch := agenda.next(free[0])) is not None:
+                known = agenda.times.setdefault(batch.machine, {})
+                waiting[pool.submit(_batch, batch.cases, known)] = batch
+                del free[0]
+            if not waiting:
+                return found
             done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
-                batch = waiting.pop(future)
-                found.update(zip(batch, future.result(), strict=True))
+                batch, outcome = waiting.pop(future), future.result()
+                found.update(zip(batch.cases, outcome.kernels, strict=True))
+                agenda.times[batch.machine].update(outcome.new)
+                free.append(batch.machine)
             tell(len(found), len(wanted))
-    return found
 
 
 def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | Failure]:
@@ -113,7 +145,48 @@ def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | F
     return found
 
 
-def _batches(wanted: list[Request], count: int) -> list[list[Request]]:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Cases for one worker, all on one kind of machine; `work` is about how much there is to simulate."""
+
+    machine: Hashable
+    cases: list[Request]
+    work: int
+
+
+class _Agenda:
+    """What is left to do. A worker stays with a machine, whose fabrics and searches it has; then helps with another.
+
+    Attributes
+    ----------
+    times : dict
+        Per machine, the times of runs that are known: no equal run is on another.
+    """
+
+    def __init__(self, wanted: list[Request], count: int) -> None:
+        self.times: dict[Hashable, Times] = {}
+        self._left: dict[Hashable, list[_Batch]] = {}
+        for batch in _batches(wanted, count):
+            self._left.setdefault(batch.machine, []).append(batch)
+
+    def next(self, machine: Hashable) -> _Batch | None:
+        """Return a batch of this machine; if there is none, of that of which most is left, alone if possible."""
+        if machine not in self._left:
+            if not self._left:
+                return None
+            untouched = [name for name in self._left if name not in self.times]
+            machine = max(untouched or self._left, key=self._work)
+        own = self._left[machine]
+        batch = own.pop(0)
+        if not own:
+            del self._left[machine]
+        return batch
+
+    def _work(self, machine: Hashable) -> int:
+        return sum(batch.work for batch in self._left[machine])
+
+
+def _batches(wanted: list[Request], count: int) -> list[_Batch]:
     """Return the cases in batches that share a setup; the largest sizes first, so that no long one comes last.
 
     Runs on other numbers of the same machines stay together: larger ones are followed from smaller ones.
@@ -122,8 +195,20 @@ def _batches(wanted: list[Request], count: int) -> list[list[Request]]:
     for case in wanted:
         by_setup.setdefault(replace(case.setup, nodes=None), []).append(case)
     size = max(1, len(wanted) // (SHARE * count))
-    batches = []
-    for cases in by_setup.values():
+    found = []
+    for setup, cases in by_setup.items():
         ordered = sorted(cases, key=lambda case: -case.size_bytes)
-        batches += [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    return sorted(batches, key=lambda batch: -max(case.setup.nodes or 1 for case in batch))
+        for at in range(0, len(ordered), size):
+            own = ordered[at : at + size]
+            found.append(_Batch(setup.topology, own, sum(map(_simulated, own))))
+    return sorted(found, key=lambda batch: -batch.work)
+
+
+def _simulated(case: Request) -> int:
+    """Return about how many GPUs are simulated for a case, whose work grows with them."""
+    setup = replace(case.setup, nodes=None)
+    try:
+        each = setup.per_node or setup.fabric.num_ranks
+    except ClusimError:  # said where the case is simulated
+        return 1
+    return each * min(case.setup.nodes or 1, MOST_MACHINES)

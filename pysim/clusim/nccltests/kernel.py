@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 
 from clusim.errors import InputError
 from clusim.lowering import EXACT_HOPS, QUICK, QUICK_HOPS
-from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.nccl import NcclPlan, programs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import Host, host_of
+from clusim.nccltests.known import BRIEF, time_of
 from clusim.nccltests.scaling import anchor_nodes, followed, recut
-from clusim.run.job import Job, RunOptions, job_of, run_job
+from clusim.run.job import Job, job_of
 from clusim.run.plan import OVERLAPPING, InPlace, moved_of, nccl_program, symmetric
 from clusim.run.request import Request
 from clusim.run.setup import Setup
@@ -27,12 +28,14 @@ from clusim.run.simulate import result_of
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
-from clusim.vocabulary.algorithms import Algorithm
 
 __all__ = ["FOLLOWED", "PerfKernel", "kernel", "program"]
 
 MOST_RANKS = 32
 """Ranks up to which a communicator is simulated whole."""
+
+MOST_MESSAGING = 64
+"""The same of sends and receives: on fewer machines their CTAs bound them, on more their adapters."""
 
 MOST_BURSTS = EXACT_HOPS
 """Hops of bursts beyond which long streams are simulated shorter: what takes no more is as `clusim run` has it."""
@@ -40,14 +43,6 @@ MOST_BURSTS = EXACT_HOPS
 VERIFY_BYTES = 8 << 20
 """Bytes of all ranks together up to which data are verified on request."""
 
-FILLS = 2
-"""How often the channels must have gone on with the next chunk in the shorter of two runs."""
-
-P2P_CHUNK = 128 << 10
-"""Chunk of sends and receives over a network [bytes]."""
-
-BRIEF = RunOptions(bins=2)
-"""Of these runs only the time is wanted."""
 
 FOLLOWED = "from "
 """How notes begin that say from which runs a time was followed."""
@@ -104,14 +99,17 @@ def kernel(request: Request) -> PerfKernel:
     plan, notes = choice.plan, tuple(note for note in (choice.note, told) if note)
     wrong = None
     # Faults are on certain machines, so that fewer machines do not stand for all.
-    large = comm.group.num_ranks > MOST_RANKS and not setup.broken.faults
-    nodes = anchor_nodes(comm, plan, MOST_RANKS)
+    most = MOST_MESSAGING if plan is None else MOST_RANKS
+    large = comm.group.num_ranks > most and not setup.broken.faults
+    nodes = anchor_nodes(comm, plan, most)
     if large and comm.group.num_nodes > nodes[1]:
         time_ps, note = followed(request, plan, nodes, lambda *run: _timed(*run)[0])
         notes = (*notes, note)
     elif request.verify and request.size_bytes * comm.group.num_ranks <= VERIFY_BYTES:
         result = result_of(request.of(program(request, plan)).verified(), BRIEF)
         time_ps, wrong = result.time_ps, int(result.verified is False)
+        if request.operation in OVERLAPPING:
+            time_ps = _timed(request, plan)[0]
     else:
         time_ps, more = _timed(request, plan)
         notes = (*notes, *more)
@@ -194,7 +192,8 @@ def _stream_time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[st
     notes = _grain_notes(job.grain.describe(), job.grain.error_bound)
     quick = request.granularity == QUICK
     most = QUICK_HOPS if quick else MOST_BURSTS
-    small = max(size_bytes * most // (2 * bursts + 1), FILLS * _stream_bytes(setup.comm, plan))
+    filling = programs.filling_bytes(setup.known, setup.comm, plan)
+    small = max(size_bytes * most // (2 * bursts + 1), filling)
     # A power of two, so that many sizes follow the same two.
     small = 1 << small.bit_length() - 1 if quick else small // 4096 * 4096
     large = 2 * small
@@ -222,14 +221,13 @@ def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
 def _per_iteration(request: Request, plan: NcclPlan | None, job: Job) -> int:
     """Return the time of a kernel; of operations whose ranks go on when they are done, of every further iteration."""
     if request.operation not in OVERLAPPING:
-        return run_job(job, BRIEF).time_ps
+        return time_of(job)
     more = job_of(request.of(_stream(request, plan, ITERATIONS)), BRIEF)
     if job.grain.exact and not more.grain.exact:
         # Both are cut alike, so that their difference is one of time.
         request = replace(request, granularity=more.grain.burst_bytes[1])
         job = job_of(request.of(_stream(request, plan, 1)), BRIEF)
-    once_ps = run_job(job, BRIEF).time_ps
-    return max(1, (run_job(more, BRIEF).time_ps - once_ps) // (ITERATIONS - 1))
+    return max(1, (time_of(more) - time_of(job)) // (ITERATIONS - 1))
 
 
 _ANCHORS: dict[tuple[object, ...], int] = {}
@@ -238,6 +236,11 @@ _ANCHORS: dict[tuple[object, ...], int] = {}
 
 def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
     own = replace(request, size_bytes=size_bytes)
+    if plan is None:
+        setup = request.setup
+        each = 1 if request.operation == "sendrecv" else setup.num_ranks
+        cut = programs.message_class(setup.comm, setup.known, request.size_bytes // each)
+        own = replace(own, setup=setup.cut_for(cut))
     chunk = 0 if plan is None else plan.chunks.chunk_bytes
     shown = *way_of(request.setup.comm, plan), chunk
     if (own, shown) not in _ANCHORS:
@@ -245,17 +248,3 @@ def _anchor(request: Request, plan: NcclPlan | None, size_bytes: int) -> int:
         job = job_of(own.of(_stream(own, shorter, 1)), BRIEF)
         _ANCHORS[own, shown] = _per_iteration(own, shorter, job)
     return _ANCHORS[own, shown]
-
-
-def _stream_bytes(comm: Communicator, plan: NcclPlan | None) -> int:
-    """Return what a collective of this plan moves until its channels go on with the next chunk [bytes].
-
-    Those of a tree do from the beginning, but the way up and that down are busy at once only with as many as stages.
-    """
-    if plan is None:
-        return P2P_CHUNK * comm.group.num_ranks * comm.p2p_per_peer
-    algorithm = plan.selection.algorithm
-    chunks = comm.group.num_ranks if algorithm is Algorithm.RING else 1
-    if algorithm is Algorithm.TREE:
-        chunks = -(-comm.channels[0].tree_depth // FILLS)
-    return plan.chunks.chunk_bytes * plan.num_channels * chunks

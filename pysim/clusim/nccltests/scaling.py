@@ -21,6 +21,7 @@ from math import log2
 from clusim.nccl import Communicator, NcclPlan
 from clusim.nccl.connect import NONE, double_tree
 from clusim.run.request import Request
+from clusim.run.setup import Setup
 from clusim.schedule.dtypes import element
 from clusim.vocabulary.algorithms import Algorithm
 from clusim.vocabulary.operations import Collective
@@ -103,7 +104,7 @@ class _Runs:
         same_size = operation in ("sendrecv", Collective.BROADCAST, Collective.REDUCE)
         points = []
         for number in nodes:
-            fewer = request.setup.smaller(number)
+            fewer = self._fewer(number)
             size = request.size_bytes
             if not same_size:
                 size = max(min(size, 8), size * fewer.num_ranks // ranks // 16 * 16)
@@ -138,8 +139,13 @@ class _Runs:
         note = f"from {small} and {large} machines, each further level {level_ps / 1e6:.3g}us"
         return max(1, round(time_ps)), note
 
+    def _fewer(self, nodes: int) -> Setup:
+        """Return the same with so many machines; a plan has its channels, so that curves of more share the runs."""
+        setup = self.request.setup
+        return setup.smaller(nodes) if self.plan is None else replace(setup, nodes=nodes)
+
     def _on(self, nodes: int, size_bytes: int) -> int:
-        fewer = self.request.setup.smaller(nodes)
+        fewer = self._fewer(nodes)
         assert self.plan is not None
         width = min(element(self.request.dtype).size_bytes, size_bytes)
         own = recut(fewer.comm, self.plan, size_bytes, element_bytes=width)

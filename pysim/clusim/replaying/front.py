@@ -54,14 +54,19 @@ def replay(
     return gate(found, request)
 
 
-def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str, int]:
-    """Return how many ranks the topology has, and each of its machines, for readers of files that do not say it."""
-    if request.topology is None or "num_ranks" not in signature(read).parameters:
-        return {}
+def _machine(read: Callable[..., Recording], request: ReplayRequest) -> dict[str, int | None]:
+    """Return what readers of files that do not say it ask for.
+
+    That is how many ranks the topology has, and each of its machines; and how many calls are wanted.
+    """
+    asked = signature(read).parameters
+    wanted = {"calls": request.calls} if "calls" in asked else {}
+    if request.topology is None or "num_ranks" not in asked:
+        return wanted
     machines = machines_of(Setup(request.topology, request.nodes).fabric)
     if not machines:
         raise InputError(
             f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
         )
     sizes = [len(machine) for machine in machines]
-    return {"num_ranks": sum(sizes), "machine_ranks": min(sizes)}
+    return {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **wanted}

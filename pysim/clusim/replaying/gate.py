@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from clusim.errors import InputError
-from clusim.formats.topologies.common import DOUBT
+from clusim.fabric.doubts import doubts_of, refuse
 from clusim.replaying.placing import Placed
 from clusim.replaying.report import Replay
 from clusim.replaying.request import ReplayRequest
@@ -25,11 +24,7 @@ def placed_doubts(placed: Placed, hosts: int, ranks: int) -> list[str]:
             f"{ranks} ranks on {hosts} machine{'s' * (hosts != 1)}, but one of {placed.fabric.name} has {size} GPUs;"
             " --topology names the right machine, --nodes how many there are"
         )
-    if assumed := placed.fabric.sources.get(DOUBT):
-        found.append(
-            f"an assumption decides: {assumed}; `clusim topo import --chip NAME` settles it"
-        )
-    return found
+    return [*found, *doubts_of(placed.fabric)]
 
 
 def gate(found: Replay, request: ReplayRequest) -> Replay:
@@ -41,6 +36,6 @@ def gate(found: Replay, request: ReplayRequest) -> Replay:
             f" probably not {found.fabric}; --topology names the machine, --xml takes NCCL's dump of it"
         )
     found.doubts = list(dict.fromkeys(found.doubts))
-    if found.doubts and request.strict:
-        raise InputError("\n".join(f"{found.source}: {line}" for line in found.doubts))
+    if request.strict:
+        refuse(found.doubts, found.source)
     return found

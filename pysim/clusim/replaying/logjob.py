@@ -28,10 +28,10 @@ from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.calls.communicators import Members
-from clusim.nccl.calls.launch import Launch
 from clusim.replaying.channels import with_logged
 from clusim.replaying.gate import placed_doubts
 from clusim.replaying.guess import infer_machine
+from clusim.replaying.logharness import flags_of, harness_of
 from clusim.replaying.logmachine import machine_of_log
 from clusim.replaying.placing import Placed, place
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
@@ -120,7 +120,7 @@ class _Job:
     def time(self, table: CallTable, number: int) -> Timed:
         """Return the time of a distinct call."""
         call = self.planned(table.distinct[number])
-        return self.timer.time(self.built(call.comm), call, _launch(self.log, call.comm))
+        return self.timer.time(self.built(call.comm), call, harness_of(self.log, call.comm))
 
     def planned(self, call: LoggedCall) -> LoggedCall:
         """Return a call without the log's choice of algorithm and protocol where that does not hold."""
@@ -187,13 +187,6 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
             continue
         kept[name] = value
     return tuple((kept | dict(request.env)).items()), dropped
-
-
-def _launch(log: Log, comm: int) -> Launch:
-    run = log.run_of(log.communicators[comm])
-    config = run.config if run is not None else {}
-    gpus, threads = (max(1, min(config.get(name, 1), 64)) for name in ("nGpus", "nThread"))
-    return Launch(gpus, bool(config.get("graph", 0)), threads=threads)
 
 
 def replay_log(
@@ -322,6 +315,12 @@ def _notes(found: Replay, job: _Job, other: _Job | None, table: CallTable) -> No
         found.notes += [
             f"communicator {number}: {text}" for text in log.communicators[number].assumed
         ]
+    for flags in dict.fromkeys(
+        flags_of(harness_of(log, number))
+        for number in used
+        if log.run_of(log.communicators[number])
+    ):
+        found.notes.append(f"times are what nccl-tests prints with {flags}, as its header says")
     if not request.version and not log.facts.versions:
         found.notes.append(f"the log names no release of NCCL: {LATEST} assumed")
     elif log.facts.library == "RCCL" and not request.version:

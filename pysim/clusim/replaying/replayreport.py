@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clusim.fabric.doubts import shown
 from clusim.formats.logs.pictures import ranges
 from clusim.replaying.report import CallResult, Replay
 from clusim.units import format_size, format_time
@@ -15,7 +16,7 @@ SHOWN = 60
 def replay_report(found: Replay, *, everything: bool = False) -> str:
     """Return the report."""
     lines = [
-        *(f"doubt: {line}" for line in found.doubts),
+        *shown(found.doubts),
         f"{found.kind} {found.source}",
         f"  {found.num_ranks} ranks on {found.num_machines} machine{'s' * (found.num_machines != 1)}"
         + (f", NCCL {found.version}" if found.version else ""),

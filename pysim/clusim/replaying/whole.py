@@ -24,6 +24,7 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
+from clusim.vocabulary.operations import ROOTED
 from clusim.workload.recorded.emitter import NcclEmitter
 from clusim.workload.recorded.schedule import Translation, WrittenUnit, to_schedule
 
@@ -224,11 +225,18 @@ def _most_moved(recording: Recording, unit: WrittenUnit) -> int:
 
 
 def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
-    """Return how long the rank that came last took [us]: the others also waited."""
-    durations = [
-        recording.events[n].duration_ps for n in unit.events if recording.events[n].duration_ps > 0
-    ]
-    return min(durations) / 1e6 if durations else None
+    """Return how long the rank that came last took [us]: the others also waited.
+
+    Where ranks end apart, as a root does that only sends, it is until the last has ended.
+    """
+    events = [recording.events[n] for n in unit.events if recording.events[n].duration_ps > 0]
+    if not events:
+        return None
+    durations = [event.duration_ps for event in events]
+    if events[0].operation not in ROOTED or any(event.start_ps == ABSENT for event in events):
+        return min(durations) / 1e6
+    last = max(e.start_ps + e.duration_ps for e in events) - max(e.start_ps for e in events)
+    return min(max(last, min(durations)), max(durations)) / 1e6
 
 
 def _fill(

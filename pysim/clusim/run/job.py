@@ -56,7 +56,10 @@ VERIFY_LIMIT_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`."""
+    """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`.
+
+    Without `histories` there is one bin, of the whole run, for which the engine need not stop.
+    """
 
     bins: int = MAX_BINS
     trace_out: str | Path | None = None
@@ -64,6 +67,7 @@ class RunOptions:
     progress: Progress | None = None
     command: str = ""
     trace_limit_bytes: int = TRACE_LIMIT_BYTES
+    histories: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +339,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
     recorder = BinRecorder(
         len(job.image.wires),
         len(job.image.endpoints),
-        options.bins,
+        options.bins if options.histories else 1,
         limit_bytes=options.trace_limit_bytes // 2,
     )
     try:

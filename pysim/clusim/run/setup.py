@@ -12,6 +12,7 @@ from typing import Any
 from clusim import fabric
 from clusim.errors import InputError
 from clusim.fabric import Fabric
+from clusim.fabric.doubts import doubts_of
 from clusim.files import note_input
 from clusim.lowering import Broken, plan_change
 from clusim.nccl import LATEST, Communicator, parse_env, parse_version
@@ -52,7 +53,8 @@ class Setup:
     faults : tuple
         What breaks besides the topology's own faults: texts, or `clusim.lowering.Fault`.
     messages : tuple of int or None
-        Channels of sends and receives, in all and for a peer, where these machines stand for more; None is NCCL's.
+        Where a run stands for one of more machines or bytes: channels of sends and receives, in all and for a peer, and
+        the least size for which messages are cut [bytes]; None is NCCL's.
     """
 
     topology: str | Path | Fabric
@@ -62,7 +64,7 @@ class Setup:
     env: tuple[tuple[str, str], ...] = ()
     ranks: tuple[int, ...] | None = None
     faults: tuple[Any, ...] = ()
-    messages: tuple[int, int] | None = None
+    messages: tuple[int, int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be sent as what was given, without fabrics and communicators that were made of it."""
@@ -87,6 +89,11 @@ class Setup:
     def broken(self) -> Broken:
         """Return what breaks, by the file of the topology and by what was given."""
         return _broken(self.fabric, self.faults)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Return what makes every answer doubtful, and what settles it: assumptions about the machine."""
+        return doubts_of(self.fabric)
 
     @property
     def known(self) -> Fabric:
@@ -130,7 +137,10 @@ class Setup:
         comm = replace(common.of(self._chosen).comm, settings=settings)
         if self.messages is None:
             return comm
-        return replace(comm, p2p_channels=self.messages[0], p2p_per_peer=self.messages[1])
+        channels, per_peer, least_bytes = self.messages
+        return replace(
+            comm, p2p_channels=channels, p2p_per_peer=per_peer, p2p_least_bytes=least_bytes
+        )
 
     @property
     def _chosen(self) -> tuple[int, ...] | None:
@@ -157,8 +167,13 @@ class Setup:
 
     def smaller(self, nodes: int) -> Setup:
         """Return the same with so many machines, which send and receive on as many channels as these."""
-        messages = self.comm.p2p_channels, self.comm.p2p_per_peer
+        comm = self.comm
+        messages = comm.p2p_channels, comm.p2p_per_peer, comm.p2p_least_bytes
         return replace(self, nodes=nodes, messages=messages)
+
+    def cut_for(self, num_bytes: int) -> Setup:
+        """Return the same with messages that are cut as those of so many bytes at least."""
+        return replace(self, messages=(self.comm.p2p_channels, self.comm.p2p_per_peer, num_bytes))
 
 
 Stamps = tuple[tuple[str, int, int], ...]

@@ -75,6 +75,7 @@ class ProgramBuilder:
         self.name = name
         self._calls: list[CollectiveCall] = []
         self._templates: dict[Template, int] = {}
+        self._by_tuple: dict[tuple[int, str, int, Mode], tuple[tuple[Prim, ...], int]] = {}
         self._connections: list[Connection] = []
         self._instances: list[Instance] = []
         self._tasks: list[Task] = []
@@ -154,9 +155,18 @@ class ProgramBuilder:
     def template(
         self, name: str, prims: Iterable[Prim], nchunks: int = 1, mode: Mode = "interleaved"
     ) -> int:
-        """Return the index of a template with these primitives, sharing equal ones."""
+        """Return the index of a template with these primitives, sharing equal ones.
+
+        Writers that give the same tuple again, as those of many programs do, need not wait until it is compared.
+        """
+        key = id(prims), name, nchunks, mode
+        if key in self._by_tuple:
+            return self._by_tuple[key][1]
         wanted = Template(name, tuple(prims), nchunks, mode)
-        return self._templates.setdefault(wanted, len(self._templates))
+        index = self._templates.setdefault(wanted, len(self._templates))
+        if isinstance(prims, tuple):  # kept as long as its number stands for it
+            self._by_tuple[key] = prims, index
+        return index
 
     def shared_template(
         self, key: Hashable, name: str, make: Callable[[], Iterable[Prim]], nchunks: int, mode: Mode
@@ -215,6 +225,7 @@ class ProgramFields(TypedDict, total=False):
     sm: int
     fixed_div: int
     start_ps: int
+    shared: bool
     warps: float
 
 
@@ -359,6 +370,20 @@ class Plan:
         fields.setdefault("protocol", self.call.protocol)
         fields.setdefault("key", channel)
         return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
+
+    def flag(self, src: int, dst: int, channel: int) -> int:
+        """Add what `connect` does for a flag; plans have them by the hundred thousand."""
+        ranks = self.call.ranks
+        way = Connection(
+            ranks[src],
+            ranks[dst],
+            channel,
+            "flag",
+            key=channel,
+            slots=self.shape.slots,
+            protocol=self.call.protocol,
+        )
+        return self.builder.connection(way)
 
     def new_group(self) -> int:
         """Return the number of a new aggregation group: the `key` of its connections."""

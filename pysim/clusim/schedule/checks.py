@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from clusim.errors import ScheduleError
 from clusim.opcodes import OPCODES, Op
 from clusim.schedule.dtypes import element
@@ -29,6 +31,7 @@ def validate(schedule: Schedule) -> None:
     _check_acyclic(schedule)
     _check_groups(schedule)
     uses = [_uses(template) for template in schedule.templates]
+    wide = _Wide(schedule, uses) if any(len(own) >= MANY for own in uses) else None
     last_task = 0
     for index, instance in enumerate(schedule.instances):
         if instance.task < last_task:
@@ -36,8 +39,11 @@ def validate(schedule: Schedule) -> None:
                 f"instance {index}: task {instance.task} after {last_task}; sort by task"
             )
         last_task = instance.task
-        _check_instance(index, instance, schedule, uses)
-    _check_ends(schedule, uses)
+        _check_instance(index, instance, schedule)
+        if wide is None or not wide.right(instance):
+            _check_prims(index, instance, uses[instance.template], schedule)
+    if wide is None or not wide.ends_right():
+        _check_ends(schedule, uses)
 
 
 def _check_range(value: int, size: int, what: str, index: int, field: str) -> None:
@@ -59,6 +65,13 @@ def _check_connection(index: int, connection: Connection, num_ranks: int) -> Non
         raise ScheduleError(
             f"connection {index}: data from rank {connection.src} to itself; use copy or a flag"
         )
+
+
+MANY = 24
+"""Connections of a program from which on they are checked all at once."""
+
+_SPECIAL = ("", "multimem", "aggregation")
+"""Kinds of connections that only some primitives may use, and the others."""
 
 
 class _Use(NamedTuple):
@@ -119,9 +132,7 @@ _SIZES = ("offset", "length", "chunk_bytes", "stride", "limit", "align", "slice_
 _positive, _sizes = attrgetter(*_POSITIVE), attrgetter(*_SIZES)
 
 
-def _check_instance(
-    index: int, instance: Instance, schedule: Schedule, uses: Sequence[Sequence[_Use]]
-) -> None:
+def _check_instance(index: int, instance: Instance, schedule: Schedule) -> None:
     _check_range(instance.task, len(schedule.tasks), "instance", index, "task")
     _check_range(instance.template, len(schedule.templates), "instance", index, "template")
     task = schedule.tasks[instance.task]
@@ -143,9 +154,10 @@ def _check_instance(
             (n, v) for n, v in zip(_SIZES, _sizes(instance), strict=True) if v % size
         )
         raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
-    for connection in instance.connections:
-        _check_range(connection, len(schedule.connections), "instance", index, "connection")
-    _check_prims(index, instance, uses[instance.template], schedule)
+    own, count = instance.connections, len(schedule.connections)
+    if own and not (min(own) >= 0 and max(own) < count):
+        for connection in own:
+            _check_range(connection, count, "instance", index, "connection")
 
 
 def _check_prims(index: int, instance: Instance, uses: Sequence[_Use], schedule: Schedule) -> None:
@@ -170,6 +182,49 @@ def _check_prims(index: int, instance: Instance, uses: Sequence[_Use], schedule:
                 f"instance {index}: a chunk of {instance.slices} slices needs"
                 f" {instance.slices * instance.slots_per_slice} slots, the connection has {connection.slots}"
             )
+
+
+class _Wide:
+    """The same as `_check_prims` and `_check_ends` for schedules in which some programs use many connections.
+
+    It says what is right; what is wrong, or none of its business, is left to them, who also say why.
+    """
+
+    def __init__(self, schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
+        connections, self.schedule, self.uses = schedule.connections, schedule, uses
+        kinds = [item.kind if item.kind in _SPECIAL else "" for item in connections]
+        self.special = np.array([_SPECIAL.index(kind) for kind in kinds], np.int64)
+        ends = [(item.src, item.dst, item.slots) for item in connections]
+        self.src, self.dst, self.slots = np.array(ends, np.int64).reshape(-1, 3).T
+        self.slot = [np.array([use.slot for use in own], np.int64) for own in uses]
+        self.sends = [np.array([use.name == "send" for use in own], bool) for own in uses]
+        self.needs = [np.array([_SPECIAL.index(use.kind) for use in own], np.int64) for own in uses]
+
+    def right(self, instance: Instance) -> bool:
+        """Return whether a program that uses many connections uses them as it may."""
+        number = instance.template
+        slot = self.slot[number]
+        if len(slot) < MANY or slot.max() >= len(instance.connections):
+            return False
+        rows = np.array(instance.connections, np.int64)[slot]
+        ends = np.where(self.sends[number], self.src[rows], self.dst[rows])
+        return bool(
+            (ends == instance.rank).all()
+            and (self.special[rows] == self.needs[number]).all()
+            and self.slots[rows].min() >= instance.slices * instance.slots_per_slice
+        )
+
+    def ends_right(self) -> bool:
+        """Return whether at most one program sends on, and one receives from, each connection; all have them."""
+        users = np.zeros((2, len(self.src)), np.int64)
+        for instance in self.schedule.instances:
+            number = instance.template
+            rows = np.array(instance.connections, np.int64)[self.slot[number]]
+            sends = self.sends[number]
+            # A program may use a connection by several primitives.
+            users[0, np.unique(rows[~sends])] += 1
+            users[1, np.unique(rows[sends])] += 1
+        return bool(users.max(initial=0) <= 1)
 
 
 def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:

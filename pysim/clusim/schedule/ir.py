@@ -202,6 +202,8 @@ class Instance:
         SMs it holds.
     start_ps : int
         From the start of its CTA to its first step [ps].
+    shared : bool
+        Whether its buffers for other machines are those of many connections, so that a step may lie anywhere.
     """
 
     task: int
@@ -224,6 +226,7 @@ class Instance:
     sm: int = 1
     warps: float = CTA_WARPS
     start_ps: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric, Protocol
+from clusim.hardware.ctas import cta_figure
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES
 
 __all__ = ["Shape", "default_channels", "shape_of", "whole_shape"]
@@ -143,10 +144,6 @@ def default_channels(size_bytes: int, most: int, protocol: str, num_ranks: int) 
     return max(1, min(most, size_bytes // (cut.threads * threshold)))
 
 
-LOCAL_COPY = 1.4
-"""What a warp copies inside its GPU's memory, in what it sends to another GPU."""
-
-
 def nvls_warps(members: int) -> int:
     """Return how many warps of a CTA reduce in NVLS (NCCL ``all_reduce.h``: 5 of 20, 7 for up to 6 ranks)."""
     return 7 if members <= 6 else 5
@@ -156,8 +153,8 @@ def nvls_copy_warps(members: int) -> tuple[int, int]:
     """Return the warps of a CTA that scatter and gather in NVLS, as so many of those that send over NVLink.
 
     They are 7 and 6 of 20, 8 and 7 beyond 6 ranks (NCCL ``all_reduce.h``). Both ends of their copies are in the GPU's
-    own memory, so that a warp does `LOCAL_COPY` times as much; read off NVLS all-reduce of 2 to 256 MiB on 8 H100
-    (AI-benchmarking-guide).
+    own memory, so that a warp does more.
     """
     scatter = 7 if members <= 6 else 8
-    return round(scatter * LOCAL_COPY), round((scatter - 1) * LOCAL_COPY)
+    more = cta_figure("local copy")
+    return round(scatter * more), round((scatter - 1) * more)

@@ -39,15 +39,19 @@ def is_csv(name: str) -> bool:
     return COLUMNS.encode() in head(name, 1 << 16)[: 1 << 14]
 
 
-def read_csv(name: str, num_ranks: int | None = None) -> Recording:
+def read_csv(name: str, num_ranks: int | None = None, calls: int | None = None) -> Recording:
     """Read such a CSV file; raises `InputError` if it makes no sense or has pipeline stages.
 
     Parameters
     ----------
     num_ranks : int or None
         GPUs of the topology, which are the ranks if the file says neither their number nor sizes of groups.
+    calls : int or None
+        Calls of each rank that are wanted, the first ones; all by default.
     """
-    return _Reader(name, num_ranks).recording()
+    found = _Reader(name, num_ranks)
+    found.step.most = calls
+    return found.recording()
 
 
 class _Reader:

@@ -45,7 +45,11 @@ _OF = {
 
 
 def read(
-    paths: Paths, *, num_ranks: int | None = None, machine_ranks: int | None = None
+    paths: Paths,
+    *,
+    num_ranks: int | None = None,
+    machine_ranks: int | None = None,
+    calls: int | None = None,
 ) -> Recording:
     """Read a text workload.
 
@@ -53,6 +57,8 @@ def read(
     ----------
     num_ranks, machine_ranks : int or None
         Ranks of the job, and of each machine.
+    calls : int or None
+        Calls of each rank that are wanted, the first ones; all by default.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def read(
             f"{name}: an ASTRA-sim workload does not say how many ranks there are; give --topology and --nodes: all"
             " their GPUs take part"
         )
-    return _Reader(name, num_ranks, machine_ranks or num_ranks).recording()
+    return _Reader(name, num_ranks, machine_ranks or num_ranks).recording(calls)
 
 
 class _Reader:
@@ -114,11 +120,12 @@ class _Reader:
             _DATA: (model, self.num_ranks // model),
         }
 
-    def recording(self) -> Recording:
+    def recording(self, calls: int | None) -> Recording:
         """Read the file."""
         step = RankStep(
             self.table, {role: size for role, (_, size) in self.strides.items()}, gathers_parts=True
         )
+        step.most = calls
         self._write(step)
         return recording("astra", step, self.num_ranks, self._group_of, self.assumed)
 

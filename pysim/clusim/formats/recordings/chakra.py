@@ -19,7 +19,8 @@ from clusim.formats.recordings.chakra_host import host_graph
 from clusim.formats.recordings.chakra_nodes import ChakraGraph
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FilePart, Paths, names_of
+from clusim.formats.recordings.source import Paths, names_of
+from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.operations import GATHERING, ROOTED, full_bytes
 
 __all__ = ["read"]
@@ -103,7 +104,7 @@ class _Reader:
         clone_peers(self.found, self.groups)
         return finish(self.found, self.groups, self.skipped)
 
-    def _host(self, number: int, part: FilePart) -> None:
+    def _host(self, number: int, part: FileStream) -> None:
         rank, host = host_graph(number, part, self.skipped)
         if len(self.files.hosts) == 1 and number:
             rank.number = 0

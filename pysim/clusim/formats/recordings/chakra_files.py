@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,10 +10,11 @@ from typing import Any
 
 from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
-from clusim.formats.recordings.chakra_host import is_host
 from clusim.formats.recordings.chakra_json import from_json
+from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import FilePart, integer, natural, parts, read_bytes
+from clusim.formats.recordings.source import integer, natural
+from clusim.formats.recordings.streams import FileStream, streams
 
 __all__ = ["Files", "find_files", "numbered"]
 
@@ -37,8 +37,8 @@ class Files:
         What was not read.
     """
 
-    traces: list[FilePart] = field(default_factory=list)
-    hosts: list[FilePart] = field(default_factory=list)
+    traces: list[FileStream] = field(default_factory=list)
+    hosts: list[FileStream] = field(default_factory=list)
     siblings: int = 0
     tables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     table_file: str = ""
@@ -56,8 +56,8 @@ def find_files(shown: str, names: list[str]) -> Files:
     found = Files()
     expanded = _expanded(names)
     for name in expanded:
-        for part in parts(name, _wanted):
-            _sort(found, part)
+        for file in streams(name, _wanted):
+            _sort(found, file)
     if len(found.traces) == 1 and Path(found.traces[0].name).is_file():
         found.siblings = _siblings(found.traces[0].name)
     if not found.tables:
@@ -72,31 +72,32 @@ def find_files(shown: str, names: list[str]) -> Files:
     return found
 
 
-def _sort(found: Files, part: FilePart) -> None:
-    is_json = ".json" in part.name.rsplit("/", 1)[-1].lower()
-    printed = from_json(part) if part.data.lstrip()[:1] in (b"{", b"[") else None
+def _sort(found: Files, file: FileStream) -> None:
+    is_json = ".json" in file.name.rsplit("/", 1)[-1].lower()
+    first = file.head(1 << 13).lstrip()[:1]
+    printed = from_json(file) if first in (b"{", b"[") else None
     if printed is not None:
         found.traces.append(printed)
         return
-    if part.data.lstrip()[:1] != b"{":
+    if first != b"{":
         if is_json:
-            found.skipped.append(f"{Path(part.name).name}: JSON of another kind")
+            found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
         else:
-            found.traces.append(part)
+            found.traces.append(file)
         return
     try:
-        data = json.loads(part.data)
-    except (ValueError, RecursionError):
-        (found.hosts if is_json else found.traces).append(part)
+        data, listed = read_items(file, "nodes", lambda node: None)
+    except InputError:
+        (found.hosts if is_json else found.traces).append(file)
         return
-    table = _table(data)
-    if is_host(data):
-        found.hosts.append(part)
+    table = None if listed else _table(data)
+    if listed and data is not None and "schema" in data:
+        found.hosts.append(file)
     elif table:
         found.tables.update(table)
-        found.table_file = part.name
+        found.table_file = file.name
     else:
-        found.skipped.append(f"{Path(part.name).name}: JSON of another kind")
+        found.skipped.append(f"{Path(file.name).name}: JSON of another kind")
 
 
 def _wanted(name: str) -> bool:
@@ -138,7 +139,7 @@ def _place(name: str) -> tuple[str, int | None]:
     return found["job"], int(found["rank"])
 
 
-def numbered(files: list[FilePart], found: Recording) -> Iterator[tuple[int, FilePart]]:
+def numbered(files: list[FileStream], found: Recording) -> Iterator[tuple[int, FileStream]]:
     """Return the files with their ranks, which their names say."""
     places = [_place(re.split(r"[/\\]", part.name)[-1]) for part in files]
     numbers = [number for _, number in places]
@@ -182,4 +183,4 @@ def _beside(found: Files, name: str) -> None:
     pattern = re.compile(r"comm[_-]?groups?.*\.json$", re.I)
     tables = [p for p in folder.iterdir() if p.is_file() and pattern.search(p.name)]
     if len(tables) == 1:
-        _sort(found, FilePart(str(tables[0]), read_bytes(str(tables[0]))))
+        _sort(found, next(streams(str(tables[0]), _wanted)))

@@ -12,11 +12,14 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.formats.recordings.chakra_graph import ChakraNode, Rank
-from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
+from clusim.formats.recordings.chakra_schema import MOST_NODES
+from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.source import integer, time_ps
+from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import ROOTED, operation_starting
 
-__all__ = ["ChakraHost", "groups_of", "host_graph", "is_host"]
+__all__ = ["ChakraHost", "groups_of", "host_graph"]
 
 PS_PER_US = 1_000_000
 MOST_US = 10**11
@@ -40,11 +43,6 @@ class ChakraHost:
         self.by_id: dict[int, str] = {}
 
 
-def is_host(data: Any) -> bool:
-    """Return whether JSON is an execution trace of PyTorch."""
-    return isinstance(data, dict) and isinstance(data.get("nodes"), list) and "schema" in data
-
-
 def groups_of(text: str) -> list[dict[str, Any]]:
     """Return what a text of ``process_group:init`` says, empty if it says nothing."""
     first, last = text.find("[{"), text.rfind("}]")
@@ -59,24 +57,31 @@ def groups_of(text: str) -> list[dict[str, Any]]:
     return []
 
 
-def host_graph(number: int, part: FilePart, skipped: Counter[str]) -> tuple[Rank, ChakraHost]:
-    """Return the graph of a host trace."""
-    data = load_json(part)
-    if not is_host(data):
-        raise InputError(f"{part.name}: is no execution trace of PyTorch: no list 'nodes'")
-    rank, host = Rank(number, part.name), ChakraHost()
-    rows = [row for row in data["nodes"] if isinstance(row, dict)]
-    for row in rows:
-        if "process_group:init" in str(row.get("name")):
+def host_graph(number: int, file: FileStream, skipped: Counter[str]) -> tuple[Rank, ChakraHost]:
+    """Return the graph of a host trace, which is read twice: groups may be made after they are used."""
+    rank, host = Rank(number, file.name), ChakraHost()
+
+    def learn(row: Any) -> None:
+        if isinstance(row, dict) and "process_group:init" in str(row.get("name")):
             _learn(host, row)
-    for row in rows:
+
+    def take(row: Any) -> None:
+        if not isinstance(row, dict):
+            return
         at = integer(row.get("id"))
         if at is None:
             skipped["nodes without an id"] += 1
-            continue
+            return
         if at in rank.nodes:
-            raise InputError(f"{part.name}: node {at} is there twice; every id must be of one node")
-        rank.nodes[at] = _node(at, row, part.name, host, skipped)
+            raise InputError(f"{file.name}: node {at} is there twice; every id must be of one node")
+        rank.nodes[at] = _node(at, row, file.name, host, skipped)
+        if len(rank.nodes) > MOST_NODES:
+            raise InputError(f"{file.name}: more than {MOST_NODES} nodes; record fewer steps")
+
+    table, listed = read_items(file, "nodes", learn)
+    if not listed or table is None or "schema" not in table:
+        raise InputError(f"{file.name}: is no execution trace of PyTorch: no list 'nodes'")
+    read_items(file, "nodes", take)
     rank.communicators = host.groups
     for node in rank.nodes.values():
         node.calls = [dep for dep in node.calls if dep in rank.nodes and dep != node.id]

@@ -9,11 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.chakra_schema import NODE_TYPES, message_class, pack
-from clusim.formats.recordings.source import FilePart, integer
+from clusim.formats.recordings.chakra_schema import (
+    MOST_NODES,
+    NODE_TYPES,
+    message_class,
+    pack,
+)
+from clusim.formats.recordings.source import integer
+from clusim.formats.recordings.streams import FileStream, TextWindow
 
 __all__ = ["JSON_NODE", "from_json"]
 
@@ -23,14 +30,25 @@ JSON_NODE = (
 )
 """What such a file begins with."""
 
-MOST_NODES = 4_000_000
 _INT64 = (1 << 63) - 1
-_SPACE = re.compile(r"[\s,]*")
+_BETWEEN = re.compile(r"[\s,\[\]]*")
+_NODES = re.compile(r'\s*\{\s*"nodes"\s*:\s*\[')
+_HELD = 1 << 17
+"""What is held of the text before an object is looked at [characters]."""
+
+_MOST_NODE = 1 << 26
+"""Longest node [characters]."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _WHOLE = ("int32", "int64", "uint32", "uint64", "sint32", "sint64")
 
 
-def from_json(part: FilePart) -> FilePart | None:
+@lru_cache(4096)
+def _snake(key: str) -> str:
+    """Return the name of a field as the schema writes it."""
+    return _CAMEL.sub(r"_\1", key).lower()
+
+
+def from_json(file: FileStream) -> FileStream | None:
     """Return the trace that a file of JSON stands for, None if it is none.
 
     Raises
@@ -38,35 +56,57 @@ def from_json(part: FilePart) -> FilePart | None:
     InputError
         A node in it makes no sense.
     """
-    if re.match(JSON_NODE, part.data[: 1 << 13], re.DOTALL) is None:
+    if re.match(JSON_NODE, file.head(1 << 13), re.DOTALL) is None:
         return None
-    packed = bytearray()
-    for number, item in enumerate(_objects(part)):
+    return FileStream(file.name, lambda: _packed(file))
+
+
+def _packed(file: FileStream) -> Iterator[bytes]:
+    """Yield the nodes of a file as they are in an ``.et``."""
+    for number, item in enumerate(_objects(file)):
         if number > MOST_NODES:
-            raise InputError(f"{part.name}: more than {MOST_NODES} nodes")
-        if "type" not in item and "id" not in item:
-            continue  # the metadata
-        packed += pack(_node(item, f"{part.name}: object {number + 1}"))
-    return FilePart(part.name, bytes(packed))
+            raise InputError(f"{file.name}: more than {MOST_NODES} nodes")
+        if "type" in item or "id" in item:  # else the metadata
+            yield pack(_node(item, f"{file.name}: object {number + 1}"))
 
 
-def _objects(part: FilePart) -> Iterator[dict[str, Any]]:
-    text, decoder, at = part.data.decode("utf-8", "replace"), json.JSONDecoder(), 0
+def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
+    window, decoder = TextWindow(file.begin()), json.JSONDecoder()
+    window.hold(_HELD)
+    inside = _NODES.match(window.text)
+    window.at = inside.end() if inside else 0
     while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-        if at >= len(text):
+        window.hold(_HELD)
+        window.at = _BETWEEN.match(window.text, window.at).end()  # type: ignore[union-attr]
+        if window.at >= len(window.text) and window.done:
             return
-        try:
-            found, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            raise InputError(
-                f"{part.name}: character {at + 1}: is no JSON object; is the file cut?"
-            ) from None
+        if inside and window.text[window.at :].strip() == "}":
+            return
+        while True:
+            try:
+                found, window.at = decoder.raw_decode(window.text, window.at)
+                break
+            except (ValueError, RecursionError) as error:
+                # A longer window may have the rest of it, unless it is broken well inside.
+                early = (
+                    isinstance(error, json.JSONDecodeError) and error.pos < len(window.text) - 64
+                )
+                early = early and "Unterminated" not in str(error)
+                size = 2 * (len(window.text) - window.at)
+                if (
+                    early
+                    or size > _MOST_NODE
+                    or isinstance(error, RecursionError)
+                    or not window.hold(size)
+                ):
+                    raise InputError(
+                        f"{file.name}: character {window.dropped + window.at + 1}: is no JSON object; is the file cut?"
+                    ) from None
         nodes = found.get("nodes") if isinstance(found, dict) and "nodes" in found else found
         for item in nodes if isinstance(nodes, list) else [nodes]:
             if not isinstance(item, dict):
-                raise InputError(f"{part.name}: something that is no object among the nodes")
-            yield {_CAMEL.sub(r"_\1", key).lower(): value for key, value in item.items()}
+                raise InputError(f"{file.name}: something that is no object among the nodes")
+            yield {_snake(key): value for key, value in item.items()}
 
 
 def _node(item: dict[str, Any], where: str) -> Any:
@@ -98,7 +138,7 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
     """Fill an attribute; values of types that no reader asks for are left out."""
     message.name = str(item.get("name", ""))[:400].encode("utf-8", "replace")
     for key, value in item.items():
-        field = _CAMEL.sub(r"_\1", key).lower()
+        field = _snake(key)
         kind, _, form = field.rpartition("_")
         if form == "list" and isinstance(value, dict) and kind in _WHOLE:
             values = value.get("values", [])

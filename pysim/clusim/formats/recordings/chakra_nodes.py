@@ -12,7 +12,8 @@ from clusim.formats.recordings.chakra_host import groups_of
 from clusim.formats.recordings.chakra_schema import COLLECTIVES, NODE_TYPES, attributes, messages
 from clusim.formats.recordings.common import MOST_RANKS
 from clusim.formats.recordings.model import ABSENT
-from clusim.formats.recordings.source import FilePart, integer
+from clusim.formats.recordings.source import integer
+from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.operations import operation_starting
 
 __all__ = ["ChakraGraph"]
@@ -35,11 +36,11 @@ class ChakraGraph:
     """Reads the graph of one rank; `rank` is it."""
 
     def __init__(
-        self, number: int, part: FilePart, skipped: Counter[str], cut: Callable[[str], None]
+        self, number: int, part: FileStream, skipped: Counter[str], cut: Callable[[str], None]
     ) -> None:
         self.rank = Rank(number, part.name)
         self.skipped = skipped
-        for message in messages(part.name, part.data, cut):
+        for message in messages(part.name, part.begin(), cut):
             if message.id in self.rank.nodes:
                 raise InputError(
                     f"{part.name}: node {message.id} is there twice; every id must be of one node"

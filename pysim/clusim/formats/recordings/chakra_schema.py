@@ -12,9 +12,27 @@ from functools import cache
 from typing import Any, Final
 
 from clusim.errors import InputError
+from clusim.formats.recordings.streams import ByteWindow
 from clusim.vocabulary.operations import OPERATIONS
 
-__all__ = ["COLLECTIVES", "NODE_TYPES", "attributes", "message_class", "messages", "pack"]
+__all__ = [
+    "COLLECTIVES",
+    "MOST_NODES",
+    "NODE_TYPES",
+    "attributes",
+    "message_class",
+    "messages",
+    "pack",
+]
+
+MOST_NODES: Final = 4_000_000
+"""Nodes of a rank that are read."""
+
+MOST_MESSAGE: Final = 1 << 26
+"""Longest message of a trace [bytes]."""
+
+_VARINT: Final = 10
+"""Longest length in front of a message [bytes]."""
 
 NODE_TYPES: Final = {
     "INVALID_NODE": 0,
@@ -110,11 +128,13 @@ def _field(message: Any, text: str, *, choice: bool = False) -> None:
         field.oneof_index = 0
 
 
-def messages(name: str, data: bytes, cut: Callable[[str], None]) -> Iterator[Any]:
+def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> Iterator[Any]:
     """Yield the nodes of a trace.
 
     Parameters
     ----------
+    pieces : iterator of bytes
+        What is in the file.
     cut : callable
         Takes a sentence when the file ends inside a message; what came before is yielded.
 
@@ -126,45 +146,49 @@ def messages(name: str, data: bytes, cut: Callable[[str], None]) -> Iterator[Any
     from google.protobuf.message import DecodeError
 
     node_class = message_class("Node")
-    at, count = 0, 0
-    while at < len(data):
-        size, begin = _varint(name, data, at)
-        if begin < 0 or begin + size > len(data):
+    window, count = ByteWindow(pieces), 0
+    while window.hold(1):
+        window.hold(_VARINT)
+        size, length = _varint(name, window)
+        if not length or size > MOST_MESSAGE or not window.hold(length + size):
+            place = window.place
             if count < 2:
                 raise InputError(
-                    f"{name}: byte {at}: a message of {size} bytes in a file of {len(data)}; expected a Chakra"
+                    f"{name}: byte {place}: a message of {size} bytes in a file of {window.rest()}; expected a Chakra"
                     " execution trace (.et): messages, each after its length"
                 )
             cut(f"{name} is cut inside message {count + 1}; what comes before was read")
             return
+        begin = window.at + length
         node = node_class()
         try:
-            node.ParseFromString(data[begin : begin + size])
+            node.ParseFromString(window.held[begin : begin + size])
         except DecodeError:
             if count:
                 raise InputError(
-                    f"{name}: byte {begin}: message {count + 1} is no node of a Chakra trace; the file is damaged or"
-                    " of a release before 0.0.4"
+                    f"{name}: byte {window.place + length}: message {count + 1} is no node of a Chakra trace; the file"
+                    " is damaged or of a release before 0.0.4"
                 ) from None
-        at, count = begin + size, count + 1
+        window.at, count = begin + size, count + 1
+        if count > MOST_NODES:
+            raise InputError(f"{name}: more than {MOST_NODES} nodes; record fewer steps")
         # Metadata have no field 3: the first message is a node only in files without metadata.
         if count > 1 or node.type:
             yield node
 
 
-def _varint(name: str, data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; -1 if the data end first."""
+def _varint(name: str, window: ByteWindow) -> tuple[int, int]:
+    """Return the number that begins here and its length, 0 if the data end first."""
     value = 0
-    for place in range(10):
-        if at + place >= len(data):
-            return value, -1
-        byte = data[at + place]
-        value |= (byte & 0x7F) << (7 * place)
+    for length, byte in enumerate(window.held[window.at : window.at + _VARINT], 1):
+        value |= (byte & 0x7F) << (7 * (length - 1))
         if byte < 0x80:
-            return value, at + place + 1
-    raise InputError(
-        f"{name}: byte {at}: is no length of a message; the file is damaged or no Chakra trace"
-    )
+            return value, length
+        if length == _VARINT:
+            raise InputError(
+                f"{name}: byte {window.place}: is no length of a message; the file is damaged or no Chakra trace"
+            )
+    return value, 0
 
 
 def attributes(node: Any) -> dict[str, Any]:

@@ -18,8 +18,11 @@ from typing import Any
 from clusim.bounded import MOST_RANKS
 from clusim.errors import InputError
 from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.jsonstream import read_items
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
-from clusim.formats.recordings.source import FilePart, Paths, integer, load_json, number, parts
+from clusim.formats.recordings.source import MOST_BYTES as MOST_FILE
+from clusim.formats.recordings.source import Paths, integer, number
+from clusim.formats.recordings.streams import FileStream, streams
 from clusim.formats.recordings.unpickled import unpickled
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
@@ -80,11 +83,11 @@ def read(paths: Paths) -> Recording:
         A file is no dump, or two are of the same rank.
     """
     job, name = _Job(), ""
-    for index, part in enumerate(
-        parts(paths, lambda base: not base.endswith((".py", ".md", ".log")))
+    for index, file in enumerate(
+        streams(paths, lambda base: not base.endswith((".py", ".md", ".log")))
     ):
-        name = name or part.name
-        _file(job, part, index)
+        name = name or file.name
+        _file(job, file, index)
     most = max((rank for own in job.ranks.values() for rank in own), default=-1)
     found = Recording(KIND, name, max(most, *job.recorded, -1) + 1, nccl_version=job.version)
     everyone = tuple(range(found.num_ranks))
@@ -107,38 +110,63 @@ def read(paths: Paths) -> Recording:
     return finish(found, groups, job.skipped)
 
 
-def _file(job: _Job, part: FilePart, index: int) -> None:
-    """Read one dump."""
-    pickled = part.data[:1] == b"\x80"
-    data = unpickled(part.data, part.name) if pickled else load_json(part)
-    if not isinstance(data, dict):
+def _file(job: _Job, file: FileStream, index: int) -> None:
+    """Read one dump: a pickle whole, JSON twice, as its table of groups may come last."""
+    if file.head(1) == b"\x80":
+        data = unpickled(file.whole(MOST_FILE), file.name)
+        table = data if isinstance(data, dict) else None
+    else:
+        table, _ = read_items(file, "entries", lambda entry: None)
+        data = None
+    if table is None or (data is None and file.head(4096).lstrip()[:1] == b"["):
         raise InputError(
-            f"{part.name}: is no dump of the flight recorder: no table of entries in it"
+            f"{file.name}: is no dump of the flight recorder: no table of entries in it"
         )
-    rank = integer(data.get("rank"), MOST_RANKS - 1)
-    match = _RANK.search(PurePath(part.name).name)
+    rank = integer(table.get("rank"), MOST_RANKS - 1)
+    match = _RANK.search(PurePath(file.name).name)
     if rank is None:
         rank = int(match[1]) if match else index
     if rank in job.recorded or rank >= MOST_RANKS:
         raise InputError(
-            f"{part.name}: rank {rank}, as {job.recorded.get(rank, 'no job has')}; give the dumps of one job"
+            f"{file.name}: rank {rank}, as {job.recorded.get(rank, 'no job has')}; give the dumps of one job"
         )
-    job.recorded[rank] = part.name
-    version = data.get("nccl_version") or data.get("comm_lib_version")
+    job.recorded[rank] = file.name
+    version = table.get("nccl_version") or table.get("comm_lib_version")
     job.version = job.version or (version if isinstance(version, str) and len(version) < 32 else "")
-    _groups(job, data.get("pg_config"), part.name)
-    entries = data.get("entries")
-    if not isinstance(entries, list):
+    _groups(job, table.get("pg_config"), file.name)
+    taken = _Entries(job, rank, file.name)
+    if data is None:
+        if not read_items(file, "entries", taken.take)[1]:
+            job.skipped["dumps without entries"] += 1
+    elif isinstance(data.get("entries"), list):
+        for entry in data["entries"]:
+            taken.take(entry)
+    else:
         job.skipped["dumps without entries"] += 1
-        return
-    known = [entry for entry in entries if isinstance(entry, dict)]
-    for at, entry in enumerate(sorted(known, key=lambda item: integer(item.get("record_id")) or 0)):
-        if len(job.calls) >= MOST_CALLS:
-            job.skipped[f"calls after the first {MOST_CALLS}"] += 1
-            continue
-        call = _call(job, entry, rank, f"{part.name}: entry {at}")
+    taken.calls.sort(key=lambda found: found[0])
+    job.calls += [call for _, call in taken.calls]
+
+
+class _Entries:
+    """Takes the entries of a dump, each with its number."""
+
+    def __init__(self, job: _Job, rank: int, name: str) -> None:
+        self.job, self.rank, self.name = job, rank, name
+        self.calls: list[tuple[int, _Call]] = []
+        self.at = 0
+
+    def take(self, entry: Any) -> None:
+        """Keep the call of an entry."""
+        if not isinstance(entry, dict):
+            return
+        self.at += 1
+        if len(self.job.calls) + len(self.calls) >= MOST_CALLS:
+            self.job.skipped[f"calls after the first {MOST_CALLS}"] += 1
+            return
+        where = f"{self.name}: entry {self.at - 1}"
+        call = _call(self.job, entry, self.rank, where)
         if call is not None:
-            job.calls.append(call)
+            self.calls.append((integer(entry.get("record_id")) or 0, call))
 
 
 def _groups(job: _Job, config: Any, where: str) -> None:

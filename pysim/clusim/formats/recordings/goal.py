@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_EVENTS
+from clusim.formats.recordings.goal_binary import Limits, is_binary, read_binary
 from clusim.formats.recordings.goal_order import ANY, GoalOp, GoalStep, Order, play
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Group, Recording
 from clusim.formats.recordings.source import Paths, head, lines, names_of
@@ -72,15 +73,15 @@ class _Rank:
 
 
 def read(paths: Paths) -> Recording:
-    """Read a GOAL text file; raises `InputError` that names the line if it makes no sense."""
+    """Read a GOAL file, text or binary; raises `InputError` that names the line if it makes no sense."""
     names = names_of(paths)
     if len(names) != 1:
         raise InputError(f"{names[1]}: a GOAL schedule is one file; give only {names[0]}")
-    if b"\0" in head(names[0], 4096):
-        raise InputError(
-            f"{names[0]}: is a binary GOAL schedule, as txt2bin writes it, or no GOAL at all; give the text it was made"
-            " from"
-        )
+    beginning = head(names[0], 4096)
+    if is_binary(beginning):
+        return _Reader(names[0]).binary()
+    if b"\0" in beginning:
+        raise InputError(f"{names[0]}: binary data that are no GOAL schedule of txt2bin")
     return _Reader(names[0]).recording()
 
 
@@ -92,6 +93,8 @@ class _Reader:
         self.num_ranks = self.count = 0
         self.ranks: dict[int, _Rank] = {}
         self.skipped: Counter[str] = Counter()
+        self.plain = name.replace("{", "{{").replace("}", "}}")
+        self.where = f"{self.plain}:{{line}}"
 
     def recording(self) -> Recording:
         """Read the file."""
@@ -113,7 +116,14 @@ class _Reader:
             raise self._bad(line, f"rank {rank.number} has no closing '}}'; is the file complete?")
         if not self.num_ranks:
             raise self._bad(line, "no num_ranks; a GOAL schedule begins with `num_ranks N`")
-        return self._finish()
+        return self._finish({number: self.ranks[number].steps for number in sorted(self.ranks)})
+
+    def binary(self) -> Recording:
+        """Read a file of ``txt2bin``, whose operations have numbers and no lines."""
+        self.where = f"{self.plain}: rank {{rank}} operation {{line}}"
+        found = read_binary(self.name, Limits(MAX_RANKS, MAX_NS, MAX_BYTES))
+        self.num_ranks, self.skipped = found.num_ranks, found.skipped
+        return self._finish(found.steps)
 
     def _bad(self, line: int, what: str) -> InputError:
         return InputError(f"{self.name}:{line}: {what}")
@@ -192,10 +202,9 @@ class _Reader:
             else:
                 self.skipped[f"attribute {name[:40]}"] += 1
 
-    def _finish(self) -> Recording:
+    def _finish(self, steps: dict[int, list[GoalStep]]) -> Recording:
         found = Recording("goal", self.name, self.num_ranks)
         found.groups.append(Group("world", tuple(range(self.num_ranks))))
-        steps = {number: self.ranks[number].steps for number in sorted(self.ranks)}
         if not any(steps.values()):
             raise InputError(f"{self.name}: no rank does anything; nothing can be simulated")
         order, eager = play(steps, EAGER_BYTES), EAGER_BYTES
@@ -207,7 +216,7 @@ class _Reader:
                 " forever; no send waits"
             )
         found.skipped = dict(self.skipped)
-        _Events(self.name, found, steps, order, eager).write()
+        _Events(self.where, found, steps, order, eager).write()
         return found
 
     def _refuse(self, order: Order, steps: dict[int, list[GoalStep]]) -> None:
@@ -216,10 +225,10 @@ class _Reader:
         rank, at = order.stuck
         step = steps[rank][at]
         what = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
-        raise self._bad(
-            step.line,
-            f"{what} of rank {rank} never gets done: operations wait for each other in a circle; remove a requires, or"
-            " change the order of sends and receives",
+        place = self.where.format(rank=rank, line=step.line)
+        raise InputError(
+            f"{place}: {what} of rank {rank} never gets done: operations wait for each other in a circle; remove a"
+            " requires, or change the order of sends and receives",
         )
 
 
@@ -228,13 +237,13 @@ class _Events:
 
     def __init__(
         self,
-        name: str,
+        where: str,
         found: Recording,
         steps: dict[int, list[GoalStep]],
         order: Order,
         eager: int,
     ) -> None:
-        self.name, self.found, self.steps, self.order = name, found, steps, order
+        self.where, self.found, self.steps, self.order = where, found, steps, order
         self.eager_bytes = eager
         self.event_of: dict[GoalOp, int] = {}
         self.waits: dict[GoalOp, tuple[int, ...]] = {}
@@ -335,7 +344,7 @@ class _Events:
                 step.label or "calc",
                 deps=self.waits[op],
                 duration_ps=step.size * PS_PER_NS,
-                where=f"{self.name}:{step.line}",
+                where=self.where.format(rank=op.rank, line=step.line),
             )
         )
 
@@ -364,7 +373,7 @@ class _Events:
                 dtype="uint8",
                 peer=target if step.kind == "send" else source,
                 tag=tag,
-                where=f"{self.name}:{step.line}",
+                where=self.where.format(rank=op.rank, line=step.line),
             )
         )
 

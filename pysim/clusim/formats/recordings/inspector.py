@@ -22,7 +22,8 @@ from clusim.formats.recordings.common import (
 from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import FilePart, Paths, integer, parts
+from clusim.formats.recordings.source import Paths, integer
+from clusim.formats.recordings.streams import FileStream, streams
 from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
@@ -89,7 +90,7 @@ def read(paths: Paths) -> Recording:
     """
     job = _Job()
     name = ""
-    for part in parts(paths, lambda base: base.lower().endswith(_NAMES)):
+    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
         name = name or part.name
         _file(job, part)
     found = Recording(KIND, name, 0)
@@ -105,7 +106,7 @@ def read(paths: Paths) -> Recording:
     return finish(found, groups, skipped)
 
 
-def _file(job: _Job, part: FilePart) -> None:
+def _file(job: _Job, part: FileStream) -> None:
     """Read one file; an object without a header has that of the statistics in front of it."""
     around: dict[str, Any] = {}
 

@@ -20,9 +20,10 @@ from clusim.errors import InputError
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
 from clusim.formats.recordings.kineto_calls import KinetoCall, Resolver, number_calls
 from clusim.formats.recordings.kineto_order import lanes, waits
-from clusim.formats.recordings.kineto_trace import Trace, read_trace
+from clusim.formats.recordings.kineto_trace import MOST_KERNELS, Trace, read_trace
 from clusim.formats.recordings.model import Event, Recording
-from clusim.formats.recordings.source import Paths, parts
+from clusim.formats.recordings.source import Paths
+from clusim.formats.recordings.streams import streams
 from clusim.vocabulary.operations import OF_NCCL, ROOTED
 
 __all__ = ["KIND", "read"]
@@ -58,8 +59,10 @@ def read(paths: Paths) -> Recording:
 def _read(paths: Paths) -> Recording:
     skipped: Counter[str] = Counter()
     traces: list[Trace] = []
-    for part in parts(paths, lambda name: ".json" in name):
-        traces.append(read_trace(part, len(traces), skipped))
+    for file in streams(paths, lambda name: ".json" in name):
+        traces.append(read_trace(file, len(traces), skipped))
+        if sum(len(trace.spans) for trace in traces) > MOST_KERNELS:
+            raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
     traces.sort(key=lambda trace: trace.rank)
     _apart(traces)
     found = Recording(KIND, traces[0].name, _num_ranks(traces))
@@ -253,7 +256,7 @@ class _Writer:
         return [
             replace(
                 event, kind="collective", group=first.group, sequence=first.number, operation=first.operation,
-                bytes=first.bytes, dtype=first.dtype, root=first.root,
+                bytes=first.bytes, dtype=first.dtype, redop=first.redop, root=first.root,
             )
         ]  # fmt: skip
 

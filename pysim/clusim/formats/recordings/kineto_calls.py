@@ -9,14 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusim.formats.recordings.common import Groups
+from clusim.formats.recordings.kineto_shapes import joined, message_of, named, sized
 from clusim.formats.recordings.kineto_trace import HostCall, Span, Trace, external, ranks_in
 from clusim.formats.recordings.model import ABSENT
 from clusim.formats.recordings.source import integer
-from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.dtypes import find_dtype, find_redop
 from clusim.vocabulary.operations import (
     GATHERING,
     ROOTED,
@@ -41,6 +42,8 @@ class KinetoCall:
         As of `clusim.formats.recordings.model.Event`, or ``send`` or ``recv``.
     number : int
         ``Seq`` of PyTorch if it is there, `ABSENT` if not; `number_calls` makes of it which call of its group this is.
+    redop : str
+        Reduction; a sum unless the trace says it.
     splits : tuple of int
         Bytes an all-to-all sends to every position of its group, if they differ.
     """
@@ -53,6 +56,7 @@ class KinetoCall:
     peer: int = ABSENT
     number: int = ABSENT
     splits: tuple[int, ...] = ()
+    redop: str = "sum"
 
 
 class Resolver:
@@ -104,36 +108,33 @@ class Resolver:
         """Return what is known of a kernel: by itself, by its operation on the host, or by when it was launched."""
         number = external(span.args)
         used.add(number)
-        if _named(span.args):
+        if named(span.args) and sized(span.args):
             return span.args
-        call = self.by_id.get(number)
-        if call is not None and _named(call.args):
+        calls = self._around(span)
+        # Some releases write the number of the launch where that of the operation belongs.
+        call = self.by_id.get(number) if number != span.launch or not calls else None
+        if call is not None and named(call.args) and sized(call.args):
             return call.args
-        call = self._around(span)
-        if call is not None and _named(call.args):
+        if call is not None:
+            calls = [call, *(other for other in calls if other is not call)]
+        for call in calls:
             used.add(call.external)
-            return call.args
-        return None
+        found = joined(span.name, span.args, (call.args for call in calls))
+        return found if named(found) else None
 
-    def _around(self, span: Span) -> HostCall | None:
-        """Return the innermost call on the host during which a kernel was launched."""
+    def _around(self, span: Span) -> list[HostCall]:
+        """Return the calls on the host during which a kernel was launched, the innermost first."""
         thread, time = self.trace.launches.get(span.launch, ("", ABSENT))
         own = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
-        for at in range(first - 1, max(-1, first - 9), -1):
-            if own[at].start + own[at].length >= time:
-                return own[at]
-        return None
+        near = (own[at] for at in range(first - 1, max(-1, first - 9), -1))
+        return [call for call in near if call.length and call.start + call.length >= time]
 
     def _batches(
         self, kernels: Sequence[int], known: dict[int, list[dict[str, Any]]], used: set[int]
     ) -> None:
         """Give messages that were noted but not launched by themselves to the next kernel that was."""
-        waiting = [
-            call
-            for call in sorted(self.trace.calls, key=lambda call: call.start)
-            if call.external not in used and _message(call.args)
-        ]
+        waiting = self._unused(used)
         spans, first = self.trace.spans, 0
         launched = [
             (self.trace.launches.get(spans[at].launch, ("", ABSENT))[1], at) for at in kernels
@@ -147,9 +148,25 @@ class Resolver:
             known[at] = [call.args for call in waiting[first:last]]
             first = last
 
+    def _unused(self, used: set[int]) -> list[HostCall]:
+        """Return the messages of the host that no kernel is known to be; what several calls say of one is joined."""
+        found: list[HostCall] = []
+        for own in self.threads.values():
+            outer: HostCall | None = None
+            for call in own:
+                if call.external in used or not message_of(call.args.get("Collective name")):
+                    continue
+                if outer is not None and call.start + call.length <= outer.start + outer.length:
+                    outer.args = joined("", outer.args, [call.args])
+                else:
+                    outer = replace(call)
+                    found.append(outer)
+        return sorted(found, key=lambda call: call.start)
+
     def _call(self, args: dict[str, Any]) -> KinetoCall | None:
         """Return a call, None (counted) if too little is known of it."""
-        name = _message(args) or operation_starting(str(args.get("Collective name")).lstrip("_"))
+        word = str(args.get("Collective name"))
+        name = message_of(word) or operation_starting(word.lstrip("_"))
         kind, ranks = find_dtype(str(args.get("dtype"))), self._ranks(args)
         if not name or kind is None or not ranks:
             self.skipped[_UNKNOWN] += 1
@@ -179,6 +196,7 @@ class Resolver:
             found.root = root or 0
         elif name == "alltoall":
             found.splits = self._splits(args, len(ranks), kind.size_bytes)
+        found.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
         found.group = self.groups.add(str(args.get("Process Group Name", "")), ranks)
         return found
 
@@ -232,6 +250,11 @@ class Resolver:
         """Return what an all-to-all sends to every position [bytes], none if that is even or not known."""
         parts, whole = ranks_in(args.get("In split size"))
         if not parts and not ranks_in(args.get("Out split size"))[0]:
+            if integer(args.get("Out msg nelems")) not in (
+                None,
+                integer(args.get("In msg nelems")),
+            ):
+                self.assume("splits of some all-to-alls are not recorded; taken as even")
             return ()
         total, count = sum(parts), integer(args.get("In msg nelems")) or 0
         if not whole or len(parts) != size or not total or not count:
@@ -240,17 +263,6 @@ class Resolver:
         if len(set(parts)) == 1:
             return ()
         return tuple(part * count // total * item for part in parts)
-
-
-def _named(args: dict[str, Any]) -> bool:
-    return bool(
-        _message(args) or operation_starting(str(args.get("Collective name", "")).lstrip("_"))
-    )
-
-
-def _message(args: dict[str, Any]) -> str:
-    name = str(args.get("Collective name", "")).lower()
-    return "send" if name.startswith("send") else "recv" if name.startswith("recv") else ""
 
 
 def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:

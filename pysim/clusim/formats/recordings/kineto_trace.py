@@ -9,18 +9,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from clusim.errors import InputError
-from clusim.formats.recordings.source import FilePart, integer, load_json, time_ps
+from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.kineto_shapes import told
+from clusim.formats.recordings.source import integer, time_ps
+from clusim.formats.recordings.streams import FileStream
 
-__all__ = ["HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
+__all__ = ["MOST_KERNELS", "HostCall", "Span", "Trace", "external", "ranks_in", "read_trace"]
 
 _US = 1_000_000
 _NOTHING: dict[str, Any] = {}
+_NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")
 _MOST_RANK = 1 << 20
+MOST_KERNELS = 2_000_000
+"""Kernels and copies of all ranks that are read."""
+
+_MOST_KEPT = 4 * MOST_KERNELS
+"""Kernels, their launches, and what the host did about them, of a file."""
+
+_LOOK = 1 << 16
+"""Events after which they are counted."""
+
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
 _NCCL = re.compile(r"^(?:void )?(?:nccl|rccl|msccl)\w*", re.IGNORECASE)
@@ -98,7 +112,7 @@ class Trace:
         return self.texts.setdefault(text, text)
 
 
-def read_trace(part: FilePart, order: int, skipped: Counter[str]) -> Trace:
+def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     """Read the file of one rank, which is file number `order` of the job.
 
     Raises
@@ -106,29 +120,67 @@ def read_trace(part: FilePart, order: int, skipped: Counter[str]) -> Trace:
     InputError
         It is no such trace, or nothing of a GPU is in it.
     """
-    found = Trace(part.name)
-    data = load_json(part, lambda text: found.notes.append(f"{part.name}: {text}"))
-    top = data if isinstance(data, dict) else {}
-    events = top.get("traceEvents") if top else data
-    if not isinstance(events, list):
+    found = Trace(file.name)
+    take = _Taker(found, skipped)
+    top, listed = read_items(
+        file, "traceEvents", take.event, lambda text: found.notes.append(f"{file.name}: {text}")
+    )
+    if top is None or not listed:
         raise InputError(
-            f"{part.name}: has no list traceEvents; is it a trace of the PyTorch profiler?"
+            f"{file.name}: has no list traceEvents; is it a trace of the PyTorch profiler?"
         )
     _job(found, top, order)
-    base = (integer(top.get("baseTimeNanoseconds")) or 0) * 1000
-    for at, event in enumerate(events):
-        events[at] = None  # what is not kept is gone when the next is looked at
-        if isinstance(event, dict):
-            _sort_in(found, event, at, base, skipped)
-        else:
-            skipped["entries that are no events"] += 1
+    _from_base(found, (integer(top.get("baseTimeNanoseconds")) or 0) * 1000)
     found.spans.sort(key=lambda span: (span.start, span.launch, span.at))
+    if len(found.spans) > MOST_KERNELS:
+        raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
     if not found.spans:
         raise InputError(
-            f"{part.name}: has no kernels; record with ProfilerActivity.CUDA to see the GPU"
+            f"{file.name}: has no kernels; record with ProfilerActivity.CUDA to see the GPU"
         )
     _name_streams(found)
     return found
+
+
+class _Taker:
+    """Takes the events of a file one after the other."""
+
+    def __init__(self, found: Trace, skipped: Counter[str]) -> None:
+        self.found, self.skipped, self.at = found, skipped, 0
+
+    def event(self, event: Any) -> None:
+        """Keep what matters of an event."""
+        if isinstance(event, dict):
+            _sort_in(self.found, event, self.at, self.skipped)
+        else:
+            self.skipped["entries that are no events"] += 1
+        self.at += 1
+        if self.at % _LOOK == 0:
+            found = self.found
+            lists: tuple[Sized, ...] = (
+                found.spans,
+                found.calls,
+                found.launches,
+                found.told,
+                found.syncs,
+                found.host_waits,
+            )
+            if sum(len(kept) for kept in lists) > _MOST_KEPT:
+                raise InputError(
+                    f"{found.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
+                )
+
+
+def _from_base(found: Trace, base_ps: int) -> None:
+    """Let times count from 1970, and not from a base that the file tells at its end."""
+    if not base_ps:
+        return
+    for span in found.spans:
+        span.start += base_ps
+    for call in found.calls:
+        call.start += base_ps
+    for launch, (thread, time) in found.launches.items():
+        found.launches[launch] = (thread, base_ps + time)
 
 
 def _job(found: Trace, top: dict[str, Any], order: int) -> None:
@@ -173,10 +225,8 @@ def ranks_in(value: Any) -> tuple[tuple[int, ...], bool]:
     return (known, whole) if len(known) == len(ranks) else ((), True)
 
 
-def _sort_in(
-    found: Trace, event: dict[str, Any], at: int, base_ps: int, skipped: Counter[str]
-) -> None:
-    """Keep what matters of one event; its times count from `base_ps`."""
+def _sort_in(found: Trace, event: dict[str, Any], at: int, skipped: Counter[str]) -> None:
+    """Keep what matters of one event."""
     category = event.get("cat")
     if event.get("ph") != "X" or not isinstance(category, str):
         return
@@ -184,42 +234,42 @@ def _sort_in(
     raw = event.get("args")
     args: dict[str, Any] = raw if isinstance(raw, dict) else {}
     if category in _ON_GPU:
-        _gpu(found, event, args, (category, name, at, base_ps), skipped)
+        _gpu(found, event, args, (category, name, at), skipped)
     elif category in _ON_HOST:
-        _runtime(found, event, args, name, base_ps)
+        _runtime(found, event, args, name)
     elif category == "cuda_sync":
         _sync(found, args, name)
-    elif name == "record_param_comms" or (name.startswith("nccl:") and category[:4] != "gpu_"):
-        _host_call(found, event, args, name, base_ps)
+    elif name.startswith(_NOTED) and category[:4] != "gpu_":
+        _host_call(found, event, args, name)
 
 
 def _gpu(
     found: Trace,
     event: dict[str, Any],
     args: dict[str, Any],
-    what: tuple[str, str, int, int],
+    what: tuple[str, str, int],
     skipped: Counter[str],
 ) -> None:
-    category, name, at, base_ps = what
+    category, name, at = what
     start, length = _time(event.get("ts")), _time(event.get("dur"))
     if start is None or length is None:
         skipped["kernels without times"] += 1
         return
+    if len(found.spans) > MOST_KERNELS:
+        return  # refused at the end of the file
     kernel = category == "kernel"
     if kernel and _OTHERS.search(name):
         skipped["kernels that communicate without NCCL: kept with their recorded length"] += 1
     nccl = kernel and _NCCL.match(name) is not None
     found.spans.append(
         Span(
-            base_ps + start, length, found.once(_stream(args, event.get("tid", 0))), _launch(args), found.once(name),
+            start, length, found.once(_stream(args, event.get("tid", 0))), _launch(args), found.once(name),
             args if nccl else _NOTHING, at, nccl, kernel,
         )
     )  # fmt: skip
 
 
-def _runtime(
-    found: Trace, event: dict[str, Any], args: dict[str, Any], name: str, base_ps: int
-) -> None:
+def _runtime(found: Trace, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
     """Note a call of the runtime: which thread launched what, and who waited."""
     launch, start = _launch(args), _time(event.get("ts"))
     if not launch or start is None:
@@ -230,7 +280,7 @@ def _runtime(
     elif short == "DeviceSynchronize":
         found.syncs.add((launch, "", launch))
     elif "Launch" in short or "Memcpy" in short or "Memset" in short:
-        found.launches[launch] = (str(event.get("tid")), base_ps + start)
+        found.launches[launch] = (found.once(str(event.get("tid"))), start)
 
 
 def _sync(found: Trace, args: dict[str, Any], name: str) -> None:
@@ -251,50 +301,17 @@ def _sync(found: Trace, args: dict[str, Any], name: str) -> None:
         found.syncs.add((launch, "", launch))
 
 
-def _host_call(
-    found: Trace, event: dict[str, Any], args: dict[str, Any], name: str, base_ps: int
-) -> None:
+def _host_call(found: Trace, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
     start, length = _time(event.get("ts")), _time(event.get("dur"))
     if start is None or length is None:
         return
-    if name != "record_param_comms":
-        shapes = _of_shapes(name, args)
-        if shapes is None:
-            return
-        args = shapes | {"External id": external(args)}
-    found.calls.append(
-        HostCall(base_ps + start, length, str(event.get("tid")), external(args), args)
-    )
-
-
-def _of_shapes(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a call by the shapes of its inputs, as releases before ``record_param_comms`` noted them."""
-    dims, types = args.get("Input Dims", args.get("Input dims")), args.get("Input type")
-    count = _elements(dims)
-    kind = (
-        next((t for t in types if isinstance(t, str) and t), "") if isinstance(types, list) else ""
-    )
-    if not count or not kind:
-        return None
-    return {
-        "Collective name": name.removeprefix("nccl:"),
-        "In msg nelems": count,
-        "dtype": kind,
-        "shapes": True,
-    }
-
-
-def _elements(dims: Any, depth: int = 0) -> int:
-    """Return the number of elements of all tensors of nested lists of dimensions."""
-    if not isinstance(dims, list) or depth > 4:
-        return 0
-    numbers = [integer(item, 1 << 40) for item in dims]
-    if dims and all(item is not None for item in numbers):
-        product = 1
-        for item in numbers:
-            product = min(product * (item or 0), 1 << 50)
-        return product
-    return sum(_elements(item, depth + 1) for item in dims)
+    said = told(name, args)
+    if said is None:
+        return
+    number = external(args)
+    if said is not args:
+        said = said | {"External id": number}
+    found.calls.append(HostCall(start, length, found.once(str(event.get("tid"))), number, said))
 
 
 def external(args: dict[str, Any]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from math import isfinite
 from typing import Protocol
 
@@ -202,11 +202,14 @@ class RankStep:
         Role -> ranks in each of its groups; other roles are skipped.
     gathers_parts : bool
         Whether the size of an all-gather is what one rank gives, and not what it gets.
+    most : int or None
+        Calls that are wanted; what comes after them is left out.
     """
 
     table: LayerSource
     sizes: Mapping[str, int]
     gathers_parts: bool
+    most: int | None = None
     events: list[EventTemplate] = field(default_factory=list)
     now: tuple[int, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
@@ -256,7 +259,20 @@ class RankStep:
         passed.update(*(self.events[d].deps for d in self.events[end].deps))
         self.now = (*(n for n in self.now if n not in passed), end)
 
+    def wanted(self) -> list[EventTemplate]:
+        """Return what is done up to the last call that is wanted."""
+        calls = (at for at, event in enumerate(self.events) if event.kind == "collective")
+        if self.most is None:
+            return self.events
+        last = next(islice(calls, self.most - 1, None), len(self.events) - 1)
+        return self.events[: last + 1]
+
     def _add(self, event: EventTemplate) -> int:
+        if len(self.events) >= MOST_LAYER_EVENTS:
+            raise InputError(
+                f"{self.table.name}:{event.line}: more than {MOST_LAYER_EVENTS} steps of a rank; use fewer layers or"
+                " micro-batches"
+            )
         self.events.append(event)
         return len(self.events) - 1
 
@@ -272,27 +288,35 @@ def recording(
     name = step.table.name
     if num_ranks > MOST_RANKS:
         raise InputError(f"{name}: {num_ranks} ranks; at most {MOST_RANKS}")
-    total = num_ranks * len(step.events)
+    steps = step.wanted()
+    total = num_ranks * len(steps)
     if total > MOST_LAYER_EVENTS:
+        fit = sum(e.kind == "collective" for e in steps[: MOST_LAYER_EVENTS // num_ranks])
+        cut = f"--calls {fit} for the first of each rank, or " if fit else ""
         raise InputError(
-            f"{name}: {num_ranks} ranks with {len(step.events)} steps each are {total} events;"
-            f" at most {MOST_LAYER_EVENTS}: use fewer layers or micro-batches, or fewer ranks"
+            f"{name}: {num_ranks} ranks with {len(steps)} steps each are {total} events; at most {MOST_LAYER_EVENTS}:"
+            f" use {cut}fewer layers or micro-batches, or fewer ranks"
         )
+    if len(steps) < len(step.events):
+        assumed.append(f"the first {step.most} calls of each rank, of {step.calls.total()}")
     groups = Groups()
     found = Recording(kind, name, num_ranks, assumed=assumed)
     with uncollected():
-        _repeat(found, step, group_of, groups)
+        _repeat(found, steps, group_of, groups)
     return finish(found, groups, step.table.skipped)
 
 
 def _repeat(
-    found: Recording, step: RankStep, group_of: Callable[[str, int], Sequence[int]], groups: Groups
+    found: Recording,
+    steps: Sequence[EventTemplate],
+    group_of: Callable[[str, int], Sequence[int]],
+    groups: Groups,
 ) -> None:
     """Let every rank do a step."""
     numbers: dict[tuple[str, int], int] = {}
     for rank in range(found.num_ranks):
         first = len(found.events)
-        for event in step.events:
+        for event in steps:
             group = -1
             if event.kind == "collective":
                 ranks = group_of(event.role, rank)

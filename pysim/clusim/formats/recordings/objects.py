@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from clusim.errors import InputError
-from clusim.formats.recordings.source import FilePart
+from clusim.formats.recordings.source import LINE_LIMIT
+from clusim.formats.recordings.streams import FileStream, TextWindow
 
 __all__ = ["objects"]
 
@@ -17,8 +18,8 @@ _NEXT = re.compile(r"\n[ \t,\[]*(?=\{)")
 _END = re.compile(r"\}\s*,\s*(?=\{)|\r?\n")
 _DECODER = json.JSONDecoder()
 
-_WINDOWS = (1 << 10, 1 << 16)
-"""Characters among which an object is looked for, before it is in all that follows: most are short."""
+_WINDOWS: Final = (1 << 10, 1 << 16, 1 << 24)
+"""Characters among which an object is looked for: most are short, and none is longer."""
 
 MOST_OBJECTS, OBJECT_LETTERS = 500_000, 64
 """Objects of a file, whole or broken: so many, and one more for so many characters."""
@@ -31,9 +32,12 @@ _TOO_DEEP = -1
 _MARGIN = 32
 """An error so near to the end of these may come of the end."""
 
+_HELD: Final = 1 << 17
+"""What is held from an object on before it is looked at [characters]."""
+
 
 def objects(
-    part: FilePart, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
+    file: FileStream, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line and content of the objects of a file; what is between them is looked at no further.
 
@@ -49,71 +53,89 @@ def objects(
     InputError
         There are more objects than a recording of this size has.
     """
-    text = part.data.decode("utf-8", "replace")
-    at, line, counted, spent = 0, 1, 0, 0
-    while True:
-        between = _BETWEEN.match(text, at)
-        at = between.end() if between else at
-        if at >= len(text):
-            return
-        line += text.count("\n", counted, at)
-        counted = at
-        if spent > MOST_OBJECTS + at // OBJECT_LETTERS:
+    window, spent = TextWindow(file.begin()), 0
+    while _begins(window):
+        line = window.line
+        if spent > MOST_OBJECTS + (window.dropped + window.at) // OBJECT_LETTERS:
             raise InputError(
-                f"{part.name}:{line}: {spent} objects so far, too many for so small a file; is it a recording?"
+                f"{file.name}:{line}: {spent} objects so far, too many for so small a file; is it a recording?"
             )
-        found, end = _one(text, at, repair)
-        spent += 1 if end >= at else _DEEP
+        found, end = _one(window, repair)
+        spent += 1 if end >= window.at else _DEEP
         if found is not None:
-            at = end
+            window.at = end
             yield line, found
             continue
         damage(line)
-        after = _NEXT.search(text, at)
-        if after is None:
+        if not _skip(window):
             return
-        at = after.end()
 
 
-def _decoded(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
-    """Return the whole object that begins at a position, and where it ends.
+def _begins(window: TextWindow) -> bool:
+    """Go to the next object, or whatever stands in its place; returns whether there is something."""
+    while True:
+        window.hold(_HELD)
+        between = _BETWEEN.match(window.text, window.at)
+        window.at = between.end() if between else window.at
+        if window.at < len(window.text):
+            return True
+        if window.done:
+            return False
+
+
+def _skip(window: TextWindow) -> bool:
+    """Go to the next line that begins with an object; returns whether there is one."""
+    while True:
+        after = _NEXT.search(window.text, window.at)
+        if after is not None:
+            window.at = after.end()
+            return True
+        if window.done:
+            return False
+        # What may begin such a line is looked at again.
+        last = window.text.rfind("\n", window.at)
+        near = max(window.at, len(window.text) - LINE_LIMIT)
+        window.at = last if last >= near else len(window.text)
+        window.hold(len(window.text) - window.at + _HELD)
+
+
+def _decoded(window: TextWindow) -> tuple[dict[str, Any] | None, int]:
+    """Return the whole object that begins here, and where it ends.
 
     That is the position itself if there is none, and `_TOO_DEEP` if it is nested too deep.
 
     Windows are copied, as an error would count the lines of all the text in front of it: many broken objects of a long
     file would take the square of their number.
     """
-    for window in _WINDOWS:
-        piece = text[at : at + window]
+    for size in _WINDOWS:
+        window.hold(size)
+        at = window.at
+        piece = window.text[at : at + size]
         try:
             found, end = _DECODER.raw_decode(piece)
             return found, at + end
         except json.JSONDecodeError as error:
             inside = error.pos < len(piece) - _MARGIN and not error.msg.startswith("Unterminated")
-            if inside or len(piece) < window:
-                return None, at
+            if inside or len(piece) < size:
+                break
         except RecursionError:
             return None, _TOO_DEEP
         except ValueError:
-            return None, at
-    try:
-        found, end = _DECODER.raw_decode(text[at:])
-        return found, at + end
-    except RecursionError:
-        return None, _TOO_DEEP
-    except ValueError:
-        return None, at
+            break
+    return None, window.at
 
 
 def _one(
-    text: str, at: int, repair: Callable[[str], str] | None
+    window: TextWindow, repair: Callable[[str], str] | None
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return the object that begins at a position, None if there is none, and where it ends."""
-    if text[at] != "{":
-        return None, at
-    found, end = _decoded(text, at)
-    if end != at or repair is None:
+    """Return the object that begins here, None if there is none, and where it ends."""
+    if window.text[window.at] != "{":
+        return None, window.at
+    found, end = _decoded(window)
+    if end != window.at or repair is None:
         return found, end
+    window.hold(LINE_LIMIT)
+    text, at = window.text, window.at
     match = _END.search(text, at)
     end = len(text) if match is None else match.start() + (match[0][0] == "}")
     try:

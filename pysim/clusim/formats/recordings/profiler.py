@@ -21,7 +21,8 @@ from clusim.formats.recordings.common import (
 from clusim.formats.recordings.commranks import RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
 from clusim.formats.recordings.objects import objects
-from clusim.formats.recordings.source import FilePart, Paths, integer, parts, time_ps
+from clusim.formats.recordings.source import Paths, integer, time_ps
+from clusim.formats.recordings.streams import FileStream, streams
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import REDUCING, ROOTED, full_bytes, operation_starting
 
@@ -100,7 +101,9 @@ def read(paths: Paths) -> Recording:
     """
     job = _Job()
     name = ""
-    for part in parts(paths, lambda base: ".json" in base.lower() or base.lower().endswith(".txt")):
+    for part in streams(
+        paths, lambda base: ".json" in base.lower() or base.lower().endswith(".txt")
+    ):
         name = name or part.name
         _read(job, part)
     found = Recording(KIND, name, 0)
@@ -123,7 +126,7 @@ def _mend(text: str) -> str:
     return _BARE.sub(r'\1"\2"', text.translate(_QUOTES))
 
 
-def _read(job: _Job, part: FilePart) -> None:
+def _read(job: _Job, part: FileStream) -> None:
     file = _File(part.name)
 
     def damage(line: int) -> None:

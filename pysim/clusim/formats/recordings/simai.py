@@ -35,7 +35,11 @@ _SIZES = {
 
 
 def read(
-    paths: Paths, *, num_ranks: int | None = None, machine_ranks: int | None = None
+    paths: Paths,
+    *,
+    num_ranks: int | None = None,
+    machine_ranks: int | None = None,
+    calls: int | None = None,
 ) -> Recording:
     """Read a workload.
 
@@ -43,6 +47,8 @@ def read(
     ----------
     num_ranks, machine_ranks : int or None
         GPUs of the topology, which are the ranks if the file does not say ``all_gpus``, and of each machine.
+    calls : int or None
+        Calls of each rank that are wanted, the first ones; all by default.
 
     Raises
     ------
@@ -53,8 +59,8 @@ def read(
     if len(names) != 1:
         raise InputError(f"{names[1]}: a SimAI workload is one file; give only {names[0]}")
     if aicb.is_csv(names[0]):
-        return aicb.read_csv(names[0], num_ranks)
-    return _Reader(names[0], num_ranks).recording()
+        return aicb.read_csv(names[0], num_ranks, calls)
+    return _Reader(names[0], num_ranks).recording(calls)
 
 
 class _Reader:
@@ -111,10 +117,10 @@ class _Reader:
             f" {(self.pp - 1) / ga:.0%} with {ga} micro-batches"
         )
 
-    def recording(self) -> Recording:
+    def recording(self, calls: int | None) -> Recording:
         """Read the file."""
         sizes = {"tp": self.tp, "dp": self.dp, "ep": self.ep, "dp_ep": self.dp // self.ep}
-        step = RankStep(self.table, sizes, gathers_parts=False)
+        step = RankStep(self.table, sizes, gathers_parts=False, most=calls)
         for key in ("checkpoints", "checkpoint_initiates"):
             if parameter(self.table, [key], 10**9):
                 self.table.skipped[f"{key}: SimAI runs no layers again"] += 1

@@ -5,33 +5,36 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
+import mmap
 import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from math import isfinite
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 from clusim.errors import InputError
 from clusim.files import note_input
 
 __all__ = [
+    "DAMAGED",
     "HEAD_BYTES",
     "LINE_LIMIT",
     "MOST_BYTES",
-    "FilePart",
     "Paths",
+    "exact_float",
     "head",
     "integer",
+    "kept",
     "lines",
-    "load_json",
+    "mapped",
     "names_of",
+    "natural",
     "number",
-    "parts",
+    "opened",
     "read_bytes",
     "time_ps",
 ]
@@ -48,17 +51,8 @@ LINE_LIMIT = 1 << 20
 HEAD_BYTES = 1 << 16
 """What is looked at to tell formats apart [bytes]."""
 
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
+DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, tarfile.TarError)
 _STEP = 1 << 22
-_QUICK = 1 << 22
-"""Texts that are parsed in a blink [characters]."""
-
-
-class FilePart(NamedTuple):
-    """A file, or a file in an archive, and what is in it."""
-
-    name: str
-    data: bytes
 
 
 def names_of(paths: Paths) -> list[str]:
@@ -71,7 +65,7 @@ def names_of(paths: Paths) -> list[str]:
     return found
 
 
-def _open(name: str) -> IO[bytes]:
+def opened(name: str) -> IO[bytes]:
     """Open a file through its decompressor, if it has one."""
     path = Path(name)
     if "\0" in name:
@@ -103,7 +97,7 @@ def _open(name: str) -> IO[bytes]:
 
 def head(name: str, size: int = HEAD_BYTES) -> bytes:
     """Return the first bytes of a file, decompressed; fewer if the compressed data end early."""
-    with _open(name) as stream:
+    with opened(name) as stream:
         found = b""
         try:
             while len(found) < size:
@@ -111,7 +105,7 @@ def head(name: str, size: int = HEAD_BYTES) -> bytes:
                 if not data:
                     break
                 found += data
-        except _DAMAGED as error:
+        except DAMAGED as error:
             if not found:
                 raise InputError(
                     f"{name}: the compressed data are damaged from the start ({error})"
@@ -136,7 +130,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     """
     held = io.BytesIO()  # gives what was written without copying it
     size = 0
-    with _open(name) as stream:
+    with opened(name) as stream:
         try:
             while data := stream.read(_STEP):
                 held.write(data)
@@ -145,7 +139,7 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
                     raise InputError(
                         f"{name}: is larger than {MOST_BYTES >> 20} MiB; record fewer steps or cut the file"
                     )
-        except _DAMAGED as error:
+        except DAMAGED as error:
             message = f"the compressed data are damaged or cut after {size / 1e6:.1f} MB ({error})"
             if cut is None or not size:
                 raise InputError(f"{name}: {message}; copy the file again") from None
@@ -157,24 +151,21 @@ def read_bytes(name: str, cut: Callable[[str], None] | None = None) -> bytes:
     return held.getvalue()
 
 
-def parts(paths: Paths, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
-    """Yield files, and those in directories and tar archives that are `wanted` by name, ``.9.`` before ``.10.``.
+def mapped(name: str) -> memoryview:
+    """Return what is in a binary file without reading more of it than is looked at; what is compressed is unpacked.
 
-    Names that begin with a dot are left out.
+    Raises
+    ------
+    InputError
+        There is no such file, it is empty or damaged, or compressed and larger than `MOST_BYTES`.
     """
-    for name in names_of(paths):
-        if Path(name).is_dir():
-            inside = [str(p) for p in Path(name).iterdir() if p.is_file() and _kept(p.name, wanted)]
-            for path in sorted(inside, key=natural):
-                yield FilePart(path, read_bytes(path))
-            if not inside:
-                raise InputError(f"{name}: has no file of this kind in it")
-            continue
-        data = read_bytes(name)
-        if data[257:262] == b"ustar":
-            yield from _archive(name, data, wanted)
-        else:
-            yield FilePart(name, data)
+    with opened(name) as stream:
+        if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
+            try:
+                return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                pass  # a pipe or the like
+    return memoryview(read_bytes(name))
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -192,29 +183,16 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return (*found, (0, 0, text))
 
 
-def _kept(name: str, wanted: Callable[[str], bool]) -> bool:
+def kept(name: str, wanted: Callable[[str], bool]) -> bool:
+    """Return whether a file of a directory or archive is read."""
     base = name.rsplit("/", 1)[-1]
     return not base.startswith(".") and wanted(base)
-
-
-def _archive(name: str, data: bytes, wanted: Callable[[str], bool]) -> Iterator[FilePart]:
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            members = [m for m in archive.getmembers() if m.isfile() and _kept(m.name, wanted)]
-            for member in sorted(members, key=lambda item: natural(item.name)):
-                stream = archive.extractfile(member)
-                if stream is not None:
-                    yield FilePart(f"{name}:{member.name}", stream.read())
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
-    if not members:
-        raise InputError(f"{name}: the archive has no file of this kind in it")
 
 
 def lines(name: str) -> Iterator[tuple[int, str]]:
     """Yield number and text of every line; raises `InputError` for binary data and lines above `LINE_LIMIT`."""
     found = 0
-    with _open(name) as stream:
+    with opened(name) as stream:
         try:
             while line := stream.readline(LINE_LIMIT + 1):
                 found += 1
@@ -223,7 +201,7 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
                 if b"\0" in line:
                     raise InputError(f"{name}:{found}: binary data; expected text")
                 yield found, line.decode("utf-8", "replace").strip("\r\n")
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise InputError(
                 f"{name}:{found}: the compressed data are damaged or cut ({error}); copy the file again"
             ) from None
@@ -233,49 +211,9 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
         raise InputError(f"{name}: is empty")
 
 
-def _float(text: str) -> float | Decimal:
+def exact_float(text: str) -> float | Decimal:
     """Return a number of JSON; times since 1970 with more digits than a double has stay exact."""
     return float(text) if len(text) < 16 else Decimal(text)
-
-
-def load_json(part: FilePart, cut: Callable[[str], None] | None = None) -> Any:
-    """Return what is in a file of JSON.
-
-    Parameters
-    ----------
-    cut : callable, optional
-        Takes a sentence when the file ends in the middle of a list of objects; the whole ones are returned. Without
-        it that is an error.
-    """
-    text = part.data.decode("utf-8", "replace")
-    try:
-        return json.loads(text, strict=False, parse_float=_float)
-    except json.JSONDecodeError as error:
-        found = _whole(text) if cut is not None and error.pos > 0.9 * len(text) - 1000 else None
-        if found is None:
-            raise InputError(
-                f"{part.name}:{error.lineno}: is no JSON: {error.msg}; is the file cut?"
-            ) from None
-        assert cut is not None
-        cut(f"the file is cut in line {error.lineno}; what comes before was read")
-        return found
-    except (ValueError, RecursionError, InvalidOperation) as error:
-        raise InputError(f"{part.name}: is no JSON: {error}") from None
-
-
-def _whole(text: str) -> Any:
-    """Return the objects of a list that is cut, None if there are none."""
-    end = len(text)
-    for _ in range(16 if len(text) < _QUICK else 2):
-        end = text.rfind("}", 0, end)
-        if end < 0:
-            return None
-        for tail in ("]}", "]", "]}]}"):
-            try:
-                return json.loads(text[: end + 1] + tail, strict=False, parse_float=_float)
-            except (ValueError, RecursionError, InvalidOperation):
-                continue
-    return None
 
 
 def number(value: Any) -> float | None:

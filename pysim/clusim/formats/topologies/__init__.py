@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from clusim.errors import TopologyError
 from clusim.formats.topologies.common import Assumption, Draft, Imported
 from clusim.formats.values import fail, printable
 
-__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_text"]
+__all__ = ["KINDS", "Assumption", "Imported", "detect", "import_file", "import_onto", "import_text"]
 
 KINDS = {
     "nccl-xml": "NCCL or RCCL topology XML (NCCL_TOPO_DUMP_FILE)",
     "nccl-graph": "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)",
+    "lstopo": "hwloc's XML, as lstopo writes it",
     "smi": "nvidia-smi topo -m, or its p2p matrices",
-    "smi-nvlink": "nvidia-smi nvlink -s",
+    "smi-nvlink": "nvidia-smi nvlink -s, -c, -p or -R",
     "rocm-smi": "rocm-smi --showtopo",
     "graphml": "GraphML",
     "node-link": "networkx node-link JSON",
     "astra-sim": "ASTRA-sim network YAML or JSON",
     "simai": "SimAI or ns-3 topology text",
+    "htsim": "htsim topology text (.topo)",
 }
 """Kinds of files, by the name that `--kind` takes."""
 
@@ -50,17 +53,47 @@ def import_file(
     group : str, optional
         Which machine, by number or name, of a file that holds several.
     """
+    name = os.fspath(path)
+    text = _text(path)
+    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    """Return what is in a file."""
     from clusim.fabric.described import read_text
 
     name = os.fspath(path)
     if not name or "\0" in name:
         raise TopologyError(f"{printable(name)!r}: not the name of a file")
     try:
-        text = read_text(Path(name), printable(name, 200))
+        return read_text(Path(name), printable(name, 200))
     except OSError as error:
         reason = (error.strerror or "error").lower()
         raise TopologyError(f"{printable(name, 200)}: cannot be read: {reason}") from None
-    return import_text(text, printable(name, 200), kind=kind, chip=chip, group=group)
+
+
+def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None = None) -> Imported:
+    """Read a partial topology XML (of ``NCCL_TOPO_FILE``) and put it onto a machine.
+
+    Parameters
+    ----------
+    machine : str
+        A preset, a topology file, or another XML: what is there, and what the file leaves out.
+    chip : str, optional
+        As of `import_file`.
+    """
+    from clusim import fabric
+    from clusim.formats.topologies.nccl_dump import dump_system
+    from clusim.formats.topologies.overlay import combine
+
+    name = printable(os.fspath(path), 200)
+    base = _text(machine) if Path(machine).suffix.lower() == ".xml" else ""
+    if not base:
+        base = dump_system(fabric.load(machine))
+    both = combine(_text(path), name, base, printable(machine, 100))
+    found = import_text(both.text, name, kind="nccl-xml", chip=chip)
+    found.data["sources"]["onto"] = printable(machine, 100)
+    return replace(found, assumptions=(*both.differences, *found.assumptions))
 
 
 def detect(text: str) -> str | None:
@@ -83,6 +116,9 @@ def import_text(
         raise TopologyError(f"{where}: no kind {printable(kind)!r}; there are {', '.join(KINDS)}")
     found = kind or detect(text)
     if found is None:
+        if is_measured(text):
+            what = "measurements of nvbandwidth, no topology: clusim topo check MACHINE --measured FILE"
+            raise fail(where, 0, what)
         what = "empty" if not text.strip() else "not a topology that can be imported"
         raise fail(where, 0, f"{what}; the kinds are {', '.join(KINDS)}: name one with --kind")
     draft = Draft(where, _name(where))
@@ -94,6 +130,13 @@ def import_text(
     return result
 
 
+def is_measured(text: str) -> bool:
+    """Return whether a text is what nvbandwidth prints."""
+    from clusim.formats.topologies.nvbandwidth import is_nvbandwidth
+
+    return is_nvbandwidth(text)
+
+
 def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | None) -> None:
     if group is not None and kind != "nccl-xml":
         raise fail(draft.where, 0, "has no groups; leave out the choice of one")
@@ -101,6 +144,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.nccl_files import read_nccl
 
         read_nccl(kind, text, draft, chip, group)
+    elif kind == "lstopo":
+        from clusim.formats.topologies.lstopo import read_lstopo
+
+        read_lstopo(text, draft, chip)
     elif kind == "smi-nvlink":
         from clusim.formats.topologies.smi_nvlink import read_nvlink
 
@@ -117,6 +164,10 @@ def _read(kind: str, text: str, draft: Draft, chip: str | None, group: str | Non
         from clusim.formats.topologies.astra import read_astra
 
         read_astra(text, draft, chip)
+    elif kind == "htsim":
+        from clusim.formats.topologies.htsim import read_htsim
+
+        read_htsim(text, draft, chip)
     else:
         from clusim.formats.topologies.simai import read_simai
 

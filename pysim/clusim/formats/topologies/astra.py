@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.fabric.yamltext import parse
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
 from clusim.formats.values import fail, number, printable
 from clusim.hardware import gpu_by_words
@@ -142,7 +142,8 @@ def _add_npus(count: int, relay: bool, draft: Draft, chip: str | None) -> None:
         hint = gpu_by_words(Path(draft.where).name)
         name = hint[0].name if hint else unnamed_chip()
         why = "the file's name says so" if hint else "the file does not say; --chip does"
-        draft.assume([f"gpu{i}" for i in range(count)], f"chip {name}", why)
+        gpus = [f"gpu{i}" for i in range(count)]
+        draft.assume(gpus, f"chip {name}", why, settles="" if hint else CHIP_OPTION)
     name = known_chip(draft, name, "all GPUs")
     keys: dict[str, Any] = {"relay": True, "latency": "100ns"} if relay else {}
     for index in range(count):

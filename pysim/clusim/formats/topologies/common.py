@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clusim.fabric.doubts import key_of
 from clusim.formats.topologies.written import topology_text
 from clusim.formats.values import fail, natural, printable
 from clusim.hardware import SWITCHES
@@ -19,13 +20,13 @@ from clusim.hardware import SWITCHES
 if TYPE_CHECKING:
     from clusim.fabric.model import Fabric
 
-__all__ = ["DOUBT", "MAX_NODES", "Assumption", "Draft", "Imported"]
+__all__ = ["CHIP_OPTION", "MAX_NODES", "Assumption", "Draft", "Imported"]
 
 MAX_NODES = 65_536
 MAX_LINKS = 1_000_000
 
-DOUBT = "doubt"
-"""Source of a description that says which assumption decides every answer."""
+CHIP_OPTION = "`clusim topo import --chip NAME`"
+"""What settles of which kind GPUs are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,14 @@ class Assumption:
         What was taken.
     why : str
         The reason, with the source of the figure where there is one.
+    settles : str
+        What settles it, if every answer depends on it; empty: it decides little.
     """
 
     where: str
     what: str
     why: str
+    settles: str = ""
 
     def __str__(self) -> str:
         """Write it on one line."""
@@ -102,7 +106,7 @@ class Draft:
     settings : dict
         Top-level keys other than nodes and links.
     notes : dict
-        What was assumed and why -> what it is about.
+        What was assumed, why, and what settles it -> what it is about.
     """
 
     where: str
@@ -110,7 +114,7 @@ class Draft:
     settings: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[dict[str, Any]] = field(default_factory=list)
-    notes: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    notes: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
 
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a node; returns its name."""
@@ -139,19 +143,25 @@ class Draft:
         """Note where something comes from, or what the file calls it."""
         self.settings.setdefault("sources", {})[what] = printable(text, 400)
 
-    def assume(self, where: str | Iterable[str], what: str, why: str) -> None:
-        """Note what was taken that the file does not say; equal notes about several nodes are joined."""
+    def assume(self, where: str | Iterable[str], what: str, why: str, *, settles: str = "") -> None:
+        """Note what was taken that the file does not say; equal notes about several nodes are joined.
+
+        Parameters
+        ----------
+        settles : str
+            What settles it, if every answer depends on it.
+        """
         names = [where] if isinstance(where, str) else list(where)
-        self.notes.setdefault((what, why), []).extend(names)
+        self.notes.setdefault((what, why, settles), []).extend(names)
 
     def finish(self, kind: str, title: str) -> Imported:
         """Return the result."""
         assumptions = tuple(
-            Assumption(_joined(names), what, why) for (what, why), names in self.notes.items()
+            Assumption(_joined(names), what, why, settles)
+            for (what, why, settles), names in self.notes.items()
         )
-        for item in assumptions:
-            if item.what.startswith("chip ") and "--chip" in item.why:
-                self.source(DOUBT, str(item))
+        for number, item in enumerate(item for item in assumptions if item.settles):
+            self.source(key_of(number), f"{item}; {item.settles} settles it")
         data = {"name": self.name, **self.settings, "nodes": self.nodes, "links": self.links}
         return Imported(kind, title, data, assumptions, _counts(data))
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import re
 
+from clusim.formats.topologies.htsim import HEAD_LINE
 from clusim.formats.topologies.smi_nvlink import GPU_LINE, LINK_LINE
 
 __all__ = ["detect_kind"]
 
 _ROOT = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
+_ROOTS = {
+    "system": "nccl-xml",
+    "graphs": "nccl-graph",
+    "graphml": "graphml",
+    "topology": "lstopo",
+}
 _TAGGED = re.compile(r"\[[0-9]+,[0-9]+\]<[a-z]+>:")
 _SMI_FRONT = r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|[0-9]{1,5}: |[>|#]+ )?(?:[^\S\n]|\x1b\[[0-9;]*m)*GPU0"
 _SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTILINE)
@@ -32,13 +39,15 @@ def detect_kind(text: str) -> str | None:
         return "smi-nvlink"
     if re.search(r"^[^\S\n]*npus_count[^\S\n]*:", text, re.MULTILINE):
         return "astra-sim"
+    if len(HEAD_LINE.findall(text[:10_000])) > 1:
+        return "htsim"
     return "simai" if _is_simai(text) else None
 
 
 def _of_xml(head: str) -> str | None:
     for match in _ROOT.finditer(_uncommented(head[:200_000])):
         tag = match[1].lower()
-        return {"system": "nccl-xml", "graphs": "nccl-graph", "graphml": "graphml"}.get(tag)
+        return _ROOTS.get(tag)
     return None
 
 

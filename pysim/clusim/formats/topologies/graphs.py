@@ -12,7 +12,7 @@ from typing import Any
 
 from clusim.errors import UnitError
 from clusim.fabric.schema import LinkSpec, NodeSpec, Topology
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.graph_text import Attributes, TextGraph, read_graphml, read_node_link
 from clusim.formats.topologies.presets import known_chip, named_chip, unnamed_chip
 from clusim.formats.values import fail, number, printable
@@ -190,7 +190,8 @@ class _Reader:
         hint = gpu_by_words(self.draft.name)
         why = "the file's name says so" if hint else "the graph names no chip; --chip does"
         chip = hint[0].name if hint else unnamed_chip()
-        self.draft.assume(name, f"chip {chip}", why)
+        settles = CHIP_OPTION if "--chip" in why else ""
+        self.draft.assume(name, f"chip {chip}", why, settles=settles)
         return chip
 
     def _joined_edges(self) -> list[tuple[str, str, Attributes]]:
@@ -233,7 +234,10 @@ class _Reader:
         kind = self._link_type(a, b, attributes)
         keys: Attributes = {"type": kind}
         if unit:
-            self.draft.assume("bandwidths", "Gb/s", f"attribute {unit!r} has no unit")
+            self.draft.assume(
+                "bandwidths", "Gb/s", f"attribute {unit!r} has no unit",
+                settles=f"a unit in its name ({unit}_GBps)",
+            )  # fmt: skip
         if rate is not None:
             keys["rate"] = rate
         else:

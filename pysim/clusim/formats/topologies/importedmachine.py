@@ -63,6 +63,8 @@ class ImportedGpu:
         The file comes from a run, or names the links itself: links it does not name do not exist.
     asked : bool
         The driver was asked: links that are not named do not exist, whatever the chip is.
+    told : list of Peer or None
+        The links that NCCL is told of; None: `peers`, which are there.
     c2c_MBps : int
         Rate of a coherent link to the CPU [MB/s]; 0 is none.
     """
@@ -73,6 +75,7 @@ class ImportedGpu:
     gcn: str = ""
     gdr: bool | None = None
     peers: list[Peer] = field(default_factory=list)
+    told: list[Peer] | None = None
     c2c_MBps: int = 0
     stated: bool = True
     asked: bool = False

@@ -152,6 +152,18 @@ def _gpu(element: XmlElement) -> ImportedGpu:
         gdr=_flag(element, "gdr"),
         line=element.line,
     )
+    gpu.peers = _peers(element)
+    for child in element.all("told"):
+        gpu.told = _peers(child)
+    for child in element.all("c2c"):
+        gpu.c2c_MBps += (child.whole("bw") or 0) * (child.whole("count") or 1)
+    gpu.stated = gpu.sm is not None or bool(gpu.gcn) or bool(gpu.peers)
+    return gpu
+
+
+def _peers(element: XmlElement) -> list[Peer]:
+    """Return the links to other GPUs and to switches that an element lists."""
+    found: list[Peer] = []
     for child in element.all("nvlink", "xgmi"):
         count = child.whole("count")
         count = 1 if count is None else count
@@ -167,11 +179,8 @@ def _gpu(element: XmlElement) -> ImportedGpu:
                 bus_id(target), count, child.bits("tclass"), child.tag == "xgmi", child.line
             )
             peer.text = printable(target, 20)
-            gpu.peers.append(peer)
-    for child in element.all("c2c"):
-        gpu.c2c_MBps += (child.whole("bw") or 0) * (child.whole("count") or 1)
-    gpu.stated = gpu.sm is not None or bool(gpu.gcn) or bool(gpu.peers)
-    return gpu
+            found.append(peer)
+    return found
 
 
 def _nets(element: XmlElement) -> list[Net]:
@@ -207,6 +216,7 @@ def _pick(groups: list[XmlElement], draft: Draft, wanted: str | None) -> XmlElem
             f"{len(groups)} groups",
             f"group 0 was taken: {printable(names[0], 120)}",
             f"{_GROUP_TITLE}; --group 0 to {len(groups) - 1} or a name chooses",
+            settles="`clusim topo import --group NAME`",
         )
         return groups[0]
     if wanted.isdecimal() and int(wanted[:6]) < len(groups):

@@ -33,6 +33,8 @@ def connect_gpus(
     for name, gpu, chip in gpus:
         for peer in gpu.peers:
             work.add(name, peer, chip)
+        if gpu.told is not None:
+            work.hear(name, gpu.told)
         if gpu.c2c_MBps:
             draft.link(name, cpu_of[name], **c2c_link(gpu.c2c_MBps))
     work.join_pairs()
@@ -91,6 +93,14 @@ class _Links:
                 f"{peer.count} links to {peer.text} left out",
                 "the file has no device of that address: a GPU that was not used",
             )
+
+    def hear(self, name: str, told: list[Peer]) -> None:
+        """Note what NCCL is told of a GPU, where that is not what is there."""
+        counts = self.told[name] = Counter()
+        for peer in told:
+            to = SWITCH if peer.target == HIDDEN else self.by_bus.get(peer.target)
+            if to is not None or (peer.tclass or 0) >> 8 == 0x0680:
+                counts[to or SWITCH] += peer.count
 
     def join_pairs(self) -> None:
         """Add the links between two GPUs; both name them, and they may differ."""

@@ -1,18 +1,27 @@
-"""`nvidia-smi nvlink -s`: how many NVLinks of every GPU are up, and what the GPUs are called."""
+"""`nvidia-smi nvlink`: which NVLinks of every GPU are up (-s), what they can do (-c), where they lead (-p, -R).
+
+The answers of one machine may follow each other in a text. Only -p and -R say where a link leads, by the PCI address
+at its other end; the text does not say which GPU is at which address, but `nvidia-smi` counts GPUs in the order of
+their addresses.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.importedmachine import (
     HIDDEN,
+    BusId,
     ImportedCpu,
     ImportedDevice,
     ImportedGpu,
     ImportedMachine,
     Peer,
+    bus_id,
 )
 from clusim.formats.topologies.matrix import MAX_DEVICES
 from clusim.formats.topologies.wiring import wire_machine
@@ -24,7 +33,40 @@ __all__ = ["GPU_LINE", "LINK_LINE", "named_gpus", "read_nvlink"]
 GPU_LINE = re.compile(
     r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$", re.M
 )
-LINK_LINE = re.compile(r"^[^\S\n]*Link ([0-9]{1,3}): (?:([0-9.]{1,12}) GB/s|<inactive>)", re.M)
+_ADDRESS = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,2}"
+LINK_LINE = re.compile(
+    r"^[^\S\n]*Link ([0-9]{1,3})(?:: (?:(?P<rate>[0-9.]{1,12}) GB/s|(?P<down><inactive>)"
+    rf"|(?:Remote Device )?(?P<remote>{_ADDRESS})(?:: Link (?P<there>[0-9]{{1,3}}))?)"
+    r"|, P2P is supported: (?P<able>true|false))",
+    re.M,
+)
+
+_SWITCH = 0x068000
+_GPU = 0x030200
+
+
+@dataclass(slots=True)
+class _Links:
+    """What a text says of the NVLinks of a GPU, by their numbers."""
+
+    number: int
+    product: str
+    up: set[int] = field(default_factory=set)
+    down: set[int] = field(default_factory=set)
+    able: dict[int, bool] = field(default_factory=dict)
+    remote: dict[int, tuple[BusId, str, int | None]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """Return how many are up; without their states, how many lead somewhere, or can be used."""
+        if self.up or self.down:
+            return len(self.up)
+        return len(self.remote) or sum(self.able.values())
+
+    def targets(self) -> Counter[BusId]:
+        """Return how many links that are up lead to each address."""
+        down = self.down
+        return Counter(bus for at, (bus, _, _) in self.remote.items() if at not in down)
 
 
 def named_gpus(text: str) -> list[str]:
@@ -34,39 +76,38 @@ def named_gpus(text: str) -> list[str]:
 
 def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
     """Fill `draft` from the text."""
-    draft.settings["description"] = "imported from nvidia-smi nvlink -s"
-    found = [(match, int(match[1])) for match in GPU_LINE.finditer(text)]
-    numbers = [number for _, number in found]
-    if not found or len(set(numbers)) != len(numbers) or len(found) > MAX_DEVICES:
-        raise fail(
-            draft.where,
-            0,
-            f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`",
-        )
-    ends = [match.start() for match, _ in found[1:]] + [len(text)]
-    up, down = {}, {}
-    for (match, number), end in zip(found, ends, strict=True):
-        links = list(LINK_LINE.finditer(text, match.end(), end))
-        up[number] = sum(link[2] is not None for link in links)
-        down[number] = len(links) - up[number]
+    draft.settings["description"] = "imported from nvidia-smi nvlink"
+    found = _parse(text, draft)
     machine = ImportedMachine(hint=Path(draft.where).name)
-    product = found[0][0][2]
+    product = next(iter(found.values())).product
     known = gpu_by_product(product)
     if known is None and chip is None:
         draft.assume(
             "all GPUs",
             "a card of its kind",
             f"no figures of {printable(product, 60)!r}; --chip names one",
+            settles=CHIP_OPTION,
         )
     devices = {
         n: ImportedDevice(bus=f"GPU{n}", text=f"GPU {n}", gpu=ImportedGpu(dev=n, asked=True))
-        for n in numbers
+        for n in found
     }
-    switched = known is not None and bool(known.planes)
-    _join(draft, devices, up, switched=switched)
-    for number, count in down.items():
-        if count and up[number]:
-            draft.assume(f"gpu{number}", f"{up[number]} links", f"{count} more are inactive")
+    if any(links.remote for links in found.values()):
+        _lead(draft, devices, found)
+    else:
+        _join(draft, devices, found, switched=known is not None and bool(known.planes))
+    for number, links in found.items():
+        if links.down and links.up:
+            what = f"{len(links.up)} links"
+            draft.assume(f"gpu{number}", what, f"{len(links.down)} more are inactive")
+        if links.able and not (links.up or links.down or links.remote):
+            unable = len(links.able) - links.count
+            why = (
+                f"{unable} more cannot be used between GPUs"
+                if unable
+                else "-c does not say which are up"
+            )
+            draft.assume(f"gpu{number}", f"{links.count} links", why)
     half = -(-len(devices) // 2) if len(devices) > 2 else len(devices)
     order = [devices[number] for number in sorted(devices)]
     for part in (order[:half], order[half:]):
@@ -80,22 +121,98 @@ def read_nvlink(text: str, draft: Draft, chip: str | None) -> None:
     wire_machine(machine, draft, chip or (known.name if known is not None else None))
 
 
+def _parse(text: str, draft: Draft) -> dict[int, _Links]:
+    """Return what is said of every GPU; a GPU may be there once for each question."""
+    heads = list(GPU_LINE.finditer(text))
+    ends = [match.start() for match in heads[1:]] + [len(text)]
+    found: dict[int, _Links] = {}
+    asked: set[tuple[int, str]] = set()
+    for match, end in zip(heads, ends, strict=True):
+        links = found.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
+        kinds = {_take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)} or {""}
+        again = {(links.number, kind) for kind in kinds}
+        if asked & again or ("" in kinds and len(found) < len(heads)) or links.product != match[2]:
+            found.clear()
+            break
+        asked |= again
+    if not 1 <= len(found) <= MAX_DEVICES:
+        raise fail(
+            draft.where,
+            0,
+            f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`",
+        )
+    return found
+
+
+def _take(links: _Links, line: re.Match[str]) -> str:
+    """Note a line of a link; returns which question it answers."""
+    at = int(line[1])
+    if line["able"]:
+        links.able[at] = line["able"] == "true"
+        return "able"
+    if line["remote"]:
+        there = int(line["there"]) if line["there"] else None
+        links.remote[at] = (bus_id(line["remote"]), line["remote"], there)
+        return "remote" if there is not None else "address"
+    (links.up if line["rate"] else links.down).add(at)
+    return "state"
+
+
+def _lead(draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links]) -> None:
+    """Give GPUs the links to where these lead."""
+    texts = {bus: text for links in found.values() for bus, text, _ in links.remote.values()}
+    order = sorted(texts, key=lambda bus: bus if isinstance(bus, tuple) else ())
+    at = dict(zip(order, sorted(found), strict=False))
+    direct = HIDDEN not in texts and len(order) == len(found) and _both_ways(found, at)
+    if direct:
+        names = ", ".join(f"gpu{number} {printable(texts[bus], 20)}" for bus, number in at.items())
+        draft.assume("addresses of GPUs", names, "nvidia-smi counts GPUs in their order")
+    for number, links in found.items():
+        gpu = devices[number].gpu
+        for bus, count in links.targets().items():
+            target = devices[at[bus]].bus if direct else bus
+            if gpu is not None:
+                gpu.peers.append(Peer(target, count, _GPU if direct else _SWITCH, text=texts[bus]))
+    if not direct and HIDDEN not in texts:
+        draft.assume(
+            [f"gpu{number}" for number in found],
+            f"links to {len(order)} NVSwitches",
+            "the addresses at their other ends are not those of the GPUs in the text",
+        )
+
+
+def _both_ways(found: dict[int, _Links], at: dict[BusId, int]) -> bool:
+    """Return whether all links come back from the GPUs at these addresses, also by their numbers if these are told."""
+    ways = Counter(
+        (number, at[bus]) for number, links in found.items() for bus, _, _ in links.remote.values()
+    )
+    if any(a == b or ways[b, a] != count for (a, b), count in ways.items()):
+        return False
+    for number, links in found.items():
+        for mine, (bus, _, there) in links.remote.items():
+            back = found[at[bus]].remote.get(there) if there is not None else None
+            came = (number, mine) if back is None or back[2] is None else (at[back[0]], back[2])
+            if came != (number, mine):
+                return False
+    return True
+
+
 def _join(
-    draft: Draft, devices: dict[int, ImportedDevice], up: dict[int, int], *, switched: bool
+    draft: Draft, devices: dict[int, ImportedDevice], found: dict[int, _Links], *, switched: bool
 ) -> None:
     """Give GPUs their links: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
-        gpu, count = device.gpu, up[number]
+        gpu, count = device.gpu, found[number].count
         if gpu is None or not count:
             continue
-        others = [other for other in devices if other != number and up[other]]
+        others = [other for other in devices if other != number and found[other].count]
         if switched:
-            gpu.peers.append(Peer(HIDDEN, count, 0x068000))
+            gpu.peers.append(Peer(HIDDEN, count, _SWITCH))
         elif others and count >= len(others):
-            gpu.peers += [Peer(devices[o].bus, count // len(others), 0x030200) for o in others]
-    if not switched and any(up.values()):
+            gpu.peers += [Peer(devices[o].bus, count // len(others), _GPU) for o in others]
+    if not switched and any(links.count for links in found.values()):
         draft.assume(
             [f"gpu{number}" for number in devices],
             "the same number of links to every other GPU",
-            "the text says how many links are up, not where they lead; nvidia-smi topo -m does",
+            "the text says how many links are up, not where they lead; nvidia-smi nvlink -R and topo -m do",
         )

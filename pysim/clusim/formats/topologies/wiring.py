@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.common import CHIP_OPTION, Draft
 from clusim.formats.topologies.devices import PCIE_GTS, processor
 from clusim.formats.topologies.identify import generation, gts, identify
 from clusim.formats.topologies.importedmachine import (
@@ -92,7 +92,11 @@ class _Wiring:
             for device in found:
                 device.gpu = ImportedGpu(stated=False, line=device.line)
         if not found:
-            raise fail(self.draft.where, 0, "names no GPU; is it the topology of a GPU machine?")
+            raise fail(
+                self.draft.where,
+                0,
+                "names no GPU; `clusim topo import FILE --onto MACHINE` puts a partial file onto a machine",
+            )
         if not any(_gpu_of(device).stated or _gpu_of(device).dev is not None for device in found):
             self.draft.assume(
                 f"{len(found)} GPUs",
@@ -157,7 +161,8 @@ class _Wiring:
         for device in self.gpus:
             chip, why = identify(self.machine, device, self.forced)
             if why:
-                self.draft.assume(self.names[id(device)], f"chip {chip}", why)
+                settles = CHIP_OPTION if "--chip" in why else ""
+                self.draft.assume(self.names[id(device)], f"chip {chip}", why, settles=settles)
             self.chips[id(device)] = chip
 
     def _add_gpus(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from clusim.hardware.figures import Figure, assumed, calibrated, published
 from clusim.hardware.nic import Nic, Pci, adapter
+from clusim.hardware.transports.efa import TRANSPORT as EFA
+from clusim.hardware.transports.sockets import TRANSPORT as SOCKETS
 
 _P5EN = "all-reduce on 4 p5en with one channel (ncclgauge)"
 _OLDER = "as on p5en, by the 20 and 18 us per message that aws-ofi-nccl's tuner counts for p4d and p5, and for p5en"
@@ -24,13 +26,10 @@ def _delays(us: tuple[float, float, float, float], why: str) -> dict[str, Figure
 def _efa(name: str, gbps: int, delays: dict[str, Figure], *, usual: bool = True) -> Nic:
     """Return an EFA adapter; `delays` are those of its messages."""
     figures = adapter(
+        EFA,
         assumed("1us", "Nitro card: forwarding of a packet, part of the latency end to end"),
         gbps,
-        flush=published("1us", "aws-ofi-nccl flushes by a local read"),
         mtu=published(4096, "ibv_devinfo of EFA: active_mtu 4096"),
-        eager=published("8KiB", "aws-ofi-nccl, EAGER_MAX_SIZE (off in 1.14 only)"),
-        adaptive=published(True, "SRD sprays the packets of a message over many paths"),
-        plugin=published("efa", "NCCL reaches EFA through aws-ofi-nccl"),
         plugin_latency=published(
             "75us" if gbps == 100 else "35us",
             "aws-ofi-nccl states 75 us on p4d and p5, 35 us since p5en, to NCCL's tuner",
@@ -67,13 +66,10 @@ NICS = (
         gbps=25,
         usual=True,
         figures=adapter(
+            SOCKETS,
             assumed("2us", "Nitro card"),
             25,
-            post=assumed("12us", "TCP through the kernel, 25-30 us between two hosts"),
-            completion=assumed("10us", "TCP through the kernel, 25-30 us between two hosts"),
-            flush=published("0", "data are in host memory; nothing to flush"),
             mtu=published(8960, "jumbo frames of ENA, MTU 9001"),
-            gpudirect=published(False, "no RDMA: data go through host memory"),
         ),
     ),
 )

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from clusim.hardware.figures import assumed, published
 from clusim.hardware.nic import Nic, Pci, adapter
+from clusim.hardware.transport import Transport
+from clusim.hardware.transports.fastrak import TRANSPORT as FASTRAK
+from clusim.hardware.transports.tcpx import TRANSPORT as TCPX
 
-_GVNIC = Nic(
-    name="gvnic-200g",
-    kind="tcp",
-    family="gvnic",
-    gbps=200,
-    network="FasTrak",
-    figures=adapter(
+
+def _gvnic(name: str, transport: Transport) -> Nic:
+    figures = adapter(
+        transport,
         assumed("2us", "Titanium card"),
         200,
-        post=assumed("8us", "GPUDirect-TCPXO: a service process posts for NCCL"),
-        completion=assumed("6us", "GPUDirect-TCPXO: a service process watches for NCCL"),
         mtu=published(8192, "jumbo frames of gVNIC, MTU 8244 to 8896"),
-        gpudirect=published(True, "GPUDirect-TCPXO: headers to the host, payload to the GPU"),
-    ),
-)
+    )
+    return Nic(name=name, figures=figures, kind="tcp", family="gvnic", gbps=200)
+
 
 NICS = (
-    _GVNIC,
-    replace(_GVNIC, name="gpudirect-tcpxo"),
-    replace(_GVNIC, name="gpudirect-tcpx"),
+    _gvnic("gvnic-200g", FASTRAK),
+    _gvnic("gpudirect-tcpxo", FASTRAK),
+    _gvnic("gpudirect-tcpx", TCPX),
 )
 
 PCI_IDS: tuple[Pci, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from clusim.hardware.adapters.nvidia import LATENCY
 from clusim.hardware.figures import assumed, calibrated, published
 from clusim.hardware.nic import Nic, Pci, adapter
+from clusim.hardware.transports.cxi import TRANSPORT as CXI
+from clusim.hardware.transports.verbs import TRANSPORT as VERBS
 
 NICS = (
     Nic(
@@ -14,6 +16,7 @@ NICS = (
         gbps=200,
         usual=True,
         figures=adapter(
+            CXI,
             calibrated(
                 "400ns",
                 "Slingshot 11 (Cassini): MPI latency 1.8 us between neighbours (De Sensi et al.)",
@@ -21,13 +24,6 @@ NICS = (
             ),
             200,
             mtu=assumed(2048, "Cassini cuts messages into 2 KiB packets"),
-            transit=calibrated(
-                "1.8us",
-                "libfabric and cxi: Tree LL all-reduce of 8 B on 2 Alps nodes, 6 us a crossing",
-                "alps-2",
-            ),
-            ack=assumed("1.8us", "as long as the message"),
-            adaptive=published(True, "Rosetta routes every packet by load"),
         ),
     ),
     Nic(
@@ -36,6 +32,7 @@ NICS = (
         family="cx5",
         gbps=100,
         figures=adapter(
+            VERBS,
             LATENCY,
             100,
             adaptive=published(True, "Slingshot 10: Rosetta routes every packet by load"),

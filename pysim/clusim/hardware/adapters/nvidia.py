@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusim.hardware.figures import assumed, published
 from clusim.hardware.nic import Nic, Pci, adapter
+from clusim.hardware.transports.verbs import TRANSPORT as VERBS
 
 LATENCY = assumed(
     "150ns",
@@ -16,14 +17,14 @@ _TWO_PORTS = published(2, "network ports of the adapter")
 def _ib(name: str, gbps: int, *, usual: bool = False, ports: int = 1) -> Nic:
     family = name.partition("-")[0]
     latency = _CX3_LATENCY if family == "cx3" else LATENCY
-    figures = adapter(latency, gbps, **({"ports": _TWO_PORTS} if ports == 2 else {}))
+    figures = adapter(VERBS, latency, gbps, **({"ports": _TWO_PORTS} if ports == 2 else {}))
     return Nic(name=name, figures=figures, kind="ib", family=family, gbps=gbps, usual=usual)
 
 
 def _roce(name: str, gbps: int, *, usual: bool = False, ports: int = 1) -> Nic:
     control = assumed(f"dcqcn-{gbps}", "DCQCN, its steps scaled with the rate")
     more = {"ports": _TWO_PORTS} if ports == 2 else {}
-    figures = adapter(LATENCY, gbps, rate_control=control, **more)
+    figures = adapter(VERBS, LATENCY, gbps, rate_control=control, **more)
     family = name.partition("-")[0]
     return Nic(name=name, figures=figures, kind="roce", family=family, gbps=gbps, usual=usual)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from clusim.hardware import adapters, processors, switchgear
+from clusim.hardware import adapters, processors, switchgear, transports
 from clusim.hardware.cpu import Cpu, HostCosts
 from clusim.hardware.nic import Nic, Pci
 from clusim.hardware.registry import objects_of
 from clusim.hardware.switch import Switch
+from clusim.hardware.transport import Transport
 
 __all__ = [
     "ADAPTERS",
@@ -15,6 +16,7 @@ __all__ = [
     "HOST_COSTS",
     "PCIE_SWITCH_IDS",
     "PROCESSORS",
+    "TRANSPORTS",
     "USUAL_SWITCHES",
 ]
 
@@ -25,6 +27,11 @@ HOST_COSTS: dict[str, HostCosts] = {
     item.vendor: item for _, item in objects_of(processors, HostCosts, "HOST")
 }
 """What hosts pay for launching, by vendor of their processors."""
+
+TRANSPORTS: dict[str, Transport] = {
+    item.name: item for _, item in objects_of(transports, Transport, "TRANSPORT")
+}
+"""Transports by which NCCL reaches adapters, by name."""
 
 ADAPTERS: dict[str, Nic] = {item.name: item for _, item in objects_of(adapters, Nic, "NICS")}
 """Network adapters by name."""

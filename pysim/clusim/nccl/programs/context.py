@@ -17,12 +17,12 @@ from clusim.fabric.rails import Rails
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.plugins import plugin_of
+from clusim.nccl.plugins import transport_of
 from clusim.schedule.builder import Part, Plan, split
 from clusim.vocabulary.algorithms import Algorithm, Protocol
 from clusim.vocabulary.operations import Collective
 
-__all__ = ["Context"]
+__all__ = ["Context", "tree_of"]
 
 NONE = -1
 
@@ -132,7 +132,7 @@ class Context:
         most = max((min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0)
         most = most // slices * self.fabric.protocols[self.plan.call.protocol].expand_120 // 120
         adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
-        return plugin_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
+        return transport_of(adapters[0]).stripes(most, rails) if rails > 1 else 1
 
     @cached_property
     def _spread_parts(self) -> list[Part]:
@@ -209,7 +209,7 @@ class Context:
     def _tree(self, number: int, route: int) -> Tree:
         channel = self.channel(number)
         if self.comm.group.num_nodes == 1:
-            return Tree(channel.parent)
+            return tree_of(channel)
         rails = [(NONE, NONE)] * len(channel.parent)
         for child, parent in enumerate(channel.parent):
             if parent >= 0 and self.machine_of[child] != self.machine_of[parent]:
@@ -227,6 +227,11 @@ class Context:
         parent = channel.parent[position]
         top = parent < 0 or self.machine_of[parent] != machine
         return self.rail(position, channel.tree_adapters[machine][0 if top else 1], number)
+
+
+def tree_of(channel: Channel) -> Tree:
+    """Return the tree of a channel, by any rails."""
+    return Tree(channel.parent)
 
 
 def _listed(ways: Mapping[int, Way], nothing: Way) -> list[Way]:

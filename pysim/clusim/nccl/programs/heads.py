@@ -12,6 +12,7 @@ registered buffers. **Parameters** The heads, channels and chunks that were foun
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from clusim.collectives.common import hop_fields
@@ -21,9 +22,12 @@ from clusim.errors import InputError
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
 from clusim.schedule.builder import Part
-from clusim.schedule.ir import ABSENT, Prim, Template
+from clusim.schedule.ir import ABSENT, Prim
 
 __all__ = ["write_collnet_chain", "write_nvls_tree"]
+
+KEPT = 64
+"""Kinds of programs whose primitives are kept."""
 
 Pairs = dict[tuple[int, int], int]
 Relatives = dict[int, tuple[int, tuple[int, ...]]]
@@ -43,24 +47,17 @@ class _Machine:
     ready: Pairs
     done: Pairs
 
-    def template(self, name: str, prims: list[Prim]) -> Template:
-        """Return a template whose chunks are the heads' numbers."""
-        return Template(f"nvlstree/{name}", tuple(prims), len(self.heads))
-
     def program(
-        self, position: int, template: Template, pipes: list[int], *, sm: int, turn: int
+        self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
     ) -> None:
-        """Let a rank run a template, its chunks counted from `turn`."""
+        """Let a rank run primitives whose chunks are the heads' numbers, counted from `turn`."""
         self.context.plan.program(
-            position,
-            self.part,
-            template.prims,
-            pipes,
+            *(position, self.part, prims, pipes),
             rotation=turn,
-            nchunks=template.nchunks,
-            sm=sm,
-            fixed_div=len(template.prims),
-            name=template.name,
+            nchunks=len(self.heads),
+            sm=int(name == "scatter"),
+            fixed_div=len(prims),
+            name=f"nvlstree/{name}",
         )
 
 
@@ -82,9 +79,7 @@ def write_nvls_tree(context: Context) -> None:
             own, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
             flags = [
                 {
-                    (h, p): plan.connect(
-                        *((p, top) if into else (top, p)), part.channel, kind="flag"
-                    )
+                    (h, p): plan.flag(*((p, top) if into else (top, p)), part.channel)
                     for h, top in enumerate(tops)
                     for p in own
                 }
@@ -122,12 +117,19 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
     """Write scatter and gather of a rank: between the user's buffers and the multicast buffer."""
     count = len(local.heads)
     order = [(turn + hop) % count for hop in range(count)]
-    copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
+    scatter, gather = _copying(count)
     pipes = [local.ready[head, position] for head in order]
-    local.program(position, local.template("scatter", copy), pipes, sm=1, turn=turn)
-    take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
+    local.program(position, "scatter", scatter, pipes, turn)
     pipes = [local.done[head, position] for head in order]
-    local.program(position, local.template("gather", take), pipes, sm=0, turn=turn)
+    local.program(position, "gather", gather, pipes, turn)
+
+
+@lru_cache(KEPT)
+def _copying(count: int) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
+    """Return the primitives of scatter and gather over so many heads."""
+    copy = [Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(count)]
+    take = [Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(count)]
+    return tuple(copy), tuple(take)
 
 
 def _head(
@@ -146,28 +148,34 @@ def _head(
     pipes = [local.ready[head, p] for p in local.own]
     pipes += [load, *(up[head, child] for child in children)]
     pipes.append(turn if parent < 0 else up[head, position])
-    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(count)]
-    sums = [Prim("reduceLoad", send=count, coef=1, src="scratch", dst="scratch")]
-    sums += _add_children(len(children), count + 1, parent >= 0)
-    if parent < 0:
-        sums.append(Prim("signal", send=count + 1 + len(children), coef=1))
-    local.program(position, local.template("up", [*wait, *sums]), pipes, sm=0, turn=head)
+    up_prims, down_prims = _summing(count, len(children), parent >= 0)
+    local.program(position, "up", up_prims, pipes, head)
 
     pipes = [local.done[head, p] for p in local.own]
     pipes += [store, *(down[head, child] for child in children)]
     pipes.append(turn if parent < 0 else down[head, position])
-    last = count + 1 + len(children)
+    local.program(position, "down", down_prims, pipes, head)
+
+
+@lru_cache(KEPT)
+def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
+    """Return the primitives of a head's two programs, over so many ranks of its machine and children."""
+    wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(count)]
+    sums = [Prim("reduceLoad", send=count, coef=1, src="scratch", dst="scratch")]
+    sums += _add_children(children, count + 1, upward)
+    last = count + 1 + children
+    if not upward:
+        sums.append(Prim("signal", send=last, coef=1))
     begin = Prim("waitSignal", recv=last, coef=1)
     sends = list(range(count + 1, last))
-    if parent >= 0 and sends:
+    if upward and sends:
         begin = Prim("recvCopySend", recv=last, send=sends.pop(0), coef=1, dst="scratch")
-    elif parent >= 0:
+    elif upward:
         begin = Prim("recv", recv=last, coef=1, dst="scratch")
     spread = [Prim("sendMore", send=slot, coef=1, src="scratch") for slot in sends]
     spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
     tell = [Prim("signal", send=slot, coef=1) for slot in range(count)]
-    template = local.template("down", [begin, *spread, *tell])
-    local.program(position, template, pipes, sm=0, turn=head)
+    return (*wait, *sums), (begin, *spread, *tell)
 
 
 def _add_children(count: int, first: int, upward: bool) -> list[Prim]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
+from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.programs.moved import Moved
 from clusim.nccl.versions import since
@@ -28,13 +29,24 @@ from clusim.schedule.builder import Part, Plan, Site
 from clusim.schedule.ir import ABSENT, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 
-__all__ = ["emit_messages", "emit_pattern", "message_parts", "rounds"]
+__all__ = [
+    "LONGEST",
+    "emit_messages",
+    "emit_pattern",
+    "message_class",
+    "message_parts",
+    "rounds",
+    "shape_of_message",
+]
 
 KIB = 1024
 LANES = 8
 """Messages that share a CTA (``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""
 
 STEP = 512 * KIB
+LONGEST = 8 * STEP
+"""Messages of this size and more are cut alike [bytes]."""
+
 LL_STEP = 64 * KIB
 """A step of LL's FIFO, flags included [bytes]."""
 
@@ -43,11 +55,6 @@ LL_THRESHOLD = 16 * KIB
 
 WARPS = 20
 """Warps of the CTA of a kernel of messages (640 threads)."""
-
-PUSHED_SLICES = 2
-"""So many slices of sends and receives share the fixed cost of one of a collective's where the sender pushes: npkit
-shows 1.0 us for a receive where a slice takes 2.4 us (spcl/atlahs, GH200). One that is pulled waits for its loads, and
-one of 128 KiB between machines for its proxy: a channel then moves 16.7 GB/s, of which NCCL counts on 14."""
 
 PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between machines half, as proxies need room, too."""
@@ -78,13 +85,14 @@ def _side_warps(works: int) -> tuple[int, int]:
 
 
 class _Lane(NamedTuple):
-    """Messages that share a program: those of a side of a position, on a part of a channel."""
+    """Messages that share a program: those of a side of a position, on a part of a channel, as near as each other."""
 
     position: int
     side: str
     part: Part
     protocol: str
     blocked: bool
+    near: bool
 
 
 def rounds(comm: Communicator) -> list[list[int]]:
@@ -143,6 +151,7 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
     least = step // 2 if nodes > 1 else step // 8
     most = step if nodes > 1 else step * 32
     count = comm.p2p_per_peer
+    own, num_bytes = num_bytes, max(num_bytes, comm.p2p_least_bytes)
     while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
         count //= 2
     part = max(least, -(-num_bytes // count))
@@ -150,7 +159,22 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
         count *= 2
         part = -(-num_bytes // count)
     part = -(-part // 512) * 512
-    return max(1, -(-num_bytes // part)), part
+    count = max(1, -(-num_bytes // part))
+    return count, part if own == num_bytes else -(-own // (count * 16)) * 16
+
+
+def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
+    """Return the least power of two for which messages are cut as those of so many bytes are, on as many channels."""
+    found = 1 << max(0, num_bytes.bit_length() - 1)
+    cut = _cut(comm, fabric, num_bytes)
+    while found > 1 and _cut(comm, fabric, found // 2) == cut:
+        found //= 2
+    return found if _cut(comm, fabric, found) == cut else num_bytes
+
+
+def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:
+    shapes = [shape_of_message(comm, fabric, num_bytes, same) for same in (True, False)]
+    return message_parts(comm, num_bytes)[0], shapes
 
 
 def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
@@ -164,9 +188,12 @@ def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
     return same and num_bytes <= comm.p2p_per_peer * LL_THRESHOLD
 
 
-def _shape(comm: Communicator, fabric: Fabric, num_bytes: int, same: bool) -> tuple[str, Shape]:
-    """Return the protocol of a message and how it is cut."""
+def shape_of_message(
+    comm: Communicator, fabric: Fabric, num_bytes: int, same: bool
+) -> tuple[str, Shape]:
+    """Return the protocol of a message, inside a machine if `same`, and how it is cut."""
     channels = message_parts(comm, num_bytes)[0]
+    num_bytes = max(num_bytes, comm.p2p_least_bytes)
     if _early_ll(comm, num_bytes, same) or (same and num_bytes <= channels * LL_THRESHOLD):
         return "ll", shape_of("ll", fabric=fabric)
     base = shape_of("simple", fabric=fabric)
@@ -178,7 +205,7 @@ def _shape(comm: Communicator, fabric: Fabric, num_bytes: int, same: bool) -> tu
         chunk = settings.p2p_net_chunksize or 128 * KIB
         if num_bytes < STEP:
             chunk //= 4
-        elif num_bytes < 8 * STEP:
+        elif num_bytes < LONGEST:
             chunk //= 2
     chunk = max(512, min(chunk, base.chunk_bytes) // 16 * 16)
     return "simple", Shape(chunk, 1, base.slots, 1, 16)
@@ -202,7 +229,8 @@ class _Writer:
             rank: number for number, machine in enumerate(comm.machines) for rank in machine.ranks
         }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
-        self._slices = 1 if fabric.p2p == "read" else PUSHED_SLICES
+        # Slices that are pulled wait for their loads, those to a proxy for it: none shares its fixed cost.
+        self._slices = 1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
         self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
@@ -211,7 +239,7 @@ class _Writer:
         """Return the protocol of a message and how it is cut, found once for all of one length."""
         key = (message.length, self.machine[message.src] == self.machine[message.dst])
         if key not in self._shapes:
-            self._shapes[key] = _shape(self.comm, self.fabric, *key)
+            self._shapes[key] = shape_of_message(self.comm, self.fabric, *key)
         return self._shapes[key]
 
     def add(self, message: _Message) -> None:
@@ -241,7 +269,7 @@ class _Writer:
             if message.src != message.dst:
                 ends = [(message.src, "send"), (message.dst, "recv")]
             for position, side in ends:
-                key = _Lane(position, side, part, protocol, message.blocked)
+                key = _Lane(position, side, part, protocol, message.blocked, same)
                 self._lanes.setdefault(key, []).append((number, message, pipe))
                 works = self._works.setdefault((position, channel), {})
                 works.setdefault(number, set()).add(side)
@@ -271,8 +299,8 @@ class _Writer:
         return send if lane.side == "send" else recv
 
     def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
-        """Write messages as one program; those that hardware does at once, in so many batches, add up their warps."""
-        position, side, part, protocol, blocked = lane
+        """Write messages as one program; hardware does them at once, in so many batches, so that slices take less."""
+        position, side, part, protocol, blocked, near = lane
         prims: list[tuple[Any, ...]] = []
         pipes: list[int] = []
         for _, message, pipe in works:
@@ -291,6 +319,7 @@ class _Writer:
         sm = int((position, part.channel) not in self._held)
         self._held.add((position, part.channel))
         shape = self._shape(works[0][1])[1]
+        at_once = -(-len(works) // batches)
         self.plan.program(
             position,
             part,
@@ -304,15 +333,12 @@ class _Writer:
             slots_per_slice=shape.slots_per_slice,
             slice_min=shape.slice_min,
             start_ps=self._start_ps(protocol),
-            fixed_div=self._sharing(protocol, [message for _, message, _ in works]),
+            shared=True,
+            fixed_div=at_once * (self._slices if near and protocol == "simple" else 1),
             warps=min(self._warps(lane, number, message) for number, message, _ in works)
-            * -(-len(works) // batches),
+            * at_once
+            * (1 if near else cta_figure("local copy")),
         )
-
-    def _sharing(self, protocol: str, messages: list[_Message]) -> int:
-        """Return how many slices share a fixed cost: those that go into a peer's memory, not to a proxy."""
-        near = all(self.machine[item.src] == self.machine[item.dst] for item in messages)
-        return self._slices if near and protocol == "simple" else 1
 
     def _start_ps(self, protocol: str) -> int:
         known = self.fabric.protocols.get(protocol)

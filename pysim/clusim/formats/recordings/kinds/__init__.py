@@ -17,7 +17,8 @@ from typing import Final
 from clusim.errors import InputError
 from clusim.formats.recordings.kind import LAST, RecordingKind
 from clusim.formats.recordings.model import Recording
-from clusim.formats.recordings.source import head, natural, parts
+from clusim.formats.recordings.source import HEAD_BYTES, head, natural
+from clusim.formats.recordings.streams import streams
 
 __all__ = ["KINDS", "LOGS", "PLANS", "kind_of", "reader"]
 
@@ -112,8 +113,9 @@ def _beginning(path: str) -> tuple[bytes, str]:
         return head(first_name), first_name
     data = head(path)
     if data[257:262] == b"ustar":
-        inside_of = iter(parts(path, lambda name: True))
+        inside_of = streams(path, lambda name: True)
         first = next(inside_of)
-        first = next((part for part in inside_of if part.name.endswith(".et")), first)
-        return first.data[: 1 << 16], first.name
+        beginning = first.head(HEAD_BYTES)
+        trace = next((file for file in inside_of if file.name.endswith(".et")), None)
+        return (beginning, first.name) if trace is None else (trace.head(HEAD_BYTES), trace.name)
     return data, path

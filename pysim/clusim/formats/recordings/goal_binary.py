@@ -1,0 +1,161 @@
+"""Binary GOAL schedules, as ``txt2bin`` of LogGOPSim and ATLAHS writes them.
+
+A number that marks the format, the number of ranks and of cpus and adapters, and where the part of every rank begins
+and ends. A part is a list of operations of one length, behind those that wait for nothing; an operation says which
+others wait for its end and for its start, as indices in a list behind all of them. Labels are not kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.errors import InputError
+from clusim.formats.recordings.common import MOST_EVENTS
+from clusim.formats.recordings.goal_order import ANY, GoalStep
+from clusim.formats.recordings.model import EventKind
+from clusim.formats.recordings.source import mapped
+
+__all__ = ["COOKIE", "USED_UP", "BinaryGoal", "Limits", "is_binary", "read_binary"]
+
+COOKIE: Final = struct.pack("<Q", 4223)
+USED_UP: Final = struct.pack("<Q", 2342)
+"""What LogGOPSim writes in its place when it works in the file itself."""
+
+_HEAD = struct.Struct("<IBB")
+_ANY = (1 << 32) - 1
+_OPERATION = np.dtype(
+    [
+        ("waits", "<u4"), ("type", "u1"), ("peer", "<u4"), ("size", "<u8"), ("tag", "<u4"), ("cpu", "u1"),
+        ("nic", "u1"), ("ends", "<u4"), ("end_at", "<u4"), ("starts", "<u4"), ("start_at", "<u4"),
+    ]
+)  # fmt: skip
+_KINDS: Final[dict[int, EventKind]] = {1: "send", 2: "recv", 3: "compute"}
+
+
+class Limits(NamedTuple):
+    """Largest numbers: ranks, time of a calc [ns], bytes of a message."""
+
+    ranks: int
+    ns: int
+    bytes: int
+
+
+class BinaryGoal(NamedTuple):
+    """What is in a file: the operations of every rank that has some."""
+
+    num_ranks: int
+    steps: dict[int, list[GoalStep]]
+    skipped: Counter[str]
+
+
+def is_binary(data: bytes) -> bool:
+    """Return whether a file begins as a binary schedule."""
+    return data[:8] in (COOKIE, USED_UP)
+
+
+def read_binary(name: str, limits: Limits) -> BinaryGoal:
+    """Read a file; raises `InputError` that names the rank and operation if it makes no sense."""
+    data = mapped(name)
+    if bytes(data[:8]) == USED_UP:
+        raise InputError(
+            f"{name}: is a schedule that LogGOPSim has used up (--save-mem); make it again with txt2bin"
+        )
+    base = data[8:]
+    if len(base) < _HEAD.size:
+        raise InputError(f"{name}: ends in its header; copy it again")
+    num_ranks, _, _ = _HEAD.unpack_from(base)
+    if not 1 <= num_ranks <= limits.ranks:
+        raise InputError(f"{name}: {num_ranks} ranks; must be 1..{limits.ranks}")
+    if len(base) < _HEAD.size + 16 * num_ranks:
+        raise InputError(f"{name}: ends in its table of {num_ranks} ranks; copy it again")
+    table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(num_ranks, 2)
+    found = BinaryGoal(num_ranks, {}, Counter())
+    spent = 0
+    for rank in range(num_ranks):
+        first, end = int(table[rank, 0]), int(table[rank, 1])
+        part = _Part(name, rank, base, (first, end))
+        spent += part.count + len(part.edges)
+        if spent > MOST_EVENTS:
+            raise InputError(
+                f"{name}: rank {rank}: more than {MOST_EVENTS} operations and requires; use a shorter schedule"
+            )
+        found.steps[rank] = part.steps(num_ranks, limits)
+        if nics := int(np.count_nonzero(part.operations["nic"])):
+            found.skipped["attribute nic"] += nics
+    return found
+
+
+class _Part:
+    """The operations of a rank."""
+
+    def __init__(self, name: str, rank: int, base: memoryview, extent: tuple[int, int]) -> None:
+        self.name, self.rank = name, rank
+        first, end = extent
+        if end < first + 8 or end > len(base):
+            raise self._bad(f"is at {first} to {end} of {len(base)} bytes; is the file cut?")
+        self.count, roots = struct.unpack_from("<II", base, first)
+        at = first + 8 + 4 * roots
+        behind = at + _OPERATION.itemsize * self.count
+        if behind > end or (end - behind) % 4:
+            raise self._bad(f"{self.count} operations do not fit into its {end - first} bytes")
+        self.operations: NDArray[Any] = np.frombuffer(base, _OPERATION, self.count, at)
+        self.edges: NDArray[Any] = np.frombuffer(base, "<u4", (end - behind) // 4, behind)
+
+    def _bad(self, what: str, at: int | None = None) -> InputError:
+        where = "" if at is None else f" operation {at}"
+        return InputError(f"{self.name}: rank {self.rank}{where}: {what}")
+
+    def steps(self, num_ranks: int, limits: Limits) -> list[GoalStep]:
+        """Return the operations."""
+        listed = sum(
+            int(self.operations[key].astype(np.uint64).sum()) for key in ("ends", "starts")
+        )
+        if listed != len(self.edges):
+            raise self._bad(
+                f"its operations name {listed} that wait, and {len(self.edges)} are listed"
+            )
+        rows = self.operations.tolist()
+        found = [self._step(at, row, num_ranks, limits) for at, row in enumerate(rows)]
+        waits = [0] * self.count
+        targets: list[int] = self.edges.tolist()
+        for at, row in enumerate(rows):
+            for number, first, start in ((row[7], row[8], False), (row[9], row[10], True)):
+                if number and first + number > len(targets):
+                    raise self._bad(
+                        f"names what waits for it at {first} of {len(targets)} places", at
+                    )
+                for later in targets[first : first + number]:
+                    if later >= self.count:
+                        raise self._bad(f"operation {later} of {self.count} waits for it", at)
+                    waits[later] += 1
+                    (found[later].starts if start else found[later].needs).append(at)
+        for at, row in enumerate(rows):
+            if row[0] != waits[at]:
+                raise self._bad(f"waits for {row[0]} others, of which {waits[at]} are listed", at)
+        return found
+
+    def _step(self, at: int, row: Any, num_ranks: int, limits: Limits) -> GoalStep:
+        """Return an operation; what waits for what comes later."""
+        _, number, peer, size, tag, cpu = row[:6]
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise self._bad(f"type {number}; must be 1 (send), 2 (recv) or 3 (calc)", at)
+        if kind == "compute":
+            if size > limits.ns:
+                raise self._bad(f"calc {size}: at most {limits.ns} ns", at)
+            return GoalStep(kind, at, "", size, cpu=cpu)
+        peer, tag = (ANY if value == _ANY else value for value in (peer, tag))
+        least = ANY if kind == "recv" else 0
+        if not least <= peer < num_ranks or tag < least:
+            raise self._bad(
+                f"{kind}: rank {peer}, tag {tag}; ranks are 0..{num_ranks - 1}, and -1 is any, for receives only",
+                at,
+            )
+        if size > limits.bytes:
+            raise self._bad(f"{kind} {size}b: at most {limits.bytes} bytes", at)
+        return GoalStep(kind, at, "", size, peer, tag, cpu)

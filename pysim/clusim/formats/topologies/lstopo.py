@@ -1,0 +1,334 @@
+"""hwloc's XML, as ``lstopo box.xml`` writes it: packages, NUMA nodes, the PCIe tree, GPUs and adapters, NVLinks.
+
+hwloc shows every PCIe bridge: a root port of the CPU, and of a switch its port up and its ports down. NCCL, and the
+topology files of this project, know switches: a port up and what is below its ports down. Speeds of links are GB/s of
+all lanes together, as they were when the file was made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from clusim.formats.topologies.common import Draft
+from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.topologies.importedmachine import (
+    ImportedCpu,
+    ImportedDevice,
+    ImportedGpu,
+    ImportedMachine,
+    Net,
+    Peer,
+    bus_id,
+)
+from clusim.formats.topologies.wiring import wire_machine
+from clusim.formats.values import fail, number, printable, whole
+from clusim.formats.xmltext import XmlElement, parse_xml
+from clusim.hardware import gpu_by_pci
+
+__all__ = ["read_lstopo"]
+
+_DOCTYPE = re.compile(
+    r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"
+)
+_TYPE = re.compile(
+    r"([0-9a-fA-F]{4}) \[([0-9a-fA-F]{4}):([0-9a-fA-F]{4})\](?: \[([0-9a-fA-F]{4}):([0-9a-fA-F]{4})\])?.*"
+)
+_GPU_NAME = re.compile(r"(cuda|nvml|rsmi|ze)([0-9]{1,3})")
+_PORT = re.compile(r"Port([0-9]{1,2})State")
+_ACTIVE: Final = 4
+_ACCELERATORS: Final = (0x10DE, 0x1002)
+"""PCI vendors of GPUs that machines are built for."""
+
+_LANES: Final = (16, 8, 4, 2, 1)
+_SWITCH: Final = 0x068000
+_GPU: Final = 0x030200
+_LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000}
+"""What hwloc counts for a link of these types [MB/s]; for others 25,000."""
+
+
+def read_lstopo(text: str, draft: Draft, chip: str | None) -> None:
+    """Fill `draft` from the text."""
+    text = _DOCTYPE.sub(lambda found: found[1] + "\n" * found[0][len(found[1]) :].count("\n"), text)
+    root = parse_xml(text, draft.where)
+    if root.tag != "topology":
+        raise fail(
+            draft.where,
+            root.line,
+            f"the root element is <{printable(root.tag)}>; hwloc has <topology>",
+        )
+    draft.settings["description"] = "imported from hwloc's XML (lstopo)"
+    host = _Host(root, draft)
+    wire_machine(host.read(), draft, chip)
+
+
+class _Host:
+    """The machine of a file."""
+
+    def __init__(self, root: XmlElement, draft: Draft) -> None:
+        self.root, self.draft = root, draft
+        newer = root.get("version").partition(".")[0]
+        self.openfabrics = 32 if newer.isdecimal() and int(newer[:4]) >= 3 else 3
+        self.machine = ImportedMachine(hint=Path(draft.where).name)
+        self.cpus: dict[int, ImportedCpu] = {}
+        self.arch = next(
+            (v for e in _elements(root) for k, v in _infos(e) if k == "Architecture"), ""
+        )
+        self.by_index: dict[str, ImportedDevice] = {}
+        self.shared: Counter[str] = Counter()
+
+    def read(self) -> ImportedMachine:
+        """Return the machine."""
+        top = [e for e in self.root.all("object") if e.get("type") in ("Machine", "System")]
+        if not top:
+            raise fail(self.draft.where, self.root.line, "no object of type Machine")
+        for machine in top:
+            packages = [e for e in _elements(machine) if e.get("type") in ("Package", "Socket")]
+            self._walk(machine, packages[0] if packages else None, [0])
+        for text, count in self.shared.items():
+            self.draft.assume(text, "at the first of its NUMA nodes", f"the file has it at {count}")
+        if not any(device.gpu for cpu in self.cpus.values() for device in cpu.walk()):
+            raise fail(
+                self.draft.where,
+                0,
+                "no GPU among its PCI devices; run lstopo where they are seen, with I/O",
+            )
+        self._nvlinks()
+        self._ports()
+        self.machine.cpus = [self.cpus[numa] for numa in sorted(self.cpus)]
+        return self.machine
+
+    def _walk(self, element: XmlElement, package: XmlElement | None, near: list[int]) -> None:
+        """Note the NUMA nodes and root complexes below an object."""
+        if element.get("type") in ("Package", "Socket"):
+            package = element
+        inside = _numas(element)
+        for numa in inside:
+            self._cpu(numa, package)
+        near = inside or near
+        for child in element.all("object"):
+            if child.get("type") == "Bridge" and child.get("bridge_type").startswith("0"):
+                if len(near) > 1:
+                    self.shared[f"root complex {printable(child.get('bridge_pci'), 20)}"] = len(
+                        near
+                    )
+                self._cpu(near[0], package).devices += self._below_port(child)
+            elif child.get("type") == "PCIDev":
+                self._cpu(near[0], package).devices.append(self._device(child))
+            elif child.get("type") not in ("Misc", "OSDev"):
+                self._walk(child, package, near)
+
+    def _cpu(self, numa: int, package: XmlElement | None) -> ImportedCpu:
+        """Return the CPU of a NUMA node."""
+        if numa not in self.cpus or not self.cpus[numa].vendor:
+            told = dict(_infos(package)) if package is not None else {}
+            family, model = told.get("CPUFamilyNumber"), told.get("CPUModelNumber")
+            arm = told.get("CPUPart")
+            found = ImportedCpu(
+                numa=numa,
+                arch=self.arch or ("arm64" if arm else "x86_64"),
+                vendor=told.get("CPUVendor", "arm" if arm else ""),
+                family=whole(family),
+                model=whole(model) if arm is None else whole(arm),
+                line=package.line if package is not None else 0,
+            )
+            found.devices = self.cpus[numa].devices if numa in self.cpus else []
+            self.cpus[numa] = found
+        return self.cpus[numa]
+
+    # The PCIe tree.
+
+    def _below_port(self, port: XmlElement) -> list[ImportedDevice]:
+        """Return what is below a root complex, a root port, or a port down of a switch."""
+        found: list[ImportedDevice] = []
+        top = port.get("bridge_type").startswith("0")
+        for child in port.all("object"):
+            if child.get("type") == "PCIDev":
+                found.append(self._device(child))
+            elif child.get("type") == "Bridge" and top:
+                found += self._below_port(child)
+            elif child.get("type") == "Bridge":
+                switch = self._switch(child)
+                found += [switch] if any(_counts(device) for device in switch.walk()) else []
+        return found
+
+    def _switch(self, up: XmlElement) -> ImportedDevice:
+        """Return a switch by its port up; what is below its ports down is below it."""
+        switch = self._pci(up)
+        for child in up.all("object"):
+            if child.get("type") == "Bridge":
+                switch.children += self._below_port(child)
+            elif child.get("type") == "PCIDev":
+                switch.children.append(self._device(child))
+        return switch
+
+    def _pci(self, element: XmlElement) -> ImportedDevice:
+        """Return a PCI device with its identity and link."""
+        text = element.get("pci_busid")
+        said = _TYPE.fullmatch(element.get("pci_type"))
+        ids = [int(word, 16) if word else None for word in said.groups()] if said else [None] * 5
+        speed, width = _link(element.get("pci_link_speed"))
+        return ImportedDevice(
+            bus=bus_id(text),
+            text=printable(text, 20),
+            cls=None if ids[0] is None else ids[0] << 8,
+            vendor=ids[1],
+            device=ids[2],
+            subvendor=ids[3],
+            subdevice=ids[4],
+            speed=speed,
+            width=width,
+            line=element.line,
+        )
+
+    def _device(self, element: XmlElement) -> ImportedDevice:
+        """Return a GPU, an adapter, or something else."""
+        found = self._pci(element)
+        inside = element.all("object")
+        for item in (element, *inside):
+            self.by_index[item.get("gp_index")] = found
+        if found.is_class(0x03, 0x12) and found.vendor in _ACCELERATORS:
+            self._gpu(found, inside)
+        elif found.is_class(0x02):
+            found.nets = [net for item in inside for net in self._net(item)]
+        elif not found.is_class(0x06):
+            found.ignored = "no part of the fabric"
+        if found.is_class(0x06) or element.get("subtype") == "NVSwitch":
+            found.ignored = "no part of the PCIe tree"  # NVSwitches are found by their links
+        return found
+
+    def _gpu(self, found: ImportedDevice, inside: list[XmlElement]) -> None:
+        names = [m for item in inside if (m := _GPU_NAME.fullmatch(item.get("name")))]
+        first = next((m for m in names if m[1] == "nvml"), names[0] if names else None)
+        found.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=found.line)
+        models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
+        if models and models[0] not in self.machine.hint:
+            self.machine.hint += f" {printable(models[0], 60)}"
+        chip = gpu_by_pci(found.vendor, found.device)
+        if found.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
+            self.draft.assume(
+                found.text,
+                f"its link runs at generation {chip.pcie}",
+                f"the file has {found.speed}, as of a GPU at rest",
+            )
+            found.speed = f"{PCIE_GTS[chip.pcie]:g} GT/s"
+
+    def _net(self, element: XmlElement) -> list[Net]:
+        """Return the ports of an RDMA device that are up; other names of an adapter are the kernel's."""
+        kind = whole(element.get("osdev_type"))
+        if element.get("type") != "OSDev" or kind is None:
+            return []
+        if kind != self.openfabrics and not (self.openfabrics == 32 and kind & 32):
+            return []
+        name = printable(element.get("name"), 40)
+        told = dict(_infos(element))
+        states = {m[1]: v for k, v in told.items() if (m := _PORT.fullmatch(k))} or {"1": "4"}
+        up = [port for port, state in states.items() if whole(state) == _ACTIVE]
+        for port in states.keys() - set(up):
+            self.draft.assume(f"{name} port {port}", "left out", "it is not active")
+        guid = told.get("NodeGUID", "")
+        return [
+            Net(f"{name}:{p}" if len(states) > 1 else name, guid=guid, line=element.line)
+            for p in up
+        ]
+
+    def _ports(self) -> None:
+        """Leave out adapters that NCCL would not use: those without RDMA, if others have it."""
+        adapters = [d for cpu in self.cpus.values() for d in cpu.walk() if d.is_class(0x02)]
+        if any(device.nets for device in adapters):
+            for device in adapters:
+                if not device.nets:
+                    device.ignored = "no RDMA"
+                    device.cls = None
+
+    # NVLinks.
+
+    def _nvlinks(self) -> None:
+        """Read the matrix of NVLinks; without one they are those that are usual with the chip."""
+        matrix = next(
+            (
+                e
+                for e in self.root.children
+                if e.tag.startswith("distances2") and e.get("name") == "NVLinkBandwidth"
+            ),
+            None,
+        )
+        if matrix is None:
+            return
+        names = " ".join(item.text for item in matrix.all("indexes")).split()
+        values = [number(w) for item in matrix.all("u64values") for w in item.text.split()]
+        if len(values) != len(names) ** 2 or None in values:
+            raise fail(
+                self.draft.where,
+                matrix.line,
+                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects",
+            )
+        objects = [self.by_index.get(name.rpartition(":")[2]) for name in names]
+        left = 0
+        for at, device in enumerate(objects):
+            if device is None or device.gpu is None:
+                continue
+            for to, other in enumerate(objects):
+                rate = values[at * len(names) + to] or 0
+                if to == at or rate <= 0:
+                    continue
+                if other is None:
+                    left += 1
+                    continue
+                self._add_links(device, other, rate)
+        if left:
+            self.draft.assume("NVLinks of GPUs to CPUs", "left out", "no figures of such links")
+
+    def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
+        """Add the links from a GPU to another device, by what they carry together [MB/s]."""
+        chip = gpu_by_pci(device.vendor, device.device)
+        each = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
+        count = max(1, round(rate / each))
+        kind = _GPU if other.gpu is not None else _SWITCH
+        assert device.gpu is not None
+        device.gpu.peers.append(Peer(other.bus, min(count, 1024), kind, text=other.text))
+
+
+def _counts(device: ImportedDevice) -> bool:
+    """Return whether a device is a GPU or an adapter."""
+    return device.gpu is not None or device.is_class(0x02)
+
+
+def _elements(element: XmlElement) -> list[XmlElement]:
+    """Return an element and all below it."""
+    found = [element]
+    for item in found:
+        found += item.children
+    return found
+
+
+def _infos(element: XmlElement) -> list[tuple[str, str]]:
+    return [(item.get("name"), item.get("value")) for item in element.all("info")]
+
+
+def _numas(element: XmlElement) -> list[int]:
+    """Return the NUMA nodes of an object that have CPUs, each kind of memory of the same CPUs once."""
+    found: dict[str, int] = {}
+    for item in _elements(element):
+        index = whole(item.get("os_index"))
+        cpus = item.get("cpuset") or str(index)
+        if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":
+            continue
+        if set(cpus) - set("0x,"):
+            found.setdefault(cpus, index)
+    return list(found.values())
+
+
+def _link(text: str) -> tuple[str | None, int | None]:
+    """Return the signalling rate and lanes of a link by its GB/s; the widest that fits."""
+    rate = number(text)
+    if rate is None or rate <= 0:
+        return None, None
+    for lanes in _LANES:
+        for gts in PCIE_GTS.values():
+            coded = 0.8 if gts < 8 else 242 / 256 if gts > 32 else 128 / 130
+            if abs(gts * coded * lanes / 8 - rate) < 0.005 * rate:
+                return f"{gts:g} GT/s", lanes
+    return None, None

@@ -1,0 +1,287 @@
+"""A machine of a fabric as NCCL would write it: the topology XML of ``NCCL_TOPO_DUMP_FILE``.
+
+What NCCL asks of a machine is there: processors, the tree of PCIe, GPUs with the NVLinks that NCCL is told of, adapters
+with their rates. PCI addresses are made up, in the order of the tree; so are names of interfaces. Lengths of wires,
+buffers and the network between machines have no place in the format.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from clusim.fabric.model import Fabric, Link, Node
+from clusim.fabric.told import SWITCH, told_of
+from clusim.formats.topologies.devices import PCIE_GTS
+from clusim.formats.values import printable
+from clusim.formats.xmltext import XmlElement
+from clusim.hardware import ADAPTER_IDS, ADAPTERS, GPUS, PCIE_SWITCH_IDS, PROCESSORS, Cpu, Nic
+from clusim.hardware.pcie import LANES, lane_MBps
+
+__all__ = ["dump_system"]
+
+_GPU, _BRIDGE, _NVSWITCH = "0x030200", "0x060400", "0x068000"
+_INFINIBAND, _ETHERNET = "0x020700", "0x020000"
+_ARCHITECTURES = {"arm": "arm64", "power": "ppc64"}
+_VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD", "arm": "ARM", "power": "IBM"}
+_NAMES = {"efa": "rdmap", "slingshot": "cxi", "tcp": "eth"}
+_UNKNOWN = {"vendor": "0xffff", "device": "0xffff"}
+_DOMAIN, _SWITCHES = 0x0F00, 0x0E00
+"""PCI domains of made-up addresses, of devices and of NVSwitches: those of real machines are others."""
+
+_THREADS = 16
+"""Threads of a processor in the masks of CPUs, which nothing here reads."""
+
+
+def dump_system(fabric: Fabric) -> str:
+    """Return the XML of a fabric's machine, of the first one if it has several."""
+    system = _Machine(fabric).system()
+    chips = dict.fromkeys(
+        node.endpoint.chip for node in fabric.nodes if node.kind == "gpu" and node.endpoint
+    )
+    said = printable(f"{fabric.name}: {', '.join(chips)}", 200).replace("--", "- -")
+    return "\n".join([f"<!-- {said} -->", *system.lines(), ""])
+
+
+class _Machine:
+    """One machine: its nodes, and PCI addresses as they are given away."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.nodes = {node.name: node for node in fabric.nodes if node.zone == 0}
+        self.links: dict[str, list[tuple[str, Link]]] = {name: [] for name in self.nodes}
+        self.uplinks: dict[str, Link] = {}
+        for link in fabric.links:
+            for end, other in ((link.a, link.b), (link.b, link.a)):
+                if end in self.nodes and other in self.nodes:
+                    self.links[end].append((other, link))
+                elif end in self.nodes:
+                    self.uplinks[end] = link
+        self.bus: dict[str, str] = {}
+        self.rank = {n.name: i for i, n in enumerate(self._kind("gpu"))}
+        self.net = {n.name: i for i, n in enumerate(self._kind("nic"))}
+        self.placed: set[str] = set()
+
+    def _kind(self, kind: str) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == kind]
+
+    def system(self) -> XmlElement:
+        """Return the element of the machine."""
+        roots = [n for n in self.nodes.values() if n.kind == "switch" and n.tier == "root"]
+        found = XmlElement.of("system", version=1)
+        for number, root in enumerate(roots):
+            cpu = XmlElement.of("cpu", **_cpu(root, number))
+            cpu.children = list(self._below(root.name))
+            found.children.append(cpu)
+        lonely = [n.name for n in self._kind("gpu") if n.name not in self.placed]
+        if lonely:
+            if not found.children:
+                found.children.append(XmlElement.of("cpu", **_cpu(None, 0)))
+            for name in lonely:
+                found.children[0].children.append(self._device(name, None))
+        for element in found.walk():
+            self._add_links(element)
+        return found
+
+    def _below(self, parent: str) -> Iterator[XmlElement]:
+        """Yield what is joined to a CPU or a switch by PCIe, or to a CPU by a coherent link, and not yet placed."""
+        self.placed.add(parent)
+        below: dict[str, Link] = {}
+        for other, link in self.links[parent]:
+            if (
+                self._hangs(other, link)
+                and other not in self.placed
+                and self.nodes[other].tier != "root"
+            ):
+                below[other] = link
+        for name, link in below.items():
+            if name not in self.placed:
+                yield self._device(name, link)
+
+    def _hangs(self, name: str, link: Link) -> bool:
+        """Return whether a device is at the end of a link: of PCIe, or of a coherent one if it has no other."""
+        slots = [own.cls for _, own in self.links[name]]
+        return link.cls == "pcie" or (
+            link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
+        )
+
+    def _device(self, name: str, link: Link | None) -> XmlElement:
+        """Return a PCI device and all below it."""
+        self.placed.add(name)
+        node = self.nodes[name]
+        number = len(self.bus) + 1
+        self.bus[name] = f"{_DOMAIN + (number >> 8):04x}:{number & 255:02x}:00.0"
+        count = sum(other.count for to, other in self.links[name] if other is link)
+        slot = _slot(link, count)
+        if node.kind == "gpu":
+            return self._gpu(node, slot)
+        if node.kind == "nic":
+            return self._nic(node, slot)
+        ids = next((i for i, model in PCIE_SWITCH_IDS.items() if model == node.model), None)
+        keys = _UNKNOWN if ids is None else _identity(*ids)
+        element = XmlElement.of("pci", busid=self.bus[name], class_=_BRIDGE, **keys, **slot)
+        element.children = list(self._below(name))
+        return element
+
+    def _gpu(self, node: Node, slot: Mapping[str, object]) -> XmlElement:
+        chip = GPUS.get(node.endpoint.chip if node.endpoint else "")
+        ids = chip.pci_ids[0] if chip is not None and chip.pci_ids else (0x10DE, 0)
+        rank = self.rank[node.name]
+        keys: dict[str, object] = {"dev": rank}
+        if chip is not None and chip.gfx:
+            keys["gcn"] = f"gfx{chip.gfx[-1]}"
+        else:
+            keys["sm"] = node.endpoint.compute_capability if node.endpoint else 0
+        gpu = XmlElement.of("gpu", **keys, rank=rank, gdr=1)
+        for _, link in self.links[node.name]:
+            if link.cls == "c2c":
+                rate = round(link.rate.bytes_per_s / 1e6)
+                gpu.children.append(XmlElement.of("c2c", bw=rate, count=link.count))
+        found = XmlElement.of(
+            "pci", busid=self.bus[node.name], class_=_GPU, **_identity(*ids), **slot
+        )
+        found.children = [gpu]
+        return found
+
+    def _add_links(self, element: XmlElement) -> None:
+        """Add the NVLinks that NCCL is told of, now that every GPU has an address."""
+        if element.tag != "pci" or not element.children or element.children[0].tag != "gpu":
+            return
+        gpu = element.children[0]
+        names = list(self.rank)
+        name = names[int(gpu.get("dev"))]
+        tag = "xgmi" if "gcn" in gpu.attributes else "nvlink"
+        told = told_of(self.fabric, name)
+        ends = self._wired(name) if told is None else self._told(told)
+        for target, count in ends.items():
+            leads = _NVSWITCH if target not in self.bus.values() else _GPU
+            link = XmlElement.of(tag, target=target, count=count, tclass=leads)
+            gpu.children.append(link)
+
+    def _wired(self, name: str) -> Counter[str]:
+        """Return the links of a GPU by the address of their other end."""
+        found: Counter[str] = Counter()
+        for other, link in self.links[name]:
+            if link.cls in ("nvlink", "xgmi", "trunk") and other != name:
+                found[self._target(other)] += link.count
+        return found
+
+    def _told(self, told: Mapping[str, int]) -> Counter[str]:
+        """Return what NCCL is told of, which does not tell switches apart, the same way."""
+        found: Counter[str] = Counter()
+        for to, count in told.items():
+            if to == SWITCH:
+                found["fffffff:ff:ff.0"] += count
+            elif to in self.bus:
+                found[self.bus[to]] += count
+        return found
+
+    def _target(self, name: str) -> str:
+        if name in self.bus:
+            return self.bus[name]
+        switches = [n.name for n in self.nodes.values() if n.kind == "switch"]
+        number = switches.index(name)
+        return f"{_SWITCHES + (number >> 8):04x}:{number & 255:02x}:00.0"
+
+    def _nic(self, node: Node, slot: Mapping[str, object]) -> XmlElement:
+        known = ADAPTERS.get(node.model.removesuffix("-no-gdr"))
+        number = self.net[node.name]
+        ids = _adapter_ids(known)
+        infiniband = known is None or known.kind == "ib"
+        keys = _UNKNOWN if ids is None else _identity(*ids)
+        found = XmlElement.of(
+            "pci",
+            busid=self.bus[node.name],
+            class_=_INFINIBAND if infiniband else _ETHERNET,
+            **keys,
+            **slot,
+        )
+        net = XmlElement.of(
+            "net",
+            name=f"{_NAMES.get(known.kind if known else '', 'mlx5_')}{number}",
+            dev=number,
+            latency="0.000000",
+            speed=round(self._speed_Gbps(node, known) * 1000),
+            port=1,
+            guid=f"{number + 1:#x}",
+            maxconn=131072,
+            gdr=int(node.nic.gpudirect if node.nic else True),
+        )
+        found.children = [XmlElement.of("nic")]
+        found.children[0].children = [net]
+        return found
+
+    def _speed_Gbps(self, node: Node, known: Nic | None) -> float:
+        """Return the rate of an adapter [Gb/s]: what it reports, that of its cable, or what it is sold with."""
+        if node.nic is not None and node.nic.speed_Bps:
+            return node.nic.speed_Bps * 8 / 1e9
+        uplink = self.uplinks.get(node.name)
+        if uplink is not None:
+            return round(uplink.rate.bytes_per_s * 8 / 1e9)
+        return known.gbps if known is not None else 0.0
+
+
+def _identity(vendor: int, device: int) -> dict[str, object]:
+    return {"vendor": f"{vendor:#06x}", "device": f"{device:#06x}"}
+
+
+def _slot(link: Link | None, count: int) -> dict[str, object]:
+    """Return speed and lanes of a PCIe link, nothing of what is none."""
+    if link is None or link.cls != "pcie":
+        return {"link_speed": "", "link_width": 0}
+    rate = link.rate.bytes_per_s
+    # A generation with 16 lanes and the next one with 8 are nearly equal; the wider one is the usual.
+    slots: Iterable[tuple[int, int]] = [
+        (gen, lanes) for lanes in sorted(LANES, reverse=True) for gen in PCIE_GTS
+    ]
+    named = _named_slot(link.name)
+    gen, lanes = named or min(
+        slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate - 1)
+    )
+    return {"link_speed": f"{PCIE_GTS[gen]:.1f} GT/s PCIe", "link_width": lanes * max(1, count)}
+
+
+def _named_slot(name: str) -> tuple[int, int] | None:
+    """Return generation and lanes of a link's type (``pcie-gen4-x16-gpu``)."""
+    parts = name.removeprefix("pcie-gen").split("-")
+    if not name.startswith("pcie-gen") or len(parts) < 2:
+        return None
+    gen, lanes = parts[0], parts[1].removeprefix("x")
+    known = gen.isdecimal() and lanes.isdecimal() and int(gen) in PCIE_GTS
+    return (int(gen), int(lanes)) if known else None
+
+
+def _cpu(node: Node | None, number: int) -> dict[str, object]:
+    """Return what is said of a processor."""
+    known = PROCESSORS.get(node.model if node is not None else "")
+    vendor = known.vendor if known is not None else ""
+    mask = ((1 << _THREADS) - 1) << (_THREADS * number)
+    arch = _ARCHITECTURES.get(vendor, "x86_64")
+    keys: dict[str, object] = {"host_hash": "0x1", "numaid": number}
+    keys |= {"affinity": f"{mask:x}", "arch": arch}
+    if known is None or vendor not in _VENDORS:
+        return keys
+    keys["vendor"] = known.maker.upper() if known.maker else _VENDORS[vendor]
+    return keys | _family(known)
+
+
+def _family(known: Cpu) -> dict[str, object]:
+    """Return the numbers of a processor as NCCL reads them: families of AMD are not simply added up."""
+    if not known.cpuid:
+        return {}
+    family, model, _ = known.cpuid[-1] if known.vendor == "intel" else known.cpuid[0]
+    if known.vendor == "amd":
+        family = 15 + 16 * (family - 15)
+    return {"familyid": family, "modelid": model}
+
+
+def _adapter_ids(known: Nic | None) -> tuple[int, int] | None:
+    """Return the PCI identity of an adapter: of its family, of its rate if there is one."""
+    own = [
+        item for item in ADAPTER_IDS.values() if known is not None and item.family == known.family
+    ]
+    if not own or known is None:
+        return None
+    ethernet = known.kind == "roce"
+    best = min(own, key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - known.gbps)))
+    return best.vendor, best.device

@@ -1,0 +1,281 @@
+"""What nvbandwidth measured between GPUs and hosts, as JSON (``-j``) or as its tables, beside what a machine can carry.
+
+Copies of one pair at a time are compared: what can flow from one end to the other over wires that belong to neither of
+the others, less the headers of packets of copy engines (``_ce``) or of kernels (``_sm``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from clusim.errors import TopologyError
+from clusim.fabric.arrays import FabricArrays, arrays_of
+from clusim.fabric.check_links import HOST_CLASSES, Finding, listed
+from clusim.fabric.described import read_text
+from clusim.fabric.flow import max_flow
+from clusim.fabric.model import Fabric
+from clusim.formats.values import fail, number, printable
+
+__all__ = ["BandwidthTest", "compared", "is_nvbandwidth", "read_nvbandwidth"]
+
+MAX_DEVICES = 1024
+_LOW = 0.9
+"""Part of the median of its test, and of what the wires carry, below which a pair is named."""
+
+_JSON = re.compile(r'\A\s*\{\s*"nvbandwidth"\s*:')
+_RUNNING = re.compile(r"^Running (\w{1,80})\.\s*$", re.M)
+_CELL = re.compile(r"[0-9.]{1,20}|N/A")
+_PAIRS = re.compile(
+    r"(?:multinode_)?(host_to_device|device_to_host|device_to_device)_memcpy_(?:(read|write)_)?(ce|sm)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthTest:
+    """A test: its name and matrix [GB/s], None where nothing was measured; the line it begins in, 0 in JSON."""
+
+    name: str
+    rows: tuple[tuple[float | None, ...], ...]
+    line: int = 0
+
+    @property
+    def values(self) -> list[float]:
+        """Return what was measured, without the places of a GPU with itself [GB/s]."""
+        alone = len(self.rows) == 1
+        return [
+            value
+            for i, row in enumerate(self.rows)
+            for j, value in enumerate(row)
+            if value and (alone or i != j)
+        ]
+
+
+def is_nvbandwidth(text: str) -> bool:
+    """Return whether a text is what nvbandwidth prints."""
+    return _JSON.match(text) is not None or (
+        _RUNNING.search(text) is not None and "bandwidth (GB/s)" in text
+    )
+
+
+def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
+    """Return the tests of a file that measured bandwidths; raises `TopologyError` if there is none."""
+    where = printable(path, 200)
+    try:
+        text = read_text(path, where)
+    except OSError as error:
+        raise TopologyError(f"{where}: {(error.strerror or 'cannot be read').lower()}") from None
+    found = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
+    if not found:
+        raise fail(where, 0, "no bandwidths of nvbandwidth; give what `nvbandwidth -j` prints")
+    return found
+
+
+def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise fail(where, 0, f"is no JSON: {printable(error, 100)}") from None
+    top = data.get("nvbandwidth") if isinstance(data, dict) else None
+    cases = top.get("testcases") if isinstance(top, dict) else None
+    for case in cases if isinstance(cases, list) else []:
+        matrix = case.get("bandwidth_matrix") if isinstance(case, dict) else None
+        if not isinstance(matrix, list) or "ns" in str(case.get("bandwidth_description"))[-5:]:
+            continue  # tests that were waived, and latencies
+        name = printable(case.get("name"), 80)
+        rows = [row if isinstance(row, list) else [] for row in matrix]
+        yield BandwidthTest(name, _checked(rows, f"{where}: {name}"))
+
+
+def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
+    found = list(_RUNNING.finditer(text))
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    for match, end in zip(found, ends, strict=False):
+        body = text[match.end() : end].strip().splitlines()
+        if len(body) < 3 or "bandwidth (GB/s)" not in body[0]:
+            continue
+        columns = body[1].split()
+        rows: list[list[object]] = []
+        for line in body[2:]:
+            words = line.split()
+            if len(words) != len(columns) + 1 or not all(_CELL.fullmatch(w) for w in words[1:]):
+                break
+            rows.append(list(words[1:]))
+        at = text.count("\n", 0, match.start()) + 1
+        yield BandwidthTest(match[1], _checked(rows, f"{where}:{at}: {match[1]}"), at)
+
+
+def _checked(rows: Sequence[Sequence[object]], where: str) -> tuple[tuple[float | None, ...], ...]:
+    """Return a matrix; refuses one that is none."""
+    width = len(rows[0]) if rows else 0
+    if not 1 <= width <= MAX_DEVICES or len(rows) not in (1, width):
+        raise TopologyError(f"{where}: {len(rows)} x {width} values; must be one row, or a square")
+    found = []
+    for row in rows:
+        values = [None if cell == "N/A" else number(cell) for cell in row]
+        bad = [c for c, v in zip(row, values, strict=True) if c != "N/A" and (v is None or v < 0)]
+        if bad or len(row) != width:
+            said = repr(printable(bad[0], 30)) if bad else f"{len(row)} of {width} values"
+            raise TopologyError(f"{where}: {said}; must be GB/s or N/A")
+        found.append(tuple(values))
+    return tuple(found)
+
+
+def compared(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Finding]:
+    """Return what the tests say of a machine: a line for each, and warnings where it and they do not agree."""
+    paths = _Paths(machine)
+    found: list[Finding] = []
+    left = [test.name for test in tests if _PAIRS.fullmatch(test.name) is None]
+    for test in tests:
+        if test.name not in left:
+            found += _of_test(paths, test)
+    if left:
+        found.append(Finding("info", f"not compared: {listed(left)}"))
+    order = {"error": 0, "warning": 1, "info": 2}
+    return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
+    size = len(test.rows[0])
+    if size > paths.num_ranks:
+        yield Finding("warning", f"{test.name}: {size} GPUs; the machine has {paths.num_ranks}")
+        return
+    values = test.values
+    if not values:
+        yield Finding("info", f"{test.name}: nothing was measured")
+        return
+    usual = median(values)
+    shares: list[float] = []
+    low: list[str] = []
+    for i, row in enumerate(test.rows):
+        for j, value in enumerate(row):
+            if not value or (len(test.rows) > 1 and i == j):
+                continue
+            name, most = paths.of(test.name, i, j)
+            share = value * 1e9 / most if most else 0.0
+            shares.append(share)
+            if value < _LOW * usual:
+                low.append(f"{name} {value:g}")
+    share = median(shares)
+    span = f"{min(values):g} to {max(values):g} GB/s" if len(values) > 1 else f"{values[0]:g} GB/s"
+    text = f"{test.name}: {span} measured, {share:.0%} of what the wires carry (median)"
+    yield Finding("info", text)
+    if share > 1.01:
+        yield Finding(
+            "warning",
+            f"{test.name}: faster than this machine; it is another, or a link is described too slow",
+        )
+    elif share < _LOW:
+        yield Finding(
+            "warning",
+            f"{test.name}: {share:.0%} of what this machine carries; it is another, or links run slower than described",
+        )
+    if low:
+        yield Finding(
+            "warning",
+            f"{test.name}: below {_LOW:.0%} of the median of {usual:g} GB/s: {listed(low)}",
+        )
+
+
+class _Paths:
+    """What the wires of a machine carry from one end to another, without headers [B/s]."""
+
+    def __init__(self, machine: Fabric) -> None:
+        self.machine = machine
+        self.arrays: FabricArrays = arrays_of(machine)
+        self.num_ranks = self.arrays.num_ranks
+        self.known: dict[tuple[object, ...], float] = {}
+        self.nodes = [self.arrays.node_of(rank) for rank in range(self.num_ranks)]
+
+    @cached_property
+    def memories(self) -> list[int]:
+        """Nodes of host memory."""
+        return [at for at, node in enumerate(self.machine.nodes) if node.kind == "memory"]
+
+    @cached_property
+    def own(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which wires are not those of the host."""
+        classes = self.arrays.wire_class
+        host = np.array([name in HOST_CLASSES for name in classes.names], bool)
+        return ~host[classes.codes] if len(host) else np.zeros(len(self.arrays.wires), bool)
+
+    def of(self, test: str, row: int, column: int) -> tuple[str, float]:
+        """Return what a place of the matrix of a test is called, and what can flow there."""
+        match = _PAIRS.fullmatch(test)
+        kind, way, engine = (match[1], match[2], match[3]) if match else ("", "", "ce")
+        ranks = self.machine.ranks
+        if kind != "device_to_device":
+            to_device = kind == "host_to_device"
+            name = f"host->{ranks[column]}" if to_device else f"{ranks[column]}->host"
+            return name, self._host(column, to_device=to_device, engine=engine)
+        source, target = (row, column) if way == "read" else (column, row)
+        return f"{ranks[source]}->{ranks[target]}", self._peers(source, target, engine)
+
+    def _host(self, rank: int, *, to_device: bool, engine: str) -> float:
+        key = ("host", rank, to_device, engine)
+        if key not in self.known:
+            zone = self.machine.nodes[self.nodes[rank]].zone
+            rates = [
+                self._flow((m, self.nodes[rank]) if to_device else (self.nodes[rank], m), engine)
+                for m in self.memories
+                if self.machine.nodes[m].zone == zone
+            ]
+            self.known[key] = max(rates, default=0.0)
+        return self.known[key]
+
+    def _peers(self, a: int, b: int, engine: str) -> float:
+        key = (self._ends(a), self._ends(b), self._between(a, b), engine)
+        if key not in self.known:
+            pair = (self.nodes[a], self.nodes[b])
+            self.known[key] = self._flow(pair, engine, self.own) or self._flow(pair, engine)
+        return self.known[key]
+
+    def _ends(self, rank: int) -> tuple[int, ...]:
+        """Return what tells ranks apart whose ways may be different."""
+        many = self.num_ranks > 64
+        return (int(self.arrays.zone_of(rank)),) if many else (rank,)
+
+    def _between(self, a: int, b: int) -> int:
+        wires = self.arrays.wires
+        return int(
+            np.count_nonzero((wires["src"] == self.nodes[a]) & (wires["dst"] == self.nodes[b]))
+        )
+
+    def _flow(
+        self,
+        pair: tuple[int, int],
+        engine: str,
+        only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None,
+    ) -> float:
+        """Return what can flow, less what headers take on the wires at the ends."""
+        rate = max_flow(self.arrays, [pair[0]], [pair[1]], only=only)
+        return rate * min(self._share(node, engine, only) for node in pair) if rate else 0.0
+
+    def _share(
+        self,
+        node: int,
+        engine: str,
+        only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
+    ) -> float:
+        """Return which part of what leaves a node is payload: of its fastest kind of wires."""
+        wires = self.arrays.wires
+        mask = wires["src"] == node
+        if only is not None:
+            mask &= only
+        elif self.machine.nodes[node].kind != "memory":
+            mask &= ~self.own
+        kinds = sorted({int(form) for form in wires["format"][mask]})
+        shares = []
+        for kind in kinds:
+            form = self.machine.formats[self.arrays.format_names[kind]]
+            payload = min(form.payload_bytes.get(engine, 128), form.limit_bytes[0])
+            whole = -(-(payload + form.header_bytes[0]) // form.flit_bytes) * form.flit_bytes
+            shares.append(payload / whole)
+        return max(shares, default=1.0)

@@ -1,0 +1,284 @@
+"""A partial topology XML put onto a whole machine, as NCCL fills in what a file of ``NCCL_TOPO_FILE`` leaves out.
+
+Such files, of cloud vendors for their virtual machines, place GPUs and adapters and say little else. NCCL keeps what
+the file says, drops devices that are not there, and asks the machine for the rest: here another XML of it stands for
+the machine. Devices are the same by their PCI address or, if no address of the file is one of the machine (a preset's
+are made up), by their order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clusim.formats.topologies.common import Assumption
+from clusim.formats.topologies.importedmachine import HIDDEN, BusId, bus_id
+from clusim.formats.values import fail, printable
+from clusim.formats.xmltext import XmlElement, parse_xml
+
+__all__ = ["Combined", "combine"]
+
+_FILE = "the file that is put onto it"
+_COMPARED = {"link_speed": "speed", "link_width": "lanes", "class": "class", "device": "device"}
+_LINKS = ("nvlink", "xgmi")
+
+
+@dataclass(slots=True)
+class Combined:
+    """The XML of both, and in what the file differs from the machine it was put onto."""
+
+    text: str
+    differences: list[Assumption] = field(default_factory=list)
+
+
+def combine(text: str, where: str, machine: str, name: str) -> Combined:
+    """Put the XML `text`, of a file called `where`, onto that of a machine called `name`.
+
+    Raises
+    ------
+    TopologyError
+        One of them is no such XML, or they have no device in common.
+    """
+    told, real = parse_xml(text, where), parse_xml(machine, name)
+    for root, which in ((told, where), (real, name)):
+        if root.tag != "system" or root.all("group"):
+            raise fail(which, root.line, "is no topology XML of one machine: no <system>")
+    work = _Overlay(told, real, name)
+    work.run(where)
+    return Combined("\n".join([*told.lines(), ""]), work.differences)
+
+
+class _Overlay:
+    """Fills in `told` by `real`."""
+
+    def __init__(self, told: XmlElement, real: XmlElement, name: str) -> None:
+        self.told, self.real, self.name = told, real, name
+        self.differences: list[Assumption] = []
+        self.same: dict[int, XmlElement] = {}  # device of the machine, by id(), -> that of the file
+        self.parent = {id(c): element for element in real.walk() for c in element.children}
+
+    def run(self, where: str) -> None:
+        self._match(where)
+        for mine in list(self._devices(self.told)):
+            other = next(
+                (r for r in self._devices(self.real) if self.same.get(id(r)) is mine), None
+            )
+            if other is not None:
+                self._fill(mine, other)
+        self._processors()
+        self._drop(self.told)
+        for other in list(self._devices(self.real)):
+            if id(other) not in self.same and not other.all("pci"):
+                self._place(other)
+        self._targets()
+
+    @staticmethod
+    def _devices(root: XmlElement) -> Iterator[XmlElement]:
+        return (element for element in root.walk() if element.tag == "pci")
+
+    def note(self, where: str, what: str, why: str) -> None:
+        """Note a difference."""
+        item = Assumption(printable(where, 60), what, why)
+        if item not in self.differences:
+            self.differences.append(item)
+
+    # Which is which.
+
+    def _match(self, where: str) -> None:
+        mine = {bus_id(e.get("busid")): e for e in self._devices(self.told) if e.get("busid")}
+        for other in self._devices(self.real):
+            found = mine.get(bus_id(other.get("busid")))
+            if found is not None and _kind(found) in ("", _kind(other)):
+                self.same[id(other)] = found
+        if any(_kind(other) for other in self._devices(self.real) if id(other) in self.same):
+            return
+        self.same = {}
+        for kind in ("gpu", "nic"):
+            own, others = (
+                [e for e in self._devices(r) if _kind(e) == kind] for r in (self.told, self.real)
+            )
+            if not own or not others:
+                continue
+            if len(own) != len(others):
+                raise fail(
+                    where, own[0].line,
+                    f"has {len(own)} {kind}s, none at an address of {self.name}, which has {len(others)}",
+                )  # fmt: skip
+            own.sort(key=_address)
+            others.sort(key=_place_of)
+            self.same |= {id(o): m for o, m in zip(others, own, strict=True)}
+            self.note(
+                f"{len(own)} {kind}s", f"those of {self.name}, in the order of their addresses",
+                "no address of the file is one of the machine",
+            )  # fmt: skip
+        if not self.same:
+            raise fail(
+                where, 0,
+                f"has no GPU or adapter of {self.name}: no address is the same, and no device says its class",
+            )  # fmt: skip
+
+    # What is said.
+
+    def _fill(self, mine: XmlElement, other: XmlElement) -> None:
+        """Take what the file does not say of a device from the machine, and note where they disagree."""
+        for name, value in other.attributes.items():
+            own = mine.get(name)
+            if not own or (name == "link_width" and own == "0"):
+                mine.attributes[name] = value
+            elif name in _COMPARED and _plain(own) != _plain(value) and value not in ("", "0"):
+                self.note(
+                    mine.get("busid"), f"{_COMPARED[name]} {printable(own, 24)}, as the file says",
+                    f"{self.name} has {printable(value, 24)}",
+                )  # fmt: skip
+        for child in other.children:
+            if child.tag not in ("gpu", "nic"):
+                continue
+            found = next(iter(mine.all(child.tag)), None)
+            if found is None:
+                mine.children.append(child)
+            elif child.tag == "gpu":
+                self._fill_gpu(found, child, mine.get("busid"))
+            else:
+                self._fill_nets(found, child)
+
+    def _fill_gpu(self, mine: XmlElement, other: XmlElement, where: str) -> None:
+        """Fill in a GPU; NVLinks of the file are what NCCL is told of, those of the machine are there."""
+        for name, value in other.attributes.items():
+            mine.attributes.setdefault(name, value)
+        told = mine.all(*_LINKS)
+        mine.children = [child for child in mine.children if child not in told]
+        if told:
+            heard = XmlElement.of("told")
+            heard.children = told
+            mine.children.append(heard)
+            counts = [
+                sum(e.whole("count") or 0 for e in links) for links in (told, other.all(*_LINKS))
+            ]
+            if counts[0] != counts[1]:
+                self.note(
+                    where, f"NCCL is told of {counts[0]} NVLinks",
+                    f"{self.name} has {counts[1]}, which data take",
+                )  # fmt: skip
+        mine.children += [c for c in other.children if c.tag in _LINKS or not mine.all(c.tag)]
+
+    @staticmethod
+    def _fill_nets(mine: XmlElement, other: XmlElement) -> None:
+        """Fill in interfaces: those of the same name, else in their order."""
+        names = {net.get("name") for net in other.all("net")}
+        unnamed = [net for net in mine.all("net") if net.get("name") not in names]
+        for net in other.all("net"):
+            same = [own for own in mine.all("net") if own.get("name") == net.get("name")]
+            found = same[0] if same else unnamed.pop(0) if unnamed else None
+            if found is None:
+                mine.children.append(net)
+                continue
+            for name, value in net.attributes.items():
+                found.attributes.setdefault(name, value)
+
+    def _processors(self) -> None:
+        """Fill in processors: those of the same number, else the one that most devices belong to."""
+        real = {cpu.get("numaid"): cpu for cpu in self.real.all("cpu")}
+        homes: dict[int, Counter[str]] = {}
+        for other in self._devices(self.real):
+            found = self.same.get(id(other))
+            if found is not None:
+                top = _top(self.told, found)
+                home = _top(self.real, other)
+                if top is not None and home is not None:
+                    homes.setdefault(id(top), Counter())[home.get("numaid")] += 1
+        for cpu in self.told.all("cpu"):
+            usual = homes.get(id(cpu))
+            number = usual.most_common(1)[0][0] if usual else cpu.get("numaid")
+            if number != cpu.get("numaid") and usual:
+                self.note(
+                    f"CPU {cpu.get('numaid')}", "its devices, as the file says",
+                    f"{self.name} has them at CPU {number}",
+                )  # fmt: skip
+            filled = real.get(number)
+            for name, value in filled.attributes.items() if filled is not None else ():
+                if not cpu.get(name):
+                    cpu.attributes[name] = value
+
+    # What is not in both.
+
+    def _drop(self, element: XmlElement) -> None:
+        """Leave out GPUs and adapters of the file that the machine does not have; NCCL does not find them."""
+        kept = {id(found) for found in self.same.values()}
+        for child in list(element.children):
+            self._drop(child)
+            if child.tag == "pci" and id(child) not in kept and not child.all("pci"):
+                element.children.remove(child)
+                self.note(
+                    child.get("busid"), "left out", f"{self.name} has no device of that address"
+                )
+
+    def _place(self, other: XmlElement) -> None:
+        """Add a device that the file does not mention, where the machine has it."""
+        self._home(self.parent[id(other)]).children.append(other)
+        if _kind(other):
+            self.note(
+                other.get("busid"), "where the machine has it", f"{_FILE} does not mention it"
+            )
+
+    def _home(self, other: XmlElement) -> XmlElement:
+        """Return what stands for a switch or CPU of the machine, which is added where the file has none."""
+        if other.tag == "system":
+            return self.told
+        found = self.same.get(id(other))
+        if found is None and other.tag == "cpu":
+            cpus = self.told.all("cpu")
+            found = next((cpu for cpu in cpus if cpu.get("numaid") == other.get("numaid")), None)
+        if found is None:
+            found = XmlElement(other.tag, dict(other.attributes), other.line, other.where)
+            self._home(self.parent[id(other)]).children.append(found)
+        self.same[id(other)] = found
+        return found
+
+    def _targets(self) -> None:
+        """Let links of the machine lead to the addresses that the file gives its GPUs."""
+        moved: dict[BusId, str] = {}
+        for other in self._devices(self.real):
+            found = self.same.get(id(other))
+            if found is not None and other.get("busid") and found is not other:
+                moved[bus_id(other.get("busid"))] = found.get("busid")
+        for gpu in (element for element in self.told.walk() if element.tag == "gpu"):
+            for link in gpu.all(*_LINKS):
+                target = bus_id(link.get("target"))
+                if target != HIDDEN and target in moved:
+                    link.attributes["target"] = moved[target]
+
+
+def _kind(element: XmlElement) -> str:
+    """Return whether a device is a GPU or an adapter; empty: neither, or it is not said."""
+    text = element.get("class").lower()
+    if element.all("gpu") or text.startswith(("0x03", "0x12")):
+        return "gpu"
+    return "nic" if element.all("nic") or text.startswith("0x02") else ""
+
+
+def _address(element: XmlElement) -> tuple[int, ...]:
+    """Return the PCI address of a device, as numbers that sort."""
+    found = bus_id(element.get("busid"))
+    return found if isinstance(found, tuple) else ()
+
+
+def _place_of(element: XmlElement) -> tuple[int, ...]:
+    """Return the number of a GPU or an adapter, and its address."""
+    inner = [child for child in element.walk() if child.tag in ("gpu", "net")]
+    number = inner[0].whole("dev") if inner else None
+    return (-1 if number is None else number, *_address(element))
+
+
+def _top(root: XmlElement, element: XmlElement) -> XmlElement | None:
+    """Return the CPU that a device is below."""
+    return next((cpu for cpu in root.all("cpu") if any(e is element for e in cpu.walk())), None)
+
+
+def _plain(value: str) -> str:
+    """Return a speed or number as it compares: NCCL and people write ``16 GT/s`` in several ways."""
+    word = value.lower().partition("gt/s")[0].strip()
+    try:
+        return f"{float(word):g}"
+    except ValueError:
+        return word

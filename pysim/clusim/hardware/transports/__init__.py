@@ -1,0 +1,1 @@
+"""One file per transport by which NCCL reaches adapters, each with its `TRANSPORT`."""

@@ -1,0 +1,33 @@
+"""How much a call must move until its channels are in a steady stream."""
+
+from __future__ import annotations
+
+from clusim.fabric.model import Fabric
+from clusim.nccl.communicator import Communicator, NcclPlan
+from clusim.nccl.programs.context import tree_of
+from clusim.nccl.programs.messages import LONGEST, shape_of_message
+from clusim.vocabulary.algorithms import Algorithm
+
+__all__ = ["FILLS", "filling_bytes"]
+
+FILLS = 2
+"""How often channels go on with the next chunk until more of them take the same time each."""
+
+
+def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> int:
+    """Return from what size on a call of this plan takes as long for every further byte [bytes].
+
+    Channels of a tree go on with the next chunk from the beginning, but the way up and that down are busy at once only
+    with as many chunks as the tree has stages. Without a plan the call is one of sends and receives.
+    """
+    if plan is None:
+        same = comm.group.num_nodes == 1
+        chunk = shape_of_message(comm, fabric, LONGEST, same)[1].chunk_bytes
+        return FILLS * chunk * comm.group.num_ranks * comm.p2p_per_peer
+    algorithm = plan.selection.algorithm
+    chunks = FILLS
+    if algorithm is Algorithm.RING:
+        chunks = FILLS * comm.group.num_ranks
+    elif algorithm is Algorithm.TREE:
+        chunks = max(FILLS, tree_of(comm.channels[0]).depth())
+    return plan.chunks.chunk_bytes * plan.num_channels * chunks

@@ -1,0 +1,40 @@
+"""Times of runs that were made already: images that are equal, byte for byte, are one run.
+
+Curves ask for the same run in many ways: a size that is an anchor of larger ones, two machines that stand for eight
+and for sixteen, an algorithm that is forced and one that NCCL chooses. Their requests differ, their images do not. The
+laws of a run are checked when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusim.run.job import Job, RunOptions, run_job
+
+__all__ = ["BRIEF", "Times", "known_times", "learn", "time_of"]
+
+BRIEF = RunOptions(histories=False)
+"""Of these runs only the time is wanted."""
+
+Times = dict[tuple[bytes, str], int]
+"""Digest of an image and name of the engine -> end of the run [ps]."""
+
+_TIMES: Times = {}
+
+
+def time_of(job: Job) -> int:
+    """Return when a job ends [ps]: simulated, unless this process knows of an equal one."""
+    key = job.image.digest(), job.provenance.engine
+    if key not in _TIMES:
+        _TIMES[key] = run_job(job, BRIEF).time_ps
+    return _TIMES[key]
+
+
+def learn(times: Mapping[tuple[bytes, str], int]) -> None:
+    """Take over times that other processes found."""
+    _TIMES.update(times)
+
+
+def known_times() -> Times:
+    """Return the times that this process knows, in the order in which it came to know them."""
+    return _TIMES

@@ -1,0 +1,112 @@
+"""A machine written as NCCL writes it and read again is the same in everything that NCCL sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim import fabric, resources
+from clusim.fabric import Fabric
+from clusim.fabric.loading import joined
+from clusim.formats import topologies
+from clusim.formats.topologies.nccl_dump import dump_system
+from clusim.hardware import GPUS
+from clusim.nccl import LATEST, communicator
+from clusim.nccl.system import System
+from clusim.nccl.topology import build_system
+from clusim_cli.main import run
+
+PRESETS = [
+    name
+    for name in resources.shipped_topologies()
+    if any(node.kind == "gpu" for node in fabric.load(name).nodes)
+]
+
+SEARCHED = ("dgx-a100", "dgx-1v", "aws-p5", "polaris", "alps-gh200", "a100-pcie-nvlink-pair")
+"""Machines of several kinds whose search is quick."""
+
+OWN_LATENCY = "aws-p3dn"
+"""Its adapter's PCI identity does not tell EFA's first generation, whose plugin states a latency, from the next."""
+
+
+def chip_of(machine: Fabric) -> str:
+    return next(
+        node.endpoint.chip for node in machine.nodes if node.kind == "gpu" and node.endpoint
+    )
+
+
+def again(machine: Fabric) -> Fabric:
+    """Return what is read of a machine's XML; a chip without a PCI identity has to be named."""
+    chip = chip_of(machine)
+    named = chip if not (GPUS[chip].pci_ids or GPUS[chip].gfx) else None
+    return topologies.import_text(dump_system(machine), "x.xml", chip=named).fabric()
+
+
+def seen(system: System, *, latency: bool = True) -> dict[str, Any]:
+    """Return everything that the search and the tuner look at."""
+    ends = (*system.gpus, *system.adapters)
+    routes = {
+        f"{a.kind}{a.index} {b.kind}{b.index}": (route.type, round(route.rate, 3), route.hops)
+        for a in ends
+        for b in (*ends, *system.cpus)
+        if (route := system.route(a, b)) is not None
+    }
+    return routes | {
+        "gpus": [(gpu.capability, gpu.chip, gpu.peer_access) for gpu in system.gpus],
+        "cpus": [cpu.cpu for cpu in system.cpus],
+        "adapters": [
+            (round(net.speed_GBps, 3), net.gpudirect, len(net.members), net.latency_us * latency)
+            for net in system.adapters
+        ],
+    }
+
+
+def whole(name: str) -> Fabric:
+    """Return a preset, with what its adapters are joined to where it is one of many."""
+    alone = fabric.load(name)
+    rails = any(node.kind == "nic" for node in alone.nodes)
+    return fabric.load(name, nodes=2) if rails and "nvl72" not in name else alone
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_the_same_after_its_own_dump(name: str) -> None:
+    machine = whole(name)
+    own = again(machine)
+    latency = name != OWN_LATENCY
+    assert seen(build_system(own, LATEST), latency=latency) == seen(
+        build_system(machine, LATEST), latency=latency
+    ) | {
+        "gpus": [(g.capability, g.chip, g.peer_access) for g in build_system(machine, LATEST).gpus]
+    }
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_nccl_finds_the_same_channels(name: str) -> None:
+    machine = whole(name)
+    own = joined(again(machine), machine.num_zones)
+    assert communicator(own).machines == communicator(machine).machines
+
+
+def test_what_nccl_is_told_is_what_is_dumped() -> None:
+    text = dump_system(fabric.load("dgx-h100"))
+    found = topologies.import_text(text.replace('count="5"', 'count="1"', 2), "x.xml").fabric()
+    assert len(found.told) == 1
+    assert again(found).told == found.told
+
+
+def test_the_command_writes_what_the_command_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "box.xml"
+    assert run(["topo", "export", "dgx-h100", "-o", str(path)]) == 0
+    assert "8 GPUs, 8 adapters" in capsys.readouterr().out
+    assert run(["topo", "export", "dgx-h100"]) == 0
+    assert capsys.readouterr().out == path.read_text()
+    assert run(["run", str(path), "--size", "1MiB", "--json"]) == 0
+    mine = capsys.readouterr().out
+    assert run(["run", "dgx-h100", "--size", "1MiB", "--json"]) == 0
+    times = [json.loads(text)["time_ps"] for text in (mine, capsys.readouterr().out)]
+    assert times[0] == pytest.approx(times[1], rel=0.02)
