@@ -8,6 +8,7 @@
 #define CLUSIM_GRANT_H
 
 #include "inbox.h"
+#include "inject.h"
 #include "parts/xfers.h"
 #include "route.h"
 #include "tree.h"
@@ -119,7 +120,7 @@ static inline int64_t end_of_packet(clusim_sim *s, const wire_state *w, uint64_t
 /* Put a packet on the wire now. */
 static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_index) {
     const rate_class *rate = w->rate;
-    packet *p = packet_at(s, packet_index);
+    const packet *p = packet_at(s, packet_index);
     uint64_t now = (uint64_t)s->agenda.now_ps, prefix = 0, extra = 0;
     uint64_t occupancy = model_occupancy(rate->format, p->kind, p->wire_bytes);
     if (w->owed_256 >= rate->flit_256) {
@@ -193,6 +194,34 @@ static inline STATUS grant_queue(clusim_sim *s, wire_state *w, uint32_t candidat
     w->queued_bytes -= p->wire_bytes;
     TRY(grant_start(s, w, packet_index));
     return grant_release(s, p, w->free_at);
+}
+
+/* Grant the next packet of a flow. */
+static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
+    wire_id wire = wire_of(s, w);
+    packet_id packet_index;
+    TRY(inject_make(s, wire, slot, &packet_index));
+    TRY(grant_start(s, w, packet_index));
+    return inject_grant(s, wire, slot, w->free_at);
+}
+
+/* What the next packet of a candidate needs: its bytes of credit on its VC. */
+static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uint32_t candidate,
+                                   uint32_t *vc) {
+    if (candidate < w->num_voqs) {
+        const packet *p = packet_at(s, w->queues[candidate].head);
+        *vc = p->vc;
+        return p->wire_bytes;
+    }
+    const flow_cursor *f = &w->flows[candidate - w->num_voqs];
+    *vc = f->vc;
+    return f->wire_bytes;
+}
+
+/* Grant the next packet of a candidate. */
+static inline STATUS grant_candidate(clusim_sim *s, wire_state *w, uint32_t candidate) {
+    if (candidate < w->num_voqs) return grant_queue(s, w, candidate);
+    return grant_flow(s, w, candidate - w->num_voqs);
 }
 
 #endif

@@ -1,35 +1,67 @@
 #include "inbox.h"
 
-#include "parts/wires.h"
+static STATUS grow_ring(window_ring *ring) {
+    uint32_t bigger = ring->size ? 2 * ring->size : 8;
+    window_packet *all = malloc(bigger * sizeof *all);
+    if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < ring->len; i++) all[i] = *inbox_entry(ring, i);
+    free(ring->all);
+    ring->all = all;
+    ring->head = 0;
+    ring->size = bigger;
+    return CLUSIM_OK;
+}
 
-STATUS inbox_put_first(clusim_sim *s, wire_id wire) {
-    window_wire *x = &s->windows.wires[wire.i];
+STATUS inbox_insert(window_ring *ring, window_packet p) {
+    if (ring->len == ring->size) TRY(grow_ring(ring));
+    uint32_t k = ring->len++;
+    for (; k > 0 && inbox_entry(ring, k - 1)->at_ps > p.at_ps; k--)
+        *inbox_entry(ring, k) = *inbox_entry(ring, k - 1);
+    *inbox_entry(ring, k) = p;
+    return CLUSIM_OK;
+}
+
+/* The list ascends: packets that arrive at one time are handled by wire. */
+STATUS inbox_list(clusim_sim *s, wire_id wire) {
     node_id node = info_at(s, wire)->dst;
-    window_node *n = &s->windows.nodes[node.i];
-    x->inbox = 1;
-    x->next_inbox = n->inboxes;
-    n->inboxes = wire;
+    wire_id *link = &s->windows.nodes[node.i].first[INBOXES];
+    while (!wire_none(*link) && link->i < wire.i) link = &s->windows.wires[link->i].next[INBOXES];
+    s->windows.wires[wire.i].next[INBOXES] = *link;
+    s->windows.wires[wire.i].listed[INBOXES] = 1;
+    *link = wire;
     return inbox_busy(s, node);
 }
 
-STATUS inbox_put_late(clusim_sim *s, wire_id wire, window_packet p) {
-    window_wire *x = &s->windows.wires[wire.i];
-    uint32_t k = x->len++;
-    for (; k > 0 && inbox_entry(x, k - 1)->at_ps > p.at_ps; k--)
-        *inbox_entry(x, k) = *inbox_entry(x, k - 1);
-    *inbox_entry(x, k) = p;
-    inbox_due(s, p.at_ps);
-    return CLUSIM_OK;
+static node_id node_of(const clusim_sim *s, endpoint_id endpoint) {
+    return ID(node, s->model->image.endpoints[endpoint.i].node);
 }
 
-STATUS inbox_grow(window_wire *x) {
-    uint32_t bigger = x->size ? 2 * x->size : 8;
-    window_packet *ring = malloc(bigger * sizeof *ring);
-    if (ring == NULL) return CLUSIM_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < x->len; i++) ring[i] = *inbox_entry(x, i);
-    free(x->under_way);
-    x->under_way = ring;
-    x->head = 0;
-    x->size = bigger;
-    return CLUSIM_OK;
+STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int64_t latency_ps) {
+    const clusim_endpoint *e = &s->model->image.endpoints[endpoint.i];
+    bool longer = latency_ps >= base_max(e->read_latency_ps, e->response_latency_ps);
+    taken.at_ps += latency_ps;
+    inbox_due(s, taken.at_ps);
+    TRY(inbox_busy(s, node_of(s, endpoint)));
+    return inbox_append(&s->windows.ends[endpoint.i].replies[!longer], taken);
+}
+
+STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps) {
+    node_id node = info_at(s, from)->dst;
+    inbox_due(s, at_ps);
+    TRY(inbox_busy(s, node));
+    return inbox_append(&s->windows.nodes[node.i].results, (window_packet){at_ps, op, 0});
+}
+
+static bool before(const window_start *a, const window_start *b) {
+    return a->at_ps < b->at_ps || (a->at_ps == b->at_ps && a->id < b->id);
+}
+
+STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start) {
+    window_end *e = &s->windows.ends[endpoint.i];
+    if (e->num_starts == e->size_starts) GROW(e->starts, e->size_starts);
+    uint32_t k = e->num_starts++;
+    for (; k > 0 && before(&start, &e->starts[k - 1]); k--) e->starts[k] = e->starts[k - 1];
+    e->starts[k] = start;
+    inbox_due(s, start.at_ps);
+    return inbox_busy(s, node_of(s, endpoint));
 }

@@ -1,17 +1,19 @@
-/* inbox.h - packets on their way to plain nodes: rings by time, one for each wire, and no events.
+/* inbox.h - what comes to nodes that work in windows: packets, in rings by time, one for each wire,
+ * and no events; answers, starts and accesses to memory at endpoints.
  */
 #ifndef CLUSIM_INBOX_H
 #define CLUSIM_INBOX_H
 
 #include "parts/windows.h"
+#include "parts/wires.h"
 #include "state.h"
 
-/* Something is to be done at a plain node. */
+/* Something is to be done at such a node. */
 static inline void inbox_due(clusim_sim *s, int64_t at_ps) {
     s->windows.due_ps = base_min(s->windows.due_ps, at_ps);
 }
 
-/* A plain node has packets under way to it or wires with something to do. */
+/* A node has packets under way to it or wires with something to do. */
 static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
     window_node *n = &s->windows.nodes[node.i];
     if (n->listed) return CLUSIM_OK;
@@ -19,28 +21,80 @@ static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
     return node_push(&s->windows.busy, node);
 }
 
-static inline window_packet *inbox_entry(const window_wire *x, uint32_t number) {
-    return &x->under_way[(x->head + number) & (x->size - 1)];
+/* A wire out of such a node has something to do. */
+static inline void inbox_activate(clusim_sim *s, wire_id wire) {
+    window_wire *x = &s->windows.wires[wire.i];
+    if (x->listed[ACTIVE]) return;
+    window_node *n = &s->windows.nodes[info_at(s, wire)->src.i];
+    x->listed[ACTIVE] = 1;
+    x->next[ACTIVE] = n->first[ACTIVE];
+    n->first[ACTIVE] = wire;
 }
 
-/* The uncommon cases of inbox_put: the first packet under way, one that overtakes others, no room.
- */
-STATUS inbox_put_first(clusim_sim *s, wire_id wire);
-STATUS inbox_put_late(clusim_sim *s, wire_id wire, window_packet p);
-STATUS inbox_grow(window_wire *x);
+/* A wire into such a node has packets under way. */
+STATUS inbox_list(clusim_sim *s, wire_id wire);
 
-/* A packet reaches the plain node at the end of its wire at `at_ps`. */
+static inline window_packet *inbox_entry(const window_ring *ring, uint32_t number) {
+    return &ring->all[(ring->head + number) & (ring->size - 1)];
+}
+
+static inline void inbox_pop(window_ring *ring) {
+    ring->head++;
+    ring->len--;
+}
+
+/* The uncommon cases: no room, or one that overtakes others. */
+STATUS inbox_insert(window_ring *ring, window_packet p);
+
+static inline STATUS inbox_append(window_ring *ring, window_packet p) {
+    if (UNLIKELY(ring->len == ring->size ||
+                 (ring->len && inbox_entry(ring, ring->len - 1)->at_ps > p.at_ps)))
+        return inbox_insert(ring, p);
+    *inbox_entry(ring, ring->len++) = p;
+    return CLUSIM_OK;
+}
+
+/* A packet reaches the node at the end of its wire at `at_ps`. */
 static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int64_t at_ps) {
     window_wire *x = &s->windows.wires[wire.i];
-    window_packet p = {at_ps, index, 0};
-    if (UNLIKELY(x->len == x->size)) TRY(inbox_grow(x));
-    if (x->len == 0) {
-        inbox_due(s, at_ps);
-        if (!x->inbox) TRY(inbox_put_first(s, wire));
-    } else if (UNLIKELY(inbox_entry(x, x->len - 1)->at_ps > at_ps)) {
-        return inbox_put_late(s, wire, p);
-    }
-    *inbox_entry(x, x->len++) = p;
+    inbox_due(s, at_ps);
+    if (UNLIKELY(!x->listed[INBOXES])) TRY(inbox_list(s, wire));
+    return inbox_append(&x->under_way, (window_packet){at_ps, index, 0});
+}
+
+/* A packet enters a VOQ of a wire out of such a node in this window. */
+static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
+    window_wire *x = &s->windows.wires[out.i];
+    uint32_t n = x->num_arrivals;
+    if (UNLIKELY(n + 1 >= x->size_arrivals)) /* and one that ends them */
+        TRY(grow_array_from(&x->arrivals, &x->size_arrivals, sizeof arrival, 8));
+    if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
+    x->arrivals[n] = arrival;
+    x->num_arrivals = n + 1;
+    inbox_activate(s, out);
+    return CLUSIM_OK;
+}
+
+/* The unit of the switch at the end of a wire will have finished an operation. */
+STATUS inbox_result(clusim_sim *s, wire_id from, packet_id op, int64_t at_ps);
+
+/* ---- endpoints ---------------------------------------------------------------------------------
+ */
+
+/* Whether endpoints work in windows. */
+static inline bool inbox_leading(const clusim_sim *s) { return s->windows.leading; }
+
+/* An endpoint will have an answer to a packet ready `latency_ps` after its memory took it in. */
+STATUS inbox_reply(clusim_sim *s, endpoint_id endpoint, window_packet taken, int64_t latency_ps);
+
+/* Something begins to send at an endpoint. */
+STATUS inbox_start(clusim_sim *s, endpoint_id endpoint, window_start start);
+
+/* Memory of an endpoint is asked for in this window. */
+static inline STATUS inbox_access(clusim_sim *s, endpoint_id endpoint, window_arrival access) {
+    window_end *e = &s->windows.ends[endpoint.i];
+    if (UNLIKELY(e->num_accesses == e->size_accesses)) GROW(e->accesses, e->size_accesses);
+    e->accesses[e->num_accesses++] = access;
     return CLUSIM_OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "agenda.h"
 #include "congestion.h"
+#include "inbox.h"
 #include "memory.h"
 #include "parts/agenda.h"
 #include "parts/congestion.h"
@@ -82,6 +83,28 @@ static bool window_open(const xfer *x, const flow_cursor *c) {
            (x->policy == CLUSIM_POLICY_ADAPTIVE ? x->outstanding : c->outstanding) < x->window;
 }
 
+/* A flow no longer waits for its pace. */
+static void leave_waits(wire_state *w, uint32_t slot) {
+    uint32_t k = 0;
+    if (!w->flows[slot].waits) return;
+    w->flows[slot].waits = 0;
+    while (w->waits[k].slot != slot) k++;
+    w->num_waits--;
+    for (; k < w->num_waits; k++) w->waits[k] = w->waits[k + 1];
+    w->soonest = w->num_waits ? w->waits[0].at_ps : NEVER;
+}
+
+/* A flow waits until its next packet is available: behind most others, as they send in turns. */
+static void enter_waits(wire_state *w, uint32_t slot) {
+    flow_cursor *c = &w->flows[slot];
+    leave_waits(w, slot);
+    uint32_t k = w->num_waits++;
+    for (; k > 0 && w->waits[k - 1].at_ps > c->avail; k--) w->waits[k] = w->waits[k - 1];
+    w->waits[k] = (flow_wait){.at_ps = c->avail, .slot = slot};
+    c->waits = 1;
+    w->soonest = w->waits[0].at_ps;
+}
+
 /* Set the candidate bits of one (wire, slot) and what arbitration reads, from the cursor. */
 static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
     wire_state *w = wire_at(s, wire);
@@ -100,13 +123,12 @@ static void update_candidate(clusim_sim *s, wire_id wire, uint32_t slot) {
         if (LIKELY(c->avail <= s->agenda.now_ps)) {
             w->num_ready += (w->ready[bit >> 6] & mask) == 0;
             w->ready[bit >> 6] |= mask;
-            w->waits[bit >> 6] &= ~mask;
+            leave_waits(w, slot);
             return;
         }
-        w->waits[bit >> 6] |= mask;
-        w->soonest = base_min(w->soonest, c->avail);
+        enter_waits(w, slot);
     } else {
-        w->waits[bit >> 6] &= ~mask;
+        leave_waits(w, slot);
     }
     w->num_ready -= (w->ready[bit >> 6] & mask) != 0;
     w->ready[bit >> 6] &= ~mask;
@@ -131,11 +153,24 @@ static inline void note_end(xfer *x, wire_id wire, int64_t end) {
 /* All of a transfer is on its way: a source may send its next message when the last packet has
  * left, a slice that writes is done then, or when its pace has it so. */
 static STATUS tell_owner(clusim_sim *s, const xfer *x) {
-    if (x->owner_kind == OWNER_SOURCE)
-        return agenda_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
+    if (x->owner_kind == OWNER_SOURCE) {
+        if (!inbox_leading(s)) return agenda_event(s, x->max_end, EV_SOURCE, 1, x->source.i);
+        window_start start = {x->max_end, x->source.i, START_AFTER};
+        return inbox_start(s, x->endpoint, start);
+    }
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) return CLUSIM_OK;
     inst_at(s, x->inst)->wire = x->last_wire;
     return agenda_event(s, base_max(x->max_end, x->pace_ps), EV_READY, 0, x->inst.i);
+}
+
+/* In a window, memory is asked when all wires are done. */
+static inline STATUS read_memory(clusim_sim *s, wire_id wire, endpoint_id endpoint,
+                                 uint32_t payload) {
+    if (!(wire_at(s, wire)->traits & FROM_PLAIN)) {
+        memory_inject(s, endpoint, payload);
+        return CLUSIM_OK;
+    }
+    return inbox_access(s, endpoint, (window_arrival){s->agenda.now_ps, NO(packet), payload});
 }
 
 STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
@@ -143,7 +178,7 @@ STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end) {
     xfer_id xfer_index = c->xfer;
     xfer *x = xfer_at(s, xfer_index);
     uint32_t i = packet_number(x, c);
-    if ((KINDS_INJECTED >> x->kind) & 1) memory_inject(s, x->endpoint, payload_of(x, i));
+    if ((KINDS_INJECTED >> x->kind) & 1) TRY(read_memory(s, wire, x->endpoint, payload_of(x, i)));
     if (UNLIKELY(!flow_none(x->flow))) congestion_granted(s, x->flow, payload_of(x, i));
     note_end(x, wire, end);
     x->ungranted--;
@@ -180,6 +215,25 @@ STATUS inject_response(clusim_sim *s, const packet *p) {
     return CLUSIM_OK;
 }
 
+void inject_opened(clusim_sim *s, wire_state *w, uint32_t slot) {
+    flow_cursor *c = &w->flows[slot];
+    c->outstanding--;
+    if (c->window_closed) update_candidate(s, wire_of(s, w), slot);
+}
+
+void inject_admit(const clusim_sim *s, wire_state *w) {
+    uint32_t due = 0;
+    for (; due < w->num_waits && w->waits[due].at_ps <= s->agenda.now_ps; due++) {
+        uint32_t bit = w->num_voqs + w->waits[due].slot;
+        w->flows[w->waits[due].slot].waits = 0;
+        w->num_ready += (w->ready[bit >> 6] >> (bit & 63) & 1) == 0;
+        w->ready[bit >> 6] |= UINT64_C(1) << (bit & 63);
+    }
+    w->num_waits = (uint16_t)(w->num_waits - due);
+    memmove(w->waits, w->waits + due, w->num_waits * sizeof *w->waits);
+    w->soonest = w->num_waits ? w->waits[0].at_ps : NEVER;
+}
+
 /* The wires of the first hop: the group without wires that are down, unless all are. */
 static STATUS choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     const clusim_model *m = s->model;
@@ -207,6 +261,20 @@ static STATUS choose_wires(clusim_sim *s, xfer *x, group_id first_group) {
     return CLUSIM_OK;
 }
 
+/* In a window the wire has not come as far as the start of the transfer: its flow waits for it. */
+static STATUS await_start(clusim_sim *s, wire_id wire, uint32_t slot) {
+    wire_state *w = wire_at(s, wire);
+    flow_cursor *c = &w->flows[slot];
+    const xfer *x = xfer_at(s, c->xfer);
+    c->window_closed = 0;
+    c->wire_bytes = c->next + 1 < x->count ? c->full_bytes : wire_bytes_of(s, wire, x, c->next);
+    c->avail = avail_of(x, c->next);
+    enter_waits(w, slot);
+    inbox_activate(s, wire);
+    inbox_due(s, c->avail);
+    return inbox_busy(s, info_at(s, wire)->src);
+}
+
 static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint32_t first_packet) {
     const xfer *x = xfer_at(s, xfer_index);
     flow_cursor *c = &wire_at(s, wire)->flows[x->slot];
@@ -217,6 +285,7 @@ static STATUS start_cursor(clusim_sim *s, xfer_id xfer_index, wire_id wire, uint
     c->xfer = xfer_index;
     c->next = first_packet < x->count ? first_packet : x->count;
     c->outstanding = 0;
+    if (wire_at(s, wire)->traits & FROM_PLAIN) return await_start(s, wire, x->slot);
     update_candidate(s, wire, x->slot);
     return agenda_arbitrate(s, wire);
 }

@@ -8,6 +8,7 @@
 #ifndef CLUSIM_INJECT_H
 #define CLUSIM_INJECT_H
 
+#include "parts/wires.h"
 #include "state.h"
 
 /* Make the next packet of the flow in `slot` for `wire`. */
@@ -18,6 +19,12 @@ STATUS inject_grant(clusim_sim *s, wire_id wire, uint32_t slot, int64_t end);
 
 /* A response came back: one packet less is outstanding. */
 STATUS inject_response(clusim_sim *s, const packet *p);
+
+/* The same of the flow in `slot` of a wire that works in windows. */
+void inject_opened(clusim_sim *s, wire_state *w, uint32_t slot);
+
+/* Flows whose next packet has become available join the candidates of a wire. */
+void inject_admit(const clusim_sim *s, wire_state *w);
 
 /* Begin injecting a transfer whose description is filled in; the present time is its start. */
 STATUS inject_start(clusim_sim *s, xfer_id xfer_index, group_id first_group, uint32_t key_base,

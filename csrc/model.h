@@ -72,7 +72,8 @@ struct clusim_model {
     bool has_controls;
     bool has_relays;      /* some packets pass through endpoints */
     int32_t bucket_shift; /* of the event queue */
-    int64_t window_ps;    /* longest window of plain nodes, or 0: events alone */
+    int64_t window_ps;    /* longest window, or 0: events alone */
+    bool ends_window;     /* so do endpoints */
     bool windows_pay;     /* whether they are worth it */
 };
 

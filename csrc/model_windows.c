@@ -2,8 +2,8 @@
 #include "model.h"
 
 /* Whether nodes that only forward may work in windows: nothing looks at their queues or acts on
- * their wires within a timestamp, they neither reduce nor copy, and no time or owed byte of a wire
- * can come near its range while the run is in the first half of time. */
+ * their wires within a timestamp, no trees of them add up, and no time or owed byte of a wire can
+ * come near its range while the run is in the first half of time. */
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t largest = model_packets(im).largest;
@@ -11,8 +11,7 @@ static bool may_window(const clusim_model *m) {
     for (uint32_t f = 0; f < im->num_faults; f++)
         may &= im->faults[f].kind != CLUSIM_FAULT_KIND_RATE;
     for (uint32_t c = 0; c < im->num_conns; c++)
-        may &= im->conns[c].kind != CLUSIM_CONN_KIND_MULTIMEM &&
-               im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION;
+        may &= im->conns[c].kind != CLUSIM_CONN_KIND_AGGREGATION;
     for (uint32_t w = 0; w < im->num_wires; w++)
         may &= im->wires[w].rate_den >> 20 <= im->wires[w].rate_num;
     for (uint32_t f = 0; f < im->num_formats; f++) {
@@ -30,6 +29,7 @@ enum { USUAL_PS = 100000 }; /* the latency of a link inside a machine, about */
 typedef struct window_node {
     int64_t least_ps; /* after which what happens there matters elsewhere, and the other way */
     uint64_t wires;   /* out of it */
+    bool used;        /* an endpoint that sends or receives */
 } window_node;
 
 static int by_latency(const void *a, const void *b) {
@@ -41,10 +41,37 @@ static bool may_be_plain(const clusim_model *m, node_id node) {
     return m->image.nodes[node.i].endpoint == NONE;
 }
 
+static bool multimem(const clusim_image *im) {
+    for (uint32_t c = 0; c < im->num_conns; c++)
+        if (im->conns[c].kind == CLUSIM_CONN_KIND_MULTIMEM) return true;
+    return false;
+}
+
+enum { ROOM_BITS = 60 }; /* of 2^61, which a clock or count may still go on in a window */
+
+/* Whether what a unit reduces in a window stays far below what its clock can count. */
+static bool unit_bounded(const clusim_model *m, const clusim_unit *u) {
+    const clusim_image *im = &m->image;
+    uint64_t bytes = model_packets(im).largest * im->num_endpoints;
+    base_u128 all =
+        (base_u128)bytes * ((base_u128)m->in_count[u->node] * (uint64_t)(u->latency_ps + 1));
+    return all >> ROOM_BITS == 0 && (all * u->cost16) >> 16 >> ROOM_BITS == 0;
+}
+
+/* Where units reduce, what they finish in a window they have begun before it. */
+static void look_at_units(const clusim_model *m, window_node *nodes) {
+    if (!multimem(&m->image)) return;
+    for (uint32_t u = 0; u < m->image.num_units; u++) {
+        const clusim_unit *unit = &m->image.units[u];
+        int64_t least = unit_bounded(m, unit) ? unit->latency_ps : 0;
+        nodes[unit->node].least_ps = base_min(nodes[unit->node].least_ps, least);
+    }
+}
+
 static void look_at_wires(const clusim_model *m, window_node *nodes) {
     for (uint32_t w = 0; w < m->image.num_wires; w++) {
         const wire_info *info = &m->wires[w];
-        bool to = may_be_plain(m, info->dst);
+        bool to = may_be_plain(m, info->dst) && unit_none(info->dst_unit);
         int64_t least =
             base_min(info->credit_ps, info->latency_ps + (to ? info->dst_latency_ps : 0));
         window_node *src = &nodes[info->src.i], *dst = &nodes[info->dst.i];
@@ -87,6 +114,119 @@ static bool windows_pay(const clusim_model *m) {
     return packets_ps < 2 * wires * (double)m->window_ps;
 }
 
+/* ---- endpoints ---------------------------------------------------------------------------------
+ */
+
+/* What makes an endpoint act within a window on what comes from elsewhere: relays; kernels, which
+ * look at what was asked of memory; messages that wait for each other; rate control; a slice that
+ * fetches and then writes; and sources, but over one wire. */
+static bool ends_may_window(const clusim_model *m) {
+    const clusim_image *im = &m->image;
+    bool may = !m->has_relays;
+    for (uint32_t c = 0; c < im->num_conns; c++) may &= im->conns[c].control == NONE;
+    for (uint32_t t = 0; t < im->num_tasks; t++)
+        may &= im->tasks[t].kind != CLUSIM_TASK_KIND_KERNEL;
+    for (uint32_t k = 0; k < im->num_sources; k++) {
+        uint32_t node = im->endpoints[im->sources[k].endpoint].node;
+        may &= !(im->sources[k].flags & CLUSIM_SOURCE_FLAG_SERIAL) &&
+               im->sources[k].control == NONE && model_part_size(m->out_off, node) == 1;
+    }
+    return may;
+}
+
+static bool pulls(const clusim_conn *c) {
+    return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
+}
+
+/* Whether slices of an instance fetch and then write. */
+static bool does_both(const clusim_image *im, const clusim_instance *x) {
+    const clusim_template *t = &im->templates[x->template];
+    for (uint32_t p = t->prim_lo; p < t->prim_hi; p++) {
+        const clusim_prim *prim = &im->prims[p];
+        uint32_t flags = im->op_flags[prim->opcode];
+        if (!(flags & CLUSIM_OP_RECV) || !(flags & CLUSIM_OP_SEND)) continue;
+        const uint32_t *conns = im->inst_conns + x->conn_off;
+        if (pulls(&im->conns[conns[prim->recv]]) &&
+            im->conns[conns[prim->send]].kind == CLUSIM_CONN_KIND_WRITE)
+            return true;
+    }
+    return false;
+}
+
+#define LONGEST_PS (INT64_C(1) << 32) /* windows of more are of no use */
+
+/* The shortest time between the gate of a slice and its first packet; 0 if a slice does both. */
+static int64_t least_fixed_ps(const clusim_image *im) {
+    uint64_t slow_1024 = UINT32_MAX;
+    int64_t fixed_ps = LONGEST_PS;
+    bool reads = false, writes = false;
+    for (uint32_t e = 0; e < im->num_endpoints; e++)
+        slow_1024 = base_umin(slow_1024, im->endpoints[e].slow_1024);
+    for (uint32_t f = 0; f < im->num_faults; f++)
+        slow_1024 = base_umin(slow_1024, im->faults[f].num);
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        reads |= pulls(&im->conns[c]);
+        writes |= im->conns[c].kind == CLUSIM_CONN_KIND_WRITE;
+    }
+    for (uint32_t i = 0; i < im->num_instances; i++) {
+        fixed_ps = base_min(fixed_ps, im->costs[im->instances[i].cost].fixed_ps);
+        if (reads && writes && does_both(im, &im->instances[i])) return 0;
+    }
+    return base_min((int64_t)(((uint64_t)fixed_ps * slow_1024) >> 10), LONGEST_PS);
+}
+
+static void use_end(const clusim_image *im, window_node *nodes, uint32_t endpoint) {
+    if (endpoint != NONE) nodes[im->endpoints[endpoint].node].used = true;
+}
+
+/* Mark the nodes of endpoints that send or receive. */
+static void find_ends(const clusim_image *im, window_node *nodes) {
+    for (uint32_t c = 0; c < im->num_conns; c++) {
+        use_end(im, nodes, im->conns[c].src);
+        use_end(im, nodes, im->conns[c].dst);
+        use_end(im, nodes, im->conns[c].stage);
+    }
+    for (uint32_t i = 0; i < im->num_instances; i++) use_end(im, nodes, im->instances[i].endpoint);
+    for (uint32_t k = 0; k < im->num_sources; k++) use_end(im, nodes, im->sources[k].endpoint);
+    for (uint32_t k = 0; k < im->num_messages; k++) use_end(im, nodes, im->messages[k].dst);
+    for (uint32_t k = 0; k < im->num_mgroup_members; k++) use_end(im, nodes, im->mgroup_members[k]);
+}
+
+/* Whether what memory is asked for in a window stays far below what it can count. */
+static bool memory_bounded(const clusim_model *m, const clusim_endpoint *e, int64_t window_ps) {
+    uint64_t bytes = model_packets(&m->image).largest;
+    uint64_t wires = m->in_count[e->node] + model_part_size(m->out_off, e->node);
+    uint64_t most = base_umax(base_umax(e->inject_256, e->deliver_256), e->read_256);
+    base_u128 all = (base_u128)(bytes * most) * ((base_u128)wires * (uint64_t)(window_ps + 1));
+    return all >> ROOM_BITS == 0 && (all * e->mem_cost16) >> 24 >> ROOM_BITS == 0;
+}
+
+/* The longest window in which endpoints can work, or 0. */
+static int64_t ends_window(const clusim_model *m, window_node *nodes) {
+    const clusim_image *im = &m->image;
+    if (!ends_may_window(m)) return 0;
+    find_ends(im, nodes);
+    int64_t least_ps = least_fixed_ps(im);
+    bool reduces = multimem(im), reads = reduces;
+    for (uint32_t c = 0; c < im->num_conns; c++) reads |= pulls(&im->conns[c]);
+    for (uint32_t e = 0; e < im->num_endpoints; e++) {
+        const window_node *node = &nodes[im->endpoints[e].node];
+        if (!node->used) continue;
+        least_ps = base_min(least_ps, node->least_ps);
+        if (reads) least_ps = base_min(least_ps, im->endpoints[e].read_latency_ps);
+        if (reduces) least_ps = base_min(least_ps, im->endpoints[e].response_latency_ps);
+        if (!memory_bounded(m, &im->endpoints[e], least_ps)) return 0;
+    }
+    return least_ps;
+}
+
+static bool works(const clusim_model *m, const window_node *nodes, node_id node) {
+    if (nodes[node.i].least_ps < m->window_ps) return false;
+    return may_be_plain(m, node) || (m->ends_window && nodes[node.i].used);
+}
+
+enum { LEAST_ENDS_PS = 20000 }; /* windows of less, of endpoints alone, find too little to do */
+
 STATUS model_windows(clusim_model *m) {
     if (!may_window(m)) return CLUSIM_OK;
     uint64_t count = m->image.num_nodes;
@@ -94,11 +234,15 @@ STATUS model_windows(clusim_model *m) {
     if (nodes == NULL) return CLUSIM_ERR_NO_MEMORY;
     for (uint64_t n = 0; n < count; n++) nodes[n] = (window_node){.least_ps = NEVER};
     look_at_wires(m, nodes);
+    look_at_units(m, nodes);
     m->window_ps = choose_window(m, nodes, nodes + count);
+    int64_t ends_ps = ends_window(m, nodes);
+    m->ends_window = ends_ps > 0 && 2 * ends_ps >= m->window_ps;
+    if (m->window_ps == 0) m->ends_window = ends_ps >= LEAST_ENDS_PS;
+    if (m->ends_window) m->window_ps = m->window_ps ? base_min(m->window_ps, ends_ps) : ends_ps;
     for (uint32_t w = 0; w < m->image.num_wires && m->window_ps; w++) {
         wire_info *info = &m->wires[w];
-        bool from = may_be_plain(m, info->src) && nodes[info->src.i].least_ps >= m->window_ps;
-        bool to = may_be_plain(m, info->dst) && nodes[info->dst.i].least_ps >= m->window_ps;
+        bool from = works(m, nodes, info->src), to = works(m, nodes, info->dst);
         info->traits |= (uint8_t)((from ? FROM_PLAIN : 0) | (to ? TO_PLAIN : 0));
     }
     free(nodes);

@@ -3,12 +3,14 @@
 #include "agenda.h"
 #include "aggregate.h"
 #include "congestion.h"
+#include "inbox.h"
 #include "inject.h"
 #include "memory.h"
 #include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/packets.h"
 #include "parts/units.h"
+#include "parts/windows.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
 #include "pool.h"
@@ -72,6 +74,7 @@ static void note_last(xfer *x, wire_id wire, int64_t time, int64_t greatest) {
 static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
     xfer *x = xfer_at(s, p->xfer);
     x->delivered += p->payload;
+    s->windows.undelivered -= xfer_awaited(x);
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
     if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
@@ -80,6 +83,19 @@ static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wi
 
 static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
     return wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
+}
+
+/* Endpoints that work in windows keep their answers themselves. */
+static STATUS answers(clusim_sim *s, window_packet taken, int64_t latency_ps) {
+    wire_id from = packet_at(s, taken.packet)->in_wire;
+    const wire_state *w = wire_at(s, from);
+    if (w->traits & TO_PLAIN) return inbox_reply(s, w->far_endpoint, taken, latency_ps);
+    return agenda_event(s, taken.at_ps + latency_ps, EV_RESPOND, from.i, taken.packet.i);
+}
+
+static bool responds(const packet *p) {
+    return p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
+           p->kind == CLUSIM_KIND_AGG_DOWN;
 }
 
 static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
@@ -92,15 +108,13 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     TRY(accept_credit(s, p, from, at));
     if (request) {
         p->in_wire = from;
-        return agenda_event(s, at + e->read_latency_ps, EV_RESPOND, from.i, index.i);
+        return answers(s, (window_packet){at, index, 0}, e->read_latency_ps);
     }
-    if (p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT ||
-        p->kind == CLUSIM_KIND_AGG_DOWN)
-        TRY(inject_response(s, p));
+    if (responds(p) && !(wire_at(s, from)->traits & TO_PLAIN)) TRY(inject_response(s, p));
     if (UNLIKELY(p->marked)) TRY(congestion_notify(s, p));
     if (p->kind == CLUSIM_KIND_RED_RESULT && xfer_at(s, p->xfer)->type == XFER_REDUCE_MCAST) {
         p->in_wire = from;
-        return agenda_event(s, at + e->response_latency_ps, EV_RESPOND, from.i, index.i);
+        return answers(s, (window_packet){at, index, 0}, e->response_latency_ps);
     }
     bool write = p->kind != CLUSIM_KIND_READ_RESP && p->kind != CLUSIM_KIND_RED_RESULT;
     int64_t visible = at + (write ? e->write_latency_ps : e->response_latency_ps);
@@ -109,9 +123,16 @@ static STATUS deliver(clusim_sim *s, packet_id index, wire_id from) {
     return CLUSIM_OK;
 }
 
-/* An endpoint's answer is ready: it leaves over the wire back, or the first one of its path. */
-STATUS node_respond(clusim_sim *s, packet_id index) {
-    packet *p = packet_at(s, index);
+STATUS node_deliver(clusim_sim *s, packet_id index) {
+    return deliver(s, index, packet_at(s, index)->out);
+}
+
+STATUS node_copy(clusim_sim *s, packet_id index) {
+    return fan_out(s, index, packet_at(s, index)->out);
+}
+
+/* It leaves over the wire back, or the first one of its path. */
+uint32_t node_answer(clusim_sim *s, packet *p) {
     const xfer *x = xfer_at(s, p->xfer);
     wire_id from = p->in_wire;
     uint32_t candidate = wire_at(s, from)->in_queue + p->vc;
@@ -138,7 +159,11 @@ STATUS node_respond(clusim_sim *s, packet_id index) {
         vc = x->vc;
     }
     route_restart(s, p, out, vc);
-    return wire_enqueue(s, index, candidate);
+    return candidate;
+}
+
+STATUS node_respond(clusim_sim *s, packet_id index) {
+    return wire_enqueue(s, index, node_answer(s, packet_at(s, index)));
 }
 
 /* Link a packet into a list by the id of the wire it came over, behind its equals. */
@@ -164,6 +189,10 @@ static STATUS consume(clusim_sim *s, packet_id index, wire_id from) {
     if (kind == CLUSIM_KIND_RED_DATA) return unit_data(s, index, from);
     if (kind == CLUSIM_KIND_AGG_UP) return aggregate_up(s, index);
     return deliver(s, index, from);
+}
+
+STATUS node_reduce(clusim_sim *s, packet_id index) {
+    return consume(s, index, packet_at(s, index)->out);
 }
 
 STATUS node_settle(clusim_sim *s) {

@@ -4,16 +4,19 @@
 
 #include "agenda.h"
 #include "aggregate.h"
+#include "inbox.h"
 #include "inject.h"
 #include "memory.h"
 #include "parts/agenda.h"
 #include "parts/endpoints.h"
 #include "parts/programs.h"
 #include "parts/tasks.h"
+#include "parts/windows.h"
 #include "parts/xfers.h"
 #include "pieces.h"
 #include "pool.h"
 #include "result.h"
+#include "slices.h"
 #include "task.h"
 
 enum { OPS_NETWORK = MODEL_OPS_MULTIMEM | CLUSIM_OP_AGGREGATE }; /* done by switches */
@@ -51,58 +54,7 @@ static STATUS make_due(clusim_sim *s, inst_id id) {
     return inst_push(&s->programs.due, id);
 }
 
-/* ---- pieces and slices ----------------------------------------------------------------------- */
-
-/* Set the present piece and its first slice; false if there is nothing to move in it. */
-static bool open_piece(clusim_sim *s, inst_id id) {
-    const clusim_image *im = &s->model->image;
-    inst_state *st = inst_at(s, id);
-    const clusim_instance *x = &im->instances[id.i];
-    const clusim_template *t = &im->templates[x->template];
-    const clusim_prim *p = &im->prims[st->prim];
-    st->slice_at = 0;
-    st->slice_size = 1;
-    st->slices_left = 1;
-    if (p->repeat == 0) return false;
-    if (p->flags & CLUSIM_PRIM_FLAG_SYNC) {
-        st->piece = 0;
-        return true;
-    }
-    st->piece = pieces_bytes(x, t, st->loop, pieces_chunk(t, p, x, st->repeat));
-    uint64_t even = base_ceil_div(base_ceil_div(st->piece, x->slices), 16) * 16;
-    st->slice_size = base_umax(base_umax(even, x->slice_min), 1);
-    st->slices_left = x->slices;
-    return st->piece > 0;
-}
-
-/* Go to the next (repeat, primitive, loop); false at the end of the program. */
-static bool next_piece(clusim_sim *s, inst_id id) {
-    const clusim_image *im = &s->model->image;
-    inst_state *st = inst_at(s, id);
-    const clusim_template *t = &im->templates[im->instances[id.i].template];
-    if (++st->repeat < im->prims[st->prim].repeat) return true;
-    st->repeat = 0;
-    if (++st->prim < t->prim_hi) return true;
-    st->prim = t->prim_lo;
-    return ++st->loop < st->loops;
-}
-
-static bool find_piece(clusim_sim *s, inst_id id) {
-    inst_state *st = inst_at(s, id);
-    while (!open_piece(s, id)) {
-        if (!next_piece(s, id)) return false;
-    }
-    st->has_slice = 1;
-    return true;
-}
-
-static bool next_slice(clusim_sim *s, inst_id id) {
-    inst_state *st = inst_at(s, id);
-    st->slice_at += st->slice_size;
-    st->slices_left--;
-    if (st->slice_at < st->piece) return true;
-    return next_piece(s, id) && find_piece(s, id);
-}
+/* ---- slices ---------------------------------------------------------------------------------- */
 
 /* The slots of the present slice: the last one of a piece takes those of the slices that are not
  * there. */
@@ -112,15 +64,15 @@ static uint32_t slice_slots(const view *v) {
     return v->image->slots_per_slice * (last ? st->slices_left : 1);
 }
 
-static uint64_t slice_bytes(const inst_state *st) {
-    return base_umin(st->slice_size, st->piece - base_umin(st->piece, st->slice_at));
-}
-
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-/* now + ((bytes*cost16) >> 16); bytes are below 2^54 and the cost below 2^54. */
+/* Bytes are below 2^54 and the cost below 2^54. */
+static base_u128 pace_of(int64_t from_ps, uint64_t bytes, uint64_t cost16) {
+    return (((base_u128)bytes * cost16) >> 16) + (uint64_t)from_ps;
+}
+
 static int64_t pace_after(clusim_sim *s, inst_id id, uint64_t bytes, uint64_t cost16) {
-    base_u128 at = (((base_u128)bytes * cost16) >> 16) + (uint64_t)s->agenda.now_ps;
+    base_u128 at = pace_of(s->agenda.now_ps, bytes, cost16);
     if (LIKELY(at < (base_u128)RANGE_TIME_END)) return (int64_t)(uint64_t)at;
     agenda_beyond(s, CLUSIM_BEYOND_INSTANCE, id.i);
     return RANGE_TIME_END;
@@ -175,13 +127,19 @@ static group_id first_group(const clusim_sim *s, const xfer *x, const clusim_con
     return inject_first_group(s, x);
 }
 
+/* The payload that a slice is on its connection. */
+static uint64_t expanded(const view *v, const clusim_conn *c) {
+    return base_ceil_div(slices_bytes(v->state) * c->expand_120, 120);
+}
+
 static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, uint32_t type) {
     const clusim_image *im = &s->model->image;
     const clusim_conn *c = &im->conns[conn_index.i];
     xfer_id index;
     TRY(pool_xfer(s, &index));
+    v->state->xfer = index;
     xfer *x = xfer_at(s, index);
-    x->bytes = base_ceil_div(slice_bytes(v->state) * c->expand_120, 120);
+    x->bytes = expanded(v, c);
     x->limit = c->packet_bytes;
     x->full = c->packet_bytes * c->burst;
     x->count = inject_count(x->bytes, x->full);
@@ -203,6 +161,7 @@ static STATUS start_transfer(clusim_sim *s, const view *v, conn_id conn_index, u
     if (type == XFER_MCAST || type == XFER_REDUCE_MCAST) {
         x->remaining *= im->mgroup_off[c->mgroup + 1] - im->mgroup_off[c->mgroup];
     }
+    if (xfer_awaited(x)) s->windows.undelivered += x->remaining;
     uint32_t base = aim(s, x, c, conn_at(s, conn_index));
     if (type == XFER_AGGREGATE) aggregate_begin(s, index);
     return inject_start(s, index, first_group(s, x, c), base, c->window_bytes);
@@ -287,7 +246,7 @@ static int64_t slowed_ps(const view *v, int64_t time_ps) {
 static int64_t serve(clusim_sim *s, const view *v, int64_t fixed) {
     endpoint_state *host = endpoint_at(s, ID(endpoint, v->image->thread));
     base_u128 at = base_umax((uint64_t)s->agenda.now_ps, (uint64_t)host->thread_free_ps);
-    at += (uint64_t)fixed + (((base_u128)slice_bytes(v->state) * work16(s, v)) >> 16);
+    at += (uint64_t)fixed + (((base_u128)slices_bytes(v->state) * work16(s, v)) >> 16);
     uint64_t done = at < (base_u128)RANGE_TIME_END ? (uint64_t)at : (uint64_t)RANGE_TIME_END;
     int64_t after = slowed_ps(v, s->model->image.costs[v->image->cost].after_ps);
     host->thread_free_ps = (int64_t)base_umin(done + (uint64_t)after, (uint64_t)RANGE_TIME_END);
@@ -304,6 +263,39 @@ static STATUS ready_at(clusim_sim *s, inst_id id, int64_t at_ps) {
     return agenda_event(s, at_ps, EV_READY, 0, id.i);
 }
 
+/* Whether the receiver of a connection fetches the data. */
+static bool pulls(const clusim_conn *c) {
+    return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
+}
+
+static bool fetches(const clusim_sim *s, const view *v) {
+    return !conn_none(v->recv) && pulls(&s->model->image.conns[v->recv.i]) &&
+           !(v->prim->flags & CLUSIM_PRIM_FLAG_SYNC);
+}
+
+static bool writes(const clusim_sim *s, const view *v) {
+    return sends_slots(v) && s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE &&
+           !(v->prim->flags & CLUSIM_PRIM_FLAG_SYNC);
+}
+
+/* The slice has passed its gate, and its data begin to move at `at_ps`: at an endpoint that works
+ * in windows, if they use its wires. */
+static STATUS moves(clusim_sim *s, const view *v, int64_t at_ps) {
+    bool fetch = fetches(s, v), sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
+    bool network = !sync && (v->flags & OPS_NETWORK);
+    v->state->start_ps = at_ps;
+    v->state->xfer = NO(xfer);
+    if (!s->windows.leading || !(fetch || network || writes(s, v)))
+        return ready_at(s, v->id, at_ps);
+    const clusim_conn *c = &s->model->image.conns[fetch ? v->recv.i : v->send.i];
+    if (pace_of(at_ps, expanded(v, c), cost_of(s, v)) >> WINDOW_LAST_BITS) {
+        s->windows.near_end = true;
+        return ready_at(s, v->id, at_ps);
+    }
+    window_start start = {at_ps, v->id.i, START_SLICE};
+    return inbox_start(s, ID(endpoint, v->image->endpoint), start);
+}
+
 /* The transfer after an optional READ, or the local work, which may be done already. */
 static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
     v->state->phase = PH_DATA;
@@ -316,23 +308,14 @@ static STATUS start_main(clusim_sim *s, const view *v, bool *done) {
         uint32_t single = v->flags & CLUSIM_OP_MCAST ? XFER_MCAST : XFER_REDUCE;
         return start_transfer(s, v, v->send, both ? XFER_REDUCE_MCAST : single);
     }
-    if (!sync && sends_slots(v) &&
-        s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE) {
-        return start_transfer(s, v, v->send, XFER_WRITE);
-    }
-    int64_t pace = pace_after(s, v->id, slice_bytes(v->state), cost_of(s, v));
+    if (writes(s, v)) return start_transfer(s, v, v->send, XFER_WRITE);
+    int64_t pace = pace_after(s, v->id, slices_bytes(v->state), cost_of(s, v));
     *done = pace == s->agenda.now_ps;
     return *done ? CLUSIM_OK : ready_at(s, v->id, pace);
 }
 
-/* Whether the receiver of a connection fetches the data. */
-static bool pulls(const clusim_conn *c) {
-    return c->kind == CLUSIM_CONN_KIND_READ || c->stage != NONE;
-}
-
 static STATUS start_data(clusim_sim *s, const view *v, bool *done) {
-    bool sync = v->prim->flags & CLUSIM_PRIM_FLAG_SYNC;
-    if (!sync && !conn_none(v->recv) && pulls(&s->model->image.conns[v->recv.i])) {
+    if (fetches(s, v)) {
         v->state->phase = PH_READ;
         return start_transfer(s, v, v->recv, XFER_READ);
     }
@@ -341,8 +324,7 @@ static STATUS start_data(clusim_sim *s, const view *v, bool *done) {
 
 /* After a READ: the WRITE of the same primitive, if it has one. */
 static STATUS after_read(clusim_sim *s, const view *v, bool *done) {
-    if (sends_slots(v) && s->model->image.conns[v->send.i].kind == CLUSIM_CONN_KIND_WRITE)
-        return start_main(s, v, done);
+    if (writes(s, v)) return start_main(s, v, done);
     *done = true;
     return CLUSIM_OK;
 }
@@ -402,7 +384,7 @@ STATUS program_run(clusim_sim *s, inst_id id) {
                 int64_t at_ps = moves_at(s, &v);
                 st->phase = PH_FIXED;
                 if (at_ps == s->agenda.now_ps) continue;
-                return ready_at(s, id, at_ps);
+                return moves(s, &v, at_ps);
             }
             case PH_FIXED: TRY(start_data(s, &v, &done)); break;
             case PH_READ: TRY(after_read(s, &v, &done)); break;
@@ -412,10 +394,17 @@ STATUS program_run(clusim_sim *s, inst_id id) {
         TRY(finish_slice(s, &v));
         st->phase = PH_GATE;
         st->cause = CLUSIM_CAUSE_NONE;
-        if (!next_slice(s, id)) {
+        if (!slices_next(s, id)) {
             return finish_instance(s, id);
         }
     }
+}
+
+/* The data of a slice begin to move. */
+STATUS program_move(clusim_sim *s, inst_id id) {
+    view v = look(s, id);
+    bool done = false;
+    return start_data(s, &v, &done);
 }
 
 /* ---- what events say ------------------------------------------------------------------------- */
@@ -470,7 +459,7 @@ STATUS program_begin(clusim_sim *s, inst_id id, uint32_t slot) {
     st->phase = PH_GATE;
     st->prim = im->templates[x->template].prim_lo;
     st->loops = pieces_loops(im, x, &im->templates[x->template]);
-    st->has_slice = st->loops > 0 && find_piece(s, id);
+    st->has_slice = st->loops > 0 && slices_first(s, id);
     return make_due(s, id);
 }
 

@@ -16,6 +16,9 @@ void program_free(clusim_sim *s);
 STATUS program_begin(clusim_sim *s, inst_id instance, uint32_t slot);
 STATUS program_run(clusim_sim *s, inst_id instance);
 
+/* The data of a slice begin to move, at an endpoint that works in windows. */
+STATUS program_move(clusim_sim *s, inst_id instance);
+
 STATUS program_complete(clusim_sim *s, xfer_id xfer_index);
 STATUS program_counter_visible(clusim_sim *s, conn_id conn, uint32_t slots, bool tail);
 STATUS program_ready(clusim_sim *s, inst_id instance);

@@ -147,8 +147,7 @@ static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uin
         case EV_KERNEL: return memory_kernel_event(s, ID(task, id));
         case EV_EPOCH: return memory_epoch_event(s, ID(endpoint, id));
         case EV_SOURCE:
-            if (number) source_at(s, ID(source, id))->injecting = 0;
-            return source_try(s, ID(source, id));
+            return number ? source_left(s, ID(source, id)) : source_try(s, ID(source, id));
         case EV_START: /* only makes time 0 happen */ break;
         default: return dispatch_program(s, class, number, id);
     }
@@ -263,7 +262,7 @@ static bool all_done(const clusim_sim *s) {
     return s->tasks.left == 0 && s->sources.messages_left == 0 && s->agenda.event_count;
 }
 
-/* When the next event is, if it matters what plain nodes do before: they go first. */
+/* When the next event is, if it matters what nodes in windows do before: they go first. */
 static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps) {
     int64_t due_ps = s->windows.due_ps;
     int64_t limit_ps = due_ps <= until_ps || due_ps == NEVER ? window_horizon(s) : until_ps;
@@ -273,18 +272,33 @@ static inline STATUS next_event(clusim_sim *s, int64_t until_ps, int64_t *at_ps)
     return CLUSIM_OK;
 }
 
+/* Events have come as far as the nodes that work in windows: all before some time is done. */
+static inline bool level(const clusim_sim *s, int64_t at_ps) { return at_ps >= s->windows.done_ps; }
+
+/* Whether nodes that work in windows go on before the event at `at_ps`. Where endpoints are among
+ * them, what events do to them comes a window later, so they lead; else they follow. */
+static inline bool nodes_first(clusim_sim *s, int64_t at_ps, int64_t until_ps, int64_t *end_ps) {
+    int64_t due_ps = s->windows.due_ps;
+    if (s->windows.leading) {
+        if (!level(s, at_ps) || due_ps > at_ps || due_ps > until_ps) return false;
+        *end_ps = window_end_ps(s, until_ps);
+        return true;
+    }
+    *end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
+    return due_ps < *end_ps && at_ps >= *end_ps;
+}
+
 /* Handle the next timestamp. CLUSIM_STOP_DONE in *stop only means: go on. No event is at or beyond
  * the end of time: the run was refused when it came up. */
 static inline STATUS advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *stop) {
-    int64_t at_ps, due_ps = s->windows.due_ps;
+    int64_t at_ps, end_ps, due_ps = s->windows.due_ps;
     TRY(next_event(s, until_ps, &at_ps));
     bool any = at_ps != NEVER || due_ps != NEVER;
     *stop = any ? CLUSIM_STOP_DONE : CLUSIM_STOP_DEADLOCK;
     if (UNLIKELY(!any)) return CLUSIM_OK;
-    if (UNLIKELY(s->windows.on && base_min(at_ps, due_ps) >> WINDOW_LAST_BITS))
-        return window_close(s);
-    int64_t end_ps = base_min(window_horizon(s), until_ps + (until_ps != NEVER));
-    if (due_ps < end_ps && at_ps >= end_ps) return window_run(s, end_ps);
+    bool late = base_min(at_ps, due_ps) >> WINDOW_LAST_BITS || s->windows.near_end;
+    if (UNLIKELY(late && s->windows.on && level(s, at_ps))) return window_close(s);
+    if (nodes_first(s, at_ps, until_ps, &end_ps)) return window_run(s, end_ps);
     if (UNLIKELY(at_ps > until_ps)) {
         s->agenda.now_ps = base_max(s->agenda.now_ps, until_ps);
         *stop = CLUSIM_STOP_TIME;
@@ -295,20 +309,26 @@ static inline STATUS advance(clusim_sim *s, int64_t until_ps, enum clusim_stop *
     return LIKELY(s->agenda.beyond == BEYOND_NOTHING) ? CLUSIM_OK : CLUSIM_ERR_RANGE;
 }
 
+/* Whether the run is to pause now; not while endpoints are ahead of events. */
+static STATUS pause(clusim_sim *s, uint64_t stop_at, enum clusim_stop *stop) {
+    bool events = s->agenda.event_count >= stop_at;
+    if (LIKELY(!events && s->results.num_records < RECORDS_NEARLY_FULL)) return CLUSIM_OK;
+    int64_t at_ps;
+    TRY(next_event(s, NEVER, &at_ps));
+    if (level(s, at_ps)) *stop = events ? CLUSIM_STOP_EVENTS : CLUSIM_STOP_RECORDS;
+    return CLUSIM_OK;
+}
+
 static STATUS run(clusim_sim *s, int64_t until_ps, uint64_t max_events, enum clusim_stop *stop) {
     uint64_t room = UINT64_MAX - s->agenda.event_count;
     uint64_t stop_at = s->agenda.event_count + base_umin(max_events, room);
     *stop = CLUSIM_STOP_DONE;
     while (*stop == CLUSIM_STOP_DONE && !all_done(s)) {
-        if (UNLIKELY(s->agenda.event_count >= stop_at)) {
-            *stop = CLUSIM_STOP_EVENTS;
-        } else if (UNLIKELY(s->results.num_records >= RECORDS_NEARLY_FULL)) {
-            *stop = CLUSIM_STOP_RECORDS;
-        } else {
-            TRY(advance(s, until_ps, stop));
-        }
+        TRY(pause(s, stop_at, stop));
+        if (LIKELY(*stop == CLUSIM_STOP_DONE)) TRY(advance(s, until_ps, stop));
     }
     TRY(window_catch_up(s));
+    CLUSIM_ASSERT(*stop != CLUSIM_STOP_DONE || s->windows.done_ps <= s->agenda.now_ps + 1);
     if (*stop == CLUSIM_STOP_DONE) readout_finish(s);
     return CLUSIM_OK;
 }

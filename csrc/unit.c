@@ -1,6 +1,7 @@
 #include "unit.h"
 
 #include "agenda.h"
+#include "inbox.h"
 #include "parts/agenda.h"
 #include "parts/packets.h"
 #include "parts/units.h"
@@ -101,6 +102,7 @@ STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
     int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
+    if (w->traits & TO_PLAIN) return inbox_result(s, from, op, at);
     return agenda_event(s, at, EV_RESULT, unit.i, op.i);
 }
 

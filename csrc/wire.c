@@ -15,7 +15,7 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     w->wake_at = NEVER;
     w->stall_since = -1;
     w->ready = s->wires.ready_bits + info->word_base;
-    w->waits = s->wires.wait_bits + info->word_base;
+    w->waits = s->wires.waits + info->flow_base;
     w->queues = s->wires.voqs + info->voq_base;
     w->credits = s->wires.credits + (size_t)wire.i * s->wires.nvc;
     w->flows = s->wires.flows + info->flow_base;
@@ -46,7 +46,7 @@ STATUS wire_init(clusim_sim *s) {
     ZEROED(w->credits, count * w->nvc);
     ZEROED(w->voqs, m->num_voqs);
     ZEROED(w->ready_bits, m->num_words);
-    ZEROED(w->wait_bits, m->num_words);
+    ZEROED(w->waits, m->num_flows);
     ZEROED(w->flows, m->num_flows);
     for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
     for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));
@@ -61,7 +61,7 @@ void wire_free(clusim_sim *s) {
     free(w->credits);
     free(w->voqs);
     free(w->ready_bits);
-    free(w->wait_bits);
+    free(w->waits);
     free(w->flows);
 }
 

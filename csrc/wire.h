@@ -98,6 +98,8 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
 static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candidate) {
     wire_id out = packet_at(s, index)->out;
     wire_state *w = wire_at(s, out);
+    if (w->traits & FROM_PLAIN)
+        return inbox_arrives(s, out, (window_arrival){s->agenda.now_ps, index, candidate});
     if (wire_queue(s, w, index, candidate)) return agenda_arbitrate(s, out);
     return wire_wake(s, w, w->free_at);
 }

@@ -459,9 +459,10 @@ void clusim_model_destroy(clusim_model *model);
 CLUSIM_CHECKED int clusim_sim_create(const clusim_model *model, int keep_records, clusim_sim **out);
 void clusim_sim_destroy(clusim_sim *sim);
 
-/* Whether switches and NICs work in windows of time, where the image allows it, or with an event
- * for every packet; without a call as it is faster. Results are the same. Before the first run. */
-void clusim_sim_use_windows(clusim_sim *sim, int use);
+/* Whether nodes work in windows of time, where the image allows it (1), or with an event for every
+ * packet (0); without a call, or with -1, as it is faster. Results are the same. Before the first
+ * run. Returns what works in windows: nothing (0), switches and NICs (1), or endpoints, too (2). */
+int clusim_sim_use_windows(clusim_sim *sim, int use);
 
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
  * destroyed. Stops only between timestamps. */

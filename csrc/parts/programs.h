@@ -29,6 +29,8 @@ typedef struct inst_state {
     uint8_t phase, due, wait_side, has_slice; /* wait_side: a clusim_cause */
     int64_t queued_ps;                        /* when its task started */
     int64_t gate_ps;                          /* when the present slice passed its gate */
+    int64_t start_ps;                         /* when its data begin to move */
+    xfer_id xfer;                             /* its last transfer, from then on, or none */
     wire_id wire;                             /* the present slice's last data, or NONE */
     uint32_t cause;                           /* clusim_cause: what it was blocked on last */
 } inst_state;

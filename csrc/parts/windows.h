@@ -1,15 +1,22 @@
-/* parts/windows.h - packets on their way to plain nodes, and what a window brings to their wires.
- */
+/* parts/windows.h - packets on their way to nodes that work in windows, and what a window brings to
+ * their wires and endpoints. */
 #ifndef CLUSIM_PARTS_WINDOWS_H
 #define CLUSIM_PARTS_WINDOWS_H
 
 #include "list.h"
 
-/* A packet that enters VOQ `candidate` of a wire. */
+/* From 2^61 ps on there are only events, which mind the end of time. */
+enum { WINDOW_LAST_BITS = 61 };
+
+/* A packet that enters VOQ `candidate` of a wire; without a packet, a response to the flow that is
+ * this candidate: one packet less is outstanding.
+ *
+ * At the memory of an endpoint: a packet that is delivered, or none, and the bytes of one that was
+ * granted. */
 typedef struct window_arrival {
     int64_t at_ps;
     packet_id packet;
-    uint32_t candidate;
+    uint32_t candidate; /* or bytes */
 } window_arrival;
 
 /* Control bytes that a wire owes from a time on. */
@@ -18,43 +25,85 @@ typedef struct window_owed {
     uint64_t control_256;
 } window_owed;
 
-/* A packet on its way to a plain node. */
+/* A packet on its way to a node, or an answer that an endpoint has ready. */
 typedef struct window_packet {
     int64_t at_ps; /* when it is there */
     packet_id packet;
     uint32_t pad;
 } window_packet;
 
-/* Of one wire: as the way into a plain node, and as the way out of one. */
-typedef struct window_wire {
-    window_packet *under_way; /* owned; a ring, by time */
+/* By time. */
+typedef struct window_ring {
+    window_packet *all; /* owned */
     uint32_t head, len, size;
-    wire_id next_inbox; /* of those into its far node with packets under way */
+} window_ring;
 
-    wire_id next_active;      /* of those out of its near node with something to do */
+/* Lists of the wires of a node. */
+enum window_list {
+    INBOXES, /* into it, with packets under way */
+    ACTIVE,  /* out of it, with something to do */
+    WINDOW_LISTS
+};
+
+/* Of one wire: as the way into such a node, and as the way out of one. */
+typedef struct window_wire {
+    window_ring under_way;
+    wire_id next[WINDOW_LISTS];
+    uint8_t listed[WINDOW_LISTS];
+    uint8_t unsorted;         /* the arrivals, by time */
     window_arrival *arrivals; /* owned; of this window */
     window_owed *owed;        /* owned; likewise, by time */
     uint32_t num_arrivals, size_arrivals;
     uint32_t num_owed, size_owed;
-    uint8_t inbox, active; /* in these lists */
-    uint8_t unsorted;      /* the arrivals, by time */
 } window_wire;
 
-/* Of a plain node; its wires are worked off together, while they are in the fastest cache. */
+/* Of a node; its wires are worked off together, while they are in the fastest cache. */
 typedef struct window_node {
-    wire_id inboxes; /* list of wires with packets under way to it */
-    wire_id active;  /* list of wires out of it that have something to do */
+    wire_id first[WINDOW_LISTS];
+    endpoint_id endpoint; /* none: it is a switch or NIC */
     uint32_t listed;
+    window_ring results; /* of its reduction unit */
 } window_node;
+
+enum window_cause {
+    START_SLICE, /* data of an instance that has passed its gate begin to move */
+    START_AFTER, /* all of a source's message has left */
+    START_NEXT   /* a source's next message may start */
+};
+
+/* Something that begins to send at an endpoint. */
+typedef struct window_start {
+    int64_t at_ps;
+    uint32_t id; /* instance or source */
+    uint32_t cause;
+} window_start;
+
+/* Of an endpoint. */
+typedef struct window_end {
+    window_start *starts; /* owned; by time, then id */
+    uint32_t num_starts, size_starts;
+    uint32_t num_accesses, size_accesses;
+    window_arrival *accesses; /* owned; of this window, at memory */
+    window_ring replies[2];   /* those that take longer first: so each ring is by time */
+} window_end;
 
 typedef struct windows_part {
     window_wire *wires;    /* owned; none where windows are not possible, as the nodes */
     window_node *nodes;    /* owned */
-    node_list busy;        /* nodes whose lists are not empty */
-    window_arrival *spare; /* owned; to sort arrivals in */
+    window_end *ends;      /* owned; none where endpoints do not work in windows */
+    node_list busy;        /* nodes that have something to do */
+    window_arrival *spare; /* owned; to sort in */
     uint32_t size_spare;
+    window_arrival *work; /* owned; what comes to a reduction unit in this window */
+    uint32_t num_work, size_work;
+    inst_id witness; /* that was last seen to keep the run going */
     bool on;
-    int64_t due_ps; /* when a plain node next has something to do, at the earliest; or NEVER */
+    bool leading;         /* on, and endpoints work in windows */
+    bool near_end;        /* of a range: close soon */
+    uint64_t undelivered; /* packets of messages, and of what instances wait for */
+    int64_t due_ps;       /* when such a node next has something to do, at the earliest; or NEVER */
+    int64_t begin_ps, end_ps; /* of the window under way */
+    int64_t done_ps;          /* before this, they have done everything */
 } windows_part;
 
 #endif

@@ -44,7 +44,7 @@ typedef struct wire_state {
     uint8_t contended; /* stall_arbitration counted up to free_at */
     uint8_t listed;    /* in the list for phase B */
     uint8_t traits;
-    uint16_t pad;
+    uint16_t num_waits;
     uint16_t num_words; /* of the bitmaps */
     uint32_t num_ready; /* bits set in `ready` */
     node_id far_node;
@@ -57,9 +57,9 @@ typedef struct wire_state {
     int64_t stall_since; /* start of the present credit stall, or -1 */
     uint64_t control_bytes, replays;
     int64_t credit_ps;
-    uint64_t *waits; /* flows that wait for their pace, a bitmap */
+    struct flow_wait *waits; /* flows that wait for their pace, by time */
     struct flow_cursor *flows;
-    int64_t soonest; /* when the next flow in `waits` becomes available, or NEVER */
+    int64_t soonest; /* when the first of `waits` becomes available, or NEVER */
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");
@@ -72,17 +72,25 @@ typedef struct flow_cursor {
     uint32_t wire_bytes; /* of the next packet */
     uint32_t full_bytes; /* of a full packet */
     uint32_t outstanding;
-    uint16_t window_closed;
+    uint8_t window_closed;
+    uint8_t waits; /* it is one of its wire's `waits` */
     uint16_t vc;
 } flow_cursor;
+
+/* When a flow's next packet becomes available. */
+typedef struct flow_wait {
+    int64_t at_ps;
+    uint32_t slot;
+    uint32_t pad;
+} flow_wait;
 
 typedef struct wires_part {
     wire_state *all;       /* owned, as the arrays below */
     const wire_info *info; /* of the model */
     credit_pool *credits;  /* [wire * nvc + vc] */
     voq *voqs;
-    uint64_t *ready_bits; /* candidates that are ready, per wire */
-    uint64_t *wait_bits;  /* flows that wait for their pace */
+    uint64_t *ready_bits;    /* candidates that are ready, per wire */
+    struct flow_wait *waits; /* flows that wait for their pace */
     flow_cursor *flows;
     uint32_t nvc;
     uint32_t down;                /* now */

@@ -56,6 +56,12 @@ typedef struct xfer {
     xfer_id next_free;
 } xfer;
 
+/* Whether what owns it is done only when all of it is delivered. */
+static inline bool xfer_awaited(const xfer *x) {
+    return x->owner_kind == OWNER_SOURCE || x->type == XFER_READ || x->type == XFER_REDUCE ||
+           x->type == XFER_REDUCE_MCAST;
+}
+
 typedef struct xfers_part {
     xfer *all; /* owned */
     xfer_id free;

@@ -24,7 +24,9 @@ from clusim.outcome import (
     range_exceeded,
 )
 
-__all__ = ["Simulation", "__version__"]
+__all__ = ["WINDOWED", "Simulation", "__version__"]
+
+WINDOWED = ("nothing", "switches", "endpoints")
 
 __version__: str = ffi.string(lib.clusim_version()).decode()
 
@@ -65,8 +67,8 @@ class Simulation:
     records : bool
         Keep completion records for `records()`. The fingerprint does not depend on it.
     windows : bool or None
-        Let switches and NICs work in windows of time where the image allows it, or never; None: as it is
-        faster. Results are the same.
+        Let switches, NICs and endpoints work in windows of time where the image allows it, or never; None: as
+        it is faster. Results are the same.
 
     Raises
     ------
@@ -93,8 +95,10 @@ class Simulation:
             raise MemoryError("not enough memory for the engine's state")
         # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
         self._sim = ffi.gc(sim[0], _destroyer(model[0]))
-        if windows is not None:
-            lib.clusim_sim_use_windows(self._sim, int(windows))
+        self.windows = WINDOWED[
+            lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
+        ]
+        """What works in windows of time."""
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance the simulation and say why it stopped."""

@@ -13,12 +13,14 @@ from clusim.outcome import Stop
 from clusim.ranges import DURATION_END_PS
 from clusim.reference import ReferenceSimulation
 from support.shifted import later, without_times
-from support.windowed import windowed_image
+from support.windowed import led_image, windowed_image
 
 CASES = 2000 if os.environ.get("CLUSIM_THOROUGH") == "1" else 200
 BATCH = 20
-LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
+LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")
+
+MAKERS = {"switches": windowed_image, "endpoints": led_image}
 
 events = partial(Simulation, windows=False)
 windows = partial(Simulation, windows=True)
@@ -43,26 +45,35 @@ def _assert_same(a, b, stop: Stop) -> None:
         b.check_conservation()
 
 
+@pytest.fixture(params=MAKERS)
+def image_of(request):
+    """What makes a random image on which switches, or endpoints too, work in windows."""
+    return MAKERS[request.param]
+
+
 @pytest.mark.parametrize("batch", range(CASES // BATCH))
-def test_windows_equal_the_reference(batch):
-    fewer = 0
+@pytest.mark.parametrize("what", MAKERS)
+def test_windows_equal_the_reference(what, batch):
+    fewer, reached = 0, set()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
-        image = windowed_image(seed)
+        image = MAKERS[what](seed)
         sims = ReferenceSimulation(image), windows(image), events(image)
         stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
-        assert stops == stops[:1] * 3, f"windowed_image({seed})"
+        assert stops == stops[:1] * 3, f"{MAKERS[what].__name__}({seed})"
         fewer += sims[1].num_events < sims[2].num_events
+        reached.add(sims[1].windows)
         try:
             _assert_same(sims[0], sims[1], stops[0])
         except BaseException as error:
-            error.add_note(f"windowed_image({seed})")
+            error.add_note(f"{MAKERS[what].__name__}({seed})")
             raise
+    assert what in reached
     assert fewer > BATCH // 4, "nothing was windowed"
 
 
 @pytest.mark.parametrize("seed", range(CASES // 5))
-def test_windows_may_be_cut_anywhere(seed):
-    image = windowed_image(seed)
+def test_windows_may_be_cut_anywhere(image_of, seed):
+    image = image_of(seed)
     whole, sliced, counted = events(image), windows(image), windows(image)
     stop = whole.run(until_ps=LIMIT_PS)
     paused = events(image)
@@ -80,9 +91,9 @@ def test_windows_may_be_cut_anywhere(seed):
 
 
 @pytest.mark.parametrize("seed", range(CASES // 5))
-def test_windows_end_before_the_end_of_time(seed):
+def test_windows_end_before_the_end_of_time(image_of, seed):
     """Past half of all time there are only events; the run goes on as if nothing had happened."""
-    image = without_times(windowed_image(seed))
+    image = without_times(image_of(seed))
     early = events(image)
     early.run(until_ps=LIMIT_PS)
     for before_ps in (0, early.now_ps // 3, early.now_ps // 2, LIMIT_PS):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from clusim.abi import NONE, ConnKind, FaultKind, Policy
+from clusim.abi import NONE, ConnKind, FaultKind, Policy, TaskKind
 from clusim.image import Image
 from support.random_images import random_image
 
-__all__ = ["windowed_image"]
+__all__ = ["led_image", "windowed_image"]
+
+LEAST_PS = 400
 
 
 def _without(image: Image) -> Image:
@@ -18,6 +20,7 @@ def _without(image: Image) -> Image:
     for flows in (conns, sources):
         flows["policy"][flows["policy"] == Policy.ADAPTIVE] = Policy.STRIPE
         flows["control"] = NONE
+    wires["buffer_bytes"][wires["xoff_bytes"] > 0] = 1 << 20  # a paused wire's may be too small
     for name in ("xoff_bytes", "xon_bytes", "ecn_min_bytes", "ecn_max_bytes", "ecn_threshold"):
         wires[name] = 0
     faults = image.faults[image.faults["kind"] != FaultKind.RATE]
@@ -25,13 +28,51 @@ def _without(image: Image) -> Image:
 
 
 def windowed_image(seed: int, size: str = "small") -> Image:
-    """Return a random image with switches that only forward, by packets that go where they were sent."""
+    """Return a random image with switches whose queues nobody looks at, and no trees of them."""
     while True:
         image = random_image(random.Random(seed), size=size)
         kinds = set(image.conns["kind"].tolist())
-        if (image.nodes["endpoint"] == NONE).any() and not kinds & {
-            ConnKind.MULTIMEM,
-            ConnKind.AGGREGATION,
-        }:
+        if (image.nodes["endpoint"] == NONE).any() and ConnKind.AGGREGATION not in kinds:
             return _without(image)
+        seed += 1_000_000
+
+
+def _without_short_times(image: Image, rng: random.Random) -> Image:
+    """Make what an endpoint waits for so long that it can work in windows."""
+    wires, endpoints, units = image.wires.copy(), image.endpoints.copy(), image.units.copy()
+    costs, tasks, sources = image.costs.copy(), image.tasks.copy(), image.sources.copy()
+    wires["latency_ps"][wires["latency_ps"] < LEAST_PS] = rng.choice([LEAST_PS, 700])
+    fixed = costs["fixed_ps"] < 2 * LEAST_PS  # an endpoint may be faster than others
+    costs["fixed_ps"][fixed] = rng.choice([2 * LEAST_PS, 1001])
+    for times, name in (
+        (endpoints, "read_latency_ps"),
+        (endpoints, "response_latency_ps"),
+        (units, "latency_ps"),
+    ):
+        times[name][times[name] < LEAST_PS] = rng.choice([LEAST_PS, 600])
+    tasks["kind"][tasks["kind"] == TaskKind.KERNEL] = TaskKind.MARKER
+    sources["flags"] = 0
+    out_of = [(wires["src"] == endpoints["node"][k]).sum() for k in sources["endpoint"]]
+    messages = image.messages
+    if any(count != 1 for count in out_of):
+        sources, messages = sources[:0], messages[:0]
+    return replace(
+        image,
+        wires=wires,
+        endpoints=endpoints,
+        units=units,
+        costs=costs,
+        tasks=tasks,
+        sources=sources,
+        messages=messages,
+    )
+
+
+def led_image(seed: int, size: str = "small") -> Image:
+    """Return a random image whose endpoints may work in windows, nearly always."""
+    while True:
+        image = windowed_image(seed, size)
+        fetched = (image.conns["kind"] == ConnKind.READ) | (image.conns["stage"] != NONE)
+        if not fetched.any() or not (image.conns["kind"] == ConnKind.WRITE).any():
+            return _without_short_times(image, random.Random(seed))
         seed += 1_000_000

@@ -1,0 +1,20 @@
+/* slices.h - how an instance goes from slice to slice (contract, section 7, iteration).
+ */
+#ifndef CLUSIM_SLICES_H
+#define CLUSIM_SLICES_H
+
+#include "parts/programs.h"
+#include "state.h"
+
+/* Open the present piece or, where there is nothing to move in it, the next one that has something:
+ * its first slice is the present one then. False at the end of the program. */
+bool slices_first(clusim_sim *s, inst_id id);
+
+/* Go to the slice after the present one; false at the end of the program. */
+bool slices_next(clusim_sim *s, inst_id id);
+
+static inline uint64_t slices_bytes(const inst_state *st) {
+    return base_umin(st->slice_size, st->piece - base_umin(st->piece, st->slice_at));
+}
+
+#endif

@@ -1,0 +1,264 @@
+#include "window_end.h"
+
+#include "agenda.h"
+#include "grant.h"
+#include "inbox.h"
+#include "inject.h"
+#include "memory.h"
+#include "node.h"
+#include "parts/agenda.h"
+#include "parts/endpoints.h"
+#include "parts/packets.h"
+#include "parts/programs.h"
+#include "parts/wires.h"
+#include "parts/xfers.h"
+#include "program.h"
+#include "source.h"
+#include "window_wire.h"
+#include "wire.h"
+
+static inline window_end *end_of(clusim_sim *s, const window_node *n) {
+    return &s->windows.ends[n->endpoint.i];
+}
+
+/* ---- what the window brings --------------------------------------------------------------------
+ */
+
+/* What begins to send in this window: its packets wait for their time. */
+static STATUS start_all(clusim_sim *s, window_end *e, int64_t end_ps) {
+    while (e->num_starts && e->starts[0].at_ps < end_ps) {
+        window_start first = e->starts[0];
+        e->num_starts--;
+        for (uint32_t k = 0; k < e->num_starts; k++) e->starts[k] = e->starts[k + 1];
+        s->agenda.now_ps = first.at_ps;
+        switch (first.cause) {
+            case START_SLICE: TRY(program_move(s, ID(inst, first.id))); break;
+            case START_AFTER: TRY(source_left(s, ID(source, first.id))); break;
+            default: TRY(source_try(s, ID(source, first.id)));
+        }
+    }
+    return CLUSIM_OK;
+}
+
+/* What arrives over one wire. */
+static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+    window_ring *ring = &s->windows.wires[wire.i].under_way;
+    const wire_state *w = wire_at(s, wire);
+    window_packet next;
+    window_prefetch(s, ring);
+    while (window_next(s, ring, end_ps, &next)) {
+        const packet *p = packet_at(s, next.packet);
+        const xfer *x = xfer_at(s, p->xfer);
+        TRY(window_owes(s, w, p, next.at_ps));
+        TRY(inbox_access(s, w->far_endpoint, (window_arrival){next.at_ps, next.packet, 0}));
+        s->agenda.event_count++;
+        bool response = p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT;
+        if (!response || x->window == 0) continue;
+        uint32_t flow = wire_at(s, p->first_wire)->num_voqs + x->slot;
+        TRY(inbox_arrives(s, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
+    }
+    *more = ring->len > 0;
+    if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
+    return CLUSIM_OK;
+}
+
+/* Answers that are ready in this window were asked for before it. */
+static STATUS answer(clusim_sim *s, window_ring *replies, int64_t end_ps) {
+    window_packet next;
+    window_prefetch(s, replies);
+    while (window_next(s, replies, end_ps, &next)) {
+        uint32_t candidate = node_answer(s, packet_at(s, next.packet));
+        wire_id out = packet_at(s, next.packet)->out;
+        TRY(inbox_arrives(s, out, (window_arrival){next.at_ps, next.packet, candidate}));
+        s->agenda.event_count++;
+    }
+    if (replies->len) inbox_due(s, inbox_entry(replies, 0)->at_ps);
+    return CLUSIM_OK;
+}
+
+/* ---- a wire ------------------------------------------------------------------------------------
+ */
+
+/* Phase A of the wire up to `now_ps`. */
+static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
+    while (g->arrival->at_ps <= now_ps) {
+        const window_arrival *a = g->arrival++;
+        s->agenda.now_ps = a->at_ps;
+        if (packet_none(a->packet)) {
+            inject_opened(s, g->w, a->candidate - g->w->num_voqs);
+        } else {
+            wire_queue(s, g->w, a->packet, a->candidate);
+        }
+    }
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    if (g->w->soonest <= now_ps) inject_admit(s, g->w);
+    return CLUSIM_OK;
+}
+
+/* Phase B of the wire now: grant the next packet that has credit, if there is one. */
+static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
+    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
+    do {
+        uint32_t bytes = grant_needs(s, w, c, &vc);
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
+            TRY(grant_candidate(s, w, c));
+            window_granted(s, w, c);
+            return CLUSIM_OK;
+        }
+        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+    } while (c != first);
+    window_stall(s, w);
+    return CLUSIM_OK;
+}
+
+/* When the wire has something to look at next; NEVER if only what is not known yet can make it. */
+static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
+    const wire_state *w = g->w;
+    int64_t more_ps = base_min(g->arrival->at_ps, w->soonest);
+    if (UNLIKELY(w->stall_since >= 0)) return base_min(more_ps, window_credit_at(s, w));
+    return base_max(w->free_at, w->num_ready ? 0 : more_ps);
+}
+
+static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+    window_progress g;
+    window_end *e = end_of(s, &s->windows.nodes[info_at(s, wire)->src.i]);
+    TRY(window_begin(s, wire, &g));
+    for (;;) {
+        int64_t now_ps = next_look(s, &g);
+        if (now_ps >= end_ps) break;
+        TRY(take_in(s, &g, now_ps));
+        if (g.w->num_ready) TRY(grant_one(s, g.w));
+        if (UNLIKELY(e->num_starts)) TRY(start_all(s, e, end_ps));
+    }
+    TRY(take_in(s, &g, end_ps - 1));
+    *more = g.w->num_ready || g.w->soonest != NEVER;
+    if (*more) inbox_due(s, next_look(s, &g));
+    return CLUSIM_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+/* From here on the clock of memory or the count of its bytes may come near the end of its range;
+ * what one window adds is less (model_windows.c). */
+enum { NEAR_BITS = 61 };
+
+/* Deliveries come before what was granted at the same time, in order of their wires. */
+static STATUS use_memory(clusim_sim *s, endpoint_id endpoint, window_end *e) {
+    TRY(window_wire_sort(s, &e->accesses, &e->size_accesses, e->num_accesses));
+    for (uint32_t k = 0; k < e->num_accesses; k++) {
+        window_arrival a = e->accesses[k];
+        s->agenda.now_ps = a.at_ps;
+        if (packet_none(a.packet)) {
+            memory_inject(s, endpoint, a.candidate);
+        } else {
+            TRY(node_deliver(s, a.packet));
+        }
+    }
+    e->num_accesses = 0;
+    const endpoint_state *state = endpoint_at(s, endpoint);
+    if (UNLIKELY(state->memory.ps >> NEAR_BITS || state->mem_bytes_256 >> NEAR_BITS))
+        s->windows.near_end = true;
+    return CLUSIM_OK;
+}
+
+/* ---- a window ----------------------------------------------------------------------------------
+ */
+
+STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
+    window_end *e = end_of(s, n);
+    TRY(start_all(s, e, end_ps));
+    TRY(window_walk(s, n, INBOXES, gather, end_ps));
+    TRY(answer(s, &e->replies[0], end_ps));
+    if (e->replies[1].len) TRY(answer(s, &e->replies[1], end_ps));
+    TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
+    if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
+    if (e->num_starts) inbox_due(s, e->starts[0].at_ps);
+    n->listed = !wire_none(n->first[INBOXES]) || !wire_none(n->first[ACTIVE]) || e->num_starts ||
+                e->replies[0].len || e->replies[1].len;
+    return CLUSIM_OK;
+}
+
+/* Packets that are on their last wire. */
+static uint64_t count_arriving(const clusim_sim *s) {
+    uint64_t count = 0;
+    for (uint32_t w = 0; w < s->model->image.num_wires; w++)
+        if (!endpoint_none(wire_at(s, ID(wire, w))->far_endpoint))
+            count += s->windows.wires[w].under_way.len;
+    return count;
+}
+
+/* What packets that are yet to be granted take at least until the last one has left. */
+static int64_t least_left(const clusim_sim *s, const xfer *x) {
+    int64_t least = NEVER;
+    for (uint32_t k = 0; k < x->group_size; k++) {
+        const wire_state *w = wire_at(s, ID(wire, x->group[k]));
+        uint32_t bytes = w->flows[x->slot].full_bytes;
+        uint64_t occupancy = model_occupancy(w->rate->format, x->kind, bytes);
+        least = base_min(least, model_est(w->rate, occupancy) - 1);
+    }
+    return (int64_t)((x->ungranted - 1) / x->group_size) * least;
+}
+
+/* Whether an instance has so much to do before its end that it cannot come before `end_ps`. */
+static bool keeps_going(const clusim_sim *s, inst_id id, int64_t end_ps) {
+    const inst_state *st = inst_at(s, id);
+    if (st->phase == PH_GATE && st->has_slice) return true; /* its fixed time is still to come */
+    if (st->phase == PH_FIXED) return st->start_ps >= end_ps;
+    if (st->phase != PH_READ && st->phase != PH_DATA) return false;
+    if (st->slice_at + st->slice_size < st->piece) return true; /* so is that of the next slice */
+    if (xfer_none(st->xfer)) return false;
+    const xfer *x = xfer_at(s, st->xfer);
+    bool its_own = x->owner_kind == OWNER_INSTANCE && inst_is(x->inst, id); /* still there */
+    if (!its_own || x->ungranted == 0) return false;
+    if (xfer_awaited(x)) return true; /* what is asked for comes later */
+    return s->windows.due_ps + least_left(s, x) >= end_ps;
+}
+
+static bool programs_go_on(clusim_sim *s, int64_t end_ps) {
+    uint32_t count = (uint32_t)s->model->image.num_instances, at = s->windows.witness.i;
+    for (uint32_t k = 0; k < count; k++, at++) {
+        if (at >= count) at = 0;
+        if (!keeps_going(s, ID(inst, at), end_ps)) continue;
+        s->windows.witness = ID(inst, at);
+        return true;
+    }
+    return false;
+}
+
+/* Neither what is to be delivered nor programs tell that the run goes on. */
+bool window_end_near(clusim_sim *s, int64_t end_ps) {
+    if (s->windows.undelivered > s->packets.live || programs_go_on(s, end_ps)) return false;
+    return s->windows.undelivered <= count_arriving(s);
+}
+
+static STATUS close_replies(clusim_sim *s, window_ring *replies) {
+    for (uint32_t k = 0; k < replies->len; k++) {
+        const window_packet *p = inbox_entry(replies, k);
+        uint32_t wire = packet_at(s, p->packet)->in_wire.i;
+        TRY(agenda_event(s, p->at_ps, EV_RESPOND, wire, p->packet.i));
+    }
+    replies->len = 0;
+    return CLUSIM_OK;
+}
+
+static STATUS close_end(clusim_sim *s, window_end *e) {
+    for (uint32_t k = 0; k < e->num_starts; k++) {
+        const window_start *x = &e->starts[k];
+        if (x->cause == START_SLICE) {
+            TRY(agenda_event(s, x->at_ps, EV_READY, 0, x->id));
+        } else {
+            TRY(agenda_event(s, x->at_ps, EV_SOURCE, x->cause == START_AFTER, x->id));
+        }
+    }
+    e->num_starts = 0;
+    TRY(close_replies(s, &e->replies[0]));
+    return close_replies(s, &e->replies[1]);
+}
+
+STATUS window_end_close(clusim_sim *s) {
+    for (uint32_t k = 0; k < s->model->image.num_endpoints; k++)
+        TRY(close_end(s, &s->windows.ends[k]));
+    return CLUSIM_OK;
+}
