@@ -40,6 +40,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/formats/logs/messages.py", "algorithm"): "what NCCL's lines say is connected",
     ("clusim/formats/recordings/chakra_json.py", "dtype"): "types of protobuf's fields",
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
+    ("clusim/formats/recordings/hlo.py", "operation"): "instructions of XLA",
     (
         "clusim/formats/recordings/kineto_shapes.py",
         "operation",

@@ -17,9 +17,10 @@ _MOST_ELEMENTS = 1 << 50
 _MODULE = re.compile(r"HloModule\s+([\w.$-]+)(.*)", re.DOTALL)
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.$-]+)\s*(?:\(.*)?\{\s*$")
 _NAMED = re.compile(r"(?:ROOT\s+)?%?([\w.$-]+)\s*=\s*(.*)", re.DOTALL)
-_TENSOR = re.compile(r"([a-z]\w*)\[([0-9,<= ]*)\]")
+_TENSOR = re.compile(r"\b([a-z]\w{0,15})\[([0-9,<= ]{0,400})\]")
+_EXTENT = re.compile(r"[0-9]{1,15}")
 _CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
-_OPERAND = re.compile(r"%?([A-Za-z_][\w.$-]*)\s*(?:,|\)|$)")
+_OPERAND = re.compile(r"(?<![\w.$-])([A-Za-z_][\w.$-]{0,400})\s{0,8}(?:,|\)|$)")
 _BITS = {"pred": 8, "s4": 4, "u4": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128}
 _IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
 
@@ -111,7 +112,9 @@ def _instruction(path: str, line: int, text: str) -> HloInstruction:
     if match is None or call is None:
         raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
     inside, behind = _balanced(call[2])
-    operands = tuple(m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}]*[\]}]", " ", inside)))
+    operands = tuple(
+        m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside))
+    )
     return HloInstruction(match[1], line, call[1], tuple(_tensors(shape)), operands, behind)
 
 
@@ -136,8 +139,7 @@ def _balanced(text: str) -> tuple[str, str]:
 
 def _tensors(shape: str) -> Iterator[HloTensor]:
     for match in _TENSOR.finditer(shape):
-        words = match[2].replace("<=", "").replace(" ", "").split(",")
-        yield HloTensor(match[1], tuple(int(word[:15]) for word in words if word))
+        yield HloTensor(match[1], tuple(map(int, _EXTENT.findall(match[2]))))
 
 
 def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | None:

@@ -127,7 +127,7 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
     ends = [match.start() for match in heads[1:]] + [len(text)]
     found: dict[int, _Links] = {}
     asked: set[tuple[int, str]] = set()
-    for match, end in zip(heads, ends, strict=True):
+    for match, end in zip(heads, ends, strict=False):
         links = found.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
         kinds = {_take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)} or {""}
         again = {(links.number, kind) for kind in kinds}
