@@ -31,7 +31,7 @@ ERRORS = {
     ("simllm", "a100x4-mesh"): (-4.8, -6.5, -5.5),
     ("simllm", "gh200x4-mesh"): (-6.7, -6.4, -6.8),
     ("wayne", "dgx-h100"): (-4.4, 0.0, 3.9),
-    ("ncclgauge", "aws-p5en"): (3.3, -0.2, None),
+    ("ncclgauge", "aws-p5en"): (3.3, 2.8, None),
     ("aiconfigurator", "dgx-a100"): (-5.6, -13.1, -1.4),
     ("aiconfigurator", "dgx-h100"): (0.2, -6.2, -2.8),
     ("aiconfigurator", "hgx-b200"): (-3.5, 8.8, -4.9),
