@@ -77,7 +77,8 @@ def _objects(file: FileStream) -> Iterator[dict[str, Any]]:
     window.at = inside.end() if inside else 0
     while True:
         window.hold(_HELD)
-        window.at = _BETWEEN.match(window.text, window.at).end()  # type: ignore[union-attr]
+        between = _BETWEEN.match(window.text, window.at)
+        window.at = between.end() if between else window.at
         if window.at >= len(window.text) and window.done:
             return
         if inside and window.text[window.at :].strip() == "}":

@@ -107,7 +107,8 @@ class _Reader:
         """Go over blanks; returns the letter that follows, none at the end."""
         window = self.window
         while True:
-            window.at = _SPACE.match(window.text, window.at).end()  # type: ignore[union-attr]
+            blanks = _SPACE.match(window.text, window.at)
+            window.at = blanks.end() if blanks else window.at
             if window.at < len(window.text):
                 return window.text[window.at]
             if not window.hold(1):
