@@ -107,6 +107,37 @@ def test_wires_carry_what_theory_says_of_data_parallelism(
     assert volume_of(found)["data"] == pytest.approx(sent(found), rel=2e-3)
 
 
+@pytest.mark.parametrize(("ranks", "shard"), [(4, 2), (8, 2), (8, 4), (8, 1), (8, 8)])
+@pytest.mark.parametrize(
+    ("kind", "inside"), [("fsdp", 3), ("zero1", 2), ("zero2", 2), ("distributed-optimizer", 2)]
+)
+def test_hybrid_shards_move_whole_weights_inside_and_a_part_of_the_gradients_across(
+    kind: str, inside: int, ranks: int, shard: int
+) -> None:
+    """Gathers and scatters of P inside S shards, (S-1)/S of it each; an all-reduce of P/S over the N/S copies."""
+    text = f"data: {{kind: {kind}, shard: {shard}}}\ncommunicators: {{data: {{protocol: simple}}}}"
+    found = step(text, ranks, batch=f"{{global: {ranks}, micro: 1}}")
+    size, copies = parameters(found) * 2, ranks // shard
+    expected = inside * (shard - 1) / shard * size + 2 * (copies - 1) / copies * size / shard
+    assert sent(found) == pytest.approx(expected, rel=2e-3)
+    assert volume_of(found)["data"] == pytest.approx(sent(found), rel=2e-3)
+
+
+@pytest.mark.parametrize(("accumulate", "times"), [("true", 1), ("false", 2)])
+@pytest.mark.parametrize("kind", ["fsdp", "zero2"])
+def test_copies_are_added_up_once_where_gradients_are_accumulated(
+    kind: str, accumulate: str, times: int
+) -> None:
+    text = f"data: {{kind: {kind}, shard: 2, accumulate: {accumulate}}}"
+    found = step(text, 4, batch="{global: 8, micro: 1}")
+    whole = step(text.replace("shard: 2", "shard: 4"), 4, batch="{global: 8, micro: 1}")
+    size = parameters(found) * 2
+    # Per gather or scatter 1/2 instead of 3/4 of P; 2 x 1/2 of P/2 for each sum over the copies.
+    moves = {"fsdp": 2 * 3, "zero2": 2 + 1}[kind]
+    less, more = moves * (3 / 4 - 1 / 2) * size, times * size / 2
+    assert sent(whole) - sent(found) == pytest.approx(less - more, rel=1e-2)
+
+
 def test_a_distributed_optimizer_moves_as_much_as_an_all_reduce() -> None:
     one, two = (
         sent(step(f"data: {{kind: {kind}}}", 4, batch="{global: 4, micro: 1}"))

@@ -146,6 +146,30 @@ def test_buffers_are_those_of_the_communicators() -> None:
     assert stages_of("parallel: {data: 1}")[0].buffers == 0
 
 
+@pytest.mark.parametrize("shard", [1, 2, 4, 8])
+def test_shards_hold_their_part_of_the_states(shard: int) -> None:
+    batch = "{global: 8, micro: 1}"
+    one = stages_of("data: {kind: ddp}", batch=batch)[0]
+    own = stages_of(f"data: {{kind: fsdp, shard: {shard}}}", batch=batch)[0]
+    for name in ("weights", "gradients", "optimizer"):
+        assert getattr(own, name) == pytest.approx(getattr(one, name) / shard, abs=1)
+
+
+def test_experts_are_cut_over_what_their_replicas_share() -> None:
+    """Eight ranks, two of them with the same experts each: 4 shards are one of an expert, 8 are two."""
+    model = (
+        "{base: mixtral-8x7b, layers: 2, hidden: 256, heads: 8, kv_heads: 8, head_size: 32,"
+        " expert_size: 512, vocab: 1024}"
+    )
+    text = "parallel: {{expert: 4}}\ndata: {{kind: fsdp, shard: {}}}"
+    plan = make_plan(tiny(text.format(8), model=model), A100)
+    tensors = [t for layer in plan.stages[0][0] for t in layer.tensors]
+    dense, expert = (sum(t.elements for t in tensors if t.expert == e) for e in (False, True))
+    for shard, parts in ((8, (8, 2)), (4, (4, 1)), (2, (2, 1))):
+        own = stages_of(text.format(shard), model=model)[0].weights
+        assert own == pytest.approx(2 * (dense / parts[0] + expert / parts[1]), abs=2)
+
+
 def test_full_recomputation_needs_one_layer_again() -> None:
     none, full = (stages_of(f"recompute: {kind}")[0] for kind in ("none", "full"))
     assert full.activations < none.activations

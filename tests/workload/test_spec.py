@@ -120,6 +120,11 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
             "w.yaml:5:22: pipeline.schedule: interleaved needs microbatches (12) in multiples of the 8",
         ),
         (GOOD + "experts: {pad: true}\n", "w.yaml:4:16: experts.pad: needs a capacity"),
+        (GOOD + "data: {shard: 2}\n", "w.yaml:4:15: data.shard: ddp cuts no states; use one of"),
+        (
+            GOOD + "data: {kind: fsdp, shard: 3}\n",
+            "w.yaml:4:27: data.shard: shard 3: must divide context x data = 8",
+        ),
         (GOOD + "parallel: {data: 4, ranks: [0, 1, 2]}\n", "4 ranks"),
         (
             GOOD.replace("1024", "4096"),

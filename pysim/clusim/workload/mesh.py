@@ -27,6 +27,8 @@ class Mesh:
         Dimensions, the fastest first.
     ranks : tuple of int
         Rank of the fabric at each place of the mesh.
+    shard : int
+        Ranks of context x data over which states are cut, neighbours; the others have copies. 0 is all.
     """
 
     tensor: int = 1
@@ -36,6 +38,7 @@ class Mesh:
     expert: int = 1
     order: tuple[str, ...] = DIMS
     ranks: tuple[int, ...] = ()
+    shard: int = 0
 
     def __post_init__(self) -> None:
         """Check that dimensions and ranks agree."""
@@ -49,6 +52,7 @@ class Mesh:
                 f"expert {self.expert}: must divide context x data = {self.context * self.data}; experts are spread"
                 " over the ranks of these dimensions"
             )
+        self._check_shard()
         if not self.ranks:
             object.__setattr__(self, "ranks", tuple(range(self.size)))
         if len(self.ranks) != self.size or len(set(self.ranks)) != self.size:
@@ -56,6 +60,27 @@ class Mesh:
             raise InputError(
                 f"mesh {sizes} = {self.size} ranks; {len(set(self.ranks))} ranks are given"
             )
+
+    def _check_shard(self) -> None:
+        own, all_of = self.shard, self.context * self.data
+        if not own:
+            return
+        if own < 0 or all_of % own:
+            raise InputError(f"shard {own}: must divide context x data = {all_of}")
+        if own % self.expert and self.expert % own:
+            raise InputError(
+                f"shard {own}: must be a multiple or a divisor of expert {self.expert}"
+            )
+
+    @property
+    def shards(self) -> int:
+        """Ranks that share the states of a replica of the weights."""
+        return self.shard or self.context * self.data
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that share the states of an expert."""
+        return max(1, self.shards // self.expert)
 
     @property
     def size(self) -> int:
@@ -80,7 +105,8 @@ class Mesh:
     def groups(self, dim: str, pipeline: int) -> list[tuple[int, ...]]:
         """Return the groups of a dimension in a stage.
 
-        ``replica``: ranks with the same weights (data x context); ``expert_replica``: with the same experts.
+        ``replica``: ranks with the same weights (data x context); ``expert_replica``: with the same experts. Of these,
+        ``shard`` and ``expert_shard`` cut states among them, ``copy`` and ``expert_copy`` have the same part.
         """
         t, c, d, e = range(self.tensor), range(self.context), range(self.data), self.expert
         at = self.at
@@ -105,6 +131,13 @@ class Mesh:
             return [tuple(own[low : low + e]) for own in replicas for low in range(0, len(own), e)]
         if dim == "expert_replica":
             return [tuple(own[low::e]) for own in replicas for low in range(e)]
+        if dim in ("shard", "expert_shard", "copy", "expert_copy"):
+            expert = dim.startswith("expert")
+            size = self.expert_shards if expert else self.shards
+            whole = self.groups("expert_replica" if expert else "replica", pipeline)
+            if dim.endswith("shard"):
+                return [own[low : low + size] for own in whole for low in range(0, len(own), size)]
+            return [own[low::size] for own in whole for low in range(size)]
         raise InputError(f"dimension {dim!r}: unknown")
 
     def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
@@ -141,6 +174,9 @@ def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
     for dim in ("tensor", "context", "expert", "replica"):
         groups = [group for stage in range(mesh.pipeline) for group in mesh.groups(dim, stage)]
         found["data" if dim == "replica" else dim] = _where(groups, zone)
+    if mesh.shard:
+        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("shard", stage)]
+        found["shard"] = _where(groups, zone)
     columns = [mesh.stage(stage) for stage in range(mesh.pipeline)]
     found["pipeline"] = _where([*zip(*columns, strict=True)], zone)
     return found

@@ -106,7 +106,10 @@ class PipelineSpec(Spec):
 
 
 class DataSpec(Spec):
-    """How gradients are reduced and states are kept."""
+    """How gradients are reduced and states are kept.
+
+    `shard`: so many ranks share the states of a replica, and the others have copies (HSDP); by default all share them.
+    """
 
     kind: Literal[
         "ddp",
@@ -125,6 +128,7 @@ class DataSpec(Spec):
     accumulate: bool = True
     prefetch: Annotated[int, Field(ge=0, le=64)] = 1
     reshard: bool = True
+    shard: Small | None = None
     servers: Small = 1
     colocated: bool = False
     mode: Literal["bsp", "async"] = "bsp"

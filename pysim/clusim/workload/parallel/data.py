@@ -3,8 +3,9 @@
 **Hardware** DDP (VLDB 2020) fills buckets with parameters in the reverse of their order, 25 MiB each and the first 1
 MiB; when the gradients of a bucket are there, its all-reduce starts beside the rest of the backward pass. ZeRO 1 and
 the distributed optimiser of Megatron-LM replace it by a reduce-scatter, and gather the weights after the step; ZeRO 2
-keeps only its part of the gradients and so reduces every microbatch. **Model** The same; gradients of a layer are
-there when its backward pass is done. **Not modelled** Copies into buckets; buffers of unused parameters.
+keeps only its part of the gradients and so reduces every microbatch. With fewer shards than replicas (instances of the
+distributed optimiser) what a rank has of a sum is added up over the copies, once a step. **Model** The same; gradients
+of a layer are there when its backward pass is done. **Not modelled** Copies into buckets; buffers of unused parameters.
 """
 
 from __future__ import annotations
@@ -140,24 +141,38 @@ class Replicated(DataParallel):
             if (chunk, index) in missing:
                 missing.discard((chunk, index))
                 if not missing:
-                    self.pending.done.append(self.reduce(self.buckets[number]))
+                    self.pending.done.append(self.reduce(self.buckets[number], last=last))
         if self.every and not any(self.pending.missing):
             done = self.pending.done
             self.pending = self._fresh()
             self.pending.done = done
 
-    def reduce(self, bucket: Bucket) -> Tails:
+    def reduce(self, bucket: Bucket, *, last: bool = True) -> Tails:
         """Add the reduction of a bucket, behind what the ranks have done so far."""
         operation = "reduce_scatter" if self.scatter else "allreduce"
         algorithm = "driver" if self.own.kind == "driver" else None
-        dim = "expert_replica" if bucket.expert else "replica"
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
         size = bucket.elements * self.plan.element_bytes_reduced
+        dim = self._dim(bucket)
         exchange = Exchange(dim, operation, size, "gradients", algorithm, dtype)
         found: Tails = {}
         for group in self.emitter.groups(dim, self.stage):
             found |= self.emitter.collective(exchange, group)
+        if not self.scatter or not (last or not self.own.accumulate):
+            return found
+        mesh, dim = self.plan.mesh, "expert_copy" if bucket.expert else "copy"
+        parts = mesh.expert_shards if bucket.expert else mesh.shards
+        part = Exchange(dim, "allreduce", -(-size // parts), "gradients", None, dtype)
+        for group in self.emitter.groups(dim, self.stage):
+            waits = {rank: found.get(rank, self.emitter.tail.get(rank, ())) for rank in group}
+            found |= self.emitter.collective(part, group, "data copies", waits)
         return found
+
+    def _dim(self, bucket: Bucket) -> str:
+        """Return the dimension over which a bucket is reduced."""
+        if self.scatter:
+            return "expert_shard" if bucket.expert else "shard"
+        return "expert_replica" if bucket.expert else "replica"
 
     def complete(self) -> None:
         """Reduce what is left, and wait for it."""
@@ -177,7 +192,7 @@ class Replicated(DataParallel):
                 self.emitter.join(done)
 
     def _gather(self, bucket: Bucket) -> Tails:
-        dim = "expert_replica" if bucket.expert else "replica"
+        dim = self._dim(bucket)
         size = bucket.elements * self.plan.precision.bytes
         found: Tails = {}
         for group in self.emitter.groups(dim, self.stage):

@@ -34,7 +34,9 @@ __all__ = ["Emitter", "Exchange"]
 
 Tails = dict[int, tuple[int, ...]]
 
-STREAM = {"replica": "data", "expert_replica": "data"}
+STREAM = dict.fromkeys(
+    ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"), "data"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class TrainingPlan:
         common = sum(t.stepped for t in tensors if not t.expert)
         experts = sum(t.stepped for t in tensors if t.expert)
         if self.zero:
-            replicas = self.mesh.data * self.mesh.context
-            common, experts = -(-common // replicas), -(-experts // (replicas // self.mesh.expert))
+            common = -(-common // self.mesh.shards)
+            experts = -(-experts // self.mesh.expert_shards)
         return common + experts
 
     @property
@@ -105,7 +105,7 @@ class TrainingPlan:
         """Gradients of the copies of the embedding in the first and the last stage; 0 is no copy [bytes]."""
         copies = [t for t in self.stages[-1][-1][-1].tensors if t.name == COPY]
         size = sum(t.elements for t in copies) * self.element_bytes_reduced
-        return size // (self.mesh.data * self.mesh.context) if self.zero == 3 else size
+        return size // self.mesh.shards if self.zero == 3 else size
 
     def whole_bytes(self, stage: int) -> int:
         """Gradients that with sequence parallelism a rank has for its own tokens only [bytes]."""
@@ -114,7 +114,7 @@ class TrainingPlan:
         tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
         size = sum(t.elements for t in tensors if t.name.startswith(WHOLE))
         size *= self.element_bytes_reduced
-        return size // (self.mesh.data * self.mesh.context) if self.zero == 3 else size
+        return size // self.mesh.shards if self.zero == 3 else size
 
     @property
     def element_bytes_reduced(self) -> int:
@@ -147,13 +147,12 @@ class TrainingPlan:
         schedule = own.pipeline.schedule if mesh.pipeline > 1 else "1f1b"
         count = own.pipeline.chunks
         held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
-        replicas = mesh.data * mesh.context
         versions = mesh.pipeline - stage if schedule == "pipedream" else 1
         return stage_memory(
             self.stages[stage],
             self.optimizer,
             Keeping(
-                *(own.recompute, self.zero, replicas, replicas // mesh.expert, held),
+                *(own.recompute, self.zero, mesh.shards, mesh.expert_shards, held),
                 gathered=own.data.prefetch if own.data.reshard else None,
                 weight_versions=versions,
             ),
@@ -164,8 +163,9 @@ class TrainingPlan:
     def _communicators(self) -> list[tuple[int, int, bool]]:
         """Return (channels, peers, one direction per peer) of the communicators of a rank."""
         mesh, found = self.mesh, []
-        sizes = {"tensor": mesh.tensor, "context": mesh.context, "data": mesh.data * mesh.context}
-        for dim, size in sizes.items():
+        all_of = mesh.data * mesh.context
+        sizes = [("tensor", mesh.tensor), ("context", mesh.context), ("data", mesh.shards)]
+        for dim, size in [*sizes, ("data", all_of // mesh.shards)]:
             if size > 1:
                 found.append((self.channels(dim) or self.fabric.num_channels("ring"), 2, True))
         if mesh.expert > 1:
@@ -349,6 +349,10 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
         )
         raise complain(workload, ("parallel",), message)
     _check_chunks(workload)
+    if data.shard is not None and data.kind not in ZERO:
+        raise complain(
+            workload, ("data", "shard"), f"{data.kind} cuts no states; use one of {', '.join(ZERO)}"
+        )
     if own.ranks and max(own.ranks) >= fabric.num_ranks:
         raise complain(
             workload,
@@ -364,9 +368,11 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
             own.expert,
             tuple(own.order) if own.order else DIMS,
             tuple(own.ranks or ()),
+            shard=data.shard or 0,
         )
     except ClusimError as error:
-        raise complain(workload, ("parallel",), str(error)) from None
+        place = ("data", "shard") if str(error).startswith("shard") else ("parallel",)
+        raise complain(workload, place, str(error)) from None
     if not server_kind:
         return mesh, ()
     if data.colocated:

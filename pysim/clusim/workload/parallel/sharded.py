@@ -3,6 +3,8 @@
 **Hardware** PyTorch FSDP: a unit per layer; its weights are gathered before its forward and again before its backward
 pass, `prefetch` units ahead, and freed afterwards; gradients are reduce-scattered when they are there. **Model** The
 same. The gather of a unit ahead starts when the unit before the present one is done, which is FSDP's limit on memory.
+With fewer shards than replicas (HSDP) a unit is gathered and its gradients scattered inside a group of shards; what a
+rank then has is added up over the copies, for the last microbatch, or for all if gradients are not accumulated.
 **Not modelled** Copies in and out of flat buffers.
 """
 
@@ -32,6 +34,27 @@ class Sharded(DataParallel):
     def _sharded(self) -> bool:
         return any(self.emitter.groups(dim, self.stage) for dim in ("replica", "expert_replica"))
 
+    def _sum_copies(self, chunk: int, index: int, scattered: Tails) -> Tails:
+        """Add up the parts of a layer's gradients over the copies, behind their scatter."""
+        element, mesh = self.plan.element_bytes_reduced, self.plan.mesh
+        found = dict(scattered)
+        for expert, dim, parts in (
+            (False, "copy", mesh.shards),
+            (True, "expert_copy", mesh.expert_shards),
+        ):
+            tensors = self.chunks[chunk][index].tensors
+            elements = -(-sum(t.elements for t in tensors if t.expert == expert) // parts)
+            dtype = "float32" if element == 4 else None
+            exchange = Exchange(dim, "allreduce", elements * element, "gradients", dtype=dtype)
+            for group in self.emitter.groups(dim, self.stage) if elements else ():
+                waits = {
+                    rank: scattered.get(rank, self.emitter.tail.get(rank, ())) for rank in group
+                }
+                tasks = self.emitter.collective(exchange, group, "data copies", waits)
+                for rank, own in tasks.items():
+                    found[rank] = (*found.get(rank, ()), *own)
+        return found
+
     def before(self, kind: str, chunk: int, index: int) -> None:
         """Have the weights of a layer, and start to gather those of the next ones."""
         if kind == "W":
@@ -50,14 +73,17 @@ class Sharded(DataParallel):
         elif kind != "W":
             self._gathered.pop((chunk, index), None)
         if kind == ("W" if self.plan.splits_backward else "B"):
-            self._reduced.append(self._collect(chunk, index, "reduce_scatter"))
+            scattered = self._collect(chunk, index, "reduce_scatter")
+            if last or not self.accumulate:
+                scattered = self._sum_copies(chunk, index, scattered)
+            self._reduced.append(scattered)
 
     def _collect(self, chunk: int, index: int, operation: str) -> Tails:
         found: Tails = {}
         scatter = operation == "reduce_scatter"
         element = self.plan.element_bytes_reduced if scatter else self.plan.precision.bytes
         dtype = "float32" if element == 4 else None
-        for expert, dim in ((False, "replica"), (True, "expert_replica")):
+        for expert, dim in ((False, "shard"), (True, "expert_shard")):
             tensors = self.chunks[chunk][index].tensors
             elements = sum(t.elements for t in tensors if t.expert == expert)
             for group in self.emitter.groups(dim, self.stage) if elements else ():
