@@ -92,7 +92,7 @@ def _row(plan: TrainingPlan, stage: int, layer: Layer, count: int) -> LayerRow:
         {part: sum(k.flops for k in own) for part, own in by_part.items()},
         {part: sum(k.bytes for k in own) for part, own in by_part.items()},
         times,
-        layer.activations.of(recompute),
+        layer.kept(recompute),
         bound / max(1, sum(times.values())),
         {name: list(_messages(own)) for name, own in steps.items()},
     )

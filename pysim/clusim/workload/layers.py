@@ -15,10 +15,12 @@ from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
 __all__ = [
     "Activations",
+    "Again",
     "Comm",
     "Dim",
     "Kernel",
     "Layer",
+    "Module",
     "Recompute",
     "Shard",
     "Step",
@@ -110,6 +112,37 @@ class Activations:
 
 
 @dataclass(frozen=True, slots=True)
+class Module:
+    """A part of a layer that can be computed again by itself: some of its forward steps, from `first` to before `last`.
+
+    Attributes
+    ----------
+    freed : int
+        What need not be kept then [bytes].
+    """
+
+    name: str
+    first: int
+    last: int
+    freed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What a layer does again before its backward pass, if that is not what the workload's `recompute` says.
+
+    Attributes
+    ----------
+    kept, transient : int
+        Bytes kept from the forward to the backward pass, and those that are there again for a moment.
+    """
+
+    steps: tuple[Step, ...] = ()
+    kept: int = 0
+    transient: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of a rank.
 
@@ -123,6 +156,10 @@ class Layer:
         What it hands to the next layer [bytes].
     activations : Activations
         What it keeps until its backward pass.
+    modules : tuple of Module
+        Parts that can be computed again.
+    again : Again or None
+        What is computed again; None is what the workload says for all layers.
     """
 
     name: str
@@ -132,6 +169,19 @@ class Layer:
     backward: tuple[Step, ...] = ()
     output_bytes: int = 0
     activations: Activations = field(default_factory=Activations)
+    modules: tuple[Module, ...] = ()
+    again: Again | None = None
+
+    def kept(self, recompute: Recompute) -> int:
+        """Return what is kept from the forward to the backward pass [bytes]."""
+        return self.activations.of(recompute) if self.again is None else self.again.kept
+
+    def transient(self, recompute: Recompute) -> int:
+        """Return what is there for a moment because it is computed again [bytes]."""
+        if self.again is not None:
+            return self.again.transient
+        own = self.activations
+        return {"none": 0, "selective": own.none - own.selective, "full": own.none}[recompute]
 
     @property
     def parameters(self) -> int:
@@ -253,7 +303,9 @@ def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
     """
     again: list[Step] = []
     kept = layer.activations
-    if recompute == "full" and kept.full < kept.none:
+    if layer.again is not None:
+        again = list(layer.again.steps)
+    elif recompute == "full" and kept.full < kept.none:
         again = list(layer.forward)
     elif recompute == "selective":
         again = [step for step in layer.forward if step.core]

@@ -155,16 +155,13 @@ def stage_memory(
     def spread(cut: bool, sizes: Sequence[int] = (common, experts)) -> float:
         return sizes[0] / data + sizes[1] / expert_data if cut else sizes[0] + sizes[1]
 
-    per_chunk = [sum(layer.activations.of(recompute) for layer in chunk) for chunk in chunks]
+    per_chunk = [sum(layer.kept(recompute) for layer in chunk) for chunk in chunks]
     transient = 0
     if zero == 3:
         sizes = sorted((layer.parameters for layer in layers), reverse=True)
         whole = sizes if gathered is None else sizes[: gathered + 1]
         transient = sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
-    if recompute == "full":
-        transient += max((layer.activations.none for layer in layers), default=0)
-    elif recompute == "selective":
-        transient += max((a.none - a.selective for a in (x.activations for x in layers)), default=0)
+    transient += max((layer.transient(recompute) for layer in layers), default=0)
     return Memory(
         weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),
         gradients=round(spread(zero >= 2, dense) * (optimizer.gradient + optimizer.main_gradient)),

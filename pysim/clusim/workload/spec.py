@@ -26,6 +26,7 @@ __all__ = [
     "ModelSpec",
     "ParallelSpec",
     "PipelineSpec",
+    "RecomputationSpec",
     "StragglerSpec",
     "TensorSpec",
     "Workload",
@@ -37,6 +38,17 @@ __all__ = [
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Small = Annotated[int, Field(ge=1, le=2**20)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+
+RecomputedModule = Literal[
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "mlp_act",
+    "moe",
+    "moe_act",
+    "shared_experts",
+]
 
 MAX_FILE_BYTES = 4 << 20
 
@@ -161,6 +173,19 @@ class CommunicatorSpec(Spec):
     channels: Annotated[int, Field(ge=1, le=64)] | None = None
 
 
+class RecomputationSpec(Spec):
+    """What of a stage is computed again, instead of all layers or the core of attention.
+
+    With ``recompute: full`` the first `layers` of every part of a stage or each `every`-th one, or all in groups of
+    `group` of which only the input is kept; with ``selective`` these `modules`, as Megatron-LM calls them.
+    """
+
+    layers: Annotated[int, Field(ge=0, le=2**20)] | None = None
+    every: Small | None = None
+    group: Small = 1
+    modules: list[RecomputedModule] | None = None
+
+
 class StragglerSpec(Spec):
     """Slow ranks (factors by rank), and random differences of kernels (standard deviation, relative)."""
 
@@ -192,6 +217,7 @@ class Workload(Spec):
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     gradient_bits: Literal[16, 32] = 16
     recompute: Literal["none", "selective", "full"] = "none"
+    recomputation: RecomputationSpec = RecomputationSpec()
     attention: Literal["flash", "plain"] = "flash"
     parallel: ParallelSpec = ParallelSpec()
     tensor: TensorSpec = TensorSpec()

@@ -31,6 +31,7 @@ from clusim.workload.layers import (
     Dim,
     Inside,
     Layer,
+    Module,
     Shard,
     Step,
     Tensor,
@@ -63,6 +64,7 @@ class Recorder:
         self._back: list[list[Step]] = []
         self._keys = 0
         self._kept = 0
+        self._modules: list[Module] = []
 
     def layer(
         self, name: str, kind: str, tensors: list[Tensor], output_bytes: int, kept: Activations
@@ -72,8 +74,19 @@ class Recorder:
         kept = Activations(kept.none + more, kept.selective + more, kept.full + full)
         backward = [step for group in reversed(self._back) for step in group]
         return Layer(
-            name, kind, tuple(tensors), tuple(self.forward), tuple(backward), output_bytes, kept
+            name,
+            kind,
+            tuple(tensors),
+            tuple(self.forward),
+            tuple(backward),
+            output_bytes,
+            kept,
+            tuple(self._modules),
         )
+
+    def module(self, name: str, first: int, freed: int) -> None:
+        """Say that the steps since the `first`-th can be computed again, which frees so many bytes."""
+        self._modules.append(Module(name, first, len(self.forward), freed))
 
     def pair(self, forward: list[Step], backward: list[Step]) -> None:
         """Add steps and what they mean in the backward pass."""

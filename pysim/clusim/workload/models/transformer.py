@@ -182,11 +182,16 @@ class Transformer:
         rec = Recorder(shard)
         e, local = shard.precision.bytes, shard.local_tokens * self.hidden
         rec.memory("norm 1", local, local, 3 * local)
+        rec.module("layernorm", 0, local * e)
         tensors = self._norm("norm 1") + self._attention(rec, shard)
         kept_attention = self._residual(rec, shard)
+        first = len(rec.forward)
         rec.memory("norm 2", local, local, 3 * local)
+        rec.module("layernorm", first, local * e)
         tensors += self._norm("norm 2")
+        first = len(rec.forward)
         feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
+        rec.module("moe" if moe else "mlp", first, feed[1] - local * e)
         tensors += feed[0]
         kept = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
         selective = kept + self._attention_kept(shard)
@@ -243,7 +248,9 @@ class Transformer:
         if not self.positions:
             turned = n * (heads + kv) * query
             rec.memory("rotary", turned, turned, 2 * turned)
+        first = len(rec.forward)
         self._core(rec, shard, heads, kv)
+        rec.module("core_attn", first, self._scores(shard))
         rec.row("projection", n, h, heads * value)
         return [*tensors, Tensor("projection", heads * value * h)] + [
             Tensor("projection bias", h)
@@ -256,8 +263,11 @@ class Transformer:
         up = heads * (own.nope + own.rope), heads * (own.nope + own.value)
         rec.plain("q down", n, own.q_rank, h)
         rec.plain("kv down", n, own.kv_rank + own.rope, h)
+        first = len(rec.forward)
         rec.column("q up", n, up[0], own.q_rank)
         rec.plain("kv up", n, up[1], own.kv_rank)
+        query, value = self._head_sizes()
+        rec.module("mla_up_proj", first, n * heads * (2 * query + value) * shard.precision.bytes)
         shapes = [
             ("q down", own.q_rank * h),
             ("q norm", own.q_rank),
@@ -290,7 +300,9 @@ class Transformer:
         own = self.intermediate // shard.tensor
         wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
         rec.column("fc1", n, wide, h)
+        first = len(rec.forward)
         rec.memory("activation", n * wide, n * own, n * (2 * wide + own) - n * own)
+        rec.module("mlp_act", first, n * own * shard.precision.bytes)
         rec.row("fc2", n, h, own)
         tensors = [Tensor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
         tensors += [Tensor("fc2", own * h)] + [Tensor("fc2 bias", h)] * self.bias
@@ -307,7 +319,7 @@ class Transformer:
         tensors = [Tensor("router", h * self.experts)]
         rec.plain("router", tokens, self.experts, h)
         if self.shared_experts:
-            inner = self.shared_experts * own
+            inner, first = self.shared_experts * own, len(rec.forward)
             rec.column("shared fc1", shard.tokens, 2 * inner, h)
             rec.memory(
                 "shared activation",
@@ -316,6 +328,7 @@ class Transformer:
                 4 * inner * shard.tokens,
             )
             rec.row("shared fc2", shard.tokens, h, inner)
+            rec.module("shared_experts", first, shard.tokens * 3 * inner * e)
             tensors += [Tensor("shared fc1", 2 * inner * h), Tensor("shared fc2", inner * h)]
         moved = routed * h
         rec.memory("permute", moved, moved, 2 * moved)
@@ -326,9 +339,11 @@ class Transformer:
         wide = (2 if self.gated else 1) * own
         each = max(1, routed // count)
         rec.linear("expert fc1", Gemm(count, each, wide, h), inside="expert")
+        first = len(rec.forward)
         rec.memory(
             "expert activation", routed * wide, routed * own, routed * 2 * wide, inside="expert"
         )
+        rec.module("moe_act", first, routed * own * e)
         rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
         rec.exchange("combine", moved * e)

@@ -21,6 +21,7 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
+from clusim.workload.recompute import Recomputer
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["TrainingPlan", "divide", "make_plan", "model_of"]
@@ -264,6 +265,11 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         _copy_embedding(stages, model, workload.pipeline.schedule)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
+    try:
+        again = Recomputer(workload)
+        stages = [[again.part(chunk) for chunk in chunks] for chunks in stages]
+    except InputError as error:
+        raise complain(workload, ("recomputation",), str(error)) from None
     _check_interleaving(workload, microbatches)
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     return TrainingPlan(

@@ -1,0 +1,173 @@
+"""Recomputation by layers and modules, derived by hand: operations that come to the step, bytes that are kept.
+
+A GPT block of n tokens and hidden size h in 16-bit numbers (f = 4h inner size) keeps, beside the rest, the outputs of
+two norms (2 n h bytes each), of the first matrix of its feed-forward block and of the activation (2 n f bytes each).
+Computed again, the block's feed-forward part costs two products of 2 n h f operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.errors import ClusimError
+from clusim.workload.layers import Comm, Kernel, backward_steps
+from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from support.workloads import tiny, written
+
+A100 = clusim.load("dgx-a100")
+TOKENS, HIDDEN, INNER, LAYERS = 128, 256, 1024, 4
+ONE = "parallel: {data: 1}\n"
+MOE = (
+    "{base: mixtral-8x7b, layers: 2, hidden: 256, heads: 8, kv_heads: 8, head_size: 32,"
+    " expert_size: 512, vocab: 1024}"
+)
+
+
+def plan_of(text: str, **fields: Any) -> TrainingPlan:
+    return make_plan(tiny(ONE + text, batch="{global: 2, micro: 1}", **fields), A100)
+
+
+def again(plan: TrainingPlan) -> list[Any]:
+    """Return what a microbatch does a second time."""
+    layers = [layer for chunks in plan.stages for chunk in chunks for layer in chunk]
+    recompute = plan.workload.recompute
+    whole = [s for layer in layers for s in backward_steps(layer, recompute)]
+    plain = [s for layer in layers for s in layer.backward]
+    assert len(whole) >= len(plain)
+    return [s for s in whole if not any(s is other for other in plain)]
+
+
+def operations(plan: TrainingPlan) -> int:
+    return sum(step.flops for step in again(plan) if isinstance(step, Kernel))
+
+
+def executed(text: str) -> int:
+    """Return the operations that a whole step writes into its schedule."""
+    work = tiny(ONE + text, batch="{global: 2, micro: 1}")
+    return written(work, A100)[1].emitter.flops
+
+
+@pytest.mark.parametrize(
+    ("how", "done"),
+    [
+        ("{layers: 0}", 0),
+        ("{layers: 1}", 1),
+        ("{layers: 3}", 3),
+        ("{layers: 99}", 4),
+        ("{every: 1}", 4),
+        ("{every: 2}", 2),
+        ("{every: 3}", 1),
+        ("{group: 2}", 4),
+        ("{group: 3}", 4),
+    ],
+)
+def test_layers_that_are_computed_again_add_their_forward_pass(how: str, done: int) -> None:
+    block = plan_of("").stages[0][0][1]
+    plan = plan_of(f"recompute: full\nrecomputation: {how}")
+    assert operations(plan) == done * sum(kernel.flops for kernel in block.kernels("forward"))
+    more = executed(f"recompute: full\nrecomputation: {how}") - executed("")
+    assert more == 2 * operations(plan)
+    # Utilisation does not count them.
+    assert plan.model_flops == plan_of("").model_flops
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 4])
+def test_layers_that_are_computed_again_keep_their_input(done: int) -> None:
+    own, none = (
+        plan_of(text).memory(0)
+        for text in (f"recompute: full\nrecomputation: {{layers: {done}}}", "")
+    )
+    block = plan_of("").stages[0][0][1].activations
+    assert block.full == 2 * TOKENS * HIDDEN
+    assert none.activations - own.activations == done * (block.none - block.full)
+
+
+@pytest.mark.parametrize(("group", "inputs"), [(1, 4), (2, 2), (3, 2), (4, 1)])
+def test_groups_keep_one_input_and_are_whole_for_a_moment(group: int, inputs: int) -> None:
+    own = plan_of(f"recompute: full\nrecomputation: {{group: {group}}}")
+    none = plan_of("")
+    layers = none.stages[0][0]
+    block, ends = layers[1].activations, [layers[0].activations, layers[-1].activations]
+    kept = inputs * block.full + sum(end.none for end in ends)
+    assert own.memory(0).activations == kept
+    widest = max(group * block.none, *(end.none for end in ends))
+    assert own.memory(0).transient == widest
+
+
+def test_all_of_it_is_the_word_without_more() -> None:
+    for one, two in (
+        ("recompute: full", "recompute: full\nrecomputation: {every: 1}"),
+        (
+            "recompute: selective\nattention: plain",
+            "recompute: selective\nattention: plain\nrecomputation: {modules: [core_attn]}",
+        ),
+    ):
+        assert executed(one) == executed(two)
+        assert plan_of(one).memory(0) == plan_of(two).memory(0)
+
+
+@pytest.mark.parametrize(
+    ("modules", "freed", "products", "widest"),
+    [
+        ("[layernorm]", 2 * 2 * TOKENS * HIDDEN, 0, 2 * TOKENS * HIDDEN),
+        ("[mlp_act]", 2 * TOKENS * INNER, 0, 2 * TOKENS * INNER),
+        ("[mlp]", 2 * 2 * TOKENS * INNER, 2, 2 * 2 * TOKENS * INNER),
+        # What is inside another module is freed and computed once.
+        ("[mlp, mlp_act]", 2 * 2 * TOKENS * INNER, 2, 2 * 2 * TOKENS * INNER),
+        ("[mlp_act, layernorm]", 2 * TOKENS * (INNER + 2 * HIDDEN), 0, 2 * TOKENS * INNER),
+        ("[moe, shared_experts, moe_act, mla_up_proj]", 0, 0, 0),
+    ],
+)
+def test_a_module_frees_what_it_makes(modules: str, freed: int, products: int, widest: int) -> None:
+    own = plan_of(f"recompute: selective\nrecomputation: {{modules: {modules}}}")
+    kept, none = own.memory(0), plan_of("").memory(0)
+    assert none.activations - kept.activations == LAYERS * freed
+    assert operations(own) == LAYERS * products * 2 * TOKENS * HIDDEN * INNER
+    assert kept.transient == widest
+
+
+def test_the_core_of_attention_is_computed_again_fused_or_not() -> None:
+    text = "recompute: selective\nrecomputation: {modules: [core_attn]}\nattention: "
+    scores = 2 * TOKENS * TOKENS * HIDDEN
+    # Two products; a causal fused kernel does half of them.
+    assert operations(plan_of(f"{text}plain")) == LAYERS * 2 * scores
+    assert operations(plan_of(f"{text}flash")) == LAYERS * scores
+
+
+@pytest.mark.parametrize(("modules", "exchanges"), [("[moe_act]", 0), ("[moe]", 2)])
+def test_experts_that_are_computed_again_exchange_their_tokens_again(
+    modules: str, exchanges: int
+) -> None:
+    text = f"parallel: {{expert: 4}}\nrecompute: selective\nrecomputation: {{modules: {modules}}}"
+    plan = make_plan(tiny(text, model=MOE), A100)
+    found = [step.operation for step in again(plan) if isinstance(step, Comm)]
+    assert found == ["alltoall"] * (2 * exchanges)
+
+
+def test_latent_attention_makes_queries_keys_and_values_again() -> None:
+    model = "{base: deepseek-v3, layers: 2, dense_layers: 2}"
+    text = "recompute: selective\nrecomputation: {modules: [mla_up_proj]}"
+    own, none = plan_of(text, model=model), plan_of("", model=model)
+    heads, rope, nope, value = 128, 64, 128, 128
+    made = heads * (2 * (nope + rope) + value)
+    assert none.memory(0).activations - own.memory(0).activations == 2 * 2 * TOKENS * made
+    up = 1536 * heads * (nope + rope) + 512 * heads * (nope + value)
+    assert operations(own) == 2 * 2 * TOKENS * up
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recomputation: {layers: 2}", "layers, every and group need 'recompute: full'"),
+        ("recompute: full\nrecomputation: {modules: [mlp]}", "modules need 'recompute: selective'"),
+        ("recompute: full\nrecomputation: {layers: 1, group: 2}", "give one of"),
+        ("recompute: full\nrecomputation: {group: 2}\ndata: {kind: fsdp}", "need whole weights"),
+        ("recompute: selective\nrecomputation: {modules: [mpl]}", "did you mean 'mlp'"),
+    ],
+)
+def test_what_contradicts_itself_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ClusimError, match=message):
+        plan_of(text)
