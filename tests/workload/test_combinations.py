@@ -35,6 +35,13 @@ DEEPSEEK = (
         ("{context: 2, expert: 8}", "experts: {skew: 1}\ndata: {kind: fsdp}", MOE),
         ("{expert: 4, pipeline: 2}", "recompute: full\ndata: {kind: zero1}", DEEPSEEK),
         ("{tensor: 2, expert: 4}", "recompute: selective\nattention: plain", DEEPSEEK),
+        (
+            "{pipeline: 2, tensor: 2}",
+            "pipeline: {schedule: zb-v}\ndata: {kind: zero1, shard: 1}",
+            "",
+        ),
+        ("{pipeline: 2, expert: 2, tensor: 2}", "pipeline: {schedule: dualpipe}", MOE),
+        ("{pipeline: 2, expert: 4}", "pipeline: {schedule: dualpipe-v}\ndata: {kind: zero1}", MOE),
         ("{tensor: 4}", "tensor: {style: row}\nprecision: fp32\ndata: {kind: zero2}", ""),
     ],
 )

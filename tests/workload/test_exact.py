@@ -17,12 +17,15 @@ def step(text: str, ranks: int, **replace: str) -> TrainingResult:
     return train(tiny(text, **replace), ideal(ranks), steps=1, granularity=65536, fold="none")
 
 
-def pipeline(schedule: str, stages: int, microbatches: int) -> TrainingResult:
+def pipeline(
+    schedule: str, stages: int, microbatches: int, *, layers: int | None = None
+) -> TrainingResult:
+    count = layers or 16 // stages * stages
     return step(
         f"{SLOW}parallel: {{pipeline: {stages}}}\npipeline: {schedule}",
         stages,
-        model="{base: mlp, sizes: [" + ", ".join(["64"] * (1 + 16 // stages * stages)) + "]}",
-        batch=f"{{global: {32 * microbatches}, micro: 32}}",
+        model="{base: mlp, sizes: [" + ", ".join(["64"] * (1 + count)) + "]}",
+        batch=f"{{global: {64 * microbatches}, micro: 64}}",
     )
 
 
@@ -58,6 +61,49 @@ def test_interleaving_divides_idle_time_by_the_chunks(
     found = pipeline(f"{{schedule: interleaved, chunks: {chunks}}}", stages, microbatches)
     idle = (stages - 1) / chunks
     assert idle_share(found) == pytest.approx(idle / (microbatches + idle), abs=1e-5)
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8)])
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe", "dualpipe-v"])
+def test_stages_with_two_parts_wait_as_their_slots_say(
+    schedule: str, stages: int, microbatches: int
+) -> None:
+    """Forward, input and weight pass take the same, a unit u; 1/p of the idle units of `test_orders` each."""
+    found = pipeline(f"{{schedule: {schedule}}}", stages, microbatches)
+    idle = {"zb-v": stages - 1, "dualpipe": stages - 2, "dualpipe-v": 2 * (stages - 1)}[schedule]
+    busy = 3 * microbatches * (1 if schedule == "dualpipe" else 2)
+    assert idle_share(found) == pytest.approx(idle / (busy + idle), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "boundaries"), [("1f1b", 3), ("zb-v", 6), ("dualpipe", 3), ("dualpipe-v", 6)]
+)
+def test_messages_cross_every_boundary_between_stages_twice(schedule: str, boundaries: int) -> None:
+    """In a V the two parts in the middle are on one stage. Copies of the model add up their gradients, in pairs."""
+    found = pipeline(f"{{schedule: {schedule}}}", 4, 8)
+    handed = 64 * 64 * 2
+    assert volume_of(found)["pipeline"] == 8 * 2 * boundaries * handed // 4
+    whole = found.plan.model.parameters * 2
+    if schedule == "dualpipe":
+        # A stage has parts s and 3 - s, half of the model; an all-reduce of two sends its size.
+        assert volume_of(found)["data"] == pytest.approx(whole / 2, rel=1e-2)
+        assert [m.weights for m in found.memory] == [whole // 2] * 4
+    else:
+        assert "data" not in volume_of(found)
+        assert [m.weights for m in found.memory] == [whole // 4] * 4
+    assert found.plan.model_flops == pipeline("{schedule: 1f1b}", 4, 8).plan.model_flops
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (3, 1), (1, 1, 5, 1), (2, 3)])
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_uneven_stages_wait_for_the_slowest(layers: tuple[int, ...], microbatches: int) -> None:
+    """GPipe: all layers once, and the slowest stage's for every further microbatch, forwards and back."""
+    counts = ", ".join(map(str, layers))
+    text = f"{{schedule: gpipe, layers: [{counts}]}}"
+    found = pipeline(text, len(layers), microbatches, layers=sum(layers))
+    per_layer = found.ranks[0].compute_ps / microbatches / layers[0]
+    expected = per_layer * (sum(layers) + (microbatches - 1) * max(layers))
+    assert found.step_ps[-1] == pytest.approx(expected, rel=1e-5)
 
 
 def test_three_stages_and_three_microbatches_fill_18_of_30_slots() -> None:

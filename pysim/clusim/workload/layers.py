@@ -16,6 +16,7 @@ from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 __all__ = [
     "Activations",
     "Again",
+    "Beside",
     "Comm",
     "Dim",
     "Kernel",
@@ -66,7 +67,15 @@ class Wait:
     core: bool = False
 
 
-Step = Kernel | Comm | Wait
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Two rows of steps of which each computes while the other communicates."""
+
+    one: tuple[Step, ...]
+    two: tuple[Step, ...]
+
+
+Step = Kernel | Comm | Wait | Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +317,7 @@ def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:
     elif recompute == "full" and kept.full < kept.none:
         again = list(layer.forward)
     elif recompute == "selective":
-        again = [step for step in layer.forward if step.core]
+        again = [s for s in layer.forward if not isinstance(s, Beside) and s.core]
     useless = [replace(s, useful=0) if isinstance(s, Kernel) else s for s in again]
     return [*(_again(step) for step in useless), *layer.backward]
 
@@ -318,6 +327,8 @@ def _again(step: Step) -> Step:
         return replace(step, key=f"{step.key}/again", part="input")
     if isinstance(step, Comm):
         return replace(step, key=f"{step.key}/again" if step.key else "", part="input")
+    if isinstance(step, Beside):
+        return Beside(tuple(map(_again, step.one)), tuple(map(_again, step.two)))
     return step.as_part("input")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
-from clusim.workload.orders import order
+from clusim.workload.orders import CUT, order
 
 __all__ = ["Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
 
@@ -80,10 +80,10 @@ def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks:
     if schedule == "pipedream":
         return stages - stage
     passes = order(schedule, stage, stages, microbatches, chunks)
-    last = "W" if schedule == "zero-bubble" else "B"
+    last = ("W", "BW") if schedule in CUT else ("B",)
     held = most = 0
     for action in passes:
-        held += (action.kind == "F") - (action.kind == last)
+        held += (action.kind == "F") - (action.kind in last)
         most = max(most, held)
     return most
 

@@ -1,8 +1,8 @@
 """Pipeline schedules as lists: which forward and backward passes a stage does, one after the other.
 
 **Hardware** Megatron-LM ``schedules.py``; GPipe (arXiv 1811.06965); PipeDream (SOSP 2019); zero bubble (arXiv
-2401.10241). **Model** The same orders. F is a forward pass, B a backward pass; zero-bubble schedules cut B into B
-(input gradients) and W (weight gradients).
+2401.10241); `clusim.workload.twofold` for stages with two parts. **Model** The same orders. F is a forward pass, B a
+backward pass; schedules that cut it have B (input gradients), W (weight gradients) and BW (both).
 """
 
 from __future__ import annotations
@@ -12,23 +12,90 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from clusim.errors import InputError
+from clusim.workload.twofold import TwoWays, zero_bubble_v
 
-__all__ = ["SCHEDULES", "Action", "Timeline", "order", "timeline"]
+__all__ = [
+    "CUT",
+    "SCHEDULES",
+    "Action",
+    "Layout",
+    "Timeline",
+    "before",
+    "beside",
+    "layout_of",
+    "order",
+    "timeline",
+]
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble")
+SCHEDULES = (
+    *("naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"),
+    *("zb-v", "dualpipe", "dualpipe-v"),
+)
 """Names of the schedules."""
+
+CUT = ("zero-bubble", "zb-v", "dualpipe", "dualpipe-v")
+"""Schedules in which weight gradients are passes of their own."""
+
+SHAPES: dict[str, Literal["v", "both"]] = {"zb-v": "v", "dualpipe-v": "v", "dualpipe": "both"}
+"""How the two parts of a stage follow each other, by schedule."""
 
 
 class Action(NamedTuple):
-    """A pass of a stage over a microbatch: F, B or W; `chunk` counts the stage's parts of the model."""
+    """A pass of a stage over a microbatch: F, B, W or BW; `chunk` counts the stage's parts of the model."""
 
-    kind: Literal["F", "B", "W"]
+    kind: Literal["F", "B", "W", "BW"]
     microbatch: int
     chunk: int = 0
 
     def __str__(self) -> str:
         """Write it as diagrams do: ``F3``, ``B0.1``."""
         return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+
+    @property
+    def gives(self) -> Action:
+        """Return the pass that others know it as: whatever else it does, a backward pass gives input gradients."""
+        return self._replace(kind="B") if self.kind == "BW" else self
+
+
+class Layout(NamedTuple):
+    """Which part of the model is where, and which follows which.
+
+    ``round``: parts go round the stages; ``v``: down the stages and back up; ``both``: each stage has one part of a
+    model that goes down and one of a copy that goes up.
+    """
+
+    stages: int
+    chunks: int = 1
+    shape: Literal["round", "v", "both"] = "round"
+
+    def part(self, stage: int, chunk: int) -> int:
+        """Return the number of a part in the order of the model."""
+        back = self.shape != "round" and chunk % 2
+        low = 0 if self.shape == "both" else chunk * self.stages
+        return low + (self.stages - 1 - stage if back else stage)
+
+    @property
+    def parts(self) -> int:
+        """Parts that the model is divided into."""
+        return self.stages if self.shape == "both" else self.stages * self.chunks
+
+    def next(self, stage: int, chunk: int, step: int = 1) -> tuple[int, int] | None:
+        """Return stage and chunk of the part behind one, or so many further; None is no such part."""
+        wanted = self.part(stage, chunk) + step
+        if not 0 <= wanted < self.parts:
+            return None
+        there = chunk if self.shape == "both" else wanted // self.stages
+        index = wanted % self.stages
+        back = self.shape != "round" and there % 2
+        return (self.stages - 1 - index if back else index), there
+
+
+def layout_of(schedule: str, stages: int, chunks: int = 1) -> Layout:
+    """Return where a schedule has the parts of the model."""
+    shape = SHAPES.get(schedule)
+    if shape is None or stages == 1:
+        return Layout(stages, chunks)
+    return Layout(stages, 2, shape)
 
 
 def order(
@@ -54,7 +121,33 @@ def order(
         return _alternate(forward, backward, min(stages - stage - 1, m))
     if schedule == "zero-bubble":
         return _zero_bubble(stage, stages, m)
+    if schedule in SHAPES:
+        if stages == 1:
+            return order("1f1b", stage, stages, m)
+        if schedule == "zb-v":
+            return [Action(*own) for own in zero_bubble_v(stage, stages, m)]
+        return [Action(*own) for own in _two_ways(schedule, stage, stages, m).passes]
     return _interleaved(stage, stages, m, chunks)
+
+
+def beside(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:
+    """Return the places in the order at which a forward pass runs beside the backward pass behind it."""
+    if SHAPES.get(schedule) is None or schedule == "zb-v" or stages == 1:
+        return set()
+    return _two_ways(schedule, stage, stages, microbatches).beside
+
+
+def _two_ways(schedule: str, stage: int, stages: int, m: int) -> TwoWays:
+    half = schedule == "dualpipe"
+    if half and (stages % 2 or m % 2):
+        raise InputError(
+            f"pipeline schedule dualpipe: {stages} stages and {m} microbatches; both must be even"
+        )
+    if m < 2 * stages:
+        raise InputError(
+            f"pipeline schedule {schedule}: {m} microbatches; {stages} stages need {2 * stages} at least"
+        )
+    return TwoWays(stage, stages, m, half)
 
 
 def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
@@ -140,18 +233,28 @@ class Timeline:
 
 
 def timeline(
-    orders: Sequence[Sequence[Action]], *, forward: int = 1, backward: int = 2, weight: int = 1
+    orders: Sequence[Sequence[Action]],
+    layout: Layout | None = None,
+    *,
+    pairs: Sequence[set[int]] | None = None,
+    forward: int = 1,
+    backward: int = 2,
+    weight: int = 1,
 ) -> Timeline:
     """Let the stages do their orders on an ideal machine; passes take these slots.
 
-    With W in the orders `backward` is the time of the input gradients alone. Raises `InputError` if stages wait for
-    each other.
+    With W in the orders `backward` is the time of the input gradients alone. Without a layout parts go round the
+    stages. What the two passes of a pair give (`beside`) is there when both are done. Raises `InputError` if stages
+    wait for each other.
     """
     stages = len(orders)
-    length = {"F": forward, "B": backward, "W": weight}
-    chunks = 1 + max((action.chunk for own in orders for action in own), default=0)
+    length = {"F": forward, "B": backward, "W": weight, "BW": backward + weight}
+    if layout is None:
+        chunks = 1 + max((action.chunk for own in orders for action in own), default=0)
+        layout = Layout(stages, chunks)
     start: list[dict[Action, int]] = [{} for _ in orders]
     end: list[dict[Action, int]] = [{} for _ in orders]
+    there: list[dict[Action, int]] = [{} for _ in orders]
     at = [0] * stages
     clock = [0] * stages
     moved = True
@@ -159,14 +262,19 @@ def timeline(
         moved = False
         for stage, own in enumerate(orders):
             while at[stage] < len(own):
-                action = own[at[stage]]
-                source = before(action, stage, stages, chunks)
-                if source is not None and source[1] not in end[source[0]]:
+                both = 2 if pairs is not None and at[stage] in pairs[stage] else 1
+                actions = own[at[stage] : at[stage] + both]
+                sources = [before(action, stage, layout) for action in actions]
+                needed = [source for source in sources if source is not None]
+                if any(action not in there[other] for other, action in needed):
                     break
-                ready = end[source[0]][source[1]] if source is not None else 0
-                start[stage][action] = max(clock[stage], ready)
-                clock[stage] = end[stage][action] = start[stage][action] + length[action.kind]
-                at[stage] += 1
+                clock[stage] = max(clock[stage], *(there[s][a] for s, a in needed), 0)
+                for action in actions:
+                    start[stage][action.gives] = clock[stage]
+                    clock[stage] += length[action.kind]
+                    end[stage][action.gives] = clock[stage]
+                there[stage] |= {action.gives: clock[stage] for action in actions}
+                at[stage] += both
                 moved = True
     for stage, own in enumerate(orders):
         if at[stage] < len(own):
@@ -176,17 +284,12 @@ def timeline(
     return Timeline(start, end, max(clock))
 
 
-def before(action: Action, stage: int, stages: int, chunks: int) -> tuple[int, Action] | None:
+def before(action: Action, stage: int, layout: Layout) -> tuple[int, Action] | None:
     """Return the stage and action whose result an action needs, or None; weight gradients need their own stage's B."""
-    kind, microbatch, chunk = action
+    kind, microbatch, chunk = action.gives
     if kind == "W":
         return stage, Action("B", microbatch, chunk)
-    if kind == "F":
-        if stage > 0:
-            return stage - 1, Action("F", microbatch, chunk)
-        return (stages - 1, Action("F", microbatch, chunk - 1)) if chunk else None
-    if stage < stages - 1:
-        return stage + 1, Action("B", microbatch, chunk)
-    if chunk < chunks - 1:
-        return 0, Action("B", microbatch, chunk + 1)
-    return stage, Action("F", microbatch, chunk)
+    source = layout.next(stage, chunk, -1 if kind == "F" else 1)
+    if source is not None:
+        return source[0], Action(kind, microbatch, source[1])
+    return None if kind == "F" else (stage, Action("F", microbatch, chunk))

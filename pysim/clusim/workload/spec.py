@@ -109,10 +109,25 @@ class TensorSpec(Spec):
 
 
 class PipelineSpec(Spec):
-    """The order of passes, and whether computing waits for the messages between stages."""
+    """The order of passes, which layers are where, and whether computing waits for the messages between stages.
 
-    schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"] = "1f1b"
+    `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
+    """
+
+    schedule: Literal[
+        "naive",
+        "gpipe",
+        "1f1b",
+        "interleaved",
+        "pipedream",
+        "zero-bubble",
+        "zb-v",
+        "dualpipe",
+        "dualpipe-v",
+    ] = "1f1b"
     chunks: Small = 1
+    layers: list[Annotated[int, Field(ge=0, le=2**20)]] | None = None
+    partition: Literal["even", "balanced"] = "even"
     messages: Literal["blocking", "overlapped"] | None = None
     scatter_gather: bool = True
 

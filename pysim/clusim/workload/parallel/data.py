@@ -67,6 +67,10 @@ class DataParallel:
         """Return whether passes of this kind have to be written layer by layer."""
         return False
 
+    def completes(self, kind: str) -> bool:
+        """Return whether passes of this kind give weight gradients."""
+        return kind in (("W", "BW") if self.plan.splits_backward else ("B",))
+
     def begin(self) -> None:
         """Start a step."""
 
@@ -129,7 +133,7 @@ class Replicated(DataParallel):
         """Hook into the passes that make gradients complete."""
         if not self.buckets or not self.overlap:
             return False
-        return kind == ("W" if self.plan.splits_backward else "B") and (last or self.every)
+        return self.completes(kind) and (last or self.every)
 
     def begin(self) -> None:
         """Start a step."""

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
@@ -22,7 +23,7 @@ from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
 from clusim.workload.kernels import Kernel
-from clusim.workload.layers import Comm, Layer, Step, backward_steps
+from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
 from clusim.workload.parallel.plan import TrainingPlan
@@ -144,9 +145,25 @@ class Emitter:
             pending = []
             if isinstance(step, Comm):
                 self._communicate(stage, step)
+            elif isinstance(step, Beside):
+                self._beside(stage, step, name)
             else:
                 self._join(self._open.pop((stage, step.key), {}))
         self.kernels(ranks, pending, name)
+
+    def _beside(self, stage: int, both: Beside, name: str) -> None:
+        """Do two rows of steps in turns, from one communication to the next; each waits only for its own."""
+        before = dict(self.tail)
+        tails = [dict(before), dict(before)]
+        rows = [_turns(both.one), _turns(both.two)]
+        for turn in zip_longest(*rows, fillvalue=()):
+            for index, steps in enumerate(turn):
+                self.tail = tails[index]
+                self.run(stage, steps, name)
+        self.tail = {
+            rank: tuple(dict.fromkeys((*tails[0].get(rank, ()), *tails[1].get(rank, ()))))
+            for rank in tails[0] | tails[1]
+        }
 
     def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
         """Add one task with these kernels to every rank."""
@@ -301,7 +318,7 @@ class Emitter:
         if folder is None or not self.uniform:
             self.run(stage, steps, name)
             return
-        talks = any(isinstance(step, Comm) for step in steps)
+        talks = any(isinstance(step, Comm | Beside) for step in steps)
         for ranks in self.plan.mesh.coupled(stage):
             if not folder.wanted():
                 self._run_on(stage, ranks, steps, name)
@@ -365,6 +382,16 @@ class Emitter:
                 self._fold_kernels(own, [kernel], name)
             else:
                 self.kernels(own, [kernel], name)
+
+
+def _turns(steps: Iterable[Step]) -> list[list[Step]]:
+    """Cut steps behind every communication that the next step waits for."""
+    found: list[list[Step]] = [[]]
+    for step in steps:
+        found[-1].append(step)
+        if isinstance(step, Comm) and not step.key:
+            found.append([])
+    return found
 
 
 def dim_of(dim: str) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusim.errors import InputError
-from clusim.workload.layers import Comm, Kernel, Layer, Step, Wait
-from clusim.workload.orders import Action, before, order
+from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
+from clusim.workload.orders import CUT, Action, before, beside, order
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.servers import Served
@@ -48,8 +48,9 @@ class StepWriter:
         plan = self.emitter.plan
         self.plan, self.mesh = plan, plan.mesh
         own = plan.workload.pipeline
-        self.stages, self.chunks = plan.mesh.pipeline, own.chunks
-        asynchronous = own.schedule in ("interleaved", "zero-bubble", "pipedream")
+        self.stages, self.layout = plan.mesh.pipeline, plan.layout
+        self.chunks = self.layout.chunks
+        asynchronous = own.schedule in ("interleaved", "pipedream", *CUT)
         self.blocking = (
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
@@ -57,6 +58,7 @@ class StepWriter:
         self._posted: set[Message] = set()
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
+        self._summed: set[int] = set()
 
     def write(self, steps: int) -> None:
         """Write so many steps."""
@@ -69,12 +71,13 @@ class StepWriter:
 
     def _write(self, microbatches: int, steps: int) -> None:
         """Write one step, or several without a flush in between (PipeDream)."""
-        schedule = self.plan.workload.pipeline.schedule if self.stages > 1 else "1f1b"
+        schedule = self.plan.schedule
+        chunks = self.chunks if schedule == "interleaved" else 1
         orders = [
-            order(schedule, stage, self.stages, microbatches, self.chunks)
+            order(schedule, stage, self.stages, microbatches, chunks)
             for stage in range(self.stages)
         ]
-        self._posted, self._sent, self._ready = set(), {}, set()
+        self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()
         running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
@@ -108,14 +111,26 @@ class StepWriter:
         last: dict[tuple[str, int], int] = {}
         for action in actions:
             if action.kind != "F":
-                last[action.kind, action.chunk] = action.microbatch if steps == 1 else -1
+                kind = "W" if action.kind == "BW" else action.kind
+                last[kind, action.chunk] = action.microbatch if steps == 1 else -1
         pipedream = steps > 1
-        for action in actions:
-            receives = self._needs(stage, action)
+        pairs = beside(self.plan.schedule, stage, self.stages, self.plan.microbatches)
+        for index, action in enumerate(actions):
+            if index - 1 in pairs:
+                continue
+            together = actions[index : index + 2] if index in pairs else [action]
+            receives = [message for own in together for message in self._needs(stage, own)]
             yield from self._exchange(sends, receives)
-            is_last = pipedream or last.get((action.kind, action.chunk)) == action.microbatch
-            self._pass(stage, action, is_last)
-            sends = self._makes(stage, action)
+            is_last = [
+                pipedream
+                or last.get(("W" if own.kind == "BW" else own.kind, own.chunk)) == own.microbatch
+                for own in together
+            ]
+            if len(together) == 2:
+                self._pair(stage, together, is_last)
+            else:
+                self._pass(stage, action, is_last[0])
+            sends = [message for own in together for message in self._makes(stage, own)]
             if not self.blocking:
                 for message in sends:
                     self._send(message)
@@ -131,6 +146,7 @@ class StepWriter:
         yield from self._exchange(sends, [])
         if not pipedream:
             self.data[stage].complete()
+            yield from self._sum_copies(stage)
             self._sum_whole(stage)
             yield from self._tie(stage)
             self.data[stage].step()
@@ -146,6 +162,21 @@ class StepWriter:
             exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
             done = self.emitter.collective(exchange, group)
             self.emitter.join(done)
+
+    def _sum_copies(self, stage: int) -> Iterator[int | None]:
+        """Add up the gradients of the two copies of the model that opposite stages have."""
+        size, other = self.plan.copied_bytes(stage), self.stages - 1 - stage
+        if not size:
+            return
+        self._summed.add(stage)
+        if other in self._summed:
+            dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+            ends = (self.emitter.ranks(min(stage, other)), self.emitter.ranks(max(stage, other)))
+            for pair in zip(*ends, strict=True):
+                exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
+                self.emitter.join(self.emitter.collective(exchange, pair, "copies"))
+        while other not in self._summed:
+            yield None
 
     def _tie(self, stage: int) -> Iterator[int | None]:
         """Add up the gradients of an embedding that the first and the last stage have a copy of."""
@@ -164,24 +195,18 @@ class StepWriter:
             yield None
 
     def _needs(self, stage: int, action: Action) -> list[Message]:
-        source = before(action, stage, self.stages, self.chunks)
+        source = before(action, stage, self.layout)
         if source is None or source[0] == stage:
             return []
-        return [(source[0], stage, action)]
+        return [(source[0], stage, action.gives)]
 
     def _makes(self, stage: int, action: Action) -> list[Message]:
         """Return the messages that a pass makes for others."""
-        kind, microbatch, chunk = action
-        last = self.stages - 1
-        if kind == "F" and stage < last:
-            return [(stage, stage + 1, action)]
-        if kind == "F" and chunk < self.chunks - 1 and self.stages > 1:
-            return [(stage, 0, Action("F", microbatch, chunk + 1))]
-        if kind == "B" and stage > 0:
-            return [(stage, stage - 1, action)]
-        if kind == "B" and chunk > 0 and self.stages > 1:
-            return [(stage, last, Action("B", microbatch, chunk - 1))]
-        return []
+        kind, microbatch, chunk = action.gives
+        target = None if kind == "W" else self.layout.next(stage, chunk, 1 if kind == "F" else -1)
+        if target is None or target[0] == stage:
+            return []
+        return [(stage, target[0], Action(kind, microbatch, target[1]))]
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes; waits until the other sides are there."""
@@ -222,8 +247,9 @@ class StepWriter:
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
         if action.kind == "F":
-            chunk = action.chunk if target > source else action.chunk - 1
-            return max(16, self.plan.stages[source][chunk][-1].output_bytes)
+            made = self.layout.next(target, action.chunk, -1)
+            assert made is not None, "what is received was made"
+            return max(16, self.plan.stages[source][made[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
 
     def _pass(self, stage: int, action: Action, last: bool) -> None:
@@ -242,7 +268,7 @@ class StepWriter:
             if kind == "F":
                 return list(layer.forward)
             steps = emitter.backward(layer)
-            return _part(steps, kind) if split else steps
+            return _part(steps, kind) if split and kind != "BW" else steps
 
         if not data.hooked(kind, microbatch, last):
             if not emitter.folds():
@@ -262,6 +288,31 @@ class StepWriter:
             data.before(kind, chunk, index)
             emitter.run(stage, steps_of(index), name)
             data.after(kind, chunk, index, last)
+
+    def _pair(self, stage: int, actions: list[Action], last: list[bool]) -> None:
+        """Write a forward pass beside a backward pass, one after the other if data parallelism takes part in it."""
+        data, emitter = self.data[stage], self.emitter
+        rows: list[list[Step]] = []
+        for action, is_last in zip(actions, last, strict=True):
+            if data.hooked(action.kind, action.microbatch, is_last):
+                for own, own_last in zip(actions, last, strict=True):
+                    self._pass(stage, own, own_last)
+                return
+            layers = self.plan.stages[stage][action.chunk]
+            tagged: list[Step] = []
+            for index in range(len(layers)) if action.kind == "F" else reversed(range(len(layers))):
+                forward = action.kind == "F"
+                steps = list(layers[index].forward) if forward else emitter.backward(layers[index])
+                tagged += _tagged(steps, f"{action.kind}{index}")
+            rows.append([*self._gather(stage, action), *tagged])
+        name = f"{actions[1]}&{actions[0]}"
+        talk = all(any(isinstance(step, Comm) for step in row) for row in rows)
+        steps = [Beside(tuple(rows[0]), tuple(rows[1]))] if talk else [*rows[0], *rows[1]]
+        if not emitter.folds():
+            emitter.run(stage, steps, name)
+            return
+        ids = [id(layer) for own in actions for layer in self.plan.stages[stage][own.chunk]]
+        emitter.block(stage, steps, ("pair", *(own.kind for own in actions), tuple(ids)), name)
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
         """Return the gather of what came in parts from another stage."""
@@ -286,7 +337,7 @@ def _pieces(layers: Sequence[Layer], indices: Iterable[int]) -> list[list[int]]:
     return found
 
 
-def _tagged(steps: list[Step], index: int) -> list[Step]:
+def _tagged(steps: list[Step], index: int | str) -> list[Step]:
     """Return steps whose keys of open communication are those of one layer."""
     return [
         replace(step, key=f"{index}/{step.key}")

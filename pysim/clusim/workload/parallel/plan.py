@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,16 +20,14 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.recompute import Recomputer
+from clusim.workload.orders import CUT, Layout, layout_of, order
+from clusim.workload.parallel.stages import COPY, stages_of
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-__all__ = ["TrainingPlan", "divide", "make_plan", "model_of"]
+__all__ = ["TrainingPlan", "make_plan", "model_of"]
 
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
 """Names of tensors that tensor parallelism leaves whole."""
-
-COPY = "embedding copy"
-"""Tensor of the last stage, if the head uses the weights of the embedding, which is in the first."""
 
 MOST_MICROBATCHES = 1 << 14
 """Microbatches of a replica per step: more are a slip of the pen."""
@@ -77,7 +74,7 @@ class TrainingPlan:
         for chunks in self.stages:
             for layer in (layer for chunk in chunks for layer in chunk):
                 total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
-        return total * self.microbatches * self.mesh.size // self.mesh.pipeline
+        return total * self.microbatches * self.mesh.size // self.mesh.pipeline // self.copies
 
     def stepped(self, stage: int) -> int:
         """Return the parameters that the optimiser touches on a GPU of a stage."""
@@ -97,9 +94,34 @@ class TrainingPlan:
         return ZERO.get(self.workload.data.kind, 0)
 
     @property
+    def schedule(self) -> str:
+        """Schedule of the pipeline; one stage has nothing to choose."""
+        return self.workload.pipeline.schedule if self.mesh.pipeline > 1 else "1f1b"
+
+    @property
+    def layout(self) -> Layout:
+        """Which part of the model is where."""
+        return layout_of(self.schedule, self.mesh.pipeline, len(self.stages[0]))
+
+    @property
+    def copies(self) -> int:
+        """Stages that have a part of the model, each for its share of the microbatches."""
+        return 2 if self.layout.shape == "both" else 1
+
+    @property
     def splits_backward(self) -> bool:
         """Whether weight gradients have passes of their own."""
-        return self.workload.pipeline.schedule == "zero-bubble" and self.mesh.pipeline > 1
+        return self.schedule in CUT
+
+    def copied_bytes(self, stage: int) -> int:
+        """Gradients that a rank of a stage has to add to those of the stage opposite [bytes]."""
+        if self.copies == 1:
+            return 0
+        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
+        sizes = [sum(t.elements for t in tensors if t.expert == expert) for expert in (False, True)]
+        if self.zero:
+            sizes = [-(-sizes[0] // self.mesh.shards), -(-sizes[1] // self.mesh.expert_shards)]
+        return sum(sizes) * self.element_bytes_reduced
 
     @property
     def tied_bytes(self) -> int:
@@ -145,8 +167,7 @@ class TrainingPlan:
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
         own, mesh = self.workload, self.mesh
-        schedule = own.pipeline.schedule if mesh.pipeline > 1 else "1f1b"
-        count = own.pipeline.chunks
+        schedule, count = self.schedule, own.pipeline.chunks
         held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
         versions = mesh.pipeline - stage if schedule == "pipedream" else 1
         return stage_memory(
@@ -222,26 +243,6 @@ def model_of(spec: ModelSpec) -> Model:
     return model
 
 
-def divide(layers: Sequence[Layer], stages: int, chunks: int) -> list[list[list[Layer]]]:
-    """Return the layers by stage and chunk: chunk `c` of stage `s` is part ``c * stages + s`` of the model."""
-    first = [layer for layer in layers if layer.kind in ("embedding", "stem")]
-    last = [layer for layer in layers if layer.kind == "head"]
-    blocks = [layer for layer in layers if layer not in first and layer not in last]
-    parts = stages * chunks
-    if len(blocks) < parts:
-        cut = f"{stages} stages x {chunks} chunks" if chunks > 1 else f"{stages} stages"
-        raise InputError(f"{len(blocks)} layers cannot be divided into {cut}")
-    base, more = divmod(len(blocks), parts)
-    cuts, at = [], 0
-    for part in range(parts):
-        size = base + (part < more)
-        cuts.append(blocks[at : at + size])
-        at += size
-    cuts[0] = first + cuts[0]
-    cuts[-1] = cuts[-1] + last
-    return [[cuts[chunk * stages + stage] for chunk in range(chunks)] for stage in range(stages)]
-
-
 def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
     try:
@@ -260,16 +261,11 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     microbatches = _microbatches(workload, mesh)
     shard = _shard(workload, mesh, precision)
     try:
-        layers = model.build(shard)
-        stages = divide(layers, mesh.pipeline, workload.pipeline.chunks)
-        _copy_embedding(stages, model, workload.pipeline.schedule)
+        own = workload.pipeline
+        layout = layout_of(own.schedule, mesh.pipeline, own.chunks)
+        stages = stages_of(workload, model, model.build(shard), layout, chip)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
-    try:
-        again = Recomputer(workload)
-        stages = [[again.part(chunk) for chunk in chunks] for chunks in stages]
-    except InputError as error:
-        raise complain(workload, ("recomputation",), str(error)) from None
     _check_interleaving(workload, microbatches)
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     return TrainingPlan(
@@ -287,19 +283,14 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     )
 
 
-def _copy_embedding(stages: list[list[list[Layer]]], model: Model, schedule: str) -> None:
-    """Give the last of several stages its own copy of an embedding that the head uses too, as Megatron-LM does."""
-    tied = isinstance(model, Transformer) and model.tied
-    if len(stages) == 1 or not tied or schedule == "pipedream":
-        return
-    last, embedding = stages[-1][-1], stages[0][0][0].tensors[0]
-    last[-1] = replace(last[-1], tensors=(replace(embedding, name=COPY), *last[-1].tensors))
-
-
-def _blamed(workload: Workload, message: str) -> tuple[str]:
+def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
     """Return the key of the file that made it impossible to cut the model."""
     if message.startswith("sequence"):
         return ("sequence",)
+    if workload.pipeline.layers is not None and message.startswith("layers ["):
+        return ("pipeline", "layers")
+    if "recompute:" in message or message.startswith(("give one of layers", "groups of layers")):
+        return ("recomputation",)
     return ("parallel",) if workload.parallel.model_fields_set else ("model",)
 
 
@@ -403,7 +394,9 @@ def _check_servers(workload: Workload, fabric: Fabric) -> None:
 
 
 def _check_chunks(workload: Workload) -> None:
-    """Raise an error for chunks without a schedule that has them."""
+    """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
+    if workload.pipeline.layers is not None and workload.pipeline.partition == "balanced":
+        raise complain(workload, ("pipeline", "layers"), "balanced chooses the layers itself")
     if workload.pipeline.chunks == 1:
         return
     if workload.parallel.pipeline == 1:
@@ -415,6 +408,14 @@ def _check_chunks(workload: Workload) -> None:
 def _check_interleaving(workload: Workload, microbatches: int) -> None:
     """Raise an error for chunks that stages could not pass on."""
     own, stages = workload.pipeline, workload.parallel.pipeline
+    if own.messages == "blocking" and layout_of(own.schedule, stages).shape != "round":
+        message = f"blocking: stages of {own.schedule} would wait for each other; use overlapped"
+        raise complain(workload, ("pipeline", "messages"), message)
+    if own.schedule.startswith("dualpipe") and stages > 1:
+        try:
+            order(own.schedule, 0, stages, microbatches)
+        except InputError as error:
+            raise complain(workload, ("pipeline", "schedule"), str(error)) from None
     if own.schedule != "interleaved" or own.chunks == 1:
         return
     if microbatches % stages:

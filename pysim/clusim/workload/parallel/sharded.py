@@ -72,7 +72,7 @@ class Sharded(DataParallel):
             self._gathered[chunk, index] = {}
         elif kind != "W":
             self._gathered.pop((chunk, index), None)
-        if kind == ("W" if self.plan.splits_backward else "B"):
+        if self.completes(kind):
             scattered = self._collect(chunk, index, "reduce_scatter")
             if last or not self.accumulate:
                 scattered = self._sum_copies(chunk, index, scattered)

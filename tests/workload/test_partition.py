@@ -1,0 +1,94 @@
+"""Which layers a stage gets: best cuts against all cuts, and what a workload makes of them."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, pairwise
+
+import pytest
+
+import clusim
+from clusim.errors import ClusimError, InputError
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import backward_steps
+from clusim.workload.parallel.plan import TrainingPlan, make_plan
+from clusim.workload.partition import balanced
+from support.workloads import tiny, written
+
+A100 = clusim.load("dgx-a100")
+
+
+def slowest(times: list[int], sizes: list[int]) -> int:
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return max(sum(times[a:b]) for a, b in pairwise([0, *ends]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cut_is_better(seed: int) -> None:
+    draw = random.Random(seed)
+    times = [draw.randrange(0, 50) for _ in range(draw.randrange(1, 9))]
+    parts = draw.randrange(1, len(times) + 1)
+    sizes = balanced(times, parts)
+    assert len(sizes) == parts
+    assert sum(sizes) == len(times)
+    assert min(sizes) >= 1
+    every = [
+        [b - a for a, b in pairwise([0, *cut, len(times)])]
+        for cut in combinations(range(1, len(times)), parts - 1)
+    ]
+    assert slowest(times, sizes) == min(slowest(times, other) for other in every)
+
+
+def test_by_hand() -> None:
+    assert balanced([1, 1, 1, 3], 2) == [3, 1]
+    assert balanced([4, 1, 1, 1, 1], 2) == [1, 4]
+    with pytest.raises(InputError, match="2 layers cannot be divided into 3 parts"):
+        balanced([1, 2], 3)
+
+
+def plan_of(text: str, **fields: str) -> TrainingPlan:
+    return make_plan(tiny(f"parallel: {{pipeline: 4}}\npipeline: {text}", **fields), A100)
+
+
+def times_of(plan: TrainingPlan) -> list[int]:
+    """Return what the kernels of a microbatch take on every stage [ps]."""
+    return [
+        sum(
+            plan.chip.time_ps(step)
+            for layer in layers
+            for step in (*layer.forward, *backward_steps(layer, "none"))
+            if isinstance(step, Kernel)
+        )
+        for (layers,) in plan.stages
+    ]
+
+
+def test_a_large_head_gets_a_stage_of_its_own() -> None:
+    """A vocabulary so large that its head takes longer than three blocks."""
+    model = "{base: llama3-8b, layers: 9, vocab: 400000}"
+    even, best = (plan_of(f"{{partition: {name}}}", model=model) for name in ("even", "balanced"))
+    kinds = [[layer.kind for layer in layers] for (layers,) in best.stages]
+    assert kinds == [["embedding", *["block"] * 3], ["block"] * 3, ["block"] * 3, ["head"]]
+    assert max(times_of(best)) < max(times_of(even))
+    assert sum(times_of(best)) == sum(times_of(even))
+
+
+def test_a_last_stage_may_have_the_head_alone() -> None:
+    plan = plan_of("{layers: [2, 1, 1, 0]}")
+    assert [len(layers) for (layers,) in plan.stages] == [3, 1, 1, 1]
+    assert written(plan.workload, A100)[2].tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{layers: [2, 2]}", r"layers \[2, 2\]: must be 4 numbers, whose sum is 4"),
+        ("{layers: [2, 2, 1, 0]}", "must be 4 numbers, whose sum is 4"),
+        ("{layers: [4, 0, 0, 0]}", "a part has no layer at all"),
+        ("{partition: balanced, layers: [1, 1, 1, 1]}", "balanced chooses the layers itself"),
+    ],
+)
+def test_cuts_that_are_none_are_told(text: str, message: str) -> None:
+    with pytest.raises(ClusimError, match=message) as found:
+        plan_of(text)
+    assert "pipeline.layers" in str(found.value)
