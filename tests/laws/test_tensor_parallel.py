@@ -149,6 +149,53 @@ def test_linear_layers_with_nothing_between_them_gather_or_scatter_once(
     )
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_overlapped_products_move_the_same_bytes_in_pieces(gpus: int) -> None:
+    """What is gathered or scattered is N - 1 messages of 1/N of it; each product is N of 1/N of the tokens."""
+    plain = block(tensor=gpus, sequence_parallel=True)
+    cut = block(tensor=gpus, sequence_parallel=True, overlap=True)
+    for one, two in ((plain.forward, cut.forward), (plain.backward, cut.backward)):
+        moved = units(one) * UNIT * (gpus - 1) // gpus
+        rings = [s for s in two if isinstance(s, Comm) and s.operation == "sendrecv"]
+        rest = [s for s in two if isinstance(s, Comm) and s.operation != "sendrecv"]
+        assert {s.bytes for s in rings} == {UNIT // gpus}
+        assert sum(s.bytes for s in rings) + units(rest) * UNIT * (gpus - 1) // gpus == moved
+    # Four forwards: before and behind two pairs. Backwards what comes to the rows, twice; the rest was overlapped.
+    assert sum(isinstance(s, Comm) for s in cut.forward) == 4 * (gpus - 1)
+    assert sum(isinstance(s, Comm) for s in cut.backward) == 2 * (gpus - 1) + 4
+    for part in ("forward", "input", "weight"):
+        assert cut.flops(part) == plain.flops(part)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_piece_is_multiplied_while_the_next_one_comes(way: str) -> None:
+    """Between the start of a message and its end stands one product of a quarter of the tokens."""
+    steps = getattr(block(sequence_parallel=True, overlap=True), way)
+    for at, step in enumerate(steps):
+        if isinstance(step, Comm) and step.operation == "sendrecv":
+            under, wait = steps[at + 1 : at + 3]
+            assert isinstance(under, Kernel)
+            assert under.gemm is not None
+            assert under.gemm.m == TOKENS // GPUS
+            assert isinstance(wait, Wait)
+            assert wait.key == step.key
+
+
+def test_overlap_goes_with_what_is_cut_along_the_sequence_only() -> None:
+    work = Workload.model_validate(
+        {
+            "name": "both",
+            "model": "gpt3-1.3b",
+            "topology": "dgx-a100",
+            "batch": {"global": 8},
+            "parallel": {"tensor": 8},
+            "tensor": {"overlap": True},
+        }
+    )
+    with pytest.raises(InputError, match="needs sequence_parallel"):
+        make_plan(work, fabric.load("dgx-a100"))
+
+
 def test_sequence_parallelism_goes_with_pairs_only() -> None:
     work = Workload.model_validate(
         {

@@ -42,6 +42,13 @@ DEEPSEEK = (
         ),
         ("{pipeline: 2, expert: 2, tensor: 2}", "pipeline: {schedule: dualpipe}", MOE),
         ("{pipeline: 2, expert: 4}", "pipeline: {schedule: dualpipe-v}\ndata: {kind: zero1}", MOE),
+        ("{tensor: 2, context: 2}", "tensor: {sequence_parallel: true, overlap: true}", ""),
+        (
+            "{context: 4, pipeline: 2}",
+            "context: {style: ulysses}\ndata: {kind: fsdp, shard: 2}",
+            "",
+        ),
+        ("{context: 2, expert: 4}", "context: {style: all-gather}\nrecompute: full", MOE),
         ("{tensor: 4}", "tensor: {style: row}\nprecision: fp32\ndata: {kind: zero2}", ""),
     ],
 )

@@ -256,13 +256,44 @@ def test_tables_are_exchanged_and_dense_layers_reduced() -> None:
     assert sent(found) == pytest.approx(sum(volume_of(found).values()), rel=1e-3)
 
 
-def test_keys_and_values_go_round_the_ring() -> None:
+def around(style: str, *, kv: int = 4, heads: int = 8) -> TrainingResult:
+    """Return a step of one layer of 128 tokens on four ranks of the context dimension."""
     model = (
-        "{base: llama3-8b, layers: 1, hidden: 256, heads: 8, kv_heads: 2, head_size: 32,"
+        f"{{base: llama3-8b, layers: 1, hidden: 256, heads: {heads}, kv_heads: {kv}, head_size: 32,"
         " intermediate: 512, vocab: 1024}"
     )
-    text = "parallel: {context: 4, data: 1}\ndata: {kind: naive}"
-    found = step(text, 4, model=model, batch="{global: 1, micro: 1}")
-    part = 2 * 2 * 32 * (128 // 4) * 2
+    text = f"parallel: {{context: 4, data: 1}}\ndata: {{kind: naive}}\ncontext: {{style: {style}}}"
+    return step(text, 4, model=model, batch="{global: 1, micro: 1}")
+
+
+@pytest.mark.parametrize("kv", [2, 8])
+@pytest.mark.parametrize("style", ["ring", "all-gather"])
+def test_keys_and_values_go_to_all_ranks(style: str, kv: int) -> None:
+    found = around(style, kv=kv)
+    part = 2 * kv * 32 * (128 // 4) * 2
     # Three times forwards; backwards keys and values, and their gradients.
     assert volume_of(found)["context"] == 3 * part * (1 + 2)
+    whole = around(style, kv=kv).plan.model_flops
+    assert whole == around("ulysses", kv=kv).plan.model_flops
+    rest = volume_of(found)["data"]
+    assert sent(found) == pytest.approx(volume_of(found)["context"] + rest, rel=1e-3)
+
+
+@pytest.mark.parametrize(("kv", "there"), [(2, 4), (4, 4), (8, 8)])
+def test_heads_are_exchanged_for_tokens(kv: int, there: int) -> None:
+    """Queries, keys, values and the output of a quarter of the tokens; three quarters of each leave, and come back.
+
+    Where there are two heads of keys for four ranks each goes to two of them.
+    """
+    found = around("ulysses", kv=kv)
+    one = (128 // 4) * 32 * 2 * (8 + 2 * there + 8)
+    assert volume_of(found)["context"] == 2 * 3 / 4 * one
+    assert sent(found) == pytest.approx(
+        volume_of(found)["context"] + volume_of(found)["data"], rel=1e-3
+    )
+
+
+def test_attention_is_the_same_work_however_keys_come() -> None:
+    """A rank's quarter of the queries against all keys, or a quarter of the heads: the same operations."""
+    flops = {style: around(style).executed_flops for style in ("ring", "all-gather", "ulysses")}
+    assert len(set(flops.values())) == 1

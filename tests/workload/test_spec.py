@@ -119,6 +119,15 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
             + "parallel: {pipeline: 8}\npipeline: {schedule: interleaved, chunks: 2}\n",
             "w.yaml:5:22: pipeline.schedule: interleaved needs microbatches (12) in multiples of the 8",
         ),
+        (
+            GOOD.replace("gpt2-xl", "gpt2-medium")
+            + "parallel: {context: 8, tensor: 1}\ncontext: {style: ulisses}\n",
+            "w.yaml:5:18: context.style: 'ulisses' is not known; did you mean 'ulysses'?",
+        ),
+        (
+            GOOD + "parallel: {context: 2}\ncontext: {style: ulysses}\n",
+            "context parallelism by ulysses: heads of a rank 25: cannot be cut into 2",
+        ),
         (GOOD + "experts: {pad: true}\n", "w.yaml:4:16: experts.pad: needs a capacity"),
         (GOOD + "data: {shard: 2}\n", "w.yaml:4:15: data.shard: ddp cuts no states; use one of"),
         (

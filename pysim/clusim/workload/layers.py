@@ -230,6 +230,10 @@ class Shard:
         Fused attention, which keeps no scores.
     capacity : float
         Most tokens of an expert, against an even spread; 0 is no limit.
+    around : str
+        How attention gets the keys of other parts of the sequence: ``ring``, ``all-gather``, ``ulysses``.
+    overlap : bool
+        Products of tensor parallelism go in pieces, each under the message of another one.
     """
 
     batch: int = 1
@@ -242,6 +246,8 @@ class Shard:
     style: Literal["paired", "column", "row"] = "paired"
     flash: bool = True
     capacity: float = 0.0
+    around: Literal["ring", "all-gather", "ulysses"] = "ring"
+    overlap: bool = False
 
     @property
     def tokens(self) -> int:

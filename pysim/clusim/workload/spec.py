@@ -20,6 +20,7 @@ from clusim.vocabulary.algorithms import protocol_named
 __all__ = [
     "BatchSpec",
     "CommunicatorSpec",
+    "ContextSpec",
     "DataSpec",
     "ExpertsSpec",
     "HardwareSpec",
@@ -102,10 +103,21 @@ class ParallelSpec(Spec):
 
 
 class TensorSpec(Spec):
-    """How matrices are cut."""
+    """How matrices are cut, and whether they are multiplied in pieces under the communication (`overlap`)."""
 
     sequence_parallel: bool = False
+    overlap: bool = False
     style: Literal["paired", "column", "row"] = "paired"
+
+
+class ContextSpec(Spec):
+    """How attention gets the keys and values of other parts of the sequence.
+
+    ``ring``: they go round under the kernels; ``all-gather``: they are gathered before; ``ulysses``: heads are
+    exchanged for tokens, so that a rank has whole sequences of some heads.
+    """
+
+    style: Literal["ring", "all-gather", "ulysses"] = "ring"
 
 
 class PipelineSpec(Spec):
@@ -236,6 +248,7 @@ class Workload(Spec):
     attention: Literal["flash", "plain"] = "flash"
     parallel: ParallelSpec = ParallelSpec()
     tensor: TensorSpec = TensorSpec()
+    context: ContextSpec = ContextSpec()
     pipeline: PipelineSpec = PipelineSpec()
     data: DataSpec = DataSpec()
     experts: ExpertsSpec = ExpertsSpec()

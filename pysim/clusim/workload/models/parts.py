@@ -18,6 +18,10 @@ row                RS(n), AG(n) + AG(k)         AR(n), -
 AR, AG, RS are all-reduce, all-gather and reduce-scatter of all inputs (k) or outputs (n) of the layer. The second
 gather of sequence parallelism is for the weight gradient: inputs are kept cut (arXiv 2205.05198). Layers that follow
 each other without anything whole between them gather or scatter once each way.
+
+**Overlapped** (PyTorch's async tensor parallelism, user buffers of Transformer Engine): what is gathered before a
+product goes round the ranks in as many parts as there are, each under the product of another part, and so do the sums
+behind one. The second gather runs under the input gradient, the scatter under the weight gradient anyway.
 """
 
 from __future__ import annotations
@@ -147,9 +151,46 @@ class Recorder:
             self._columns_of_parts(name, m, own, k * shard.tensor)
             self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
             return
+        if shard.overlap:
+            self._rows_in_pieces(name, m, n, k)
+            return
         forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
         self.pair([forward], [back, weight])
         self.leave(m * n, name)
+
+    def _rows_in_pieces(self, name: str, m: int, n: int, k: int) -> None:
+        """Compute a part of the tokens while the sums of the one before go on; backwards while gradients come.
+
+        A rank adds what arrives to what it has made, and sends the sum on.
+        """
+        parts = self.shard.tensor
+        forward, back, _ = linear(name, self.shard, Gemm(1, m // parts, n, k))
+        weight = linear(name, self.shard, Gemm(1, m, n, k))[2]
+        piece = m // parts * n
+        add = memory_kernel(f"{name} add", 2 * piece, piece, self.element_bytes)
+        steps: list[Step] = []
+        key = ""
+        for index in range(parts):
+            steps.append(forward)
+            if key:
+                steps += [Wait(key), add]
+            if index < parts - 1:
+                key = self._key(name)
+                steps.append(Comm("tensor", "sendrecv", piece * self.element_bytes, name, key))
+        self.pair(steps, [*self._while_parts_come(name, back, piece), weight])
+
+    def _while_parts_come(self, name: str, kernel: Kernel, elements: int) -> list[Step]:
+        """Return a kernel for each part of the tokens, under which the next part comes from the neighbour."""
+        found: list[Step] = []
+        for _ in range(self.shard.tensor - 1):
+            key = self._key(name)
+            size = elements * self.element_bytes
+            found += [
+                Comm("tensor", "sendrecv", size, name, key, kernel.part),
+                kernel,
+                Wait(key, kernel.part),
+            ]
+        return [*found, kernel]
 
     def _columns_of_whole(self, name: str, m: int, n: int, k: int) -> None:
         """Each rank has some columns: its input gradient is a part of the sum.
@@ -168,8 +209,13 @@ class Recorder:
             again = [Comm("tensor", "all_gather", size, f"{name} again", key=second, part="input")]
             there = [Wait(second, part="input")]
         reduce = Comm("tensor", operation, size, f"{name} input", key=key, part="input")
+        one: list[Step] = [*before, forward]
+        if self.shard.overlap:
+            parts = self.shard.tensor
+            piece = linear(name, self.shard, Gemm(1, m // parts, n, k))[0]
+            one = self._while_parts_come(name, piece, m // parts * k)
         self.pair(
-            [*before, forward],
+            one,
             [*again, back, *there, reduce, weight, Wait(key, part="input")],
         )
 
@@ -236,6 +282,21 @@ class Recorder:
             return
         back = Comm("expert", "alltoall", size_bytes, f"{name} gradient", part="input")
         self.pair([Comm("expert", "alltoall", size_bytes, name)], [back])
+
+    def gather_keys(self, size_bytes: int) -> None:
+        """Gather keys and values over the context dimension, and scatter their gradients."""
+        scatter = Comm("context", "reduce_scatter", size_bytes, "keys gradient", part="input")
+        self.pair([Comm("context", "all_gather", size_bytes, "keys")], [scatter])
+
+    def gather_keys_again(self, size_bytes: int) -> None:
+        """Gather them again before the backward pass of what was written last."""
+        self.pair([], [Comm("context", "all_gather", size_bytes, "keys again", part="input")])
+
+    def swap(self, name: str, size_bytes: int) -> None:
+        """Exchange what ranks of the context dimension have of `name`, and gradients back."""
+        core = not self.shard.flash
+        back = Comm("context", "alltoall", size_bytes, f"{name} gradient", part="input")
+        self.pair([Comm("context", "alltoall", size_bytes, name, core=core)], [back])
 
     def start(
         self, dim: Dim, operation: str, forward_bytes: int, backward_bytes: int, name: str

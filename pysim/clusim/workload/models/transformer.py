@@ -4,9 +4,9 @@
 dropout and residual additions, each with its memory traffic. **Model** Tensor parallelism as in Megatron-LM: matrices
 are cut by columns, then by rows, with one all-reduce behind the second (arXiv 1909.08053); with sequence parallelism
 an all-gather before and a reduce-scatter behind (arXiv 2205.05198). The input gradient is reduced while the weight
-gradient is computed. Context parallelism passes keys and values around a ring under the attention kernels. Experts
-get their tokens by all-to-all. **Not modelled** Fused kernels of particular libraries; the loss of work when experts
-drop tokens.
+gradient is computed. Context parallelism passes keys and values around a ring under the attention kernels, gathers
+them (arXiv 2407.21783), or exchanges heads for tokens (Ulysses, arXiv 2309.14509). Experts get their tokens by
+all-to-all. **Not modelled** Fused kernels of particular libraries; the loss of work when experts drop tokens.
 """
 
 from __future__ import annotations
@@ -96,6 +96,15 @@ class Transformer:
             )
         shard.cut(self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary")
         shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
+        if shard.around == "ulysses" and shard.context > 1:
+            own = self.heads // shard.tensor
+            shard.cut(own, shard.context, "context parallelism by ulysses: heads of a rank")
+            kv = self._local_heads(shard)[1]
+            if kv % shard.context and shard.context % kv:
+                raise InputError(
+                    f"context parallelism by ulysses: {kv} heads of keys and values of a rank cannot be cut into or"
+                    f" copied to {shard.context} parts"
+                )
         if shard.expert > 1 and not self.experts:
             raise InputError(f"expert parallelism {shard.expert}: {self.name} has no experts")
         if self.experts:
@@ -210,6 +219,8 @@ class Transformer:
         e, n = shard.precision.bytes, shard.tokens
         heads, kv = self._local_heads(shard)
         query, value = self._head_sizes()
+        if shard.around == "ulysses" and shard.context > 1:
+            kv = max(kv, shard.context)
         own = heads * (query + value) + kv * (query + value)
         if self.latent is not None:
             own = heads * (2 * query + 2 * value) + self.latent.q_rank + self.latent.kv_rank
@@ -279,21 +290,36 @@ class Transformer:
         return [Tensor(name, size) for name, size in shapes]
 
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
-        """Write scores, softmax and values, fused or not, around the ring of context parallelism."""
+        """Write scores, softmax and values, fused or not, with what context parallelism adds."""
         query, value = self._head_sizes()
-        kept = shard.batch * (shard.sequence // shard.context) * kv * (query + value)
-        ring = kept * shard.precision.bytes
-        for step in range(shard.context):
-            if step < shard.context - 1:
-                rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
-            part = shard.sequence // shard.context
-            if shard.flash:
-                rec.flash(Attention(heads, kv, part, part, query, value), causal=self.causal)
-            else:
-                attention = Attention(heads, kv, part, part, query, value)
-                rec.plain_attention(attention, dropout=self.dropout)
-            if step < shard.context - 1:
-                rec.finish(f"ring {step}")
+        part, whole, parts = shard.sequence // shard.context, shard.sequence, shard.context
+        token = shard.batch * part * shard.precision.bytes
+        ring = token * kv * (query + value)
+        if parts > 1 and shard.around == "all-gather":
+            # Keys and values are gathered again for the backward pass, and their gradients scattered.
+            rec.gather_keys(ring * parts)
+            self._attend(rec, shard, Attention(heads, kv, part, whole, query, value))
+            rec.gather_keys_again(ring * parts)
+        elif parts > 1 and shard.around == "ulysses":
+            # Where a rank has fewer heads of keys than there are ranks, each is sent to several.
+            there = max(kv, parts)
+            rec.swap("heads", token * (heads * query + there * (query + value)))
+            few = Attention(heads // parts, there // parts, whole, whole, query, value)
+            self._attend(rec, shard, few)
+            rec.swap("tokens", token * heads * value)
+        else:
+            for step in range(parts):
+                if step < parts - 1:
+                    rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
+                self._attend(rec, shard, Attention(heads, kv, part, part, query, value))
+                if step < parts - 1:
+                    rec.finish(f"ring {step}")
+
+    def _attend(self, rec: Recorder, shard: Shard, attention: Attention) -> None:
+        if shard.flash:
+            rec.flash(attention, causal=self.causal)
+        else:
+            rec.plain_attention(attention, dropout=self.dropout)
 
     def _feed_forward(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
         """Write the dense block; return its parameters and what it keeps [bytes]."""

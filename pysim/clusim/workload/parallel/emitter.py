@@ -235,13 +235,14 @@ class Emitter:
             options["dtype"] = exchange.dtype
         if exchange.algorithm is not None:
             options["algorithm"] = exchange.algorithm
-        if operation == "alltoall" and len(set(self.loads)) == 1:
+        experts = operation == "alltoall" and own == "expert"
+        if experts and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
         tally = self.traffic.setdefault(own, Volume())
         tasks: Sequence[int]
-        if operation == "alltoall" and len(set(self.loads)) > 1 and len(group) == len(self.loads):
+        if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
             back = exchange.name.startswith("combine") != exchange.name.endswith("gradient")
             uneven = Uneven(group, size, self.loads, back)
             tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or own, waits)

@@ -445,6 +445,9 @@ def _microbatches(workload: Workload, mesh: Mesh) -> int:
 
 def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
     style, along = workload.tensor.style, workload.tensor.sequence_parallel
+    if workload.tensor.overlap and not along:
+        message = "what is overlapped is cut along the sequence; needs sequence_parallel"
+        raise complain(workload, ("tensor", "overlap"), message)
     if along and style != "paired":
         raise complain(
             *(workload, ("tensor", "style")),
@@ -461,4 +464,6 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         style=workload.tensor.style,
         flash=workload.attention == "flash",
         capacity=workload.experts.capacity,
+        around=workload.context.style,
+        overlap=workload.tensor.overlap and mesh.tensor > 1,
     )
