@@ -10,6 +10,7 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.training.breakdown import Breakdown
+from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
@@ -83,6 +84,11 @@ class TrainingResult:
         """Executed operations against the peak of all ranks."""
         return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
 
+    @property
+    def goodput(self) -> Goodput | None:
+        """What part of the time counts when GPUs fail, if the workload says how often."""
+        return goodput_of(self.plan, 1 / self.pace)
+
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
         return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
@@ -138,6 +144,7 @@ class TrainingResult:
                 }
                 for row in self.ranks
             ],
+            "goodput": self.goodput.to_json() if self.goodput is not None else None,
             "memory_GiB": worst.to_json(),
             "memory_by_stage_GiB": [item.to_json() for item in self.memory],
             "volume_bytes_per_gpu": {

@@ -21,6 +21,7 @@ def training_report(result: TrainingResult) -> str:
         _ranks(result),
         _volumes(result),
         _memory(result),
+        _goodput(result),
         _wires(result),
     ]
     parts.append(_foot(result))
@@ -148,6 +149,25 @@ def _memory(result: TrainingResult) -> list[str]:
         values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
         lines.append(f"  {f'stage {stage}':<10} {values}{_room(item)}")
     return lines
+
+
+def _goodput(result: TrainingResult) -> list[str]:
+    """Say what failures and checkpoints leave of the time."""
+    own = result.goodput
+    if own is None:
+        return []
+    job = own.job
+    rows = [
+        ("goodput", f"{own.useful:.2%} of the time; {own.steps:,.0f} steps in {own.days:g} days"),
+        ("failures", f"{own.failures:.1f} expected, one in {job.mtbf_s / 3600:.4g} h of all GPUs"),
+        (
+            "checkpoints",
+            f"every {own.interval_steps:,} steps ({own.work_s:.4g} s): {own.checkpoints:.2%};"
+            f" {format_size(own.checkpoint_bytes)}, training stops for {job.stall_s:.4g} s",
+        ),
+        ("lost", f"{own.redone:.2%} done again, {own.restarts:.2%} restarting"),
+    ]
+    return _table(rows)
 
 
 def _room(item: Memory) -> str:

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from clusim import resources
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.problems import Problems, did_you_mean
-from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
+from clusim.fabric.quantities import Amount, Bandwidth, Size, Spec, base_or_mapping
 from clusim.fabric.yamltext import parse
 from clusim.files import note_input
 from clusim.vocabulary.algorithms import protocol_named
@@ -28,6 +28,7 @@ __all__ = [
     "ParallelSpec",
     "PipelineSpec",
     "RecomputationSpec",
+    "ReliabilitySpec",
     "StragglerSpec",
     "TensorSpec",
     "Workload",
@@ -221,6 +222,26 @@ class StragglerSpec(Spec):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
+class CheckpointSpec(Spec):
+    """Checkpoints: what all GPUs together `write` [B/s], and how often; by default as often as wastes the least.
+
+    With `asynchronous` training only stops until the states are copied to the hosts.
+    """
+
+    write: Bandwidth
+    every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    asynchronous: bool = False
+
+
+class ReliabilitySpec(Spec):
+    """How often GPUs fail, and what that costs: mean time between failures of one [h], a restart [s], a period."""
+
+    gpu_mtbf_h: Annotated[float, Field(gt=0, le=1e9)]
+    restart_s: Annotated[float, Field(ge=0, le=1e9)]
+    checkpoint: CheckpointSpec
+    days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
+
+
 class HardwareSpec(Spec):
     """Figures that replace those of the presets."""
 
@@ -258,6 +279,7 @@ class Workload(Spec):
     collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
+    reliability: ReliabilitySpec | None = None
     fold: Literal["auto", "all", "proved", "none"] = "auto"
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
