@@ -33,7 +33,7 @@ __all__ = [
     "total",
 ]
 
-Dim = Literal["tensor", "context", "expert"]
+Dim = Literal["tensor", "context", "expert", "norm"]
 Recompute = Literal["none", "selective", "full"]
 
 
@@ -232,6 +232,8 @@ class Shard:
         Most tokens of an expert, against an even spread; 0 is no limit.
     around : str
         How attention gets the keys of other parts of the sequence: ``ring``, ``all-gather``, ``ulysses``.
+    norm : int
+        Ranks whose samples batch normalisation takes together.
     overlap : bool
         Products of tensor parallelism go in pieces, each under the message of another one.
     """
@@ -248,6 +250,7 @@ class Shard:
     capacity: float = 0.0
     around: Literal["ring", "all-gather", "ulysses"] = "ring"
     overlap: bool = False
+    norm: int = 1
 
     @property
     def tokens(self) -> int:

@@ -29,6 +29,8 @@ class Mesh:
         Rank of the fabric at each place of the mesh.
     shard : int
         Ranks of context x data over which states are cut, neighbours; the others have copies. 0 is all.
+    norm : int
+        Ranks of context x data, neighbours, that normalise batches together.
     """
 
     tensor: int = 1
@@ -39,6 +41,7 @@ class Mesh:
     order: tuple[str, ...] = DIMS
     ranks: tuple[int, ...] = ()
     shard: int = 0
+    norm: int = 1
 
     def __post_init__(self) -> None:
         """Check that dimensions and ranks agree."""
@@ -53,6 +56,10 @@ class Mesh:
                 " over the ranks of these dimensions"
             )
         self._check_shard()
+        if (self.context * self.data) % self.norm:
+            raise InputError(
+                f"batchnorm {self.norm}: must divide context x data = {self.context * self.data}"
+            )
         if not self.ranks:
             object.__setattr__(self, "ranks", tuple(range(self.size)))
         if len(self.ranks) != self.size or len(set(self.ranks)) != self.size:
@@ -127,6 +134,9 @@ class Mesh:
         ]
         if dim == "replica":
             return [tuple(own) for own in replicas]
+        if dim == "norm":
+            size = self.norm
+            return [tuple(own[i : i + size]) for own in replicas for i in range(0, len(own), size)]
         if dim == "expert":
             return [tuple(own[low : low + e]) for own in replicas for low in range(0, len(own), e)]
         if dim == "expert_replica":
@@ -149,7 +159,7 @@ class Mesh:
                 rank = parent[rank]
             return rank
 
-        for dim in ("tensor", "context", "expert"):
+        for dim in ("tensor", "context", "expert", "norm"):
             for group in self.groups(dim, pipeline):
                 for rank in group[1:]:
                     parent[root(rank)] = root(group[0])

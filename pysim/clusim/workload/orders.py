@@ -25,6 +25,7 @@ __all__ = [
     "layout_of",
     "order",
     "timeline",
+    "waves",
 ]
 
 SCHEDULES = (
@@ -128,6 +129,19 @@ def order(
             return [Action(*own) for own in zero_bubble_v(stage, stages, m)]
         return [Action(*own) for own in _two_ways(schedule, stage, stages, m).passes]
     return _interleaved(stage, stages, m, chunks)
+
+
+def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Action]:
+    """Return what a stage of a recurrent network does; a microbatch is a piece of a sequence.
+
+    All pieces of a sequence go forwards before its last one goes back, and they come back in reverse.
+    """
+    wave = order("gpipe", stage, stages, pieces)
+    return [
+        action._replace(microbatch=first + action.microbatch)
+        for first in range(0, microbatches, pieces)
+        for action in wave
+    ]
 
 
 def beside(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:

@@ -125,6 +125,7 @@ class PipelineSpec(Spec):
     """The order of passes, which layers are where, and whether computing waits for the messages between stages.
 
     `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
+    `pieces`: parts of the sequence that go as a wave through a recurrent network, with ``wavefront``.
     """
 
     schedule: Literal[
@@ -137,8 +138,10 @@ class PipelineSpec(Spec):
         "zb-v",
         "dualpipe",
         "dualpipe-v",
+        "wavefront",
     ] = "1f1b"
     chunks: Small = 1
+    pieces: Small = 1
     layers: list[Annotated[int, Field(ge=0, le=2**20)]] | None = None
     partition: Literal["even", "balanced"] = "even"
     messages: Literal["blocking", "overlapped"] | None = None
@@ -149,6 +152,7 @@ class DataSpec(Spec):
     """How gradients are reduced and states are kept.
 
     `shard`: so many ranks share the states of a replica, and the others have copies (HSDP); by default all share them.
+    `batchnorm`: so many ranks normalise batches together (SyncBatchNorm).
     """
 
     kind: Literal[
@@ -169,6 +173,7 @@ class DataSpec(Spec):
     prefetch: Annotated[int, Field(ge=0, le=64)] = 1
     reshard: bool = True
     shard: Small | None = None
+    batchnorm: Small = 1
     servers: Small = 1
     colocated: bool = False
     mode: Literal["bsp", "async"] = "bsp"

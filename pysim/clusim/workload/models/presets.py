@@ -5,12 +5,13 @@ from __future__ import annotations
 from clusim.errors import InputError
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.models.dlrm import Dlrm
+from clusim.workload.models.recurrent import Recurrent
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 
 __all__ = ["MODELS", "Model", "find_model"]
 
-Model = Transformer | Perceptron | ResNet | Dlrm
+Model = Transformer | Perceptron | ResNet | Dlrm | Recurrent
 
 Size = tuple[int, int, int]
 """Layers, hidden size and heads."""
@@ -78,6 +79,7 @@ _ALL: list[Model] = [
         shared_experts=1, dense_layers=3, latent=Latent(1536, 512, 128, 64, 128),
     ),
     Dlrm(),
+    Recurrent(),
 ]  # fmt: skip
 
 MODELS: dict[str, Model] = {model.name: model for model in _ALL}

@@ -1,7 +1,8 @@
 """A perceptron and ResNet-50.
 
 **Model** Convolutions are matrix products over the output pixels, which read every input pixel once; normalisation and
-activation move memory.
+activation move memory. Batch normalisation over several ranks gathers mean, deviation and count of every channel
+before it normalises, and sums two gradients of each channel up backwards, as PyTorch's SyncBatchNorm does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from clusim.errors import InputError
 from clusim.workload.kernels import Gemm
-from clusim.workload.layers import Activations, Layer, Shard, Tensor
+from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
 from clusim.workload.models.parts import Recorder
 
 __all__ = ["Perceptron", "ResNet"]
@@ -168,6 +169,19 @@ def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv) -> int:
     pixels, window = shard.batch * side * side, into * kernel * kernel
     moved = pixels * stride * stride * into + window * out + pixels * out
     rec.linear(name, Gemm(1, pixels, out, window), elements=moved)
-    rec.memory(f"{name} norm", 2 * pixels * out, pixels * out, 4 * pixels * out)
+    _normalise(rec, f"{name} norm", pixels * out, out)
     tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
     return 2 * pixels * out * shard.precision.bytes
+
+
+def _normalise(rec: Recorder, name: str, elements: int, channels: int) -> None:
+    """Add batch normalisation and activation, with what ranks that normalise together tell each other in between."""
+    ranks, single = rec.shard.norm, 4
+    if ranks == 1:
+        rec.memory(name, 2 * elements, elements, 4 * elements)
+        return
+    rec.memory(f"{name} statistics", elements, 0, 2 * elements)
+    told = ranks * (2 * channels + 1) * single
+    summed = Comm("norm", "allreduce", 2 * channels * single, f"{name} gradient", part="input")
+    rec.pair([Comm("norm", "all_gather", told, name)], [summed])
+    rec.memory(name, elements, elements, 2 * elements)

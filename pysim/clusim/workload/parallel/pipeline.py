@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
-from clusim.workload.orders import CUT, Action, before, beside, order
+from clusim.workload.orders import CUT, Action, before, beside
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.servers import Served
@@ -50,7 +50,7 @@ class StepWriter:
         own = plan.workload.pipeline
         self.stages, self.layout = plan.mesh.pipeline, plan.layout
         self.chunks = self.layout.chunks
-        asynchronous = own.schedule in ("interleaved", "pipedream", *CUT)
+        asynchronous = own.schedule in ("interleaved", "pipedream", "wavefront", *CUT)
         self.blocking = (
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
@@ -72,11 +72,7 @@ class StepWriter:
     def _write(self, microbatches: int, steps: int) -> None:
         """Write one step, or several without a flush in between (PipeDream)."""
         schedule = self.plan.schedule
-        chunks = self.chunks if schedule == "interleaved" else 1
-        orders = [
-            order(schedule, stage, self.stages, microbatches, chunks)
-            for stage in range(self.stages)
-        ]
+        orders = [self.plan.passes(stage, microbatches) for stage in range(self.stages)]
         self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()

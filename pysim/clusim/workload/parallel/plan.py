@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from clusim.collectives import ALGORITHMS
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
-from clusim.fabric.problems import did_you_mean
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
@@ -20,7 +18,14 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.orders import CUT, Layout, layout_of, order
+from clusim.workload.orders import CUT, Action, Layout, layout_of, order, waves
+from clusim.workload.parallel.checks import (
+    check_chunks,
+    check_interleaving,
+    check_kind,
+    check_names,
+    check_servers,
+)
 from clusim.workload.parallel.stages import COPY, stages_of
 from clusim.workload.spec import ModelSpec, Workload, complain
 
@@ -96,7 +101,16 @@ class TrainingPlan:
     @property
     def schedule(self) -> str:
         """Schedule of the pipeline; one stage has nothing to choose."""
-        return self.workload.pipeline.schedule if self.mesh.pipeline > 1 else "1f1b"
+        own = self.workload.pipeline.schedule
+        return own if self.mesh.pipeline > 1 or own == "wavefront" else "1f1b"
+
+    def passes(self, stage: int, microbatches: int) -> list[Action]:
+        """Return what a stage does, in order."""
+        own, stages = self.workload.pipeline, self.mesh.pipeline
+        if self.schedule == "wavefront":
+            return waves(stage, stages, microbatches, own.pieces)
+        chunks = own.chunks if self.schedule == "interleaved" else 1
+        return order(self.schedule, stage, stages, microbatches, chunks)
 
     @property
     def layout(self) -> Layout:
@@ -168,7 +182,9 @@ class TrainingPlan:
         """Return the memory of a rank of a stage."""
         own, mesh = self.workload, self.mesh
         schedule, count = self.schedule, own.pipeline.chunks
-        held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
+        held = own.pipeline.pieces
+        if schedule != "wavefront":
+            held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
         versions = mesh.pipeline - stage if schedule == "pipedream" else 1
         return stage_memory(
             self.stages[stage],
@@ -255,10 +271,11 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     except InputError as error:
         raise complain(workload, ("model",), str(error)) from None
     mesh, servers = _mesh(workload, fabric)
-    _check_names(workload, fabric)
+    check_names(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
-    microbatches = _microbatches(workload, mesh)
+    check_kind(workload, model)
+    microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     shard = _shard(workload, mesh, precision)
     try:
         own = workload.pipeline
@@ -266,7 +283,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         stages = stages_of(workload, model, model.build(shard), layout, chip)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
-    _check_interleaving(workload, microbatches)
+    check_interleaving(workload, microbatches)
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     return TrainingPlan(
         workload,
@@ -294,24 +311,6 @@ def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
     return ("parallel",) if workload.parallel.model_fields_set else ("model",)
 
 
-def _check_names(workload: Workload, fabric: Fabric) -> None:
-    """Raise an error for ranks, operations and algorithms that do not exist."""
-    for rank in workload.stragglers.ranks:
-        if not rank.isdecimal() or int(rank) >= fabric.num_ranks:
-            message = f"rank {rank!r}: {fabric.name} has 0..{fabric.num_ranks - 1}"
-            raise complain(workload, ("stragglers", "ranks", rank), message)
-    for dim, spec in workload.communicators.items():
-        for operation, algorithm in (spec.algorithm or {}).items():
-            place = ("communicators", dim, "algorithm", operation)
-            known = ALGORITHMS.get(operation)
-            if known is None:
-                message = f"no operation{did_you_mean(operation, ALGORITHMS)}"
-                raise complain(workload, place, message)
-            if algorithm not in known:
-                message = f"{algorithm!r}: {operation} has {', '.join(known)}"
-                raise complain(workload, place, message)
-
-
 def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     own, data = workload.parallel, workload.data
     server_kind = data.kind == "parameter-server"
@@ -321,7 +320,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
         raise complain(
             workload, ("data", "kind"), "parameter servers go with data parallelism only"
         )
-    _check_servers(workload, fabric)
+    check_servers(workload, fabric)
     have = len(own.ranks) if own.ranks is not None else fabric.num_ranks - extra
     replicas = own.data if own.data is not None else have // model_size
     wanted = model_size * replicas
@@ -345,7 +344,7 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
             " 'data' out to use all of them, or name those to use in parallel.ranks"
         )
         raise complain(workload, ("parallel",), message)
-    _check_chunks(workload)
+    check_chunks(workload)
     if data.shard is not None and data.kind not in ZERO:
         raise complain(
             workload, ("data", "shard"), f"{data.kind} cuts no states; use one of {', '.join(ZERO)}"
@@ -366,9 +365,11 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
             tuple(own.order) if own.order else DIMS,
             tuple(own.ranks or ()),
             shard=data.shard or 0,
+            norm=data.batchnorm,
         )
     except ClusimError as error:
-        place = ("data", "shard") if str(error).startswith("shard") else ("parallel",)
+        word = str(error).partition(" ")[0]
+        place = ("data", word) if word in ("shard", "batchnorm") else ("parallel",)
         raise complain(workload, place, str(error)) from None
     if not server_kind:
         return mesh, ()
@@ -377,55 +378,6 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     return mesh, tuple(rank for rank in range(fabric.num_ranks) if rank not in mesh.ranks)[
         : data.servers
     ]
-
-
-def _check_servers(workload: Workload, fabric: Fabric) -> None:
-    """Raise an error for more parameter servers than there are ranks for."""
-    own, data = workload.parallel, workload.data
-    if data.kind != "parameter-server":
-        return
-    workers = own.data or (len(own.ranks) if own.ranks is not None else fabric.num_ranks)
-    if data.colocated and data.servers > workers:
-        message = f"{data.servers} servers on {workers} workers: at most one on each"
-        raise complain(workload, ("data", "servers"), message)
-    if not data.colocated and data.servers >= fabric.num_ranks:
-        message = f"{data.servers} servers leave none of the {fabric.num_ranks} GPUs to workers"
-        raise complain(workload, ("data", "servers"), message)
-
-
-def _check_chunks(workload: Workload) -> None:
-    """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
-    if workload.pipeline.layers is not None and workload.pipeline.partition == "balanced":
-        raise complain(workload, ("pipeline", "layers"), "balanced chooses the layers itself")
-    if workload.pipeline.chunks == 1:
-        return
-    if workload.parallel.pipeline == 1:
-        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
-    if workload.pipeline.schedule != "interleaved":
-        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
-
-
-def _check_interleaving(workload: Workload, microbatches: int) -> None:
-    """Raise an error for chunks that stages could not pass on."""
-    own, stages = workload.pipeline, workload.parallel.pipeline
-    if own.messages == "blocking" and layout_of(own.schedule, stages).shape != "round":
-        message = f"blocking: stages of {own.schedule} would wait for each other; use overlapped"
-        raise complain(workload, ("pipeline", "messages"), message)
-    if own.schedule.startswith("dualpipe") and stages > 1:
-        try:
-            order(own.schedule, 0, stages, microbatches)
-        except InputError as error:
-            raise complain(workload, ("pipeline", "schedule"), str(error)) from None
-    if own.schedule != "interleaved" or own.chunks == 1:
-        return
-    if microbatches % stages:
-        message = (
-            f"interleaved needs microbatches ({microbatches}) in multiples of the {stages} stages"
-        )
-        raise complain(workload, ("pipeline", "schedule"), message)
-    if own.messages == "blocking" and microbatches > stages:
-        message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
-        raise complain(workload, ("pipeline", "messages"), message)
 
 
 def _microbatches(workload: Workload, mesh: Mesh) -> int:
@@ -455,7 +407,7 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         )
     return Shard(
         batch=workload.batch.micro,
-        sequence=workload.sequence,
+        sequence=workload.sequence // workload.pipeline.pieces,
         precision=precision,
         tensor=mesh.tensor,
         context=mesh.context,
@@ -466,4 +418,5 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         capacity=workload.experts.capacity,
         around=workload.context.style,
         overlap=workload.tensor.overlap and mesh.tensor > 1,
+        norm=mesh.norm,
     )

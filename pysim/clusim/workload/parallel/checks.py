@@ -1,0 +1,98 @@
+"""What of a workload contradicts itself, its model or its machine, each with its place in the file."""
+
+from __future__ import annotations
+
+from clusim.collectives import ALGORITHMS
+from clusim.errors import InputError
+from clusim.fabric.model import Fabric
+from clusim.fabric.problems import did_you_mean
+from clusim.workload.models import Model, Recurrent, ResNet
+from clusim.workload.orders import layout_of, order
+from clusim.workload.spec import Workload, complain
+
+__all__ = ["check_chunks", "check_interleaving", "check_kind", "check_names", "check_servers"]
+
+
+def check_kind(workload: Workload, model: Model) -> None:
+    """Raise an error for what only some kinds of models have."""
+    own = workload.pipeline
+    if workload.data.batchnorm > 1 and not isinstance(model, ResNet):
+        message = f"{model.name} normalises no batches"
+        raise complain(workload, ("data", "batchnorm"), message)
+    if own.schedule == "wavefront" and not isinstance(model, Recurrent):
+        message = (
+            f"wavefront: {model.name} is no recurrent network; its layers need whole sequences"
+        )
+        raise complain(workload, ("pipeline", "schedule"), message)
+    if own.pieces > 1 and own.schedule != "wavefront":
+        raise complain(workload, ("pipeline", "pieces"), "pieces need schedule wavefront")
+    if workload.sequence % own.pieces:
+        message = f"sequence {workload.sequence} cannot be cut into {own.pieces} pieces"
+        raise complain(workload, ("pipeline", "pieces"), message)
+
+
+def check_names(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for ranks, operations and algorithms that do not exist."""
+    for rank in workload.stragglers.ranks:
+        if not rank.isdecimal() or int(rank) >= fabric.num_ranks:
+            message = f"rank {rank!r}: {fabric.name} has 0..{fabric.num_ranks - 1}"
+            raise complain(workload, ("stragglers", "ranks", rank), message)
+    for dim, spec in workload.communicators.items():
+        for operation, algorithm in (spec.algorithm or {}).items():
+            place = ("communicators", dim, "algorithm", operation)
+            known = ALGORITHMS.get(operation)
+            if known is None:
+                message = f"no operation{did_you_mean(operation, ALGORITHMS)}"
+                raise complain(workload, place, message)
+            if algorithm not in known:
+                message = f"{algorithm!r}: {operation} has {', '.join(known)}"
+                raise complain(workload, place, message)
+
+
+def check_servers(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for more parameter servers than there are ranks for."""
+    own, data = workload.parallel, workload.data
+    if data.kind != "parameter-server":
+        return
+    workers = own.data or (len(own.ranks) if own.ranks is not None else fabric.num_ranks)
+    if data.colocated and data.servers > workers:
+        message = f"{data.servers} servers on {workers} workers: at most one on each"
+        raise complain(workload, ("data", "servers"), message)
+    if not data.colocated and data.servers >= fabric.num_ranks:
+        message = f"{data.servers} servers leave none of the {fabric.num_ranks} GPUs to workers"
+        raise complain(workload, ("data", "servers"), message)
+
+
+def check_chunks(workload: Workload) -> None:
+    """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
+    if workload.pipeline.layers is not None and workload.pipeline.partition == "balanced":
+        raise complain(workload, ("pipeline", "layers"), "balanced chooses the layers itself")
+    if workload.pipeline.chunks == 1:
+        return
+    if workload.parallel.pipeline == 1:
+        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
+    if workload.pipeline.schedule != "interleaved":
+        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+
+
+def check_interleaving(workload: Workload, microbatches: int) -> None:
+    """Raise an error for chunks that stages could not pass on."""
+    own, stages = workload.pipeline, workload.parallel.pipeline
+    if own.messages == "blocking" and layout_of(own.schedule, stages).shape != "round":
+        message = f"blocking: stages of {own.schedule} would wait for each other; use overlapped"
+        raise complain(workload, ("pipeline", "messages"), message)
+    if own.schedule.startswith("dualpipe") and stages > 1:
+        try:
+            order(own.schedule, 0, stages, microbatches)
+        except InputError as error:
+            raise complain(workload, ("pipeline", "schedule"), str(error)) from None
+    if own.schedule != "interleaved" or own.chunks == 1:
+        return
+    if microbatches % stages:
+        message = (
+            f"interleaved needs microbatches ({microbatches}) in multiples of the {stages} stages"
+        )
+        raise complain(workload, ("pipeline", "schedule"), message)
+    if own.messages == "blocking" and microbatches > stages:
+        message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
+        raise complain(workload, ("pipeline", "messages"), message)
