@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import exp, expm1, sqrt
 
 from clusim.errors import InputError
-from clusim.workload.hostlink import host_rate_Bps
+from clusim.workload.hostlink import host_way
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.spec import ReliabilitySpec
 
@@ -181,6 +181,6 @@ def _failing(own: ReliabilitySpec, plan: TrainingPlan, size: int) -> Failing:
     writing = size / own.checkpoint.write
     stall, rest = (writing, 0.0)
     if own.checkpoint.asynchronous:
-        stall, rest = size / plan.mesh.size / host_rate_Bps(plan.fabric), writing
+        stall, rest = size / plan.mesh.size / host_way(plan.fabric).rate_Bps, writing
     mtbf_s = own.gpu_mtbf_h * 3600 / plan.mesh.size
     return Failing(mtbf_s, stall, own.restart_s, rest)

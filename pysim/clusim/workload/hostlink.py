@@ -1,18 +1,83 @@
-"""The link by which a GPU reaches its host: PCIe, or NVLink-C2C."""
+"""The way from a GPU to the memory of its host: PCIe and its switches, or NVLink-C2C.
+
+**Model** All GPUs of a machine copy at the same time, each to the nearest memory; a link or memory that several of them
+use is shared out evenly. **Not modelled** Other traffic on these links: that of NICs.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
+from clusim.fabric.model import Fabric, Link
 
-__all__ = ["host_rate_Bps"]
+__all__ = ["HostWay", "host_way"]
 
 
-def host_rate_Bps(fabric: Fabric) -> float:
-    """Return what the first GPU's link to its host carries in each direction [B/s]."""
-    name = fabric.nodes[arrays_of(fabric).node_of(0)].name
+@dataclass(frozen=True, slots=True)
+class HostWay:
+    """What a GPU has of the way to its host's memory when all GPUs of the machine use it.
+
+    Attributes
+    ----------
+    rate_Bps : float
+        Copies in one direction [B/s].
+    memory_Bps : float
+        Its part of what the host's memory gives to kernels of the CPU [B/s].
+    """
+
+    rate_Bps: float
+    memory_Bps: float
+
+
+def host_way(fabric: Fabric) -> HostWay:
+    """Return the way of the first GPU."""
+    by_name = {node.name: node for node in fabric.nodes}
+    first = fabric.nodes[arrays_of(fabric).node_of(0)]
+    near: dict[str, list[tuple[str, Link]]] = {}
     for link in fabric.links:
-        if name in (link.a, link.b) and ("c2c" in link.format or link.format.startswith("pcie")):
-            return link.rate.bytes_per_s * link.count
-    raise InputError(f"{fabric.name}: {name} has no link to a host")
+        if "c2c" not in link.format and link.format.startswith("nvlink"):
+            continue
+        for one, two in ((link.a, link.b), (link.b, link.a)):
+            if by_name[one].zone == by_name[two].zone == first.zone:
+                near.setdefault(one, []).append((two, link))
+    used: Counter[int] = Counter()
+    shared: Counter[str] = Counter()
+    ways = {}
+    for node in fabric.nodes:
+        if node.kind != "gpu" or node.zone != first.zone:
+            continue
+        memory, links = _to_memory(
+            node.name, near, {n for n in near if by_name[n].kind == "memory"}
+        )
+        ways[node.name] = memory, links
+        used.update(id(link) for link in links)
+        shared[memory] += 1
+    memory, links = ways.get(first.name, ("", []))
+    if not links:
+        raise InputError(f"{fabric.name}: {first.name} has no way to memory of a host")
+    rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
+    end = by_name[memory].endpoint
+    assert end is not None, "memories are endpoints"
+    return HostWay(rate, end.mem_Bps * end.mem_efficiency / shared[memory])
+
+
+def _to_memory(
+    start: str, near: dict[str, list[tuple[str, Link]]], memories: set[str]
+) -> tuple[str, list[Link]]:
+    """Return the nearest memory and the links to it; empty if there is none."""
+    reached: dict[str, list[Link]] = {start: []}
+    row = [start]
+    while row:
+        following = []
+        for name in row:
+            if name in memories:
+                return name, reached[name]
+            for other, link in near.get(name, ()):
+                if other not in reached:
+                    reached[other] = [*reached[name], link]
+                    following.append(other)
+        row = following
+    return "", []

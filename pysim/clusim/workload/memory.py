@@ -112,6 +112,8 @@ class Keeping:
         Layers that ZeRO 3 has whole besides the present one; None if it keeps all of them until the backward pass.
     weight_versions : int
         Copies of the weights that PipeDream keeps.
+    states_on_host : bool
+        The optimiser's states are in the host's memory.
     """
 
     recompute: Recompute = "none"
@@ -121,6 +123,7 @@ class Keeping:
     held: int = 1
     gathered: int | None = 1
     weight_versions: int = 1
+    states_on_host: bool = False
 
 
 _USUAL = Keeping()
@@ -165,7 +168,7 @@ def stage_memory(
     return Memory(
         weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),
         gradients=round(spread(zero >= 2, dense) * (optimizer.gradient + optimizer.main_gradient)),
-        optimizer=round(spread(zero >= 1) * optimizer.state),
+        optimizer=0 if keeping.states_on_host else round(spread(zero >= 1) * optimizer.state),
         activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
         transient=transient,
         buffers=buffers,

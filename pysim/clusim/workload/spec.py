@@ -25,6 +25,7 @@ __all__ = [
     "ExpertsSpec",
     "HardwareSpec",
     "ModelSpec",
+    "OffloadSpec",
     "ParallelSpec",
     "PipelineSpec",
     "RecomputationSpec",
@@ -119,6 +120,12 @@ class ContextSpec(Spec):
     """
 
     style: Literal["ring", "all-gather", "ulysses"] = "ring"
+
+
+class OffloadSpec(Spec):
+    """What is kept and done on hosts: the states of the optimiser and its step."""
+
+    optimizer: bool = False
 
 
 class PipelineSpec(Spec):
@@ -269,6 +276,7 @@ class Workload(Spec):
     precision: Literal["bf16", "fp16", "fp8", "fp32"] = "bf16"
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     gradient_bits: Literal[16, 32] = 16
+    offload: OffloadSpec = OffloadSpec()
     recompute: Literal["none", "selective", "full"] = "none"
     recomputation: RecomputationSpec = RecomputationSpec()
     attention: Literal["flash", "plain"] = "flash"

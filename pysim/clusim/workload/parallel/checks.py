@@ -16,6 +16,8 @@ __all__ = ["check_chunks", "check_interleaving", "check_kind", "check_names", "c
 def check_kind(workload: Workload, model: Model) -> None:
     """Raise an error for what only some kinds of models have."""
     own = workload.pipeline
+    if workload.offload.optimizer and workload.data.kind == "parameter-server":
+        raise complain(workload, ("offload", "optimizer"), "servers step, not workers")
     if workload.data.batchnorm > 1 and not isinstance(model, ResNet):
         message = f"{model.name} normalises no batches"
         raise complain(workload, ("data", "batchnorm"), message)

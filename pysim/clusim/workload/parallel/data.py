@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
+from clusim.workload.parallel.offload import step_on_host
 
 __all__ = ["Bucket", "DataParallel", "Replicated", "fill_buckets"]
 
@@ -94,7 +95,11 @@ class DataParallel:
 
     def optimize(self) -> None:
         """Add the optimiser's kernel."""
-        self.emitter.optimizer(self.emitter.ranks(self.stage), self.plan.stepped(self.stage))
+        ranks, elements = self.emitter.ranks(self.stage), self.plan.stepped(self.stage)
+        if self.plan.workload.offload.optimizer and elements:
+            step_on_host(self.emitter, ranks, elements)
+        else:
+            self.emitter.optimizer(ranks, elements)
 
 
 @dataclass

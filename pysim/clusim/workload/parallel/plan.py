@@ -193,6 +193,7 @@ class TrainingPlan:
                 *(own.recompute, self.zero, mesh.shards, mesh.expert_shards, held),
                 gathered=own.data.prefetch if own.data.reshard else None,
                 weight_versions=versions,
+                states_on_host=own.offload.optimizer,
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
