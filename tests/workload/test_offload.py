@@ -80,6 +80,58 @@ def test_the_next_step_waits_for_the_weights() -> None:
     assert one.traffic == two.traffic
 
 
+MLP = "{base: mlp, sizes: [4096, 4096, 4096, 4096, 4096]}"
+
+
+def layers_of(seconds: float) -> tuple[float, float, float, float]:
+    """Return what a step of four like layers takes with and without offloading, a layer's passes and its copy [s].
+
+    Passes take longer than `seconds`, by a slower chip.
+    """
+    hardware = f"hardware: {{gemm_fraction: {seconds}}}\noptimizer: sgd\nparallel: {{data: 1}}\n"
+    fields = {"model": MLP, "batch": "{global: 4096, micro: 4096}"}
+    one, two = (
+        train(tiny(hardware + more, **fields), A100, steps=1, granularity=65536, fold="none")
+        for more in ("offload: {activations: true}", "")
+    )
+    plan = one.plan
+    layer = plan.stages[0][0][0]
+    time = {part: sum(plan.chip.time_ps(k) for k in layer.kernels(part)) for part in ("forward", "input", "weight")}  # type: ignore[arg-type]  # fmt: skip
+    optimizer = plan.chip.time_ps(plan.optimizer.kernel(plan.stepped(0))) / 1e12
+    copy = layer.activations.none / host_way(A100).rate_Bps
+    both = time["forward"] / 1e12, (time["input"] + time["weight"]) / 1e12
+    alone = 4 * sum(both) + optimizer
+    assert two.step_time_s == pytest.approx(alone, rel=1e-3)
+    return one.step_time_s - optimizer, two.step_time_s - optimizer, sum(both), copy
+
+
+def test_copies_of_activations_hide_under_slow_layers() -> None:
+    away, here, passes, copy = layers_of(0.01)
+    assert 3 * copy < passes
+    assert away == pytest.approx(here, rel=1e-6)
+
+
+def test_slow_copies_of_activations_are_all_there_is() -> None:
+    """Of four layers three leave, one after the other, and come back: 6 copies, and the first layer's two passes."""
+    away, here, passes, copy = layers_of(1.0)
+    assert copy > passes
+    assert away == pytest.approx(6 * copy + passes, rel=1e-3)
+    assert away > here
+
+
+def test_activations_leave_the_gpus_memory() -> None:
+    """All but the last layer's of each microbatch under way, and two that come or go."""
+    text = "parallel: {pipeline: 2, data: 1}\npipeline: {schedule: gpipe}\n"
+    fields = {"model": MLP, "batch": "{global: 12, micro: 4}"}
+    own, plain = (
+        make_plan(tiny(text + more, **fields), A100).memory(0)
+        for more in ("offload: {activations: true}", "")
+    )
+    each = plain.activations // 3 // 2
+    assert own.activations == 3 * each
+    assert own.transient - plain.transient == 2 * each
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -114,6 +114,8 @@ class Keeping:
         Copies of the weights that PipeDream keeps.
     states_on_host : bool
         The optimiser's states are in the host's memory.
+    activations_on_host : bool
+        Activations are there, but those of the last layer of each part, and of two layers that come or go.
     """
 
     recompute: Recompute = "none"
@@ -124,6 +126,7 @@ class Keeping:
     gathered: int | None = 1
     weight_versions: int = 1
     states_on_host: bool = False
+    activations_on_host: bool = False
 
 
 _USUAL = Keeping()
@@ -160,10 +163,13 @@ def stage_memory(
 
     per_chunk = [sum(layer.kept(recompute) for layer in chunk) for chunk in chunks]
     transient = 0
+    if keeping.activations_on_host:
+        per_chunk = [chunk[-1].kept(recompute) for chunk in chunks]
+        transient = 2 * max((layer.kept(recompute) for c in chunks for layer in c[:-1]), default=0)
     if zero == 3:
         sizes = sorted((layer.parameters for layer in layers), reverse=True)
         whole = sizes if gathered is None else sizes[: gathered + 1]
-        transient = sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
+        transient += sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
     transient += max((layer.transient(recompute) for layer in layers), default=0)
     return Memory(
         weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),

@@ -123,9 +123,10 @@ class ContextSpec(Spec):
 
 
 class OffloadSpec(Spec):
-    """What is kept and done on hosts: the states of the optimiser and its step."""
+    """What is kept and done on hosts: the states of the optimiser and its step; activations until they are needed."""
 
     optimizer: bool = False
+    activations: bool = False
 
 
 class PipelineSpec(Spec):

@@ -18,6 +18,7 @@ from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
 from clusim.workload.orders import CUT, Action, before, beside
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
+from clusim.workload.parallel.offload import Away
 from clusim.workload.parallel.servers import Served
 from clusim.workload.parallel.sharded import Sharded
 
@@ -55,6 +56,9 @@ class StepWriter:
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
         self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
+        self.away: list[Away] = []
+        if plan.workload.offload.activations:
+            self.away = [Away(self.emitter, stage) for stage in range(self.stages)]
         self._posted: set[Message] = set()
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
@@ -266,7 +270,7 @@ class StepWriter:
             steps = emitter.backward(layer)
             return _part(steps, kind) if split and kind != "BW" else steps
 
-        if not data.hooked(kind, microbatch, last):
+        if not (self.away or data.hooked(kind, microbatch, last)):
             if not emitter.folds():
                 whole = (step for index in indices for step in _tagged(steps_of(index), index))
                 emitter.run(stage, [*prefix, *whole], name)
@@ -282,15 +286,20 @@ class StepWriter:
             emitter.run(stage, prefix, name)
         for index in indices:
             data.before(kind, chunk, index)
+            for away in self.away[stage : stage + 1]:
+                away.before(action, index)
             emitter.run(stage, steps_of(index), name)
-            data.after(kind, chunk, index, last)
+            for away in self.away[stage : stage + 1]:
+                away.after(action, index)
+            if data.hooked(kind, microbatch, last):
+                data.after(kind, chunk, index, last)
 
     def _pair(self, stage: int, actions: list[Action], last: list[bool]) -> None:
         """Write a forward pass beside a backward pass, one after the other if data parallelism takes part in it."""
         data, emitter = self.data[stage], self.emitter
         rows: list[list[Step]] = []
         for action, is_last in zip(actions, last, strict=True):
-            if data.hooked(action.kind, action.microbatch, is_last):
+            if self.away or data.hooked(action.kind, action.microbatch, is_last):
                 for own, own_last in zip(actions, last, strict=True):
                     self._pass(stage, own, own_last)
                 return

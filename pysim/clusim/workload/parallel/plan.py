@@ -194,6 +194,7 @@ class TrainingPlan:
                 gathered=own.data.prefetch if own.data.reshard else None,
                 weight_versions=versions,
                 states_on_host=own.offload.optimizer,
+                activations_on_host=own.offload.activations,
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
