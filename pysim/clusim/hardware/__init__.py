@@ -34,6 +34,7 @@ from clusim.hardware.catalogs.machines import (
 )
 from clusim.hardware.cpu import Cpu, HostCosts
 from clusim.hardware.ctas import CTAS
+from clusim.hardware.deepep import DEEPEP
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.hosts import HOST
@@ -54,6 +55,7 @@ __all__ = [
     "CPUS",
     "CROSSBARS",
     "CTA_SKEW",
+    "DEEPEP",
     "FAMILIES",
     "FORMATS",
     "GPUS",
@@ -157,4 +159,4 @@ def all_figures() -> list[Figure]:
     for presets in tables:
         found += [figure for preset in presets.values() for figure in preset.values()]
     found += HOST.values()
-    return [*found, CTA_SKEW, WINDOW, *KERNELS.values()]
+    return [*found, CTA_SKEW, WINDOW, *KERNELS.values(), *DEEPEP.values()]

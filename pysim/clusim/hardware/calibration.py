@@ -212,6 +212,7 @@ _SETS = (
     RowSet("copy-benchmarks", "copies and reads of memory, of links and of PCIe by copy engines"),
     RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
     RowSet("training-runs", "iterations of Megatron-LM on A100 (arXiv 2205.05198)"),
+    RowSet("deepep-h100", "DeepEP's exchanges on 8 H100 with one token, or 4 SMs (aiconfigurator)"),
     RowSet("mscclpp", "put and get of mscclpp on H100"),
     RowSet("taccl-v100", "fits of TACCL to 8 V100"),
     RowSet("nccl-1807", "NVLS all-reduce on B200 in NVIDIA/nccl thread 1807"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from clusim.errors import InputError
+from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
 __all__ = [
@@ -47,6 +48,10 @@ class Comm:
         Size as `clusim.schedule.CollectiveCall` has it [bytes].
     key : str
         Not empty: later steps do not wait for it until a `Wait` with this key.
+    channels : int
+        Thread blocks that it gets, whatever the library would choose; 0 is what that chooses.
+    least_ps : int
+        What it takes at least, on wires that cost nothing [ps].
     """
 
     dim: Dim
@@ -56,6 +61,8 @@ class Comm:
     key: str = ""
     part: Part = "forward"
     core: bool = False
+    channels: int = 0
+    least_ps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +241,8 @@ class Shard:
         How attention gets the keys of other parts of the sequence: ``ring``, ``all-gather``, ``ulysses``.
     norm : int
         Ranks whose samples batch normalisation takes together.
+    deepep : DeepEp or None
+        How expert exchanges are made; None is a plain all-to-all.
     overlap : bool
         Products of tensor parallelism go in pieces, each under the message of another one.
     """
@@ -251,6 +260,7 @@ class Shard:
     around: Literal["ring", "all-gather", "ulysses"] = "ring"
     overlap: bool = False
     norm: int = 1
+    deepep: DeepEp | None = None
 
     @property
     def tokens(self) -> int:

@@ -190,8 +190,13 @@ class DataSpec(Spec):
 class ExpertsSpec(Spec):
     """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit.
 
-    With `pad` every expert gets as many tokens as its capacity, filled up with nothing.
+    With `pad` every expert gets as many tokens as its capacity, filled up with nothing. With ``exchange: deepep`` a
+    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`.
     """
+
+    exchange: Literal["alltoall", "deepep"] = "alltoall"
+    sms: Annotated[int, Field(ge=2, le=64)] = 20
+    dispatch: Literal["bf16", "fp8"] = "bf16"
 
     pad: bool = False
     capacity: Annotated[float, Field(ge=0, le=1024)] = 0.0

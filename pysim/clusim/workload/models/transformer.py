@@ -12,9 +12,11 @@ all-to-all. **Not modelled** Fused kernels of particular libraries; the loss of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from clusim.errors import InputError
-from clusim.workload.kernels import Gemm
+from clusim.workload.deepep import Routed
+from clusim.workload.kernels import Gemm, Part
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
 from clusim.workload.models.parts import Attention, Recorder
 
@@ -358,7 +360,7 @@ class Transformer:
             tensors += [Tensor("shared fc1", 2 * inner * h), Tensor("shared fc2", inner * h)]
         moved = routed * h
         rec.memory("permute", moved, moved, 2 * moved)
-        rec.exchange("dispatch", moved * e)
+        self._exchange(rec, shard, "dispatch")
         if t > 1 and cut:
             rec.gather(moved * t * e)
             routed *= t
@@ -372,7 +374,7 @@ class Transformer:
         rec.module("moe_act", first, routed * own * e)
         rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
-        rec.exchange("combine", moved * e)
+        self._exchange(rec, shard, "combine")
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
         tensors += [
             Tensor("expert fc1", count * wide * h, True),
@@ -382,3 +384,20 @@ class Transformer:
         if self.shared_experts:
             kept += shard.tokens * 3 * self.shared_experts * own * e
         return tensors, kept
+
+    def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
+        """Exchange tokens among experts: each of a token's experts gets it, or with DeepEP each rank that has one."""
+        own, tokens, e = shard.deepep, shard.local_tokens, shard.precision.bytes
+        if own is None or shard.expert == 1:
+            rec.exchange(kind, tokens * self.top_k * self.hidden * e)
+            return
+        routed = Routed(tokens, self.hidden, shard.expert, self.experts, self.top_k)
+
+        def once(way: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
+            size = own.size_bytes(way, routed, e)
+            how = own.sms, own.least_ps(way, tokens, size)
+            return Comm("expert", "alltoall", size, name, "", part, False, *how)
+
+        # Gradients come back the other way about.
+        back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"
+        rec.pair([once(kind, kind, "forward")], [once(back, f"{kind} gradient", "input")])

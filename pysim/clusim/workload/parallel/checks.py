@@ -6,11 +6,19 @@ from clusim.collectives import ALGORITHMS
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
+from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet
 from clusim.workload.orders import layout_of, order
 from clusim.workload.spec import Workload, complain
 
-__all__ = ["check_chunks", "check_interleaving", "check_kind", "check_names", "check_servers"]
+__all__ = [
+    "check_chunks",
+    "check_exchange",
+    "check_interleaving",
+    "check_kind",
+    "check_names",
+    "check_servers",
+]
 
 
 def check_kind(workload: Workload, model: Model) -> None:
@@ -98,3 +106,18 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
     if own.messages == "blocking" and microbatches > stages:
         message = "blocking: interleaved stages would wait for each other for ever; use overlapped"
         raise complain(workload, ("pipeline", "messages"), message)
+
+
+def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> None:
+    """Raise an error for exchanges of tokens that are not modelled like this."""
+    own = workload.experts
+    if own.exchange != "deepep":
+        return
+    if own.skew or own.capacity:
+        message = "deepep: with an even load and without a capacity only"
+        raise complain(workload, ("experts", "exchange"), message)
+    zone = zones_of(fabric)
+    groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
+    if any(len({zone[rank] for rank in group}) > 1 for group in groups):
+        message = "deepep: only inside machines; its kernels for several are not modelled"
+        raise complain(workload, ("experts", "exchange"), message)

@@ -58,6 +58,7 @@ class Exchange:
     name: str = ""
     algorithm: str | None = None
     dtype: str | None = None
+    channels: int = 0
 
 
 @dataclass
@@ -204,12 +205,30 @@ class Emitter:
     def _communicate(self, stage: int, step: Comm) -> None:
         done: Tails = {}
         for group in self.groups(step.dim, stage):
-            exchange = Exchange(step.dim, step.operation, step.bytes, step.name)
-            done |= self.collective(exchange, group)
+            exchange = Exchange(
+                step.dim, step.operation, step.bytes, step.name, channels=step.channels
+            )
+            paced = self._pace(group, step)
+            for rank, tasks in self.collective(exchange, group).items():
+                done[rank] = (*tasks, *paced.get(rank, ()))
         if step.key:
             self._open[stage, step.key] = done
         else:
             self._join(done)
+
+    def _pace(self, group: Sequence[int], step: Comm) -> Tails:
+        """Return what lasts as long as the thread blocks of a communication need, beside its messages."""
+        found: Tails = {}
+        for rank in group if step.least_ps else ():
+            task = self.builder.delay(
+                rank,
+                step.least_ps,
+                stream=f"{step.dim} pace",
+                name=step.name,
+                after=self.tail.get(rank, ()),
+            )
+            found[rank] = (task,)
+        return found
 
     def _join(self, done: Tails) -> None:
         for rank, tasks in done.items():
@@ -235,6 +254,8 @@ class Emitter:
             options["dtype"] = exchange.dtype
         if exchange.algorithm is not None:
             options["algorithm"] = exchange.algorithm
+        if exchange.channels:
+            options |= {"channels": exchange.channels, "protocol": "simple"}
         experts = operation == "alltoall" and own == "expert"
         if experts and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])

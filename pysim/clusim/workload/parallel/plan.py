@@ -7,6 +7,7 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
+from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
@@ -21,6 +22,7 @@ from clusim.workload.optimizers import Optimizer, find_optimizer
 from clusim.workload.orders import CUT, Action, Layout, layout_of, order, waves
 from clusim.workload.parallel.checks import (
     check_chunks,
+    check_exchange,
     check_interleaving,
     check_kind,
     check_names,
@@ -278,6 +280,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
+    check_exchange(workload, mesh, fabric)
     shard = _shard(workload, mesh, precision)
     try:
         own = workload.pipeline
@@ -421,4 +424,7 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         around=workload.context.style,
         overlap=workload.tensor.overlap and mesh.tensor > 1,
         norm=mesh.norm,
+        deepep=DeepEp(workload.experts.sms, workload.experts.dispatch == "fp8")
+        if workload.experts.exchange == "deepep"
+        else None,
     )
