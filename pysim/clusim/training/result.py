@@ -122,6 +122,7 @@ class TrainingResult:
             "compute_s": round(self.mean("compute"), 9),
             "exposed_comm_s": round(self.mean("exposed"), 9),
             "communication_s": round(self.mean("communication"), 9),
+            "host_wait_s": round(self.mean("host"), 9),
             "bubble_s": round(self.mean("bubble"), 9),
             "idle_s": round(self.mean("idle"), 9),
             "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
@@ -133,6 +134,7 @@ class TrainingResult:
                     "rank": row.rank,
                     "compute_s": row.compute_ps / 1e12,
                     "exposed_comm_s": row.exposed_ps / 1e12,
+                    "host_wait_s": row.host_ps / 1e12,
                     "bubble_s": row.bubble_ps / 1e12,
                     "idle_s": row.idle_ps / 1e12,
                 }

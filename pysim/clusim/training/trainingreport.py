@@ -63,8 +63,8 @@ def _numbers(result: TrainingResult) -> list[str]:
             f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
         ),
     ]
-    for name in ("compute", "exposed", "bubble", "idle"):
-        shown = "exposed communication" if name == "exposed" else name
+    for name in ("compute", "exposed", "host", "bubble", "idle"):
+        shown = {"exposed": "exposed communication", "host": "waiting for the host"}.get(name, name)
         rows.append(
             (
                 shown,
@@ -108,11 +108,11 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _ranks(result: TrainingResult) -> list[str]:
-    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'bubble':>9} {'idle':>9}"]
+    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'host':>9} {'bubble':>9} {'idle':>9}"]
     step = max(1, result.step_ps[-1])
     shown = _shown(result)
     for row in shown:
-        parts = (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps)
+        parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
         lines.append(f"  {row.rank:>6} " + " ".join(f"{part / step:>9.1%}" for part in parts))
     more = len(result.ranks) - len(shown)
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from clusim import resources
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.problems import Problems, did_you_mean
-from clusim.fabric.quantities import Amount, Size, Spec, base_or_mapping
+from clusim.fabric.quantities import Amount, Size, Spec, Time, base_or_mapping
 from clusim.fabric.yamltext import parse
 from clusim.files import note_input
 from clusim.vocabulary.algorithms import protocol_named
@@ -23,6 +23,7 @@ __all__ = [
     "DataSpec",
     "ExpertsSpec",
     "HardwareSpec",
+    "HostSpec",
     "ModelSpec",
     "ParallelSpec",
     "PipelineSpec",
@@ -174,6 +175,23 @@ class HardwareSpec(Spec):
     memory: Amount | None = None
 
 
+class HostSpec(Spec):
+    """The host thread of a rank: what issues its work, and figures that replace those of the framework."""
+
+    framework: Literal[
+        "none",
+        "pytorch",
+        "megatron",
+        "megatron-deepspeed",
+        "torch-compile",
+        "cuda-graph",
+        "jax",
+    ] = "none"
+    per_operator: Time | None = None
+    queue: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    data_loading: Time = 0
+
+
 class Workload(Spec):
     """A training run: model, machine, batch and parallelism."""
 
@@ -200,6 +218,7 @@ class Workload(Spec):
     collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
+    host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)

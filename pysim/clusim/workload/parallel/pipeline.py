@@ -54,6 +54,8 @@ class StepWriter:
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
         self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
+        host = self.emitter.host
+        self.waits = host.host.framework.waits if host is not None else "step"
         self._posted: set[Message] = set()
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
@@ -114,7 +116,10 @@ class StepWriter:
             receives = self._needs(stage, action)
             yield from self._exchange(sends, receives)
             is_last = pipedream or last.get((action.kind, action.chunk)) == action.microbatch
+            self._microbatch(stage, action)
             self._pass(stage, action, is_last)
+            if self.waits == "pass":
+                self.emitter.synchronize(self.emitter.ranks(stage))
             sends = self._makes(stage, action)
             if not self.blocking:
                 for message in sends:
@@ -133,8 +138,27 @@ class StepWriter:
             self.data[stage].complete()
             self._sum_whole(stage)
             yield from self._tie(stage)
+            self._before_optimizer(stage)
             self.data[stage].step()
+            self.emitter.synchronize(self.emitter.ranks(stage))
             yield 0
+
+    def _microbatch(self, stage: int, action: Action) -> None:
+        """Let hosts do what a microbatch needs besides its layers: data in the first stage, the loss in the last."""
+        if self.emitter.host is None or action.kind != "F" or action.chunk:
+            return
+        ends = (stage == 0) + (stage == self.stages - 1)
+        time_ps = self.emitter.host.host.microbatch_ps * (1 + ends) // 3
+        self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
+
+    def _before_optimizer(self, stage: int) -> None:
+        """Let hosts wait for the norm of the gradients, and walk over the tensors."""
+        if self.emitter.host is None:
+            return
+        host, ranks = self.emitter.host.host, self.emitter.ranks(stage)
+        self.emitter.synchronize(ranks)
+        tensors = sum(len(layer.tensors) for chunk in self.plan.stages[stage] for layer in chunk)
+        self.emitter.busy(ranks, host.step_ps + tensors * host.tensor_ps, "optimizer")
 
     def _sum_whole(self, stage: int) -> None:
         """Add up the gradients of what every rank of the tensor dimension used for its own tokens."""
@@ -197,6 +221,8 @@ class StepWriter:
             done = self._sent[message]
             side = message[0] if message in sends else message[1]
             self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(side)})
+            if self.waits in ("receive", "pass") and message in receives and self.blocking:
+                self.emitter.synchronize(self.emitter.ranks(side))
 
     def _send(self, message: Message) -> None:
         """Write a message between all ranks of two stages."""
