@@ -4,7 +4,8 @@
 plain data parallelism or sharded optimisers what a step takes grows with ``1 - 1/d`` for `d` replicas, the share of a
 ring that is not a rank's own; it is continued on that line from one and two replicas. Where one machine holds several
 replicas, and with sharded weights, whose gathers fill the links between any two machines alike, two machines stand for
-all. **Not modelled** Contention of many machines in the network between them.
+all. A microbatch more, and in sharded models a layer more, takes as long as the one before once there are a few: steps
+with many are continued on those lines too. **Not modelled** Contention of many machines in the network between them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,18 @@ from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.workload import Workload, make_plan
+from clusim.workload.parallel.plan import model_of
 
 __all__ = ["Unpredicted", "predicted"]
 
 MOST_GPUS = 128
 """GPUs that are simulated at most."""
+
+FEW = 2
+"""Microbatches per stage from which, and twice as many, a step with more is continued."""
+
+DEPTH = (2, 4)
+"""Layers from which deeper models are continued."""
 
 DIRECT = 2
 """Machines up to which a step is simulated as it is."""
@@ -104,19 +112,37 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     """Simulate a step with fewer replicas, each of which does what it does in the row."""
     own = case.workload
     replica = own.parallel.tensor * own.parallel.pipeline * own.parallel.context
-    batch = own.batch.all * data // (own.parallel.data or 1)
-    parallel = own.parallel.model_copy(update={"data": data})
-    workload: Workload = own.model_copy(
-        update={
-            "batch": own.batch.model_copy(update={"all": batch}),
-            "parallel": parallel,
-        }
-    )
     gpus = replica * data
+    parallel = own.parallel.model_copy(update={"data": data})
     if gpus < GPUS and parallel.ranks is None:
-        workload.parallel.ranks = list(range(gpus))
+        parallel.ranks = list(range(gpus))
     nodes = min(case.nodes, -(-gpus // GPUS))
     setup = Setup(case.topology, nodes if nodes > 1 else None)
-    request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
-    result = trained(request)
-    return _Run(result.step_time_s, result.mean("host"), result.plan.chip.name)
+    depth = _depth(own)
+    each = own.batch.micro * data
+    count = own.batch.all // (own.batch.micro * (own.parallel.data or 1))
+
+    def simulate(microbatches: int) -> _Run:
+        batch = own.batch.model_copy(update={"all": microbatches * each})
+        workload = own.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
+        request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
+        result = trained(request)
+        return _Run(result.step_time_s, result.mean("host"), result.plan.chip.name)
+
+    few = FEW * max(1, own.parallel.pipeline)
+    if count <= 2 * few:
+        return simulate(count)
+    one, two = simulate(few), simulate(2 * few)
+    share = (count - few) / few
+    line = [a + (b - a) * share for a, b in ((one.step_s, two.step_s), (one.host_s, two.host_s))]
+    return _Run(line[0], line[1], one.chip)
+
+
+def _depth(own: Workload) -> list[int] | None:
+    """Return the layers to simulate instead of all, of models that are gathered layer by layer."""
+    if own.data.kind not in ("fsdp", "zero3") or own.parallel.pipeline > 1:
+        return None
+    model = model_of(own.model)
+    layers = getattr(model, "layers", 0)
+    plain = not getattr(model, "dense_layers", 0)
+    return [DEPTH[0], DEPTH[1]] if layers > DEPTH[1] and plain else None
