@@ -24,6 +24,7 @@ __all__ = [
     "Step",
     "Tensor",
     "Wait",
+    "accumulating",
     "backward_steps",
     "linear",
     "memory_kernel",
@@ -171,6 +172,8 @@ class Shard:
         Fused attention, which keeps no scores.
     capacity : float
         Most tokens of an expert, against an even spread; 0 is no limit.
+    fused_loss : bool
+        Cross-entropy in two kernels, and not one per operation on 32-bit logits.
     """
 
     batch: int = 1
@@ -183,6 +186,7 @@ class Shard:
     style: Literal["paired", "column", "row"] = "paired"
     flash: bool = True
     capacity: float = 0.0
+    fused_loss: bool = True
 
     @property
     def tokens(self) -> int:
@@ -244,6 +248,15 @@ def linear(
         kernel("input", Gemm(batch, m, k, n)),
         kernel("weight", Gemm(batch, k, n, m)),
     )
+
+
+def accumulating(layer: Layer, element_bytes: int) -> Layer:
+    """Return a layer that adds its gradients to those of the microbatches before, as a kernel of its own."""
+    if not layer.parameters:
+        return layer
+    size = 3 * layer.parameters * element_bytes
+    kernel = Kernel("gradient accumulation", bytes=size, part="weight")
+    return replace(layer, backward=(*layer.backward, kernel))
 
 
 def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:

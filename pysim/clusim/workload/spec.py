@@ -207,6 +207,8 @@ class Workload(Spec):
     gradient_bits: Literal[16, 32] = 16
     recompute: Literal["none", "selective", "full"] = "none"
     attention: Literal["flash", "plain"] = "flash"
+    loss: Literal["fused", "plain"] = "fused"
+    accumulation: Literal["fused", "added"] = "fused"
     parallel: ParallelSpec = ParallelSpec()
     tensor: TensorSpec = TensorSpec()
     pipeline: PipelineSpec = PipelineSpec()

@@ -81,6 +81,9 @@ def case_of(row: StepRow) -> StepCase:
         "gradient_bits": 32 if _megatron(row) == "megatron" else 16,
         "host": {"framework": _framework(row)},
     }
+    if _megatron(row) == "megatron-deepspeed":
+        # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
+        spec |= {"loss": "plain", "accumulation": "added"}
     if row.chunks > 1 and row.pipeline > 1:
         spec["pipeline"] = {"schedule": "interleaved", "chunks": row.chunks}
     along = row.sequence_parallel.lower()

@@ -12,7 +12,7 @@ from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.host import Host, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
-from clusim.workload.layers import Layer, Shard
+from clusim.workload.layers import Layer, Shard, accumulating
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
@@ -267,6 +267,8 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     shard = _shard(workload, mesh, precision)
     try:
         layers = model.build(shard)
+        if workload.accumulation == "added" and microbatches > 1:
+            layers = _accumulating(layers, precision)
         stages = divide(layers, mesh.pipeline, workload.pipeline.chunks)
         _copy_embedding(stages, model, workload.pipeline.schedule)
     except InputError as error:
@@ -286,6 +288,12 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         stages,
         servers,
     )
+
+
+def _accumulating(layers: list[Layer], precision: Precision) -> list[Layer]:
+    """Return layers that add up gradients in kernels of their own; like layers stay one object."""
+    made = {id(layer): accumulating(layer, precision.bytes) for layer in layers}
+    return [made[id(layer)] for layer in layers]
 
 
 def _copy_embedding(stages: list[list[list[Layer]]], model: Model, schedule: str) -> None:
@@ -455,4 +463,5 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         style=workload.tensor.style,
         flash=workload.attention == "flash",
         capacity=workload.experts.capacity,
+        fused_loss=workload.loss == "fused",
     )
