@@ -152,7 +152,9 @@ KERNELS: Preset = {
 def all_figures() -> list[Figure]:
     """Return every figure of every object and table, as often as it is used."""
     found: list[Figure] = []
-    objects: tuple[Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...]
+    objects: tuple[
+        Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...
+    ]
     objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, FRAMEWORKS, ADAPTERS, CROSSBARS)
     for table in objects:
         for item in table.values():

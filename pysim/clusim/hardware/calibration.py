@@ -219,11 +219,7 @@ _SETS = (
     RowSet(
         "hosts-vtrain",
         "steps of a GPT with 12 layers of hidden size 1,024 on 2 and 4 A100 in one pipeline stage (vTrain)",
-        (
-            _rows(
-                source="VIA-Research/vTrain", n_gpus=(2, 4), layers=12, hidden=1024, pipeline=1
-            ),
-        ),
+        (_rows(source="VIA-Research/vTrain", n_gpus=(2, 4), layers=12, hidden=1024, pipeline=1),),
     ),
     RowSet(
         "host-operators",

@@ -31,6 +31,9 @@ _UNITS = {
 }
 
 
+_AS_ROME = assumed(1.0, "as EPYC Rome")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
     """A generation of processors.
@@ -66,7 +69,7 @@ class Cpu:
     maker: str = ""
     usual: bool = False
     socket_GBps: Figure | None = None
-    pace: Figure = assumed(1.0, "as EPYC Rome")
+    pace: Figure = _AS_ROME
 
     def __post_init__(self) -> None:
         """Check the figures."""

@@ -1,12 +1,13 @@
 """What the host thread of a rank pays for issuing a training step, by framework.
 
 **Hardware** A thread calls operators one after the other; each finds its kernel, notes what the backward pass needs,
-and puts a launch into the GPU's queue. The backward pass is a second walk, by the autograd engine. Recomputation saves
-and restores the state of random numbers around what it repeats. Compilers fuse operators and launch from generated code;
-a CUDA graph is one launch; XLA launches from C++. **Model** A time per operator, by pass; per collective and message;
-per tensor of the optimiser; per microbatch and per step. An operator here is a kernel of the layer tables, with the
-views, copies and Python around it. **Not modelled** Garbage collection, the allocator, other threads on the core.
-**Parameters** The fields of `Framework`, on a core of EPYC Rome; `Cpu.pace` says how much faster others are.
+and puts a launch into the GPU's queue. The backward pass is a second walk, by the autograd engine. Recomputation
+saves and restores the state of random numbers around what it repeats. Compilers fuse operators and launch from
+generated code; a CUDA graph is one launch; XLA launches from C++. **Model** A time per operator, by pass; per
+collective and message; per tensor of the optimiser; per microbatch and per step. An operator here is a kernel of the
+layer tables, with the views, copies and Python around it. **Not modelled** Garbage collection, the allocator, other
+threads on the core. **Parameters** The fields of `Framework`, on a core of EPYC Rome; `Cpu.pace` says how much faster
+others are.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, 
 __all__ = ["FRAMEWORKS", "LAUNCH_QUEUE", "Framework", "Waits"]
 
 Waits = Literal["step", "receive", "pass"]
-"""Where a host waits until its GPU has done all it was given: before and behind the optimiser; behind every receive from
-another stage too; at the end of every pass of a microbatch too."""
+"""Where a host waits until its GPU has done all it was given: before and behind the optimiser; behind every receive
+from another stage too; at the end of every pass of a microbatch too."""
 
 LAUNCH_QUEUE: Figure = published(
-    1024, "launches that a CUDA stream takes until a launch blocks (NVIDIA developer forums, CUDA 12)"
+    1024,
+    "launches that a CUDA stream takes until a launch blocks (NVIDIA developer forums, CUDA 12)",
 )
 """Kernels that a host can be ahead of its GPU."""
 

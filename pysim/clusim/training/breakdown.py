@@ -1,8 +1,9 @@
 """What every rank did in a window of time: compute, exposed communication, bubble, idle.
 
 A rank *computes* while a kernel of its runs. Communication is *exposed* while data of the rank move, that is from the
-moment at which all ranks of a collective or message are there, and no kernel of the rank runs. It *waits for its host*
-while neither is so, and what comes next lacks nothing but having been issued. What is left is the *bubble* of the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
+moment at which all ranks of a collective or message are there, and no kernel of the rank runs. It *waits for its
+host* while neither is so, and what comes next lacks nothing but having been issued. What is left is the *bubble* of
+the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.training.breakdown import Breakdown
+from clusim.training.expected import StepClass, expected_step
 from clusim.training.proof import FoldReport
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
@@ -60,6 +61,11 @@ class TrainingResult:
     def step_time_s(self) -> float:
         """Time of the last step [s]."""
         return self.step_ps[-1] / 1e12
+
+    @property
+    def expected(self) -> StepClass | None:
+        """The error to expect, by measured steps on this chip with this framework; None is not known."""
+        return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
     def samples_per_s(self) -> float:
@@ -114,6 +120,7 @@ class TrainingResult:
             "placement": plan.placement(),
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),
+            "expected_error": self.expected.to_json() if self.expected is not None else None,
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
             f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
             "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),

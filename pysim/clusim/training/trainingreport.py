@@ -52,10 +52,21 @@ def _head(result: TrainingResult) -> list[str]:
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
 
+def _expected(result: TrainingResult) -> str:
+    """Say what error to expect, and how far the host is modelled."""
+    found = result.expected
+    if found is not None:
+        return found.text()
+    if result.plan.workload.host.framework == "none":
+        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
+    return "not known: no published step is like it"
+
+
 def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
+        ("expected error", _expected(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (

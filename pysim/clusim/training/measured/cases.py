@@ -10,14 +10,14 @@ from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import StepRow
 from clusim.workload import Workload
 
-__all__ = ["StepCase", "case_of"]
+__all__ = ["StepCase", "case_of", "framework_of"]
 
 GPUS = 8
 """GPUs of the machines of all rows."""
 
 _MACHINES = (
     (("a100 pcie",), "a100-pcie-x8"),
-    (("a100 40gb", "a100-40", "p4d"), "aws-p4d"),
+    (("a100 40gb", "a100-40", "p4d"), "azure-ndv4"),
     (("a100",), "dgx-a100"),
     (("gb300",), "gb300-nvl72"),
     (("gb200",), "gb200-nvl72"),
@@ -79,7 +79,7 @@ def case_of(row: StepRow) -> StepCase:
         "parallel": sizes,
         "data": _sharding(row, notes),
         "gradient_bits": 32 if _megatron(row) == "megatron" else 16,
-        "host": {"framework": _framework(row)},
+        "host": {"framework": framework_of(row)},
     }
     if _megatron(row) == "megatron-deepspeed":
         # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
@@ -112,7 +112,9 @@ def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
     others = found["tensor"] * found["pipeline"] * found["context"]
     data, rest = divmod(row.n_gpus, others)
     if rest or not data:
-        raise InputError(f"{row.n_gpus} GPUs are no multiple of {others}, what its parallelism needs")
+        raise InputError(
+            f"{row.n_gpus} GPUs are no multiple of {others}, what its parallelism needs"
+        )
     if row.data and row.data != data:
         notes.append(f"data {row.data} does not go with the number of GPUs: {data} simulated")
     return {**found, "data": data}
@@ -174,11 +176,11 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
 
 def _megatron(row: StepRow) -> str:
     """Return which Megatron a row is from; empty is none."""
-    word = _framework(row)
+    word = framework_of(row)
     return word if word.startswith("megatron") else ""
 
 
-def _framework(row: StepRow) -> str:
+def framework_of(row: StepRow) -> str:
     """Return the framework whose host issues the work of a row."""
     word, mode = row.framework.lower(), row.compile.lower()
     if mode.startswith("cuda-graph") and "part" not in mode:

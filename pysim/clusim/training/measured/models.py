@@ -26,6 +26,8 @@ _DEEPSEEK_V2 = {
     **{"hidden": 5120, "layers": 60, "intermediate": 12288, "dense_layers": 1},
 }
 
+_QWEN3 = {"experts": 128, "top_k": 8, "head_size": 128}
+
 _CARDS = (
     _Card(("gpt-3", "gpt3", "gpt 22b", "gpt 175b"), "gpt3-175b"),
     _Card(("gpt oss 20b",), "mixtral-8x7b", {"experts": 32, "top_k": 4, "expert_size": 2880, "head_size": 64}),
@@ -37,8 +39,8 @@ _CARDS = (
     _Card(("deepseekv3", "deepseek-v3"), "deepseek-v3"),
     _Card(("mixtral-8x22b", "mixtral 8x22b"), "mixtral-8x22b"),
     _Card(("mixtral",), "mixtral-8x7b"),
-    _Card(("qwen3_30b", "qwen3 30b"), "mixtral-8x7b", {"experts": 128, "top_k": 8, "expert_size": 768, "head_size": 128}),
-    _Card(("qwen3_235b", "qwen3 235b"), "mixtral-8x7b", {"experts": 128, "top_k": 8, "expert_size": 1536, "head_size": 128}),
+    _Card(("qwen3_30b", "qwen3 30b"), "mixtral-8x7b", {**_QWEN3, "expert_size": 768}),
+    _Card(("qwen3_235b", "qwen3 235b"), "mixtral-8x7b", {**_QWEN3, "expert_size": 1536}),
     _Card(("llama", "nemotron4", "nemotron-4", "qwen2", "qwen3 "), "llama3-8b"),
 )  # fmt: skip
 """The first that fits: dimensions of experts from public model cards, which tables of steps do not print."""

@@ -1,11 +1,12 @@
 """The predicted step of a measured row, on as few of its machines as tell it.
 
-**Model** Steps of up to two machines are simulated as they are. Beyond them, replicas do the same work side by side: with
-plain data parallelism or sharded optimisers what a step takes grows with ``1 - 1/d`` for `d` replicas, the share of a
-ring that is not a rank's own; it is continued on that line from one and two replicas. Where one machine holds several
-replicas, and with sharded weights, whose gathers fill the links between any two machines alike, two machines stand for
-all. A microbatch more, and in sharded models a layer more, takes as long as the one before once there are a few: steps
-with many are continued on those lines too. **Not modelled** Contention of many machines in the network between them.
+**Model** Steps of up to two machines are simulated as they are. Beyond them, replicas do the same work side by side:
+with plain data parallelism or sharded optimisers what a step takes grows with ``1 - 1/d`` for `d` replicas, the share
+of a ring that is not a rank's own; it is continued on that line from one and two replicas. Where one machine holds
+several replicas, and with sharded weights, whose gathers fill the links between any two machines alike, two machines
+stand for all. A microbatch more, and in sharded models a layer more, takes as long as the one before once there are a
+few: steps with many are continued on those lines too. **Not modelled** Contention of many machines in the network
+between them.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MOST_GPUS = 128
 """GPUs that are simulated at most."""
 
 FEW = 2
-"""Microbatches per stage from which, and twice as many, a step with more is continued."""
+"""Microbatches per stage from which, and twice as many, a step with more is continued; with `DEPTH` it is one."""
 
-DEPTH = (2, 4)
+DEPTH = (2, 3)
 """Layers from which deeper models are continued."""
 
 DIRECT = 2
@@ -61,9 +62,7 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
         run, notes = _step(case, granularity)
     except ClusimError as error:
         return Unpredicted(row, str(error))
-    return StepPoint(
-        row, row.measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes)
-    )
+    return StepPoint(row, row.measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
 
 
 def _fitting(case: StepCase) -> StepCase:
@@ -91,7 +90,9 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
     few = max(least, -(-GPUS * DIRECT // replica)) if sharded or replica < GPUS else least
     few = _divisor(data, few)
     if few * replica > MOST_GPUS:
-        raise InputError(f"{few * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are")
+        raise InputError(
+            f"{few * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are"
+        )
     one = _run(case, few, granularity)
     if few == data:
         return one, ()
@@ -129,7 +130,7 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
         result = trained(request)
         return _Run(result.step_time_s, result.mean("host"), result.plan.chip.name)
 
-    few = FEW * max(1, own.parallel.pipeline)
+    few = own.parallel.pipeline if depth else FEW * own.parallel.pipeline
     if count <= 2 * few:
         return simulate(count)
     one, two = simulate(few), simulate(2 * few)

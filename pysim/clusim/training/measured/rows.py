@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from clusim.bounded import MOST_RANKS, read_text, real, whole
 from clusim.errors import InputError
@@ -125,9 +126,11 @@ def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
 
 
 def _row(values: Mapping[str, str | None], where: str) -> StepRow:
-    words = {name: (values.get(name) or "").strip() for name in _WORDS}
-    counts = {name: _count(values.get(name) or "", name) for name in _COUNTS}
-    numbers = {name: real(values.get(name) or "", 0.0, 1e15) or 0.0 for name in _NUMBERS}
+    words: dict[str, Any] = {name: (values.get(name) or "").strip() for name in _WORDS}
+    counts: dict[str, Any] = {name: _count(values.get(name) or "", name) for name in _COUNTS}
+    numbers: dict[str, Any] = {
+        name: real(values.get(name) or "", 0.0, 1e15) or 0.0 for name in _NUMBERS
+    }
     if numbers["step_s"] > MOST_STEP_S:
         raise InputError(f"{where}: step_s {numbers['step_s']:g}: at most {MOST_STEP_S:g}")
     return StepRow(where=where, **words, **counts, **numbers)

@@ -364,9 +364,7 @@ class Emitter:
     def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
         return self.host.host.steps(steps) if self.host is not None else None
 
-    def _fold(
-        self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None
-    ) -> None:
+    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
         """Add a block that communicates: its ranks start together."""
         assert self.folder is not None
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}

@@ -241,8 +241,8 @@ def switched_machines(fabric: Fabric) -> frozenset[int]:
                 links[own].append(shape)
     found: dict[int, set[Any]] = {}
     for gpu in gpus:
-        shape = tuple(sorted(map(repr, links[gpu.name])))
-        found.setdefault(gpu.zone, set()).add((shape, repr(gpu.endpoint)))
+        own_links = tuple(sorted(map(repr, links[gpu.name])))
+        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
     return frozenset(
         zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
     )

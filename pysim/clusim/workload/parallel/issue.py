@@ -1,11 +1,11 @@
 """Host threads as tasks: what a rank's host issues, in its order, on a stream of its own.
 
-**Hardware** A host puts kernels into a queue of its GPU and goes on; the GPU works them off. A kernel starts when it was
-issued and what it needs is done; a full queue stops the host until there is room again. Some calls wait until the GPU
-has done everything. **Model** A pause on the stream ``host`` for every run of kernels, block or collective. What comes
-behind a run waits for both, so a step takes the slower of the two wherever they meet, and a host that is ahead stays so. A
-run waits for the host of the one before: its kernels can start while it is still being issued. **Not modelled** The
-first kernel of a run starts as soon as the host begins with the run, and not one operator later.
+**Hardware** A host puts kernels into a queue of its GPU and goes on; the GPU works them off. A kernel starts when it
+was issued and what it needs is done; a full queue stops the host until there is room again. Some calls wait until the
+GPU has done everything. **Model** A pause on the stream ``host`` for every run of kernels, block or collective. What
+comes behind a run waits for both, so a step takes the slower of the two wherever they meet, and a host that is ahead
+stays so. A run waits for the host of the one before: its kernels can start while it is still being issued. **Not
+modelled** The first kernel of a run starts as soon as the host begins with the run, and not one operator later.
 """
 
 from __future__ import annotations
