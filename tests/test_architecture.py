@@ -87,7 +87,8 @@ MAY_IMPORT = {
     "training.__init__": "training",
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
     " ranges report resources result run schedule units version vocabulary",
-    "training.measured": "bounded errors files hardware lowering nccltests run training version workload workload.parallel",
+    "training.measured": "bounded errors files hardware lowering nccltests run training version workload"
+    " workload.parallel",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",

@@ -13,7 +13,7 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Shard, Step
 from clusim.workload.spec import HostSpec
 
-__all__ = ["Host", "Issue", "host_of"]
+__all__ = ["HostTimes", "Issue", "host_of"]
 
 SHAPES = 4
 """Megatron's fused softmax takes matrices of scores by so many at a time (fused_softmax.py, is_kernel_available)."""
@@ -34,7 +34,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostTimes:
     """The host thread of every rank.
 
     Attributes
@@ -88,7 +88,7 @@ class Host:
         return count * self.node_ps
 
 
-def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> Host | None:
+def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTimes | None:
     """Return the host of a workload's ranks; None is one that takes no time.
 
     Parameters
@@ -111,7 +111,7 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> Host | 
         operator, node, again = spec.per_operator, round(node * ratio), round(again * ratio)
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
-    return Host(
+    return HostTimes(
         framework=own,
         operator_ps=operator,
         again_ps=again,

@@ -48,11 +48,19 @@ class Unpredicted:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Time of a step and of waiting for the host [s], and the chip."""
+    """Time of a step and of waiting for the host [s], and the chip.
+
+    Attributes
+    ----------
+    full_flops, peak_flops : float
+        Operations of the whole model in the measured step per GPU, and the peak of a GPU [FLOP/s].
+    """
 
     step_s: float
     host_s: float
     chip: str
+    full_flops: float = 0.0
+    peak_flops: float = 1.0
 
 
 def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
@@ -62,6 +70,9 @@ def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
         run, notes = _step(case, granularity)
     except ClusimError as error:
         return Unpredicted(row, str(error))
+    if run.full_flops / row.measured_s > run.peak_flops:
+        share = run.full_flops / row.measured_s / run.peak_flops
+        return Unpredicted(row, f"{share:.0%} of the peak: less was computed than the row says")
     return StepPoint(row, row.measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
 
 
@@ -128,7 +139,10 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
         workload = own.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
         request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
         result = trained(request)
-        return _Run(result.step_time_s, result.mean("host"), result.plan.chip.name)
+        plan = result.plan
+        full = plan.model_flops * count / microbatches / plan.mesh.size
+        times = (result.step_time_s, result.mean("host"))
+        return _Run(*times, plan.chip.name, full, plan.chip.peak_flops)
 
     few = own.parallel.pipeline if depth else FEW * own.parallel.pipeline
     if count <= 2 * few:
@@ -136,7 +150,7 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
     one, two = simulate(few), simulate(2 * few)
     share = (count - few) / few
     line = [a + (b - a) * share for a, b in ((one.step_s, two.step_s), (one.host_s, two.host_s))]
-    return _Run(line[0], line[1], one.chip)
+    return replace(one, step_s=line[0], host_s=line[1])
 
 
 def _depth(own: Workload) -> list[int] | None:

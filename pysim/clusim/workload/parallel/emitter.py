@@ -197,11 +197,15 @@ class Emitter:
             task = self.host.issue(rank, Issue(time_ps, 0), name)
             self.tail[rank] = (*self.tail.get(rank, ()), task)
 
-    def synchronize(self, ranks: Iterable[int]) -> None:
-        """Let hosts wait until their GPUs have done all they were given."""
-        if self.host is not None:
-            for rank in ranks:
-                self.host.wait(rank, self.tail.get(rank, ()))
+    def synchronize(self, ranks: Iterable[int], name: str = "") -> None:
+        """Let hosts wait until their GPUs have done all they were given; with a `name` that moment is marked."""
+        if self.host is None:
+            return
+        for rank in ranks:
+            if name:
+                after = self.tail.get(rank, ())
+                self.tail[rank] = (self.builder.marker(rank, name, after=after),)
+            self.host.wait(rank, self.tail.get(rank, ()))
 
     def _time(self, kernel: Kernel) -> int:
         if kernel not in self._times:

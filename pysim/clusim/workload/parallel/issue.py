@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from clusim.schedule.builder import ProgramBuilder
-from clusim.workload.host import Host, Issue
+from clusim.workload.host import HostTimes, Issue
 
 __all__ = ["STREAM", "HostThreads"]
 
@@ -25,7 +25,7 @@ STREAM = "host"
 class HostThreads:
     """The host threads of all ranks."""
 
-    def __init__(self, host: Host, builder: ProgramBuilder) -> None:
+    def __init__(self, host: HostTimes, builder: ProgramBuilder) -> None:
         self.host, self.builder = host, builder
         self._queues: dict[int, deque[tuple[int, int]]] = {}
         self._ahead: dict[int, int] = {}

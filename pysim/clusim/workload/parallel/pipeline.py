@@ -141,7 +141,7 @@ class StepWriter:
             yield from self._tie(stage)
             self._before_optimizer(stage)
             self.data[stage].step()
-            self.emitter.synchronize(self.emitter.ranks(stage))
+            self.emitter.synchronize(self.emitter.ranks(stage), "end of step")
             yield 0
 
     def _microbatch(self, stage: int, action: Action) -> None:

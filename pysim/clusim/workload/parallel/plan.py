@@ -10,7 +10,7 @@ from clusim.collectives import ALGORITHMS
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
-from clusim.workload.host import Host, host_of
+from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard, accumulating
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
@@ -122,7 +122,7 @@ class TrainingPlan:
         """Element of the gradients that ranks reduce [bytes]."""
         return self.optimizer.reduced
 
-    def host(self) -> Host | None:
+    def host(self) -> HostTimes | None:
         """Return the host thread of every rank; None is one that takes no time."""
         heads = self.model.heads if isinstance(self.model, Transformer) else 0
         own = self.workload.host
