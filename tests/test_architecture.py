@@ -84,8 +84,11 @@ MAY_IMPORT = {
     " outcome plans ranges reference result schedule trace units version vocabulary",
     "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
     " schedule units workload workload.models workload.parallel",
+    "training.__init__": "training",
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
     " ranges report resources result run schedule units version vocabulary",
+    "training.measured": "bounded errors files hardware lowering nccltests run training version workload"
+    " workload.parallel",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",

@@ -1,4 +1,4 @@
-"""``clusim validate``: predictions against measurements of nccl-tests."""
+"""``clusim validate``: predictions against measurements of nccl-tests, or of training steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["command"]
 @click.command(
     "validate",
     cls=GuardedCommand,
-    short_help="Compare predictions with measurements of nccl-tests.",
+    short_help="Compare predictions with measured collectives or training steps.",
 )
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -33,6 +33,8 @@ __all__ = ["command"]
 )
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
               help="Most sizes per group of rows that are predicted.  [default: all]")  # fmt: skip
+@click.option("--rows", type=click.IntRange(1), metavar="N",
+              help="Of tables of training steps, predict so many rows, spread over them.  [default: all]")  # fmt: skip
 @options.jobs()
 @options.granularity("quick")
 @click.option("--releases", is_flag=True,
@@ -55,6 +57,11 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     and source, or what a program of nccl-tests printed. The system is the name of a preset or a topology file; blank
     is unknown.
 
+    A CSV table with the columns hardware, framework, model, n_gpus, seq, global_batch and step_s is one of training
+    steps; layers, hidden, heads, kv_heads, intermediate, vocab, micro_batch, tensor, pipeline, chunks, data, context,
+    expert, sharding, sequence_parallel, precision, recompute, attention and compile say more of them. What is not said
+    is assumed, and counted.
+
     Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
     knows are counted, and the rest goes on.
     """
@@ -66,6 +73,15 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
             check_place(target)
+    from clusim.training.measured.rows import is_step_table
+
+    kinds = {is_step_table(path) for path in files}
+    if kinds == {True, False}:
+        raise click.UsageError("tables of collectives and of training steps go one kind at a time")
+    if kinds == {True}:
+        return _steps(files, as_json, given)
+    if given["rows"]:
+        raise click.UsageError("--rows is for tables of training steps; --sizes thins collectives")
     rows = read_measurements(files, system=given["system"])
     if given["explain"] is not None:
         from clusim.nccltests.explained import explained, row_named
@@ -93,6 +109,35 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     return 2 if given["strict"] and (report.unknown or report.failed) else 0
 
 
+def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
+    """Validate tables of training steps."""
+    from clusim.training.measured.rows import read_steps
+    from clusim.training.measured.text import step_lines
+    from clusim.training.measured.validate import validate_steps
+
+    for name in ("system", "sizes", "releases", "explain", "plot"):
+        if given[name]:
+            raise click.UsageError(f"--{name} is for tables of collectives")
+    with counted_progress(not given["no_progress"], "predicted") as progress:
+        report = validate_steps(
+            read_steps(files),
+            most=given["rows"] or 0,
+            jobs=given["jobs"],
+            granularity=given["granularity"],
+            progress=progress,
+        )
+    if given["markdown"] is not None:
+        from clusim.training.measured.text import write_section
+
+        write_section(report, given["markdown"], _called(files, given))
+    if given["data"] is not None:
+        from clusim.training.measured.data import write_step_data
+
+        write_step_data(report, given["data"], files)
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(step_lines(report)))
+    return 2 if given["strict"] and report.unpredicted else 0
+
+
 def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
     """Write figures, page and classes, as far as they are wanted."""
     plots: list[tuple[str, Path]] = []
@@ -113,7 +158,7 @@ def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> No
 def _called(files: tuple[Path, ...], given: dict[str, Any]) -> str:
     """Return the command that writes the page, without where the measurements are on this computer."""
     words = ["clusim", "validate", *(path.name for path in files)]
-    for name in ("system", "sizes", "granularity", "markdown", "plot", "data"):
+    for name in ("system", "sizes", "rows", "granularity", "markdown", "plot", "data"):
         value = given[name]
         if value is not None and (name, value) != ("granularity", "quick"):
             shown = os.path.relpath(value) if isinstance(value, Path) else value

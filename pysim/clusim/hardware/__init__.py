@@ -36,6 +36,7 @@ from clusim.hardware.cpu import Cpu, HostCosts
 from clusim.hardware.ctas import CTAS
 from clusim.hardware.deepep import DEEPEP
 from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
+from clusim.hardware.frameworks import FRAMEWORKS, LAUNCH_QUEUE, Framework
 from clusim.hardware.gpu import Gpu
 from clusim.hardware.hosts import HOST
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, nccl_link_GBps
@@ -58,9 +59,11 @@ __all__ = [
     "DEEPEP",
     "FAMILIES",
     "FORMATS",
+    "FRAMEWORKS",
     "GPUS",
     "HOST_COSTS",
     "KERNELS",
+    "LAUNCH_QUEUE",
     "LINKS",
     "MARKS",
     "MEMORY",
@@ -76,6 +79,7 @@ __all__ = [
     "Architecture",
     "Cpu",
     "Figure",
+    "Framework",
     "Gpu",
     "HostCosts",
     "Mark",
@@ -150,8 +154,10 @@ KERNELS: Preset = {
 def all_figures() -> list[Figure]:
     """Return every figure of every object and table, as often as it is used."""
     found: list[Figure] = []
-    objects: tuple[Mapping[str, Gpu | Architecture | Cpu | HostCosts | Nic | Switch], ...]
-    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, ADAPTERS, CROSSBARS)
+    objects: tuple[
+        Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...
+    ]
+    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, FRAMEWORKS, ADAPTERS, CROSSBARS)
     for table in objects:
         for item in table.values():
             found += item.all_figures()
@@ -159,4 +165,4 @@ def all_figures() -> list[Figure]:
     for presets in tables:
         found += [figure for preset in presets.values() for figure in preset.values()]
     found += HOST.values()
-    return [*found, CTA_SKEW, WINDOW, *KERNELS.values(), *DEEPEP.values()]
+    return [*found, CTA_SKEW, WINDOW, LAUNCH_QUEUE, *KERNELS.values(), *DEEPEP.values()]

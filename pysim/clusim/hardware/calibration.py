@@ -211,8 +211,21 @@ _SETS = (
     RowSet("nccl-tuning", "latencies and rates that NCCL's tuner counts with (tuning.cc, topo.h)"),
     RowSet("copy-benchmarks", "copies and reads of memory, of links and of PCIe by copy engines"),
     RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
-    RowSet("training-runs", "iterations of Megatron-LM on A100 (arXiv 2205.05198)"),
     RowSet("deepep-h100", "DeepEP's exchanges on 8 H100 with one token, or 4 SMs (aiconfigurator)"),
+    RowSet(
+        "training-runs",
+        "iterations of Megatron-LM on A100 (arXiv 2205.05198)",
+        (_rows(framework="Megatron-LM 2022"),),
+    ),
+    RowSet(
+        "hosts-vtrain",
+        "steps of a GPT with 12 layers of hidden size 1,024 on 2 and 4 A100 in one pipeline stage (vTrain)",
+        (_rows(source="VIA-Research/vTrain", n_gpus=(2, 4), layers=12, hidden=1024, pipeline=1),),
+    ),
+    RowSet(
+        "host-operators",
+        "times of single operators and launches on hosts (HolisticTraceAnalysis, tritonbench, ocannl, cloudai.pt)",
+    ),
     RowSet("mscclpp", "put and get of mscclpp on H100"),
     RowSet("taccl-v100", "fits of TACCL to 8 V100"),
     RowSet("nccl-1807", "NVLS all-reduce on B200 in NVIDIA/nccl thread 1807"),

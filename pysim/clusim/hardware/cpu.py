@@ -31,6 +31,9 @@ _UNITS = {
 }
 
 
+_AS_ROME = assumed(1.0, "as EPYC Rome")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
     """A generation of processors.
@@ -53,6 +56,8 @@ class Cpu:
         Whether it stands for unknown models of its vendor.
     socket_GBps : Figure or None
         What NCCL takes the link between two sockets for [GB/s]; None: as fast as inside.
+    pace : Figure
+        How fast one thread is, against EPYC Rome: boost clock times instructions per clock.
     """
 
     name: str
@@ -64,6 +69,7 @@ class Cpu:
     maker: str = ""
     usual: bool = False
     socket_GBps: Figure | None = None
+    pace: Figure = _AS_ROME
 
     def __post_init__(self) -> None:
         """Check the figures."""
@@ -82,6 +88,7 @@ class Cpu:
     def all_figures(self) -> Iterator[Figure]:
         """Yield every figure."""
         yield from self.figures.values()
+        yield self.pace
         if self.socket_GBps is not None:
             yield self.socket_GBps
 

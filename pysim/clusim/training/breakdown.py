@@ -1,14 +1,15 @@
 """What every rank did in a window of time: compute, exposed communication, bubble, idle.
 
 A rank *computes* while a kernel of its runs. Communication is *exposed* while data of the rank move, that is from the
-moment at which all ranks of a collective or message are there, and no kernel of the rank runs. What is left is the
-*bubble* of the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
+moment at which all ranks of a collective or message are there, and no kernel of the rank runs. It *waits for its
+host* while neither is so, and what comes next lacks nothing but having been issued. What is left is the *bubble* of
+the pipeline until the last pass of any stage is done, and *idle* otherwise: waiting for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.fold import Folded
+from clusim.workload.parallel.issue import STREAM
 
 __all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
 
@@ -24,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """How a rank spent a step [ps]; `communication_ps` also counts what kernels hide."""
+    """How a rank spent a step [ps]; `communication_ps` also counts what kernels hide, `host_ps` waits for the host."""
 
     rank: int
     compute_ps: int
@@ -32,21 +34,23 @@ class Breakdown:
     bubble_ps: int
     idle_ps: int
     communication_ps: int
+    host_ps: int = 0
 
     @property
     def total_ps(self) -> int:
         """The whole step [ps]."""
-        return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps
+        return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps + self.host_ps
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Intervals of a rank [ps], each an array of (start, end)."""
+    """Intervals of a rank [ps], each an array of (start, end); in `issuing` only the host is waited for."""
 
     compute: Array
     moving: Array
     active: Array
     folded: list[tuple[int, int, Folded]]
+    issuing: Array = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
 
 def merge(spans: Array) -> Array:
@@ -83,24 +87,32 @@ def spans_of(
 ) -> dict[int, Spans]:
     """Return the intervals of every rank; `folded` are the blocks that tasks stand for."""
     tasks, known = schedule.tasks, folded or {}
-    ready: dict[int, int] = {}
+    moving: dict[int, int] = {}
     for index, task in enumerate(tasks):
         if task.kind == "program" and task.call != ABSENT:
-            ready[task.call] = max(ready.get(task.call, 0), int(start_ps[index]))
-    rows: dict[int, tuple[list[Any], list[Any], list[Any], list[Any]]] = {}
+            moving[task.call] = max(moving.get(task.call, 0), int(start_ps[index]))
+    hosts = {index for index, task in enumerate(tasks) if task.stream == STREAM}
+    rows: dict[int, tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]] = {}
     for index, task in enumerate(tasks):
-        own = rows.setdefault(task.rank, ([], [], [], []))
+        own = rows.setdefault(task.rank, ([], [], [], [], []))
         low, high = int(start_ps[index]), int(end_ps[index])
+        if index in hosts:
+            continue
+        if hosts:
+            issued = max((int(end_ps[d]) for d in task.deps if d in hosts), default=0)
+            ready = max((int(end_ps[d]) for d in task.deps if d not in hosts), default=0)
+            if issued > ready:
+                own[4].append((ready, issued))
         if task.kind == "kernel":
             own[0].append((low, high))
         elif task.kind == "program":
-            moves = max(low, ready.get(task.call, low))
+            moves = max(low, moving.get(task.call, low))
             own[1].append((min(moves, high), high))
             own[2].append((low, high))
         elif index in known:
             own[3].append((low, high, known[index]))
     return {
-        rank: Spans(_pairs(own[0]), _pairs(own[1]), _pairs(own[2]), own[3])
+        rank: Spans(_pairs(own[0]), _pairs(own[1]), _pairs(own[2]), own[3], _pairs(own[4]))
         for rank, own in rows.items()
     }
 
@@ -119,6 +131,7 @@ def breakdown(
         own = spans.get(rank, empty)
         compute, moving = merge(clip(own.compute, low, high)), merge(clip(own.moving, low, high))
         blocks = [(a, b, f) for a, b, f in own.folded if a < high and b > low]
+        pauses = np.array([(a, b) for a, b, _ in blocks], np.int64).reshape(-1, 2)
         compute_ps = length(compute)
         exposed_ps = length(moving) - covered(moving, compute)
         communication_ps = length(moving)
@@ -129,16 +142,19 @@ def breakdown(
             exposed_ps += block.exposed_ps[rank] * part // whole
             communication_ps += block.communication_ps[rank] * part // whole
         if blocks:
-            pauses = np.array([(a, b) for a, b, _ in blocks], np.int64)
             exposed_ps -= covered(moving, merge(clip(pauses, low, high)))
-        left = max(0, high - low - compute_ps - exposed_ps)
+        busy = merge(np.concatenate((compute, moving, clip(pauses, low, high))))
+        waits = merge(clip(own.issuing, low, high))
+        host_ps = length(waits) - covered(waits, busy)
+        left = max(0, high - low - compute_ps - exposed_ps - host_ps)
         tail = max(0, high - max(low, pipeline_end)) if pipeline_end else left
         if pipeline_end:
             after = [
                 length(merge(clip(part, max(low, pipeline_end), high)))
-                for part in (own.compute, own.moving)
+                for part in (own.compute, own.moving, own.issuing)
             ]
             tail = max(0, tail - sum(after))
         idle = min(left, tail)
-        found.append(Breakdown(rank, compute_ps, exposed_ps, left - idle, idle, communication_ps))
+        parts = (compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps)
+        found.append(Breakdown(rank, *parts))
     return found

@@ -45,8 +45,9 @@ def by_depth(
         parts = [max(0, line(x, y)) for x, y in zip(astuple(a)[1:], astuple(b)[1:], strict=True)]
         compute, exposed = min(parts[0], step_ps[-1]), parts[1]
         exposed = min(exposed, step_ps[-1] - compute)
-        idle = step_ps[-1] - compute - exposed
-        ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4]))
+        host = min(parts[5], step_ps[-1] - compute - exposed)
+        idle = step_ps[-1] - compute - exposed - host
+        ranks.append(Breakdown(a.rank, compute, exposed, 0, idle, parts[4], host))
     traffic = {
         dim: Volume(
             line(one.traffic[dim].calls, moved.calls),

@@ -11,6 +11,7 @@ from clusim.nccl.notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder
+from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan
 
@@ -20,7 +21,9 @@ __all__ = ["plan_notes", "written"]
 def written(plan: TrainingPlan, folder: Folder | None, steps: int) -> tuple[StepWriter, Schedule]:
     """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it."""
     builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
-    writer = StepWriter(Emitter(plan, builder, folder))
+    host = plan.host()
+    threads = HostThreads(host, builder) if host is not None else None
+    writer = StepWriter(Emitter(plan, builder, folder, host=threads))
     writer.write(steps)
     return writer, builder.build()
 

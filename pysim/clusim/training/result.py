@@ -10,6 +10,7 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.training.breakdown import Breakdown
+from clusim.training.expected import StepClass, expected_step
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
 from clusim.training.sharing import Sharing
@@ -61,6 +62,11 @@ class TrainingResult:
     def step_time_s(self) -> float:
         """Time of the last step [s]."""
         return self.step_ps[-1] / 1e12
+
+    @property
+    def expected(self) -> StepClass | None:
+        """The error to expect, by measured steps on this chip with this framework; None is not known."""
+        return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
     def samples_per_s(self) -> float:
@@ -120,6 +126,7 @@ class TrainingResult:
             "placement": plan.placement(),
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),
+            "expected_error": self.expected.to_json() if self.expected is not None else None,
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
             f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
             "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),
@@ -128,6 +135,7 @@ class TrainingResult:
             "compute_s": round(self.mean("compute"), 9),
             "exposed_comm_s": round(self.mean("exposed"), 9),
             "communication_s": round(self.mean("communication"), 9),
+            "host_wait_s": round(self.mean("host"), 9),
             "bubble_s": round(self.mean("bubble"), 9),
             "idle_s": round(self.mean("idle"), 9),
             "kernel_slowdown_s": round(self.kernel_slowdown_s, 9),
@@ -139,6 +147,7 @@ class TrainingResult:
                     "rank": row.rank,
                     "compute_s": row.compute_ps / 1e12,
                     "exposed_comm_s": row.exposed_ps / 1e12,
+                    "host_wait_s": row.host_ps / 1e12,
                     "bubble_s": row.bubble_ps / 1e12,
                     "idle_s": row.idle_ps / 1e12,
                 }

@@ -53,10 +53,21 @@ def _head(result: TrainingResult) -> list[str]:
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
 
+def _expected(result: TrainingResult) -> str:
+    """Say what error to expect, and how far the host is modelled."""
+    found = result.expected
+    if found is not None:
+        return found.text()
+    if result.plan.workload.host.framework == "none":
+        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
+    return "not known: no published step is like it"
+
+
 def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
+        ("expected error", _expected(result)),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (
@@ -64,8 +75,8 @@ def _numbers(result: TrainingResult) -> list[str]:
             f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
         ),
     ]
-    for name in ("compute", "exposed", "bubble", "idle"):
-        shown = "exposed communication" if name == "exposed" else name
+    for name in ("compute", "exposed", "host", "bubble", "idle"):
+        shown = {"exposed": "exposed communication", "host": "waiting for the host"}.get(name, name)
         rows.append(
             (
                 shown,
@@ -109,11 +120,11 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _ranks(result: TrainingResult) -> list[str]:
-    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'bubble':>9} {'idle':>9}"]
+    lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'host':>9} {'bubble':>9} {'idle':>9}"]
     step = max(1, result.step_ps[-1])
     shown = _shown(result)
     for row in shown:
-        parts = (row.compute_ps, row.exposed_ps, row.bubble_ps, row.idle_ps)
+        parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
         lines.append(f"  {row.rank:>6} " + " ".join(f"{part / step:>9.1%}" for part in parts))
     more = len(result.ranks) - len(shown)
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines

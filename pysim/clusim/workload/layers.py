@@ -28,6 +28,7 @@ __all__ = [
     "Step",
     "Tensor",
     "Wait",
+    "accumulating",
     "backward_steps",
     "linear",
     "memory_kernel",
@@ -245,6 +246,8 @@ class Shard:
         How expert exchanges are made; None is a plain all-to-all.
     overlap : bool
         Products of tensor parallelism go in pieces, each under the message of another one.
+    fused_loss : bool
+        Cross-entropy in two kernels, and not one per operation on 32-bit logits.
     """
 
     batch: int = 1
@@ -261,6 +264,7 @@ class Shard:
     overlap: bool = False
     norm: int = 1
     deepep: DeepEp | None = None
+    fused_loss: bool = True
 
     @property
     def tokens(self) -> int:
@@ -322,6 +326,15 @@ def linear(
         kernel("input", Gemm(batch, m, k, n)),
         kernel("weight", Gemm(batch, k, n, m)),
     )
+
+
+def accumulating(layer: Layer, element_bytes: int) -> Layer:
+    """Return a layer that adds its gradients to those of the microbatches before, as a kernel of its own."""
+    if not layer.parameters:
+        return layer
+    size = 3 * layer.parameters * element_bytes
+    kernel = Kernel("gradient accumulation", bytes=size, part="weight")
+    return replace(layer, backward=(*layer.backward, kernel))
 
 
 def backward_steps(layer: Layer, recompute: Recompute) -> list[Step]:

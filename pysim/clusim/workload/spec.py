@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from clusim import resources
 from clusim.errors import InputError, TopologyError
 from clusim.fabric.problems import Problems, did_you_mean
-from clusim.fabric.quantities import Amount, Bandwidth, Size, Spec, base_or_mapping
+from clusim.fabric.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
 from clusim.fabric.yamltext import parse
 from clusim.files import note_input
 from clusim.vocabulary.algorithms import protocol_named
@@ -24,6 +24,7 @@ __all__ = [
     "DataSpec",
     "ExpertsSpec",
     "HardwareSpec",
+    "HostSpec",
     "ModelSpec",
     "OffloadSpec",
     "ParallelSpec",
@@ -269,6 +270,23 @@ class HardwareSpec(Spec):
     memory: Amount | None = None
 
 
+class HostSpec(Spec):
+    """The host thread of a rank: what issues its work, and figures that replace those of the framework."""
+
+    framework: Literal[
+        "none",
+        "pytorch",
+        "megatron",
+        "megatron-deepspeed",
+        "torch-compile",
+        "cuda-graph",
+        "jax",
+    ] = "none"
+    per_operator: Time | None = None
+    queue: Annotated[int, Field(ge=1, le=2**20)] | None = None
+    data_loading: Time = 0
+
+
 class Workload(Spec):
     """A training run: model, machine, batch and parallelism."""
 
@@ -286,6 +304,8 @@ class Workload(Spec):
     recompute: Literal["none", "selective", "full"] = "none"
     recomputation: RecomputationSpec = RecomputationSpec()
     attention: Literal["flash", "plain"] = "flash"
+    loss: Literal["fused", "plain"] = "fused"
+    accumulation: Literal["fused", "added"] = "fused"
     parallel: ParallelSpec = ParallelSpec()
     tensor: TensorSpec = TensorSpec()
     context: ContextSpec = ContextSpec()
@@ -299,6 +319,7 @@ class Workload(Spec):
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
     reliability: ReliabilitySpec | None = None
+    host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
     depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)

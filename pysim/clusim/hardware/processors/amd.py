@@ -23,6 +23,13 @@ _MILAN = threads(
     ),
 )
 _THREADS = threads(2.0, _STEP, assumed("15ns", "as Milan: DMA writes into DRAM"))
+_PACES = {
+    "naples": assumed(0.8, "3.2 GHz, a sixth less work per clock than Zen 2"),
+    "rome": assumed(1.0, "by definition: 3.4 GHz, Zen 2"),
+    "milan": assumed(1.25, "3.5 to 3.7 GHz, a fifth more work per clock than Zen 2"),
+    "genoa": assumed(1.45, "3.7 GHz, a third more work per clock than Zen 2"),
+    "turin": assumed(1.75, "4.1 to 5.0 GHz, half more work per clock than Zen 2"),
+}
 _SOCKET = published(16.0, "NCCL, src/graph/topo.h")
 
 
@@ -42,6 +49,7 @@ def _epyc(name: str, numa: tuple[str, int], memory: str, *cpuid: tuple[int, int,
         cpuid=cpuid,
         usual=name == "rome",
         socket_GBps=_SOCKET,
+        pace=_PACES[name],
     )
 
 

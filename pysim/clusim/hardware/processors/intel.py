@@ -43,6 +43,7 @@ def _models(*numbers: int) -> tuple[tuple[int, int, int], ...]:
 CPUS = (
     Cpu(
         name="xeon-ivb",
+        pace=assumed(0.75, "3.0 to 3.5 GHz, two thirds of Zen 2's work per clock"),
         figures=root(LATENCY, _SPLIT, "Ivy Bridge E5 v2", "intel broadwell", THREADS),
         numa="qpi-8",
         numa_links=2,
@@ -52,6 +53,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-bdw",
+        pace=assumed(0.85, "3.6 GHz, four fifths of Zen 2's work per clock"),
         figures=root(LATENCY, _SPLIT, "Broadwell E5 v4", "intel broadwell", THREADS),
         numa="qpi",
         numa_links=2,
@@ -61,6 +63,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-skl",
+        pace=assumed(1.0, "3.8 GHz, nine tenths of Zen 2's work per clock"),
         figures=root(LATENCY, _SPLIT, "Skylake and Cascade Lake SP", "intel skylake", THREADS),
         numa="upi",
         numa_links=2,
@@ -70,6 +73,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-icx",
+        pace=assumed(1.2, "3.5 GHz, a sixth more work per clock than Zen 2"),
         figures=root(LATENCY, _SPLIT, "Ice Lake SP", "intel skylake", THREADS),
         numa="upi-11.2",
         numa_links=3,
@@ -80,6 +84,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-spr",
+        pace=assumed(1.5, "3.8 GHz, a third more work per clock than Zen 2"),
         figures=root(LATENCY, _SPLIT, "Sapphire Rapids", "intel sapphire rapids", _SPR_THREADS),
         numa="upi-16",
         numa_links=3,
@@ -89,6 +94,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-emr",
+        pace=assumed(1.55, "4.0 GHz, a third more work per clock than Zen 2"),
         figures=root(LATENCY, _SPLIT, "Emerald Rapids", "intel emerald rapids", THREADS),
         numa="upi-20",
         numa_links=3,
@@ -98,6 +104,7 @@ CPUS = (
     ),
     Cpu(
         name="xeon-gnr",
+        pace=assumed(1.6, "3.9 GHz, two fifths more work per clock than Zen 2"),
         figures=root(LATENCY, _SPLIT, "Granite Rapids", "intel emerald rapids", THREADS),
         numa="upi-24",
         numa_links=3,

@@ -182,12 +182,26 @@ class Transformer:
             tensors.append(Tensor("head", rows * self.hidden))
         rec.column("head", shard.tokens, rows, self.hidden)
         logits = shard.tokens * rows
-        rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
+        self._loss(rec, shard, logits)
         if shard.tensor > 1:
             rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
         kept = 2 * local * e + logits * 4
         acts = Activations(kept, kept, kept)
         return rec.layer("head", "head", tensors, 0, acts)
+
+    def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:
+        """Write cross-entropy; unfused, every operation reads and writes 32-bit logits: cast, greatest, difference,
+        exponent, sum and quotient, and backwards product and cast."""
+        if shard.fused_loss:
+            rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
+            return
+        wide = 4 * logits / shard.precision.bytes
+        rec.memory("cross entropy cast", logits, wide, wide + logits)
+        rec.memory("cross entropy greatest", wide, 0, 0)
+        rec.memory("cross entropy difference", wide, wide, 0)
+        rec.memory("cross entropy exponent", wide, wide, 0)
+        rec.memory("cross entropy sum", wide, 0, 0)
+        rec.memory("cross entropy quotient", wide, wide, 2 * wide)
 
     def _block(self, shard: Shard, *, moe: bool) -> Layer:
         rec = Recorder(shard)

@@ -22,10 +22,12 @@ from clusim.errors import ClusimError
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
+from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
+from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
@@ -77,6 +79,8 @@ class Emitter:
         Ranks to write; the groups of others are left out. None is all.
     nccl : Communicators or None
         Writes what NCCL chooses, if the workload wants that and does not say how a dimension communicates.
+    host : HostThreads or None
+        What issues the work; None takes no time.
     """
 
     plan: TrainingPlan
@@ -87,6 +91,7 @@ class Emitter:
     traffic: dict[str, Volume] = field(default_factory=dict)
     flops: int = 0
     nccl: Communicators | None = None
+    host: HostThreads | None = None
     _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
     _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
     _backward: dict[int, list[Step]] = field(default_factory=dict)
@@ -175,11 +180,13 @@ class Emitter:
             sum(self._time(k) for k in kernels if k.expert == expert) for expert in (False, True)
         )
         hbm = sum(kernel.bytes for kernel in kernels)
+        issue = self.host.host.kernels(kernels) if self.host is not None else None
         for rank in ranks:
             load = self._loads.get(rank, 1.0) if loaded else 1.0
             time_ps = (plain + loaded * load) * self._slow.get(rank, 1.0)
             if self._jitter:
                 time_ps *= max(0.1, self._random.gauss(1.0, self._jitter))
+            host = self._issue(rank, issue, name)
             task = self.builder.kernel(
                 rank,
                 compute_ps=max(1, round(time_ps)),
@@ -187,8 +194,38 @@ class Emitter:
                 name=name,
                 after=self.tail.get(rank, ()),
             )
-            self.tail[rank] = (task,)
+            self._behind(rank, task, host, issue)
             self.flops += flops
+
+    def _issue(self, rank: int, issue: Issue | None, name: str) -> tuple[int, ...]:
+        """Add what the host of a rank does for a run of kernels."""
+        if self.host is None or issue is None:
+            return ()
+        return (self.host.issue(rank, issue, name),)
+
+    def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
+        """Let the next kernels wait for a task of the GPU, and for the host that has issued it."""
+        if self.host is not None and issue is not None:
+            self.host.issued(rank, task, issue.launches)
+        self.tail[rank] = (task, *host)
+
+    def busy(self, ranks: Iterable[int], time_ps: int, name: str) -> None:
+        """Let hosts do something besides issuing kernels, before they go on."""
+        if self.host is None or not time_ps:
+            return
+        for rank in ranks:
+            task = self.host.issue(rank, Issue(time_ps, 0), name)
+            self.tail[rank] = (*self.tail.get(rank, ()), task)
+
+    def synchronize(self, ranks: Iterable[int], name: str = "") -> None:
+        """Let hosts wait until their GPUs have done all they were given; with a `name` that moment is marked."""
+        if self.host is None:
+            return
+        for rank in ranks:
+            if name:
+                after = self.tail.get(rank, ())
+                self.tail[rank] = (self.builder.marker(rank, name, after=after),)
+            self.host.wait(rank, self.tail.get(rank, ()))
 
     def _time(self, kernel: Kernel) -> int:
         if kernel not in self._times:
@@ -261,6 +298,11 @@ class Emitter:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
+        if self.host is not None:
+            own_ps = self.host.host
+            enqueued = Issue(own_ps.message_ps if operation == "send" else own_ps.collective_ps, 1)
+            for rank in group:
+                waits[rank] = (*waits[rank], self.host.issue(rank, enqueued, exchange.name or own))
         tally = self.traffic.setdefault(own, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
@@ -346,7 +388,7 @@ class Emitter:
                 self._run_on(stage, ranks, steps, name)
             elif talks:
                 found = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
-                self._fold(ranks, found, name)
+                self._fold(ranks, found, name, self._issue_of(steps))
             else:
                 self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
 
@@ -364,12 +406,17 @@ class Emitter:
         self.run(stage, steps, name)
         self.only, self._groups = only, groups
 
-    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str) -> None:
+    def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
+        return self.host.host.steps(steps) if self.host is not None else None
+
+    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
         """Add a block that communicates: its ranks start together."""
         assert self.folder is not None
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
         everyone = tuple(sorted({task for own in waits.values() for task in own}))
-        tasks = {rank: self._pause(rank, found.end_ps[rank], name, everyone) for rank in ranks}
+        tasks = {
+            rank: self._pause(rank, found.end_ps[rank], name, (everyone, issue)) for rank in ranks
+        }
         self.folder.blocks.append(FoldedBlock(tasks, waits, found, self.folder.last))
         for dim, moved in found.traffic.items():
             self.traffic.setdefault(dim, Volume()).add(moved)
@@ -383,7 +430,8 @@ class Emitter:
         time_ps = max(1, round(sum(self._time(kernel) for kernel in kernels)))
         flops = sum(kernel.flops for kernel in kernels)
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
-        tasks = {rank: self._pause(rank, time_ps, name, waits[rank]) for rank in ranks}
+        issue = self._issue_of(kernels)
+        tasks = {rank: self._pause(rank, time_ps, name, (waits[rank], issue)) for rank in ranks}
         times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
         all_ps = time_ps * len(ranks)
         found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
@@ -391,9 +439,14 @@ class Emitter:
         self.folder.blocks.append(block)
         self.flops += found.flops
 
-    def _pause(self, rank: int, time_ps: int, name: str, after: tuple[int, ...]) -> int:
+    def _pause(
+        self, rank: int, time_ps: int, name: str, given: tuple[tuple[int, ...], Issue | None]
+    ) -> int:
+        """Add what stands for a block; `given` is what it waits for, and what its host does."""
+        after, issue = given
+        host = self._issue(rank, issue, name)
         task = self.builder.delay(rank, time_ps, name=f"{name} [folded]", after=after)
-        self.tail[rank] = (task,)
+        self._behind(rank, task, host, issue)
         return task
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:

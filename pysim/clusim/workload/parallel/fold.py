@@ -124,6 +124,7 @@ class Folder:
             self.local.append(seen.get(zone, 0))
             seen[zone] = self.local[-1] + 1
         self.kind = machine_kinds(self.fabric)
+        self.twins = switched_machines(self.fabric)
 
     def restart(self, written: frozenset[int]) -> None:
         """Begin another schedule in which these blocks are written in full; keep what was simulated."""
@@ -140,10 +141,13 @@ class Folder:
         zones = {self.zone[rank] for rank in ranks}
         place: Any = ranks
         if len(zones) == 1:
-            place = (
-                self.kind.get(next(iter(zones)), -1),
-                tuple(self.local[rank] for rank in ranks),
-            )
+            zone = next(iter(zones))
+            within = tuple(self.local[rank] for rank in ranks)
+            if zone in self.twins:
+                # Any GPUs will do, in the same order of their numbers.
+                order = sorted(within)
+                within = tuple(order.index(local) for local in within)
+            place = (self.kind.get(zone, -1), within)
         exact = (key, ranks)
         if exact in self._alias:
             return self._alias[exact]
@@ -219,3 +223,26 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
             )
     known: dict[Any, int] = {}
     return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
+
+
+def switched_machines(fabric: Fabric) -> frozenset[int]:
+    """Return the machines whose GPUs hang on the same NVLink switches by equal links: there any of them are alike.
+
+    Only what crosses those switches is: blocks communicate over them where they are the fastest way, which NVLink is.
+    """
+    arrays = arrays_of(fabric)
+    crossbars = {n.name for n in fabric.nodes if n.tier == "switch" and n.zone >= 0}
+    gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
+    links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
+    for link in fabric.links:
+        for own, other in ((link.a, link.b), (link.b, link.a)):
+            if other in crossbars and own in links:
+                shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
+                links[own].append(shape)
+    found: dict[int, set[Any]] = {}
+    for gpu in gpus:
+        own_links = tuple(sorted(map(repr, links[gpu.name])))
+        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
+    return frozenset(
+        zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
+    )

@@ -7,9 +7,11 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
+from clusim.fabric.problems import did_you_mean
+from clusim.workload.host import HostTimes, host_of
 from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
-from clusim.workload.layers import Layer, Shard
+from clusim.workload.layers import Layer, Shard, accumulating
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
@@ -160,6 +162,12 @@ class TrainingPlan:
         """Element of the gradients that ranks reduce [bytes]."""
         return self.optimizer.reduced
 
+    def host(self) -> HostTimes | None:
+        """Return the host thread of every rank; None is one that takes no time."""
+        heads = self.model.heads if isinstance(self.model, Transformer) else 0
+        own = self.workload.host
+        return host_of(own, self.fabric, self.shard, -(-heads // self.mesh.tensor))
+
     def placement(self) -> dict[str, str]:
         """Say for each dimension whether its groups stay inside machines."""
         return placement(self.mesh, self.fabric)
@@ -285,7 +293,10 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     try:
         own = workload.pipeline
         layout = layout_of(own.schedule, mesh.pipeline, own.chunks)
-        stages = stages_of(workload, model, model.build(shard), layout, chip)
+        layers = model.build(shard)
+        if workload.accumulation == "added" and microbatches > 1:
+            layers = _accumulating(layers, precision)
+        stages = stages_of(workload, model, layers, layout, chip)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
     check_interleaving(workload, microbatches)
@@ -303,6 +314,12 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         stages,
         servers,
     )
+
+
+def _accumulating(layers: list[Layer], precision: Precision) -> list[Layer]:
+    """Return layers that add up gradients in kernels of their own; like layers stay one object."""
+    made = {id(layer): accumulating(layer, precision.bytes) for layer in layers}
+    return [made[id(layer)] for layer in layers]
 
 
 def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
@@ -427,4 +444,5 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         deepep=DeepEp(workload.experts.sms, workload.experts.dispatch == "fp8")
         if workload.experts.exchange == "deepep"
         else None,
+        fused_loss=workload.loss == "fused",
     )

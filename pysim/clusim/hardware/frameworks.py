@@ -1,0 +1,180 @@
+"""What the host thread of a rank pays for issuing a training step, by framework.
+
+**Hardware** A thread calls operators one after the other; each finds its kernel, notes what the backward pass needs,
+and puts a launch into the GPU's queue. The backward pass is a second walk, by the autograd engine. Recomputation
+saves and restores the state of random numbers around what it repeats. Compilers fuse operators and launch from
+generated code; a CUDA graph is one launch; XLA launches from C++. **Model** A time per operator, by pass; per
+collective and message; per tensor of the optimiser; per microbatch and per step. An operator here is a kernel of the
+layer tables, with the views, copies and Python around it. **Not modelled** Garbage collection, the allocator, other
+threads on the core. **Parameters** The fields of `Framework`, on a core of EPYC Rome; `Cpu.pace` says how much faster
+others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from clusim.hardware.figures import Figure, assumed, calibrated, check_figures, published
+
+__all__ = ["FRAMEWORKS", "LAUNCH_QUEUE", "Framework", "Waits"]
+
+Waits = Literal["step", "receive", "pass"]
+"""Where a host waits until its GPU has done all it was given: before and behind the optimiser; behind every receive
+from another stage too; at the end of every pass of a microbatch too."""
+
+LAUNCH_QUEUE: Figure = published(
+    1024,
+    "launches that a CUDA stream takes until a launch blocks (NVIDIA developer forums, CUDA 12)",
+)
+"""Kernels that a host can be ahead of its GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Costs of a framework's host thread [s].
+
+    Attributes
+    ----------
+    operator, again, node : Figure
+        An operator of the forward pass; what it takes more when it is repeated in the backward pass; a kernel of the
+        backward pass itself.
+    collective, message : Figure
+        Enqueueing a collective; a send and receive between stages.
+    tensor : Figure
+        A parameter tensor, in the step of the optimiser.
+    microbatch, step : Figure
+        Everything else of a microbatch (its data, loss, schedule) and of a step (norm, learning rate, log).
+    whole : bool
+        Passes are launched whole, so `operator`, `again` and `node` are those of a pass.
+    unfused : int
+        Operators that a softmax of scores is where the fused kernel does not take its shape; 1 is always fused.
+    waits : str
+        Where the host waits for its GPU.
+    """
+
+    name: str
+    operator: Figure
+    again: Figure
+    node: Figure
+    collective: Figure
+    message: Figure
+    tensor: Figure
+    microbatch: Figure
+    step: Figure
+    whole: bool = False
+    unfused: int = 1
+    waits: Waits = "step"
+
+    def __post_init__(self) -> None:
+        """Check units and sources."""
+        costs = dict(self.named_figures())
+        check_figures(costs, dict.fromkeys(costs, "s"))
+
+    def named_figures(self) -> Iterator[tuple[str, Figure]]:
+        """Yield every figure and what it is called."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Figure):
+                yield item.name, value
+
+    def all_figures(self) -> Iterator[Figure]:
+        """Yield every figure."""
+        yield from (figure for _, figure in self.named_figures())
+
+
+_ROWS = "hosts-vtrain"
+_DECODE = (
+    "8.4 ms for a decode step of Llama 3.1 8B in eager PyTorch on an H100 machine: 24 us for each of 11 kernels of 32"
+    " layers (cloudai.pt), as many cycles on this core, and what autograd notes"
+)
+
+_PYTORCH = Framework(
+    name="pytorch",
+    operator=calibrated("40us", _DECODE, "host-operators"),
+    again=assumed("4us", "states of random numbers, saved and restored once per layer: 50 us"),
+    node=assumed("30us", "AddmmBackward0 takes two thirds of what addmm takes per kernel (HTA's traces)"),
+    collective=calibrated(
+        "50us", "71 to 98 us for c10d's operators under a profiler (HTA's traces); half of such times is the profiler",
+        "host-operators",
+    ),
+    message=assumed("60us", "as a collective"),
+    tensor=assumed("4us", "lists of tensors (foreach) are walked in C++ a few times"),
+    microbatch=assumed("1ms", "data, loss and the loop of the trainer"),
+    step=assumed("3ms", "norm of the gradients, learning rate, callbacks and log"),
+)  # fmt: skip
+
+_LEGACY = Framework(
+    name="megatron-deepspeed",
+    operator=calibrated("70us", "rows of one pipeline stage on 2 GPUs without tensor parallelism", _ROWS),
+    again=calibrated("7us", "as operator: states of random numbers per layer", _ROWS),
+    node=calibrated("57us", "as operator; the share of the two passes is assumed", _ROWS),
+    collective=calibrated("60us", "rows with two tensor-parallel ranks take 0.35 ms more a layer, for 6", _ROWS),
+    message=assumed("150us", "batched sends and receives, and a synchronisation"),
+    tensor=calibrated("12us", "what rows with more layers take more per step", _ROWS),
+    microbatch=calibrated("1.5ms", "what rows of 12 and 24 layers take besides their layers", _ROWS),
+    step=assumed("2ms", "loss scale, norm, learning rate and log"),
+    unfused=6,
+    waits="pass",
+)  # fmt: skip
+
+_MEGATRON = Framework(
+    name="megatron",
+    operator=assumed("55us", "between eager PyTorch and Megatron-DeepSpeed: Transformer Engine has fewer operators,"
+                     " with more Python around each"),
+    again=assumed("7us", "as Megatron-DeepSpeed"),
+    node=assumed("42us", "as eager PyTorch, with hooks in Python"),
+    collective=assumed("55us", "as eager PyTorch"),
+    message=assumed("100us", "batched sends and receives"),
+    tensor=assumed("3us", "fused optimiser on one buffer"),
+    microbatch=assumed("1ms", "as eager PyTorch"),
+    step=assumed("4ms", "norm, learning rate, log"),
+    unfused=6,
+    waits="receive",
+)  # fmt: skip
+
+_COMPILED = Framework(
+    name="torch-compile",
+    operator=calibrated("13us", "9.1 us for the wrapper of a compiled kernel on GB200 (tritonbench), as many cycles on"
+                        " this core", "host-operators"),
+    again=assumed("1us", "random numbers are functional"),
+    node=assumed("13us", "as operator: the backward pass is compiled too"),
+    collective=assumed("50us", "as eager PyTorch"),
+    message=assumed("60us", "as eager PyTorch"),
+    tensor=assumed("4us", "as eager PyTorch"),
+    microbatch=assumed("1ms", "as eager PyTorch"),
+    step=assumed("3ms", "as eager PyTorch"),
+)  # fmt: skip
+
+_GRAPH = Framework(
+    name="cuda-graph",
+    operator=calibrated("30us", "25.6 us for a graph of 16 nodes with its synchronisation, 0.58 us a node (ocannl)",
+                        "host-operators"),
+    again=assumed("0us", "random numbers are inside the graph"),
+    node=assumed("30us", "as operator"),
+    collective=assumed("0us", "inside the graph"),
+    message=assumed("100us", "as Megatron"),
+    tensor=assumed("3us", "as Megatron"),
+    microbatch=assumed("1ms", "as eager PyTorch"),
+    step=assumed("4ms", "as Megatron"),
+    whole=True,
+    waits="step",
+)  # fmt: skip
+
+_JAX = Framework(
+    name="jax",
+    operator=calibrated("3us", "2.7 to 3.3 us for a launch from C++ (tritonbench, ocannl)", "host-operators"),
+    again=assumed("0us", "random numbers are functional"),
+    node=assumed("3us", "as operator"),
+    collective=assumed("10us", "enqueued from C++"),
+    message=assumed("10us", "as a collective"),
+    tensor=assumed("0us", "inside the program"),
+    microbatch=assumed("0us", "inside the program"),
+    step=assumed("1ms", "one call of Python, and the data"),
+)  # fmt: skip
+
+FRAMEWORKS: dict[str, Framework] = {
+    item.name: item for item in (_PYTORCH, _MEGATRON, _LEGACY, _COMPILED, _GRAPH, _JAX)
+}
+"""Frameworks by name."""

@@ -1,0 +1,193 @@
+"""Measured rows as workloads on machines, and what had to be assumed of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clusim.errors import InputError
+from clusim.training.measured.models import model_spec
+from clusim.training.measured.rows import StepRow
+from clusim.workload import Workload
+
+__all__ = ["StepCase", "case_of", "framework_of"]
+
+GPUS = 8
+"""GPUs of the machines of all rows."""
+
+_MACHINES = (
+    (("a100 pcie",), "a100-pcie-x8"),
+    (("a100 40gb", "a100-40", "p4d"), "azure-ndv4"),
+    (("a100",), "dgx-a100"),
+    (("gb300",), "gb300-nvl72"),
+    (("gb200",), "gb200-nvl72"),
+    (("b300",), "hgx-b300"),
+    (("b200",), "hgx-b200"),
+    (("h200",), "dgx-h200"),
+    (("h800",), "hgx-h800"),
+    (("h100",), "dgx-h100"),
+    (("v100",), "dgx-1v"),
+    (("mi300x",), "mi300x"),
+    (("l40s",), "l40s-x8"),
+)
+"""Words of the column hardware -> the preset whose machines are like it."""
+
+_FRAMEWORKS = (
+    (("megatron-deepspeed",), "megatron-deepspeed"),
+    (("megatron", "nemo"), "megatron"),
+    (("maxtext", "jax", "alpa", "t5x"), "jax"),
+)
+"""Words of the column framework -> the host that issues as it does; PyTorch otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCase:
+    """What is simulated for a row.
+
+    Attributes
+    ----------
+    workload : Workload
+        With the measured number of replicas.
+    nodes : int
+        Machines of `topology` that the row has.
+    notes : tuple of str
+        What was assumed, because the row does not say it.
+    """
+
+    row: StepRow
+    topology: str
+    nodes: int
+    workload: Workload
+    notes: tuple[str, ...]
+
+
+def case_of(row: StepRow) -> StepCase:
+    """Return what to simulate for a row; raises `InputError` if it cannot be."""
+    notes: list[str] = []
+    topology = _machine(row)
+    if not row.measured_s:
+        raise InputError("no time of a step, and no tokens per second that give one")
+    sizes = _sizes(row, notes)
+    spec: dict[str, Any] = {
+        "name": row.id or row.where,
+        "model": model_spec(row),
+        "sequence": row.seq or 2048,
+        "batch": {"global": row.global_batch, "micro": _micro(row, notes)},
+        "precision": _precision(row, notes),
+        "attention": _attention(row, notes),
+        "recompute": _recompute(row, notes),
+        "parallel": sizes,
+        "data": _sharding(row, notes),
+        "gradient_bits": 32 if _megatron(row) == "megatron" else 16,
+        "host": {"framework": framework_of(row)},
+    }
+    if _megatron(row) == "megatron-deepspeed":
+        # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
+        spec |= {"loss": "plain", "accumulation": "added"}
+    if row.chunks > 1 and row.pipeline > 1:
+        spec["pipeline"] = {"schedule": "interleaved", "chunks": row.chunks}
+    along = row.sequence_parallel.lower()
+    if row.tensor > 1:
+        said = along.startswith(("yes", "no")) and not along.startswith("not")
+        if not said:
+            notes.append("sequence parallelism not said: assumed with Megatron")
+        wanted = along.startswith("yes") if said else _megatron(row) == "megatron"
+        spec["tensor"] = {"sequence_parallel": wanted}
+    if row.n_gpus < GPUS:
+        sizes["ranks"] = list(range(row.n_gpus))
+    nodes = 1 if "nvl72" in topology else max(1, -(-row.n_gpus // GPUS))
+    return StepCase(row, topology, nodes, Workload.model_validate(spec), tuple(notes))
+
+
+def _machine(row: StepRow) -> str:
+    word = row.hardware.lower()
+    for names, preset in _MACHINES:
+        if any(name in word for name in names):
+            return preset
+    raise InputError(f"hardware {row.hardware!r}: no preset is like it")
+
+
+def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
+    found = {name: getattr(row, name) or 1 for name in ("tensor", "pipeline", "context", "expert")}
+    others = found["tensor"] * found["pipeline"] * found["context"]
+    data, rest = divmod(row.n_gpus, others)
+    if rest or not data:
+        raise InputError(
+            f"{row.n_gpus} GPUs are no multiple of {others}, what its parallelism needs"
+        )
+    if row.data and row.data != data:
+        notes.append(f"data {row.data} does not go with the number of GPUs: {data} simulated")
+    return {**found, "data": data}
+
+
+def _micro(row: StepRow, notes: list[str]) -> int:
+    if not row.micro_batch:
+        notes.append("microbatch not said: 1 assumed")
+    return row.micro_batch or 1
+
+
+def _precision(row: StepRow, notes: list[str]) -> str:
+    word = row.precision.lower()
+    for name in ("fp8", "bf16", "fp16", "fp32"):
+        if name in word:
+            return name
+    if word in ("", "not stated", "unknown"):
+        notes.append("precision not said: bf16 assumed")
+        return "bf16"
+    raise InputError(f"precision {row.precision!r} is not modelled")
+
+
+def _attention(row: StepRow, notes: list[str]) -> str:
+    word = row.attention.lower()
+    if "plain" in word or "eager" in word:
+        return "plain"
+    if not word or word == "unknown":
+        notes.append("attention not said: fused assumed")
+    return "flash"
+
+
+def _recompute(row: StepRow, notes: list[str]) -> str:
+    word = row.recompute.lower()
+    for name in ("full", "selective", "none"):
+        if word.startswith(name):
+            return name
+    notes.append("recomputation not said: the least that fits into memory")
+    return "none"
+
+
+def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
+    word = row.sharding.lower()
+    if "fsdp" in word:
+        return {"kind": "zero2" if "gradients and optimizer" in word else "fsdp"}
+    for name in ("zero3", "zero2", "zero1"):
+        if name in word.replace("-", "").replace(" ", ""):
+            return {"kind": name}
+    overlap = "overlap off" not in row.notes
+    if "distributed" in word:
+        return {"kind": "distributed-optimizer", "overlap": overlap}
+    if word in ("", "unknown", "not stated"):
+        if _megatron(row) == "megatron":
+            notes.append("sharding not said: distributed optimiser assumed")
+            return {"kind": "distributed-optimizer", "overlap": overlap}
+        notes.append("sharding not said: plain data parallelism assumed")
+    # Megatron-DeepSpeed reduces its gradients behind the last backward pass.
+    return {"kind": "ddp", "overlap": overlap and _megatron(row) != "megatron-deepspeed"}
+
+
+def _megatron(row: StepRow) -> str:
+    """Return which Megatron a row is from; empty is none."""
+    word = framework_of(row)
+    return word if word.startswith("megatron") else ""
+
+
+def framework_of(row: StepRow) -> str:
+    """Return the framework whose host issues the work of a row."""
+    word, mode = row.framework.lower(), row.compile.lower()
+    if mode.startswith("cuda-graph") and "part" not in mode:
+        return "cuda-graph"
+    for names, found in _FRAMEWORKS:
+        if any(name in word for name in names):
+            return found
+    if "compile" in mode and not mode.startswith(("eager", "no")):
+        return "torch-compile"
+    return "pytorch"

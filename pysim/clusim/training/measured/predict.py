@@ -1,0 +1,163 @@
+"""The predicted step of a measured row, on as few of its machines as tell it.
+
+**Model** Steps of up to two machines are simulated as they are. Beyond them, replicas do the same work side by side:
+with plain data parallelism or sharded optimisers what a step takes grows with ``1 - 1/d`` for `d` replicas, the share
+of a ring that is not a rank's own; it is continued on that line from one and two replicas. Where one machine holds
+several replicas, and with sharded weights, whose gathers fill the links between any two machines alike, two machines
+stand for all. A microbatch more, and in sharded models a layer more, takes as long as the one before once there are a
+few: steps with many are continued on those lines too. **Not modelled** Contention of many machines in the network
+between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.errors import ClusimError, InputError
+from clusim.run.setup import Setup
+from clusim.training.measured.cases import GPUS, StepCase, case_of
+from clusim.training.measured.rows import StepRow
+from clusim.training.measured.scores import StepPoint
+from clusim.training.request import TrainRequest
+from clusim.training.run import trained
+from clusim.workload import Workload, make_plan
+from clusim.workload.parallel.plan import model_of
+
+__all__ = ["Unpredicted", "predicted"]
+
+MOST_GPUS = 128
+"""GPUs that are simulated at most."""
+
+FEW = 2
+"""Microbatches per stage from which, and twice as many, a step with more is continued; with `DEPTH` it is one."""
+
+DEPTH = (2, 3)
+"""Layers from which deeper models are continued."""
+
+DIRECT = 2
+"""Machines up to which a step is simulated as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpredicted:
+    """A row without a prediction, and why."""
+
+    row: StepRow
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Time of a step and of waiting for the host [s], and the chip.
+
+    Attributes
+    ----------
+    full_flops, peak_flops : float
+        Operations of the whole model in the measured step per GPU, and the peak of a GPU [FLOP/s].
+    """
+
+    step_s: float
+    host_s: float
+    chip: str
+    full_flops: float = 0.0
+    peak_flops: float = 1.0
+
+
+def predicted(row: StepRow, granularity: str | int) -> StepPoint | Unpredicted:
+    """Return what a row measured and what is predicted for it."""
+    try:
+        case = _fitting(case_of(row))
+        run, notes = _step(case, granularity)
+    except ClusimError as error:
+        return Unpredicted(row, str(error))
+    if run.full_flops / row.measured_s > run.peak_flops:
+        share = run.full_flops / row.measured_s / run.peak_flops
+        return Unpredicted(row, f"{share:.0%} of the peak: less was computed than the row says")
+    return StepPoint(row, row.measured_s, run.step_s, run.host_s, run.chip, (*case.notes, *notes))
+
+
+def _fitting(case: StepCase) -> StepCase:
+    """Return a case with the least recomputation that fits into memory, if its row does not say which."""
+    if not any(note.startswith("recomputation not said") for note in case.notes):
+        return case
+    fabric = Setup(case.topology, case.nodes if case.nodes > 1 else None).known
+    for kind in ("none", "selective", "full"):
+        case = replace(case, workload=case.workload.model_copy(update={"recompute": kind}))
+        plan = make_plan(case.workload, fabric)
+        if not any(plan.memory(stage).missing for stage in range(plan.mesh.pipeline)):
+            break
+    return case
+
+
+def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]]:
+    """Return the step of a case, and what was simulated instead of it."""
+    sizes = case.workload.parallel
+    data = sizes.data or 1
+    if case.nodes <= DIRECT:
+        return _run(case, data, granularity), ()
+    replica = sizes.tensor * sizes.pipeline * sizes.context
+    sharded = case.workload.data.kind in ("fsdp", "zero3")
+    least = max(1, -(-sizes.expert // sizes.context))
+    few = max(least, -(-GPUS * DIRECT // replica)) if sharded or replica < GPUS else least
+    few = _divisor(data, few)
+    if few * replica > MOST_GPUS:
+        raise InputError(
+            f"{few * replica} GPUs at least would have to be simulated; at most {MOST_GPUS} are"
+        )
+    one = _run(case, few, granularity)
+    if few == data:
+        return one, ()
+    if sharded or replica < GPUS or data % (2 * few) or 2 * few * replica > MOST_GPUS:
+        return one, (f"{few} of {data} replicas simulated",)
+    two = _run(case, 2 * few, granularity)
+    share = (1 / few - 1 / data) / (1 / few - 1 / (2 * few))
+    step_s = one.step_s + (two.step_s - one.step_s) * share
+    return replace(two, step_s=step_s), (f"{few} and {2 * few} of {data} replicas simulated",)
+
+
+def _divisor(count: int, least: int) -> int:
+    """Return the smallest divisor of `count` that is at least `least`, or `count`."""
+    return next((n for n in range(min(least, count), count) if count % n == 0), count)
+
+
+def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
+    """Simulate a step with fewer replicas, each of which does what it does in the row."""
+    own = case.workload
+    replica = own.parallel.tensor * own.parallel.pipeline * own.parallel.context
+    gpus = replica * data
+    parallel = own.parallel.model_copy(update={"data": data})
+    if gpus < GPUS and parallel.ranks is None:
+        parallel.ranks = list(range(gpus))
+    nodes = min(case.nodes, -(-gpus // GPUS))
+    setup = Setup(case.topology, nodes if nodes > 1 else None)
+    depth = _depth(own)
+    each = own.batch.micro * data
+    count = own.batch.all // (own.batch.micro * (own.parallel.data or 1))
+
+    def simulate(microbatches: int) -> _Run:
+        batch = own.batch.model_copy(update={"all": microbatches * each})
+        workload = own.model_copy(update={"batch": batch, "parallel": parallel, "depth": depth})
+        request = TrainRequest(setup, workload, steps=1, fold="all", granularity=granularity)
+        result = trained(request)
+        plan = result.plan
+        full = plan.model_flops * count / microbatches / plan.mesh.size
+        times = (result.step_time_s, result.mean("host"))
+        return _Run(*times, plan.chip.name, full, plan.chip.peak_flops)
+
+    few = own.parallel.pipeline if depth else FEW * own.parallel.pipeline
+    if count <= 2 * few:
+        return simulate(count)
+    one, two = simulate(few), simulate(2 * few)
+    share = (count - few) / few
+    line = [a + (b - a) * share for a, b in ((one.step_s, two.step_s), (one.host_s, two.host_s))]
+    return replace(one, step_s=line[0], host_s=line[1])
+
+
+def _depth(own: Workload) -> list[int] | None:
+    """Return the layers to simulate instead of all, of models that are gathered layer by layer."""
+    if own.data.kind not in ("fsdp", "zero3") or own.parallel.pipeline > 1:
+        return None
+    model = model_of(own.model)
+    layers = getattr(model, "layers", 0)
+    plain = not getattr(model, "dense_layers", 0)
+    return [DEPTH[0], DEPTH[1]] if layers > DEPTH[1] and plain else None

@@ -1,0 +1,144 @@
+"""Measured training steps: rows of a CSV table, a column for everything that is known of a run."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from clusim.bounded import MOST_RANKS, read_text, real, whole
+from clusim.errors import InputError
+from clusim.files import note_input
+from clusim.hardware.calibration import row_sets_of
+
+__all__ = ["STEP_COLUMNS", "StepRow", "is_step_table", "read_steps"]
+
+NEEDED = ("hardware", "n_gpus", "framework", "model", "seq", "global_batch")
+"""Columns without which a table is none of training steps."""
+
+MOST_STEP_S = 1e6
+"""Longest time of a step [s]."""
+
+_MOST = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A measured step; fields are the columns of the table, an unknown number is 0 and an unknown word empty.
+
+    Attributes
+    ----------
+    where : str
+        File and line.
+    step_s : float
+        Time of a step [s]; from `tokens_per_s_per_gpu` where the table has only that.
+    micro_batch : int
+        Samples of a microbatch per data-parallel rank.
+    chunks : int
+        Virtual stages per rank.
+    """
+
+    where: str = ""
+    id: str = ""
+    source: str = ""
+    hardware: str = ""
+    framework: str = ""
+    model: str = ""
+    sharding: str = ""
+    sequence_parallel: str = ""
+    precision: str = ""
+    recompute: str = ""
+    attention: str = ""
+    compile: str = ""
+    notes: str = ""
+    intermediate: str = ""
+    n_nodes: int = 0
+    n_gpus: int = 0
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    vocab: int = 0
+    seq: int = 0
+    global_batch: int = 0
+    micro_batch: int = 0
+    tensor: int = 0
+    pipeline: int = 0
+    chunks: int = 0
+    data: int = 0
+    context: int = 0
+    expert: int = 0
+    step_s: float = 0.0
+    tokens_per_s_per_gpu: float = 0.0
+
+    @property
+    def measured_s(self) -> float:
+        """Time of a step [s], 0 if the row does not say."""
+        if self.step_s:
+            return self.step_s
+        pace = self.tokens_per_s_per_gpu * self.n_gpus
+        return self.global_batch * self.seq / pace if pace else 0.0
+
+    @property
+    def row_sets(self) -> tuple[str, ...]:
+        """Names of the sets of measurements that calibrated figures and have this row."""
+        columns: dict[str, str | int] = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.type != "float"
+        }
+        return row_sets_of({**columns, "size_bytes": 0})
+
+
+STEP_COLUMNS = tuple(item.name for item in fields(StepRow) if item.name != "where")
+"""Columns that are used; others are ignored."""
+
+_WORDS = tuple(item.name for item in fields(StepRow) if item.type == "str" and item.name != "where")
+_COUNTS = tuple(item.name for item in fields(StepRow) if item.type == "int")
+_NUMBERS = tuple(item.name for item in fields(StepRow) if item.type == "float")
+
+
+def is_step_table(path: str | Path) -> bool:
+    """Return whether a file is a table of training steps, by its first line."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            head = file.readline(1 << 16)
+    except OSError:
+        return False
+    names = {name.strip() for name in next(csv.reader([head]), [])}
+    return {*NEEDED, "framework"} <= names
+
+
+def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
+    """Return the rows of tables; a number that is none is unknown, as texts beside it often say why."""
+    rows: list[StepRow] = []
+    for path in paths:
+        note_input(Path(path))
+        reader = csv.DictReader(io.StringIO(read_text(path)))
+        missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path}: column {missing[0]!r} is missing; this is no table of steps")
+        rows += [_row(values, f"{path}:{reader.line_num}") for values in reader]
+    if not rows:
+        raise InputError("no rows: the tables are empty")
+    return rows
+
+
+def _row(values: Mapping[str, str | None], where: str) -> StepRow:
+    words: dict[str, Any] = {name: (values.get(name) or "").strip() for name in _WORDS}
+    counts: dict[str, Any] = {name: _count(values.get(name) or "", name) for name in _COUNTS}
+    numbers: dict[str, Any] = {
+        name: real(values.get(name) or "", 0.0, 1e15) or 0.0 for name in _NUMBERS
+    }
+    if numbers["step_s"] > MOST_STEP_S:
+        raise InputError(f"{where}: step_s {numbers['step_s']:g}: at most {MOST_STEP_S:g}")
+    return StepRow(where=where, **words, **counts, **numbers)
+
+
+def _count(text: str, name: str) -> int:
+    most = MOST_RANKS if name in ("n_nodes", "n_gpus") else _MOST
+    value = real(text, 0, most)
+    if value is None or value != int(value):
+        return whole(text, 0, most) or 0
+    return int(value)

@@ -1,0 +1,161 @@
+"""How far predicted steps are off: errors in percent, and whether plans of one model come out in the right order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any
+
+from clusim.training.measured.rows import StepRow
+
+__all__ = ["GROUPS", "StepPoint", "StepScore", "kendall_tau", "step_groups", "step_score"]
+
+
+@dataclass(frozen=True)
+class StepPoint:
+    """A measured step and its prediction.
+
+    Attributes
+    ----------
+    measured_s, predicted_s : float
+        Time of a step [s].
+    host_s : float
+        Part of the prediction in which GPUs wait for the host, mean over ranks [s].
+    chip : str
+        The GPU that was simulated.
+    notes : tuple of str
+        What was assumed of the row, and what was simulated instead of it.
+    """
+
+    row: StepRow
+    measured_s: float
+    predicted_s: float
+    host_s: float = 0.0
+    chip: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_pct(self) -> float:
+        """Return by how much the prediction is too long [%]."""
+        return 100 * (self.predicted_s / self.measured_s - 1)
+
+    @property
+    def calibrated(self) -> tuple[str, ...]:
+        """The sets of rows that calibrated figures and have this one."""
+        return self.row.row_sets
+
+    @property
+    def plans_of(self) -> tuple[object, ...]:
+        """What rows have in common of which one may choose: machine, model, sequence and number of GPUs."""
+        row = self.row
+        return (
+            *(row.source, row.hardware, row.n_gpus, row.model, row.layers, row.hidden, row.seq),
+            row.precision,
+        )
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.row.global_batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepScore:
+    """How far predictions are off; errors in percent, None without rows.
+
+    Attributes
+    ----------
+    n : int
+        Rows.
+    mean_abs_pct, median_abs_pct, bias_pct : float or None
+        Mean and median of the absolute errors, and mean of the signed ones; + is predicted too long.
+    kendall_tau : float or None
+        Of the throughput of plans of one model on one number of GPUs: pairs in the right order less those in the wrong
+        one, over all pairs.
+    """
+
+    n: int
+    mean_abs_pct: float | None
+    median_abs_pct: float | None
+    bias_pct: float | None
+    kendall_tau: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it by the names of the attributes."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def kendall_tau(points: Sequence[StepPoint]) -> float | None:
+    """Return the rank correlation of measured and predicted throughput within what `plans_of` says; None without pairs.
+
+    Pairs that measured alike do not count; pairs that are predicted alike count as neither right nor wrong.
+    """
+    alike: dict[tuple[object, ...], list[StepPoint]] = {}
+    for point in points:
+        alike.setdefault(point.plans_of, []).append(point)
+    right = pairs = 0
+    for own in alike.values():
+        for one, two in combinations(own, 2):
+            was = one.samples / one.measured_s - two.samples / two.measured_s
+            now = one.samples / one.predicted_s - two.samples / two.predicted_s
+            if was:
+                pairs += 1
+                right += (was * now > 0) - (was * now < 0)
+    return round(right / pairs, 4) if pairs else None
+
+
+def step_score(points: Sequence[StepPoint]) -> StepScore:
+    """Return how far the predictions of some rows are off."""
+    errors = [point.error_pct for point in points]
+    sizes = [abs(error) for error in errors]
+    return StepScore(
+        len(points),
+        round(fmean(sizes), 2) if sizes else None,
+        round(median(sizes), 2) if sizes else None,
+        round(fmean(errors), 2) if sizes else None,
+        kendall_tau(points),
+    )
+
+
+def _place(point: StepPoint) -> str:
+    row = point.row
+    if row.n_nodes <= 1 and row.n_gpus <= 8:
+        return "one machine"
+    return "to 64 GPUs" if row.n_gpus < 64 else "64 to 512 GPUs" if row.n_gpus <= 512 else "more"
+
+
+def _parallelism(point: StepPoint) -> str:
+    row = point.row
+    sizes = {"tensor": row.tensor, "pipeline": row.pipeline, "context": row.context}
+    sizes |= {"expert": row.expert, "data": row.data}
+    return " + ".join(name for name, size in sizes.items() if size > 1) or "one GPU"
+
+
+def _family(word: str) -> str:
+    """Return the name of a framework without its release."""
+    return word.partition("(")[0].partition(",")[0].strip() or "not given"
+
+
+GROUPS: dict[str, Callable[[StepPoint], str]] = {
+    "place": _place,
+    "chip": lambda point: point.chip,
+    "framework": lambda point: _family(point.row.framework),
+    "micro_batch": lambda point: str(point.row.micro_batch or "not given"),
+    "parallelism": _parallelism,
+    "source": lambda point: point.row.source,
+}
+"""What rows are told apart by -> what a row has of it."""
+
+
+def step_groups(points: Iterable[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
+    """Return the points by every word of `GROUPS`: (by, name, points)."""
+    own = list(points)
+    found: list[tuple[str, str, list[StepPoint]]] = []
+    for by, key in GROUPS.items():
+        names: dict[str, list[StepPoint]] = {}
+        for point in own:
+            names.setdefault(key(point), []).append(point)
+        found += [(by, name, names[name]) for name in sorted(names)]
+    return found

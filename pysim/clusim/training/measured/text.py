@@ -1,0 +1,127 @@
+"""A validation of training steps as text: lines for a terminal, and a section of the page of the accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from clusim.files import write_text
+from clusim.hardware.calibration import ROW_SETS
+from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score
+from clusim.training.measured.validate import StepReport
+
+__all__ = ["HEADING", "step_lines", "write_section"]
+
+HEADING = "## Steps that others published"
+"""First line of the section; it goes to the end of its page."""
+
+MEANING = (
+    "error of the time of a step in %: mean and median of the absolute error; bias: mean, + is predicted too long; tau:"
+    " Kendall's, of the throughput of plans of one model on one number of GPUs; rows that calibrated a figure are apart"
+)
+
+_WIDTH = 46
+
+
+def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
+    """Return scores, groups, the worst rows, and what was assumed or left out."""
+    head = f"{'':{_WIDTH}}{'n':>6}{'mean':>8}{'median':>8}{'bias':>8}{'tau':>8}"
+    lines = [head, _line("left-out rows", step_score(report.left_out))]
+    lines.append(_line("calibration rows", step_score(report.calibration)))
+    last = ""
+    for by, name, own in step_groups(report.left_out):
+        if by != last:
+            lines += ["", by.replace("_", " ")]
+        last = by
+        lines.append(_line(f"  {name}", step_score(own)))
+    lines += ["", "worst rows"]
+    lines += [_worst(point) for point in report.worst(worst)]
+    return [*lines, "", MEANING, *_remarks(report)]
+
+
+def _line(name: str, found: StepScore) -> str:
+    shown = name if len(name) < _WIDTH else f"{name[: _WIDTH - 4]}..."
+    if not found.n:
+        return f"{shown:{_WIDTH}}{0:>6}"
+    tau = f"{found.kendall_tau:>8.2f}" if found.kendall_tau is not None else f"{'':>8}"
+    return (
+        f"{shown:{_WIDTH}}{found.n:>6}{found.mean_abs_pct:>8.1f}{found.median_abs_pct:>8.1f}"
+        f"{found.bias_pct:>+8.1f}{tau}"
+    )
+
+
+def _worst(point: StepPoint) -> str:
+    mark = "*" if point.calibrated else " "
+    return (
+        f" {mark}{point.row.id or point.row.where:{_WIDTH}.{_WIDTH}}  measured {point.measured_s:>9.4f} s"
+        f"  predicted {point.predicted_s:>9.4f} s  {point.error_pct:>+7.1f}%"
+    )
+
+
+def _remarks(report: StepReport) -> list[str]:
+    lines = [f"simulated with --granularity {report.granularity}"]
+    if report.skipped:
+        lines.append(f"{report.skipped} further rows were not predicted")
+    notes: dict[str, int] = {}
+    for point in report.points:
+        for note in point.notes:
+            notes[note] = notes.get(note, 0) + 1
+    lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
+    reasons: dict[str, list[str]] = {}
+    for item in report.unpredicted:
+        where = item.row.id or PurePath(item.row.where).name
+        reasons.setdefault(item.reason, []).append(where)
+    lines += [f"{len(own)} rows failed: {why} ({own[0]})" for why, own in sorted(reasons.items())]
+    return lines
+
+
+def write_section(report: StepReport, page: Path, command: str) -> None:
+    """Write the section into a page, in place of the one that it has."""
+    before = page.read_text(encoding="utf-8").partition(HEADING)[0] if page.exists() else ""
+    start = (
+        before.rstrip("\n") + "\n\n"
+        if before.strip()
+        else "# How far to trust simulated training steps\n\n"
+    )
+    write_text(page, start + section(report, command))
+
+
+def section(report: StepReport, command: str) -> str:
+    """Return the section."""
+    parts = [
+        HEADING,
+        "",
+        f"Written by `{command}`, from a table of steps that others measured, which is not part of clusim;",
+        "[training.md](training.md#against-measurements) says what such a table holds. Errors are those of the time of",
+        "a step, in percent; bias is the mean of the signed ones, + is predicted too long; tau is Kendall's, of the",
+        "throughput of plans of one model on one number of GPUs. Rows behind a figure (calibration rows) are scored",
+        "apart; every group has left-out rows only.",
+        "",
+        "| | rows | mean | median | bias | tau |",
+        "|---|---|---|---|---|---|",
+        _row("**left-out rows**", report.left_out),
+        _row("calibration rows", report.calibration),
+    ]
+    for by, name, own in step_groups(report.left_out):
+        parts.append(_row(f"{by.replace('_', ' ')}: {name}", own))
+    names = sorted({name for point in report.calibration for name in point.calibrated})
+    parts += ["", "Calibration rows:", ""]
+    parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
+    parts += ["", "What was assumed, and what has no prediction:", ""]
+    parts += [f"- {_plain(line)}" for line in _remarks(report)]
+    return "\n".join(parts) + "\n"
+
+
+def _row(name: str, points: Sequence[StepPoint]) -> str:
+    found = step_score(points)
+    if not found.n:
+        return f"| {_plain(name)} | 0 | | | | |"
+    tau = "" if found.kendall_tau is None else f"{found.kendall_tau:.2f}"
+    return (
+        f"| {_plain(name)} | {found.n} | {found.mean_abs_pct:.1f} | {found.median_abs_pct:.1f} |"
+        f" {found.bias_pct:+.1f} | {tau} |"
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
