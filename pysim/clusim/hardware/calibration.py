@@ -211,6 +211,14 @@ _SETS = (
     RowSet("nccl-tuning", "latencies and rates that NCCL's tuner counts with (tuning.cc, topo.h)"),
     RowSet("copy-benchmarks", "copies and reads of memory, of links and of PCIe by copy engines"),
     RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
+    RowSet(
+        "matrix-tables",
+        "matrix products and attention on A100, H100 and B200, three of four shapes (aiconfigurator)",
+    ),
+    RowSet(
+        "matrix-loops",
+        "matrix products in long runs: half of those on H100 (vidur) and on B200 (SimuMax)",
+    ),
     RowSet("training-runs", "iterations of Megatron-LM on A100 (arXiv 2205.05198)"),
     RowSet("mscclpp", "put and get of mscclpp on H100"),
     RowSet("taccl-v100", "fits of TACCL to 8 V100"),

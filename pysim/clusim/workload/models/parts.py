@@ -22,8 +22,10 @@ each other without anything whole between them gather or scatter once each way.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+from clusim.compute.fused import Fused
 from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
     Activations,
@@ -249,12 +251,13 @@ class Recorder:
         full = 2 * batch * heads * rows * columns * (query + value)
         done = full // 2 if causal else full
         moved = batch * (heads * rows + kv * columns) * (query + value) * self.element_bytes
-        one = Kernel("attention", done, moved, fused=True, useful=full)
+        shape = Fused(batch, heads, kv, rows, columns, query, value, causal)
+        one = Kernel("attention", done, moved, fused=shape, useful=full)
         two = Kernel(
             "attention backward",
             done * 5 // 2,
             2 * moved,
-            fused=True,
+            fused=replace(shape, backward=True),
             part="input",
             useful=2 * full,
         )
