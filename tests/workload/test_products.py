@@ -91,18 +91,25 @@ def test_shipped_files_are_small() -> None:
 
 def test_a_chip_without_a_table_has_the_form_of_the_one_before() -> None:
     """H100 by the form of the A100 and B200 by that of the H100, with their own published figures."""
-    for name, before, most in (("h100-sxm5", "a100-sxm4-80gb", 25.0), ("b200-sxm", "h100-sxm5", 15.0)):
+    for name, before, most in (
+        ("h100-sxm5", "a100-sxm4-80gb", 25.0),
+        ("b200-sxm", "h100-sxm5", 15.0),
+    ):
         foreign, chip = find_table(before, "bf16"), short(name)
         assert foreign is not None
         foreign = replace(foreign, ratios=None)
         rows = TABLES[name, "bf16", "vllm"]
-        found = [foreign.time_s(chip.silicon, own, SIZES["bf16"]) / seconds - 1 for own, seconds in rows]
+        found = [
+            foreign.time_s(chip.silicon, own, SIZES["bf16"]) / seconds - 1 for own, seconds in rows
+        ]
         assert errors(found)[0] < most, name
 
 
 def test_cards_take_the_form_of_their_architecture_alone() -> None:
     """Compute capability 12 has other tensor cores than 10."""
-    card, module = (chip_of(clusim.load(name), PRECISIONS["bf16"]) for name in ("rtx-pro-6000-x8", "hgx-b200"))
+    card, module = (
+        chip_of(clusim.load(name), PRECISIONS["bf16"]) for name in ("rtx-pro-6000-x8", "hgx-b200")
+    )
     assert card.products.form == module.products.form
     assert card.products.ratios is None
     assert module.products.ratios is not None
