@@ -14,16 +14,17 @@ import hashlib
 import json
 import sys
 from collections import defaultdict
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clusim.compute.fitting import KNOTS, Rows, fit_form, fit_ratios
 from clusim.compute.measured_tables import FORMAT, ProductTable
-from clusim.compute.products import Form, Product, Silicon, form_s
-from clusim.compute.ratios import Ratios, pack
+from clusim.compute.products import Product, Silicon, form_s
+from clusim.compute.ratios import Ratios
 from clusim.files import write_text
 from clusim.hardware import CHIPS
 
@@ -50,39 +51,21 @@ SOURCE = {
     " the others are scored",
 }
 
-_SIDE = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288,
-         16384, 51200, 65536)  # fmt: skip
-KNOTS = {
-    "m": (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
-          16384, 32768),
-    "n": _SIDE,
-    "k": _SIDE,
-}  # fmt: skip
-"""Where ratios are stored: the sizes that were measured, of m without those beside them."""
-
-MOST = 4000
-"""Rows that a Gaussian process is given at most."""
-
-FIRST = Form(2.5, 1.0, 0.9, 1.0, 5.0, 0.8, 2.0, 4.0, 0.9, 1.5, 50.0)
-LEAST = Form(0.5, 0.2, 0.1, 0.05, 0.5, 0.05, 0.05, 1.0, 0.0, 0.0, 4.0)
-MOST_OF = {"memory": 1.15, "spread": 1.0, "whole": 1.0, "sharp": 12.0, "l2": 40.0}
-"""Where the walk may begin, and where it must stay."""
-
 
 @dataclass(frozen=True)
-class Rows:
-    """Measured products: rows of 1, m, n, k, 1; seconds; which are scored."""
+class Table:
+    """Measured products, and which of them are scored."""
 
-    shapes: Reals
-    seconds: Reals
+    rows: Rows
     scored: NDArray[np.bool_]
 
-    def part(self, chosen: NDArray[Any]) -> Rows:
-        """Return some of them."""
-        return Rows(self.shapes[chosen], self.seconds[chosen], self.scored[chosen])
+    def part(self, scored: bool) -> Rows:
+        """Return those that are scored, or those that calibrate."""
+        chosen = self.scored == scored
+        return Rows(self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes)
 
 
-def read(path: str) -> dict[tuple[str, str, str], Rows]:
+def read(path: str) -> dict[tuple[str, str, str], Table]:
     """Return the rows of a table by chip, element type and library."""
     found = defaultdict(list)
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
@@ -95,13 +78,13 @@ def read(path: str) -> dict[tuple[str, str, str], Rows]:
             if key[1:] in HOSTS:
                 continue
             found[key].append((*map(float, shape), float(row["latency"]) * 1e-3, digest % 4 == 0))
-    return {key: _rows(np.array(rows, float)) for key, rows in found.items()}
+    return {key: _table(np.array(rows, float), key[1]) for key, rows in found.items()}
 
 
-def _rows(table: Reals) -> Rows:
+def _table(table: Reals, kind: str) -> Table:
     one = np.ones(len(table))
     shapes = np.column_stack([one, table[:, :3], one])
-    return Rows(shapes, table[:, 3], table[:, 4] > 0)
+    return Table(Rows(shapes, table[:, 3], SIZES[kind]), table[:, 4] > 0)
 
 
 def silicon(chip: str, kind: str) -> Silicon:
@@ -116,69 +99,6 @@ def silicon(chip: str, kind: str) -> Silicon:
         float(peaks[key]) * times * float(str(preset["gemm_fraction"].value)),
         rate * float(str(preset["memory_efficiency"].value)),
     )
-
-
-def fit(chip: Silicon, rows: Rows, sizes: tuple[float, float], steps: int = 1800) -> Form:
-    """Return the form with the least mean error of the logarithms, by a random walk from `FIRST`."""
-    rng = np.random.default_rng(1)
-    own = rows.part(rng.permutation(len(rows.seconds))[:1000])
-    wanted = np.log(own.seconds)
-
-    def loss(form: Form) -> float:
-        apart = np.log(form_s(form, chip, own.shapes, sizes)) - wanted
-        return float(np.abs(apart).mean() + 0.5 * abs(apart.mean()))
-
-    names = [field.name for field in fields(Form)]
-    width = dict.fromkeys(names, 0.3)
-    best, least = FIRST, loss(FIRST)
-    for step in range(steps):
-        chosen = [names[step % len(names)]] if rng.random() < 0.6 else rng.choice(names, 3, False)
-        changed = {}
-        for name in chosen:
-            moved = getattr(best, name) * np.exp(rng.normal() * width[name])
-            changed[name] = float(max(getattr(LEAST, name), moved))
-        held = {name: min(MOST_OF[name], changed[name]) for name in changed if name in MOST_OF}
-        tried = replace(best, **changed | held)
-        found = loss(tried)
-        better = found < least
-        if better:
-            best, least = tried, found
-        if len(chosen) == 1:
-            name = chosen[0]
-            width[name] = min(0.6, width[name] * 1.5) if better else max(0.02, width[name] * 0.93)
-    return best
-
-
-SHARES = (0.5, 0.3, 0.2)
-"""What the form leaves, by how many sizes it depends on: all three, two, one."""
-
-NOISE, OTHER = 0.4, 0.2
-"""Noise against the spread of what is left; further noise of another library's rows of the same element type."""
-
-
-def _falls(apart: Reals) -> Reals:
-    """Return how alike values at a distance are (Matern 3/2)."""
-    found: Reals = (1 + np.sqrt(3) * apart) * np.exp(-np.sqrt(3) * apart)
-    return found
-
-
-def _near(one: Reals, two: Reals) -> Reals:
-    """Return how alike what the form leaves is at two sets of shapes, in octaves of m, n and k."""
-    m, n, k = (np.abs(one[:, None, axis] - two[None, :, axis]) for axis in range(3))
-    all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
-    pairs = _falls(np.hypot(m, n)) + _falls(np.hypot(m, k)) + _falls(np.hypot(n, k))
-    single = _falls(m) + _falls(n) + _falls(k)
-    found: Reals = SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
-    return found
-
-
-def smoothed(places: Reals, left: Reals, noise: Reals, wanted: Reals) -> Reals:
-    """Return the most likely values at `wanted` (log2 shapes) of a Gaussian process through known ones."""
-    matrix = _near(places, places)
-    matrix[np.diag_indices_from(matrix)] += noise**2
-    weights = np.linalg.solve(matrix, left)
-    parts = np.array_split(wanted, max(1, len(wanted) // 500))
-    return np.concatenate([_near(part, places) @ weights for part in parts])
 
 
 def score(table: ProductTable, chip: Silicon, rows: Rows) -> dict[str, float]:
@@ -198,27 +118,12 @@ def score(table: ProductTable, chip: Silicon, rows: Rows) -> dict[str, float]:
     }
 
 
-def ratios_of(form: Form, own: Silicon, kind: str, known: list[Rows]) -> str:
-    """Return what the form leaves on the grid: of rows of one library, with those of others as weaker evidence."""
-    left, noise = [], []
-    for index, rows in enumerate(known):
-        left.append(np.log(rows.seconds / form_s(form, own, rows.shapes, SIZES[kind])))
-        noise.append(np.full(len(left[-1]), np.hypot(NOISE, OTHER if index else 0.0)))
-    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in known]))
-    grid = np.stack(np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1)
-    values = np.concatenate(left)[:MOST], np.concatenate(noise)[:MOST]
-    found = smoothed(places[:MOST], *values, grid.reshape(-1, 3))
-    return pack(found.reshape(grid.shape[:3]))
-
-
-def table_of(name: tuple[str, str, str], rows: Rows, others: list[Rows]) -> dict[str, Any]:
+def table_of(name: tuple[str, str, str], own: Table, others: list[Table]) -> dict[str, Any]:
     """Return a fitted table as a file has it: of a chip, an element type and a library."""
     chip, kind, library = name
-    own, sizes = silicon(chip, kind), SIZES[kind]
-    known = rows.part(~rows.scored)
-    form = fit(own, known, sizes)
-    form = replace(form, **{name: float(f"{value:.4g}") for name, value in asdict(form).items()})
-    packed = ratios_of(form, own, kind, [known, *(other.part(~other.scored) for other in others)])
+    metal, known = silicon(chip, kind), own.part(False)
+    form = fit_form(metal, known)
+    packed = fit_ratios(form, metal, [known, *(other.part(False) for other in others)])
     knots = tuple(KNOTS[axis] for axis in "mnk")
     architecture = str(CHIPS[chip]["architecture"].value)
     made = ProductTable(chip, architecture, kind, library, form, Ratios(knots, packed))
@@ -226,7 +131,7 @@ def table_of(name: tuple[str, str, str], rows: Rows, others: list[Rows]) -> dict
         "kind": kind,
         "library": library,
         "form": asdict(form),
-        "left_out": score(made, own, rows.part(rows.scored)),
+        "left_out": score(made, metal, own.part(True)),
         "ratios": packed,
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.files import write_text
-from clusim.hardware import CHIPS, FAMILIES
+from clusim.hardware import CHIPS
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
@@ -28,11 +28,10 @@ COARSE = 64 << 10
 HEAD = """# How far to trust simulated training steps
 
 Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures: matrix products
-as they were measured on an A100 (`clusim.compute`), whose largest reach {gemm} of the peak, and one energy per
-operation, {energy} pJ, by which the power cap of 400 W leaves {sustained:.2f} of the clock in a long run. That energy
-was fitted to the four rows of 22 and 175 billion parameters in the first table, so their mean error is small by
-construction. The other rows were not fitted. Collectives are what NCCL chooses; equal blocks of work are simulated
-once (`fold: all`).
+as they were measured on an A100 (`clusim.compute`), whose largest reach {gemm} of the peak, and what a long run keeps
+of short benchmarks, {sustained:.2f}. That was fitted to the four rows of 22 and 175 billion parameters in the first
+table, so their mean error is small by construction. The other rows were not fitted. Collectives are what NCCL chooses;
+equal blocks of work are simulated once (`fold: all`).
 """
 
 CARRIED = """
@@ -261,7 +260,6 @@ def page() -> str:
     parts = [
         HEAD.format(
             gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value,
-            energy=FAMILIES["ampere"].flop_energy.value,
             sustained=chip_of(machine(1), PRECISIONS["fp16"]).sustained,
         )
     ]

@@ -74,6 +74,7 @@ MAY_IMPORT = {
     "nccl.programs": "collectives errors fabric hardware nccl schedule vocabulary",
     "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
     "nccl.__init__": "nccl vocabulary",
+    "calibrating": "compute errors hardware units",
     "workload": "compute errors fabric files hardware resources units vocabulary",
     "workload.models": "bounded compute errors fabric files workload",
     "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule vocabulary workload"
@@ -105,13 +106,14 @@ GATEKEEPERS = {
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
+    "torch": ("clusim/calibrating/probe.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
-LAZY = {"networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
+LAZY = {"torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
 LAZY_HOMES = (
     "clusim/trace/",
     "clusim/fabric/graph.py",

@@ -10,6 +10,7 @@ import pytest
 import clusim
 from clusim.compute.fused import Fused
 from clusim.errors import InputError
+from clusim.fabric import Fabric, loads
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, total
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
@@ -284,6 +285,14 @@ def test_every_model_is_listed_when_a_name_is_wrong() -> None:
     assert len(MODELS) > 20
 
 
+def _pair(chip: str) -> Fabric:
+    """Return two GPUs of a chip of one's own."""
+    return loads(
+        f"name: own\nchips:\n  mine: {chip}\nnodes:\n  gpu0..1: {{kind: gpu, chip: mine}}\n"
+        "links:\n  - {from: gpu0, to: gpu1, type: nvlink3, count: 12}\n"
+    )
+
+
 class TestChip:
     chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"], HardwareSpec(sustained=1.0))
 
@@ -314,10 +323,14 @@ class TestChip:
         moved = Kernel("copy", bytes=10**9)
         assert slow.time_ps(moved) == self.chip.time_ps(moved)
 
-    def test_an_a100_keeps_the_clock_that_its_cap_leaves(self) -> None:
-        """320 of 400 W are left for arithmetic that would draw 312e12 x 1.38 pJ = 430.6 W."""
-        chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"])
-        assert chip.sustained == pytest.approx((320 / 430.56) ** (1 / 3))
+    def test_a_card_keeps_the_clock_that_its_cap_leaves(self) -> None:
+        """Arithmetic would draw 312e12 x 0.875 pJ = 273 W; of 400 W 320 are left for it, of 300 W 220."""
+        module, card = (
+            chip_of(_pair(f"{{base: a100-sxm4-80gb, power: {power}}}"), PRECISIONS["bf16"])
+            for power in (400, 300)
+        )
+        assert module.sustained == pytest.approx(0.86)
+        assert card.sustained == pytest.approx(0.86 * (220 / 273) ** (1 / 3))
 
     def test_memory_bound_kernels_take_their_bytes_and_a_start(self) -> None:
         rate = 2039e9 * 0.85

@@ -1,4 +1,4 @@
-"""The clock that a power cap leaves.
+"""The clock that a power cap leaves, without what else a long run costs (`steady` of an architecture).
 
 **Hardware** A GPU runs at its boost clock until it draws what its board may draw; then it lowers clock and voltage.
 Memory keeps its own clock. **Model** A dense matrix product at the clock behind the peak rate would draw the idle power

@@ -25,6 +25,7 @@ __all__ = [
     "KernelFile",
     "ProductTable",
     "find_attention",
+    "find_figures",
     "find_table",
     "load_file",
     "shipped_files",
@@ -99,10 +100,13 @@ class KernelFile:
         By element type and library, the usual library of a type first.
     attention : mapping
         By library, the usual one first.
+    figures : mapping
+        What replaces figures of the chip: ``memory_efficiency``, ``sustained``, ``kernel_floor_us``.
     """
 
     products: dict[tuple[str, str], ProductTable]
     attention: dict[str, AttentionTable]
+    figures: dict[str, float]
 
 
 def shipped_files() -> dict[str, Path]:
@@ -120,7 +124,8 @@ def load_file(path: Path) -> KernelFile:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: no table of kernels of the format {FORMAT!r}")
     try:
-        return KernelFile(_products(data), _attention(data))
+        figures = {key: float(value) for key, value in data.get("figures", {}).items()}
+        return KernelFile(_products(data), _attention(data), figures)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged table of kernels: {error!r}") from error
 
@@ -168,6 +173,11 @@ def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
         if own == kind and library in ("", made):
             return table
     return None
+
+
+def find_figures(name: str) -> dict[str, float]:
+    """Return what a file says instead of figures of the chip."""
+    return _file(name).figures
 
 
 def find_attention(name: str, library: str = "") -> AttentionTable | None:

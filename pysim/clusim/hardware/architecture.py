@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["ENGINES", "FOREIGN", "IDLE", "TABLES", "Architecture", "pulls", "pushes"]
+__all__ = ["ENGINES", "FOREIGN", "IDLE", "STEADY", "TABLES", "Architecture", "pulls", "pushes"]
 
 _UNITS = {
     "kernel_overhead": "s",
@@ -24,6 +24,7 @@ _UNITS = {
     "kernel_floor": "s",
     "engine_start": "s",
     "kernels": "word",
+    "steady": "1",
     "idle_power": "W",
     "flop_energy": "pJ",
     "p2p": "word",
@@ -35,6 +36,12 @@ ENGINES = "all-reduce of 256 B to 2 KiB by SGLang in CUDA graphs on 2 GPUs (aico
 
 TABLES = "matrix products of that chip, three of four shapes (ai-dynamo/aiconfigurator 095f58a5)"
 """The rows behind measured kernels."""
+
+STEADY = assumed(
+    0.86,
+    "as on the A100: other kernels come between, operands are not in L2, data are no constants",
+)
+"""What a long run keeps on architectures where nobody told it from the clock."""
 
 FOREIGN = (
     "none were measured on this architecture: the form of the A100's, with the chip's own figures"
@@ -66,6 +73,8 @@ class Architecture:
         What a kernel of an inference engine takes in a CUDA graph besides its barriers and data [s].
     kernels : Figure
         Chip whose measured kernels (`clusim.compute.measured_tables`) its chips take, with their own figures.
+    steady : Figure
+        Part of the rate of short benchmarks that matrix products and attention keep in a long run at the same clock.
     idle_power : Figure
         What a chip draws without arithmetic: leakage, memory, links [W].
     flop_energy : Figure
@@ -84,6 +93,7 @@ class Architecture:
     stream_launch: Figure
     kernel_floor: Figure
     kernels: Figure
+    steady: Figure
     idle_power: Figure
     flop_energy: Figure
     p2p: Figure

@@ -16,6 +16,7 @@ from clusim.compute.measured_tables import (
     AttentionTable,
     ProductTable,
     find_attention,
+    find_figures,
     find_table,
     load_file,
     shipped_files,
@@ -162,7 +163,7 @@ class Chip:
     attending_flops : float
         Dense peak at which fused attention computes: 16 bits, also in runs of fewer [FLOP/s].
     sustained : float
-        Clock that dense matrix products keep under the power cap, against the one behind the peak.
+        What matrix products and attention keep of short benchmarks in a long run, at the clock under the power cap.
     precision : Precision
         Number formats of the run.
     products, attention : ProductTable, AttentionTable
@@ -260,7 +261,10 @@ def chip_of(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
         )
+    if own.kernels is not None:
+        endpoint = replace(endpoint, kernels=own.kernels)
     family = FAMILIES[endpoint.architecture]
+    measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
     found = own.gemm_fraction or endpoint.gemm_fraction
     if not found:
         raise InputError(
@@ -272,14 +276,16 @@ def chip_of(
         sms=endpoint.sms,
         peak_flops=float(peak),
         gemm_fraction=found,
-        memory_Bps=endpoint.mem_Bps * endpoint.mem_efficiency,
+        memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
-        floor_ps=parse_time(str(family.kernel_floor.value)),
+        floor_ps=round(measured["kernel_floor_us"] * 1e6)
+        if "kernel_floor_us" in measured
+        else parse_time(str(family.kernel_floor.value)),
         products=products_of(endpoint, precision),
         attention=attention_of(endpoint, own.attention_library or ""),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=own.attention_fraction or 0.0,
-        sustained=own.sustained or _kept(endpoint, family),
+        sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
         precision=precision,
     )
 
@@ -290,10 +296,11 @@ def _number(figure: Figure) -> float:
 
 
 def _kept(endpoint: Endpoint, family: Architecture) -> float:
-    """Return the clock that the power cap of a chip leaves."""
+    """Return what a long run keeps of short benchmarks, and of it what the power cap of a chip leaves."""
     dense = endpoint.peak_flops.get("f16", 0.0)
     idle, each = _number(family.idle_power), _number(family.flop_energy)
-    return kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
+    clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
+    return _number(family.steady) * clock
 
 
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:

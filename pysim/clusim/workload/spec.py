@@ -170,6 +170,7 @@ class HardwareSpec(Spec):
 
     gemm_fraction: Fraction | None = None
     attention_fraction: Fraction | None = None
+    kernels: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     attention_library: Annotated[str, Field(min_length=1, max_length=32)] | None = None
     sustained: Fraction | None = None
     memory: Amount | None = None

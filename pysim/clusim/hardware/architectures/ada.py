@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import FOREIGN, IDLE, Architecture, pushes
+from clusim.hardware.architecture import FOREIGN, IDLE, STEADY, Architecture, pushes
 from clusim.hardware.figures import assumed
 from clusim.hardware.protocols import Pace, protocols
 
@@ -14,8 +14,9 @@ ARCHITECTURE = Architecture(
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
     kernels=assumed("h100-sxm5", FOREIGN),
+    steady=STEADY,
     idle_power=assumed(30, IDLE),
-    flop_energy=assumed(1.12, "4 nm, as Hopper"),
+    flop_energy=assumed(0.715, "4 nm, as Hopper"),
     p2p=pushes(),
     protocols=protocols(
         "ada", Pace(1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies")

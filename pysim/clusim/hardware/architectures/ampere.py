@@ -48,11 +48,16 @@ ARCHITECTURE = Architecture(
         "2.0us", f"{ENGINES}: 5.0 us, of which 3.0 are barriers and data", "sglang-kernels"
     ),
     kernels=calibrated("a100-sxm4-80gb", TABLES, "matrix-tables"),
-    idle_power=assumed(80, IDLE),
-    flop_energy=calibrated(
-        1.38,
-        "iterations of 22 and 175 billion parameters on A100 SXM at 400 W (arXiv 2205.05198): 0.905 of the clock",
+    steady=calibrated(
+        0.86,
+        "iterations of 22 and 175 billion parameters on A100 SXM (arXiv 2205.05198)",
         "training-runs",
+    ),
+    idle_power=assumed(80, IDLE),
+    flop_energy=assumed(
+        0.875,
+        "the largest products reach 0.81 of the peak on the card of 300 W and 0.87 on the module of 400 W"
+        " (ml-engineering, MAMF), which the module's cap does not touch",
     ),
     p2p=pulls(),
     protocols=protocols("ampere", _PACE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import ENGINES, IDLE, TABLES, Architecture, pushes
+from clusim.hardware.architecture import ENGINES, IDLE, STEADY, TABLES, Architecture, pushes
 from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -23,11 +23,12 @@ ARCHITECTURE = Architecture(
         "1.75us", f"{ENGINES}: 3.8 us, of which 2.1 are barriers and data", "sglang-kernels"
     ),
     kernels=calibrated("b200-sxm", TABLES, "matrix-tables"),
+    steady=STEADY,
     idle_power=assumed(150, IDLE),
     flop_energy=calibrated(
-        1.41,
-        "half of the products above 100 us in long loops on B200 (MooreThreads/SimuMax), by hash: 0.645 of the clock"
-        " at 1000 W; an effective energy, which holds what a long run loses against short ones",
+        0.895,
+        "half of the products above 100 us in long loops on B200 (MooreThreads/SimuMax), by hash: 0.645 of short ones"
+        " at 1000 W, of which 0.75 is the clock",
         "matrix-loops",
     ),
     p2p=pushes(),

@@ -15,6 +15,7 @@ ARCHITECTURE = Architecture(
     stream_launch=_FREE,
     kernel_floor=assumed("1.81us", "as A100, for hosts that are given a peak"),
     kernels=assumed("a100-sxm4-80gb", FOREIGN),
+    steady=assumed(1.0, "an ideal chip"),
     idle_power=assumed(0, IDLE),
     flop_energy=assumed(0.0, "an ideal chip"),
     p2p=pushes(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import FOREIGN, IDLE, Architecture, pushes
+from clusim.hardware.architecture import FOREIGN, IDLE, STEADY, Architecture, pushes
 from clusim.hardware.figures import assumed
 from clusim.hardware.protocols import Pace, protocols
 
@@ -14,8 +14,9 @@ ARCHITECTURE = Architecture(
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
     kernels=assumed("a100-sxm4-80gb", FOREIGN),
+    steady=STEADY,
     idle_power=assumed(50, IDLE),
-    flop_energy=assumed(2.2, "12 nm against 7 nm: 1.6 times Ampere's"),
+    flop_energy=assumed(1.4, "12 nm against 7 nm: 1.6 times Ampere's"),
     p2p=pushes(),
     protocols=protocols(
         "volta",
