@@ -12,9 +12,10 @@ from clusim.compute.fused import Fused
 from clusim.errors import InputError
 from clusim.fabric import Fabric, loads
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
-from clusim.workload.layers import Comm, Layer, Shard, backward_steps, total
+from clusim.workload.layers import Comm, Layer, Shard, backward_steps, linear, total
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config
 from clusim.workload.optimizers import find_optimizer
+from clusim.workload.recipes import casts
 from clusim.workload.spec import HardwareSpec
 from support.workloads import megatron_activation_bytes
 
@@ -374,3 +375,45 @@ def test_bytes_per_parameter(name: str, precision: str, bits: int, total_bytes: 
     optimizer = find_optimizer(name, PRECISIONS[precision], bits)
     assert optimizer.total == total_bytes
     assert optimizer.kernel(1000).bytes >= 1000 * (optimizer.state + optimizer.reduced)
+
+
+class TestRecipes:
+    """A product of 256 tokens, 512 inputs and 1024 outputs."""
+
+    product = linear("fc", Shard(), Gemm(1, 256, 1024, 512))
+
+    @pytest.mark.parametrize(
+        ("name", "each"), [("fp8", [4.0]), ("fp8-current", [2.0, 4.0]), ("fp8-block", [4.0625]), ("mxfp8", [4.0625])]
+    )  # fmt: skip
+    def test_operands_are_read_and_written_twice(self, name: str, each: list[float]) -> None:
+        """Two bytes are read, and one is written each way round; the largest element is a pass of its own."""
+        forward, back, weight = self.product
+        for kernel, elements in ((forward, 256 * 512), (back, 256 * 1024)):
+            found = casts(kernel, PRECISIONS[name])
+            assert [item.bytes for item in found] == [size * elements for size in each]
+            assert all(item.gemm is None and item.flops == 0 for item in found)
+            assert {item.part for item in found} == {kernel.part}
+        assert casts(weight, PRECISIONS[name]) == []
+
+    def test_16_bits_need_no_casts(self) -> None:
+        assert casts(self.product[0], PRECISIONS["bf16"]) == []
+
+    def test_a_block_casts_the_inputs_of_its_products_and_their_gradients(self) -> None:
+        plain, cast = (
+            find_model("gpt3-1.3b").build(
+                Shard(batch=1, sequence=1024, precision=PRECISIONS[name])
+            )[1]
+            for name in ("bf16", "fp8-current")
+        )
+        for part in ("forward", "input"):
+            products = [k for k in cast.kernels(part) if k.gemm is not None and not k.core]
+            made = [k for k in cast.kernels(part) if k.name.endswith((" cast", " amax"))]
+            assert len(products) == 4
+            assert len(made) == 2 * len(products)
+            assert cast.flops(part) == plain.flops(part)
+        assert cast.kernels("weight") == linear_weights(cast)
+
+
+def linear_weights(layer: Layer) -> list[Kernel]:
+    """Return the products for weights of a layer."""
+    return [k for k in layer.kernels("weight") if k.gemm is not None]

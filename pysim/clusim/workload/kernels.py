@@ -54,6 +54,8 @@ class Precision:
         Element type of collectives.
     products : str
         Measured matrix products that hold for it.
+    recipe : str
+        How operands become 8-bit ones (`clusim.workload.recipes`); empty: they are what is kept.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Precision:
     gemm_bytes: int
     dtype: str
     products: str = "bf16"
+    recipe: str = ""
 
 
 def _precision(name: str, held: str, multiplied: str = "") -> Precision:
@@ -71,16 +74,25 @@ def _precision(name: str, held: str, multiplied: str = "") -> Precision:
     return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name, products)
 
 
+def _fp8(name: str, recipe: str, products: str = "fp8") -> Precision:
+    """Return the formats of a run that multiplies 8-bit operands by a recipe."""
+    plain = _precision(name, "bfloat16", "float8e4m3")
+    return replace(plain, recipe=recipe, products=products)
+
+
 PRECISIONS = {
     item.name: item
     for item in (
         _precision("bf16", "bfloat16"),
         _precision("fp16", "float16"),
-        _precision("fp8", "bfloat16", "float8e4m3"),
+        _fp8("fp8", "delayed"),
+        _fp8("fp8-current", "current"),
+        _fp8("fp8-block", "block", "fp8-block"),
+        _fp8("mxfp8", "mxfp8"),
         _precision("fp32", "float32"),
     )
 }
-"""``fp8`` multiplies 8-bit operands and keeps activations, weights and messages in bf16."""
+"""Those of 8 bits multiply 8-bit operands and keep activations, weights and messages in bf16; ``fp8``: delayed scales."""
 
 
 @dataclass(frozen=True, slots=True)

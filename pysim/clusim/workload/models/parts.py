@@ -40,6 +40,7 @@ from clusim.workload.layers import (
     linear,
     memory_kernel,
 )
+from clusim.workload.recipes import casts
 
 __all__ = ["Attention", "Recorder"]
 
@@ -78,9 +79,16 @@ class Recorder:
         )
 
     def pair(self, forward: list[Step], backward: list[Step]) -> None:
-        """Add steps and what they mean in the backward pass."""
-        self.forward += forward
-        self._back.append(backward)
+        """Add steps and what they mean in the backward pass, with the casts that their products need."""
+        self.forward += self._cast(forward)
+        self._back.append(self._cast(backward))
+
+    def _cast(self, steps: list[Step]) -> list[Step]:
+        found: list[Step] = []
+        for step in steps:
+            found += casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
+            found.append(step)
+        return found
 
     def memory(
         self,
