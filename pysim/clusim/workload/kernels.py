@@ -92,7 +92,7 @@ PRECISIONS = {
         _precision("fp32", "float32"),
     )
 }
-"""Those of 8 bits multiply 8-bit operands and keep activations, weights and messages in bf16; ``fp8``: delayed scales."""
+"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales."""
 
 
 @dataclass(frozen=True, slots=True)
