@@ -14,24 +14,24 @@ from typing import Any
 import clusim
 from clusim.collectives import ScheduleBuilder
 from clusim.files import write_text
-from clusim.hardware import CHIPS, compute
+from clusim.hardware import CHIPS
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
 from clusim.training import train
 from clusim.training.contention import Streams, contention
-from clusim.workload import Workload
+from clusim.workload import PRECISIONS, Workload, chip_of
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
 COARSE = 64 << 10
 
 HEAD = """# How far to trust simulated training steps
 
-Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures, those of
-`clusim.hardware.compute`: the part of the peak that matrix products reach on an A100 ({gemm}), the cost of tiles
-and waves, and one factor, {sustained}, for what a long run sustains. That factor was fitted to the four rows of 22
-and 175 billion parameters in the first table, so their mean error is small by construction. The other rows were not
-fitted. Collectives are what NCCL chooses; equal blocks of work are simulated once (`fold: all`).
+Written by `python benchmarks/training.py docs/accuracy-training.md`. All rows use one set of figures: matrix products
+as they were measured on an A100 (`clusim.compute`), whose largest reach {gemm} of the peak, and what a long run keeps
+of short benchmarks, {sustained:.2f}. That was fitted to the four rows of 22 and 175 billion parameters in the first
+table, so their mean error is small by construction. The other rows were not fitted. Collectives are what NCCL chooses;
+equal blocks of work are simulated once (`fold: all`).
 """
 
 CARRIED = """
@@ -259,7 +259,8 @@ def page() -> str:
     """Return the whole page."""
     parts = [
         HEAD.format(
-            gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value, sustained=compute.SUSTAINED.value
+            gemm=CHIPS["a100-sxm4-80gb"]["gemm_fraction"].value,
+            sustained=chip_of(machine(1), PRECISIONS["fp16"]).sustained,
         )
     ]
     parts.append(HEAD_TABLE5 + "\n".join(table5("")) + "\n" + CARRIED)

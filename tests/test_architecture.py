@@ -53,6 +53,8 @@ MAY_IMPORT = {
     "hardware.catalogs": "errors hardware hardware.adapters hardware.architectures hardware.gpus hardware.processors"
     " hardware.switchgear hardware.transports",
     "hardware.__init__": "hardware hardware.catalogs",
+    # kernels by what was measured of them
+    "compute": "errors",
     "fabric": "abi errors files foreign hardware image resources units",
     "fabric.drawing": "errors fabric files units",
     "fabric.__init__": "fabric",
@@ -72,8 +74,9 @@ MAY_IMPORT = {
     "nccl.programs": "collectives errors fabric hardware nccl schedule vocabulary",
     "nccl.calls": "errors fabric hardware nccl nccl.programs schedule units vocabulary",
     "nccl.__init__": "nccl vocabulary",
-    "workload": "errors fabric files hardware resources units vocabulary",
-    "workload.models": "bounded errors fabric files workload",
+    "calibrating": "compute errors hardware units",
+    "workload": "compute errors fabric files hardware resources units vocabulary",
+    "workload.models": "bounded compute errors fabric files workload",
     "workload.parallel": "collectives errors fabric nccl.calls nccl.programs schedule vocabulary workload"
     " workload.models",
     "workload.recorded": "bounded errors fabric formats.recordings nccl.calls nccl.programs schedule vocabulary",
@@ -106,13 +109,14 @@ GATEKEEPERS = {
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
+    "torch": ("clusim/calibrating/probe.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
     "click": ("clusim_cli/",),
     "rich": ("clusim_cli/",),
 }
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
-LAZY = {"networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
+LAZY = {"torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
 LAZY_HOMES = (
     "clusim/trace/",
     "clusim/fabric/graph.py",

@@ -122,7 +122,7 @@ def test_every_library_that_is_needed_has_its_reason() -> None:
     extra = project["optional-dependencies"]
     needed = {
         re.split(r"[^\w-]", text)[0]
-        for text in [*project["dependencies"], *extra["parquet"], *extra["browser"]]
+        for text in [*project["dependencies"], *extra["parquet"], *extra["browser"], *extra["gpu"]]
     }
     rows = [line for line in section("Dependencies").splitlines() if line.startswith("| ")][1:]
     told = {

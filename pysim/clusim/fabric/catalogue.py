@@ -91,7 +91,7 @@ _WHAT = {
 _OPTIONAL = frozenset(
     {
         *("base", "architecture", "compute_capability", "peer_access", "memory", "gemm_fraction"),
-        *("slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
+        *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
     }
 )
 """What a chip need not say: who needs it asks for it."""
@@ -251,6 +251,8 @@ _CHIP_FIELDS = {
     "peer_access": "peer_access",
     "memory": "mem_bytes",
     "gemm_fraction": "gemm_fraction",
+    "power": "power_W",
+    "kernels": "kernels",
 }
 _CHIP_SHARES = {
     "memory_per_delivered": "deliver_256",

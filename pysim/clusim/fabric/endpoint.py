@@ -54,6 +54,10 @@ class Endpoint:
         Size of its memory [bytes]; 0 is unknown.
     gemm_fraction : float
         Part of the peak that large matrix products reach; 0 is unknown.
+    power_W : float
+        What it may draw for long [W]; 0 is unknown.
+    kernels : str
+        Whose measured kernels it takes: a chip, or a file; empty: those of its architecture.
     """
 
     sms: int = 132
@@ -77,6 +81,8 @@ class Endpoint:
     peer_access: bool | None = None
     mem_bytes: int = 0
     gemm_fraction: float = 0.0
+    power_W: float = 0.0
+    kernels: str = ""
 
     @property
     def mem_cost16(self) -> int:

@@ -140,6 +140,10 @@ def _known(endpoint: Endpoint) -> dict[str, Any]:
         data["memory"] = f"{endpoint.mem_bytes}B"
     if endpoint.gemm_fraction:
         data["gemm_fraction"] = endpoint.gemm_fraction
+    if endpoint.power_W:
+        data["power"] = endpoint.power_W
+    if endpoint.kernels:
+        data["kernels"] = endpoint.kernels
     return data
 
 

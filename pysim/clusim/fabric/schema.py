@@ -71,6 +71,8 @@ class ChipSpec(Spec):
     peer_access: bool | None = None
     memory: Size | None = None
     gemm_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    power: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    kernels: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     sms: Annotated[int, Field(ge=1, le=65_536)] | None = None
     cta_slots: Annotated[int, Field(ge=1, le=256)] | None = None
     write_latency: Latency | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusim.hardware import compute
 from clusim.hardware.architecture import Architecture
 from clusim.hardware.catalogs.gpus import (
     FAMILIES,
@@ -142,12 +141,7 @@ SWITCHES: dict[str, Preset] = {
 """Switch chips, PCIe switches and root complexes by name."""
 
 
-KERNELS: Preset = {
-    "tiles": compute.GEMM_TILES,
-    "ramp": compute.GEMM_RAMP,
-    "sustained": compute.SUSTAINED,
-    **CTAS,
-}
+KERNELS: Preset = CTAS
 """What kernels of every chip are taken for."""
 
 

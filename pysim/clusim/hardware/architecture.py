@@ -2,8 +2,9 @@
 
 **Hardware** A GPU starts the next kernel of its stream when the last has ended; a kernel of NCCL reads its work before
 it moves data and flushes its counters behind. What a CTA does per slice is in `clusim.hardware.protocols`.
-**Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for point-to-point.
-**Not modelled** Clocks by load, steppings, differences between the chips of an architecture.
+**Model** A fixed time per kernel, protocols with their rates and fixed costs, one direction for point-to-point; energy
+per operation, from which a power cap makes a clock.
+**Not modelled** Steppings, differences between the chips of an architecture.
 **Parameters** The fields of `Architecture`; one file of `clusim.hardware.architectures` for each.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from clusim.hardware.figures import Figure, Preset, assumed, check_figures, published
 
-__all__ = ["ENGINES", "Architecture", "pulls", "pushes"]
+__all__ = ["ENGINES", "FOREIGN", "IDLE", "STEADY", "TABLES", "Architecture", "pulls", "pushes"]
 
 _UNITS = {
     "kernel_overhead": "s",
@@ -22,13 +23,31 @@ _UNITS = {
     "stream_launch": "s",
     "kernel_floor": "s",
     "engine_start": "s",
-    "attention_fraction": "1",
+    "kernels": "word",
+    "steady": "1",
+    "idle_power": "W",
+    "flop_energy": "pJ",
     "p2p": "word",
 }
 
 
 ENGINES = "all-reduce of 256 B to 2 KiB by SGLang in CUDA graphs on 2 GPUs (aiconfigurator)"
 """The rows that say what `engine_start` is."""
+
+TABLES = "matrix products of that chip, three of four shapes (ai-dynamo/aiconfigurator 095f58a5)"
+"""The rows behind measured kernels."""
+
+STEADY = assumed(
+    0.86,
+    "as on the A100: other kernels come between, operands are not in L2, data are no constants",
+)
+"""What a long run keeps on architectures where nobody told it from the clock."""
+
+FOREIGN = (
+    "none were measured on this architecture: the form of the A100's, with the chip's own figures"
+)
+
+IDLE = "a fifth to an eighth of the power cap, as idle clocks, leakage and memory draw on boards that were looked at"
 
 
 _ENGINE_START = assumed(
@@ -52,8 +71,14 @@ class Architecture:
         Least time of a kernel in a stream of kernels [s].
     engine_start : Figure
         What a kernel of an inference engine takes in a CUDA graph besides its barriers and data [s].
-    attention_fraction : Figure
-        Part of the dense peak that fused attention kernels reach.
+    kernels : Figure
+        Chip whose measured kernels (`clusim.compute.measured_tables`) its chips take, with their own figures.
+    steady : Figure
+        Part of the rate of short benchmarks that matrix products and attention keep in a long run at the same clock.
+    idle_power : Figure
+        What a chip draws without arithmetic: leakage, memory, links [W].
+    flop_energy : Figure
+        Energy of an operation of a dense matrix product of 16 bits at the clock behind the peak rate [pJ].
     p2p : Figure
         Whether NCCL's point-to-point connections over NVLink pull (``read``) or push (``write``).
     protocols : mapping
@@ -67,7 +92,10 @@ class Architecture:
     graph_node: Figure
     stream_launch: Figure
     kernel_floor: Figure
-    attention_fraction: Figure
+    kernels: Figure
+    steady: Figure
+    idle_power: Figure
+    flop_energy: Figure
     p2p: Figure
     protocols: Mapping[str, Preset]
     nvlink: str = ""

@@ -213,6 +213,14 @@ _SETS = (
     RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
     RowSet("deepep-h100", "DeepEP's exchanges on 8 H100 with one token, or 4 SMs (aiconfigurator)"),
     RowSet(
+        "matrix-tables",
+        "matrix products and attention on A100, H100 and B200, three of four shapes (aiconfigurator)",
+    ),
+    RowSet(
+        "matrix-loops",
+        "matrix products in long runs: half of those on H100 (vidur) and on B200 (SimuMax)",
+    ),
+    RowSet(
         "training-runs",
         "iterations of Megatron-LM on A100 (arXiv 2205.05198)",
         (_rows(framework="Megatron-LM 2022"),),

@@ -67,13 +67,14 @@ FIGURES: dict[str, str] = {
     "response_latency": "s",
     "peak_flops": "FLOP/s",
     "gemm_fraction": "1",
+    "power": "W",
     "links": "links",
     "peer_access": "true or false",
     "pcie_rate": "B/s",
 }
 """What a GPU says by the keys of a topology file, and the unit of each; 1 is a plain number."""
 
-_OPTIONAL = ("pcie_rate",)
+_OPTIONAL = ("pcie_rate", "power")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,33 @@
-"""Kernels and what they take on a chip: the roofline with achievable fractions.
+"""Kernels and what they take on a chip.
 
-**Hardware** and **Model** see `clusim.hardware.compute`. A kernel takes the longer of its arithmetic and its memory
-traffic, and never less than the time between two launches.
+**Hardware** and **Model** see `clusim.compute`: matrix products by what was measured of them, other kernels by the
+longer of arithmetic and memory traffic; none is shorter than the time between two launches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 from typing import Literal
 
+from clusim.compute.clocks import Power, kept_clock
+from clusim.compute.fused import Fused
+from clusim.compute.measured_tables import (
+    AttentionTable,
+    ProductTable,
+    find_attention,
+    find_figures,
+    find_table,
+    load_file,
+    shipped_files,
+)
+from clusim.compute.moves import moved_s
+from clusim.compute.products import Product, Silicon
 from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
+from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric
-from clusim.hardware import FAMILIES, compute
+from clusim.hardware import FAMILIES, GPUS, Architecture, Figure
 from clusim.units import parse_time
 from clusim.vocabulary.dtypes import DTYPES
 from clusim.workload.spec import HardwareSpec
@@ -39,6 +52,10 @@ class Precision:
         Operand of matrix products [bytes].
     dtype : str
         Element type of collectives.
+    products : str
+        Measured matrix products that hold for it.
+    recipe : str
+        How operands become 8-bit ones (`clusim.workload.recipes`); empty: they are what is kept.
     """
 
     name: str
@@ -46,12 +63,21 @@ class Precision:
     bytes: int
     gemm_bytes: int
     dtype: str
+    products: str = "bf16"
+    recipe: str = ""
 
 
 def _precision(name: str, held: str, multiplied: str = "") -> Precision:
     """Return the formats of a run that holds one element type and multiplies another, by default the same."""
     kept, factor = DTYPES[held], DTYPES[multiplied or held]
-    return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name)
+    products = {"float8e4m3": "fp8", "float32": "f32"}.get(factor.name, "bf16")
+    return Precision(name, factor.peak, kept.size_bytes, factor.size_bytes, kept.name, products)
+
+
+def _fp8(name: str, recipe: str, products: str = "fp8") -> Precision:
+    """Return the formats of a run that multiplies 8-bit operands by a recipe."""
+    plain = _precision(name, "bfloat16", "float8e4m3")
+    return replace(plain, recipe=recipe, products=products)
 
 
 PRECISIONS = {
@@ -59,11 +85,14 @@ PRECISIONS = {
     for item in (
         _precision("bf16", "bfloat16"),
         _precision("fp16", "float16"),
-        _precision("fp8", "bfloat16", "float8e4m3"),
+        _fp8("fp8", "delayed"),
+        _fp8("fp8-current", "current"),
+        _fp8("fp8-block", "block", "fp8-block"),
+        _fp8("mxfp8", "mxfp8"),
         _precision("fp32", "float32"),
     )
 }
-"""``fp8`` multiplies 8-bit operands and keeps activations, weights and messages in bf16."""
+"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +125,8 @@ class Kernel:
         Floating-point operations it executes; memory traffic [bytes].
     gemm : Gemm or None
         Shape, if it is a matrix product.
-    fused : bool
-        Fused attention, which reaches less of the peak.
+    fused : Fused or None
+        Shape, if it is fused attention.
     core : bool
         Part of the attention core, which selective recomputation repeats.
     expert : bool
@@ -111,7 +140,7 @@ class Kernel:
     flops: int = 0
     bytes: int = 0
     gemm: Gemm | None = None
-    fused: bool = False
+    fused: Fused | None = None
     part: Part = "forward"
     core: bool = False
     expert: bool = False
@@ -127,10 +156,6 @@ class Kernel:
         return replace(self, part=part)
 
 
-LEAST_SPLIT = 512
-"""Least inner dimension of the parts of a matrix product that is cut along it."""
-
-
 @dataclass(frozen=True)
 class Chip:
     """What kernels can expect of a GPU.
@@ -139,68 +164,96 @@ class Chip:
     ----------
     peak_flops : float
         Dense peak at the run's precision [FLOP/s].
-    gemm_fraction, attention_fraction : float
-        Part of it that matrix products and fused attention reach.
+    gemm_fraction : float
+        Part of it that the largest matrix products reach.
     memory_Bps : float
         Memory rate that can be reached [B/s].
     memory_bytes : int
         Size of its memory [bytes]; 0 is unknown.
     floor_ps : int
         Least time of a kernel [ps].
+    attending_flops : float
+        Dense peak at which fused attention computes: 16 bits, also in runs of fewer [FLOP/s].
     sustained : float
-        What kernels reach of these in a long run.
+        What matrix products and attention keep of short benchmarks in a long run, at the clock under the power cap.
+    precision : Precision
+        Number formats of the run.
+    products, attention : ProductTable, AttentionTable
+        What was measured of matrix products and of fused attention.
+    given_fraction : float
+        Part of the peak that long fused attention reaches, if the workload says so; 0: as measured.
     """
 
     name: str
     sms: int
     peak_flops: float
     gemm_fraction: float
-    attention_fraction: float
     memory_Bps: float
     memory_bytes: int
     floor_ps: int
+    products: ProductTable
+    attention: AttentionTable
+    given_fraction: float = 0.0
+    attending_flops: float = 0.0
     sustained: float = 1.0
+    precision: Precision = PRECISIONS["bf16"]
 
     @cached_property
-    def _tiles(self) -> list[tuple[int, int, float]]:
-        table = compute.GEMM_TILES.value
-        assert isinstance(table, dict)
-        found: list[tuple[int, int, float]] = []
-        for name, rate in table.items():
-            rows, columns = map(int, name.split("x"))
-            found += [(*shape, float(rate)) for shape in {(rows, columns), (columns, rows)}]
-        return sorted(found)
+    def silicon(self) -> Silicon:
+        """What products need of it, at the clock under load."""
+        rate = self.peak_flops * self.gemm_fraction * self.sustained
+        return Silicon(self.sms, rate, self.memory_Bps)
+
+    def product_s(self, gemm: Gemm, moved_bytes: int = 0) -> float:
+        """Return what a matrix product takes [s]; `moved_bytes` is its traffic, if that is less than its matrices."""
+        sizes = self.precision.gemm_bytes, self.precision.bytes
+        batch, m, n, k = gemm.batch, gemm.m, gemm.n, gemm.k
+        whole = batch * (sizes[0] * (m + n) * k + sizes[1] * m * n)
+        fresh = min(1.0, moved_bytes / whole) if moved_bytes else 1.0
+        return self.products.time_s(self.silicon, Product(batch, m, n, k, fresh), sizes)
 
     def gemm_efficiency(self, gemm: Gemm) -> float:
-        """Return the part of the peak that a matrix product of this shape reaches.
+        """Return the part of the peak that a matrix product of this shape reaches."""
+        return gemm.flops / (self.product_s(gemm) * self.peak_flops)
 
-        Products with fewer tiles than SMs are cut along the inner dimension (split-K), as libraries do for the weight
-        gradients of convolutions.
-        """
-        ramp = compute.GEMM_RAMP.value
-        assert isinstance(ramp, int)
-        best = 0.0
-        for rows, columns, rate in self._tiles:
-            tiles = gemm.batch * ceil(gemm.m / rows) * ceil(gemm.n / columns)
-            splits = max(1, min(self.sms // tiles, gemm.k // LEAST_SPLIT))
-            waves = ceil(tiles * splits / self.sms)
-            filled = gemm.batch * gemm.m * gemm.n * splits / (waves * self.sms * rows * columns)
-            best = max(best, rate * filled * gemm.k / (gemm.k + ramp * splits))
-        return self.gemm_fraction * best
+    @cached_property
+    def _attending(self) -> Silicon:
+        rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction * self.sustained
+        return Silicon(self.sms, rate, self.memory_Bps)
+
+    @cached_property
+    def attention_fraction(self) -> float:
+        """Part of the peak that long fused attention reaches, forwards and causal with heads of 128."""
+        return self.given_fraction or self._measured_fraction
+
+    @cached_property
+    def _measured_fraction(self) -> float:
+        long = Fused(1, 32, 32, 16384, 16384, 128, 128, causal=True)
+        flops = 2 * long.heads * long.rows * long.columns * 2 * 128 / 2
+        return flops / (self.attention.time_s(self._attending, long) * self.peak_flops)
+
+    def fused_s(self, fused: Fused) -> float:
+        """Return what fused attention takes [s]."""
+        seconds = self.attention.time_s(self._attending, fused, self.precision.bytes)
+        if self.given_fraction:
+            seconds *= self._measured_fraction / self.given_fraction
+        return seconds
 
     def arithmetic_s(self, kernel: Kernel) -> float:
-        """Return what the arithmetic of a kernel takes [s]."""
-        if not kernel.flops:
-            return 0.0
-        fraction = self.attention_fraction if kernel.fused else self.gemm_fraction
-        if kernel.gemm is not None:
-            fraction = self.gemm_efficiency(kernel.gemm)
-        return kernel.flops / (self.peak_flops * fraction)
+        """Return what the arithmetic of a kernel takes without waiting for memory, waves and starts [s]."""
+        fraction = self.gemm_fraction if kernel.fused is None else self.attention_fraction
+        return kernel.flops / (self.peak_flops * fraction * self.sustained)
 
     def time_ps(self, kernel: Kernel) -> int:
         """Return what a kernel takes when it has the chip for itself [ps]."""
-        seconds = max(kernel.bytes / self.memory_Bps, self.arithmetic_s(kernel))
-        return max(self.floor_ps, round(seconds / self.sustained * 1e12))
+        if kernel.gemm is not None:
+            seconds = self.product_s(kernel.gemm, kernel.bytes)
+        elif kernel.fused is not None:
+            seconds = self.fused_s(kernel.fused)
+        else:
+            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps)
+            seconds = max(moved, self.arithmetic_s(kernel))
+        return max(self.floor_ps, round(seconds * 1e12))
 
 
 def chip_of(
@@ -220,11 +273,10 @@ def chip_of(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
         )
+    if own.kernels is not None:
+        endpoint = replace(endpoint, kernels=own.kernels)
     family = FAMILIES[endpoint.architecture]
-    fused = family.attention_fraction.value
-    lasting = compute.SUSTAINED.value
-    assert isinstance(fused, float)
-    assert isinstance(lasting, float)
+    measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
     found = own.gemm_fraction or endpoint.gemm_fraction
     if not found:
         raise InputError(
@@ -236,9 +288,62 @@ def chip_of(
         sms=endpoint.sms,
         peak_flops=float(peak),
         gemm_fraction=found,
-        attention_fraction=own.attention_fraction or fused,
-        memory_Bps=endpoint.mem_Bps * endpoint.mem_efficiency,
+        memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if own.memory is None else own.memory,
-        floor_ps=parse_time(str(family.kernel_floor.value)),
-        sustained=own.sustained or lasting,
+        floor_ps=round(measured["kernel_floor_us"] * 1e6)
+        if "kernel_floor_us" in measured
+        else parse_time(str(family.kernel_floor.value)),
+        products=products_of(endpoint, precision),
+        attention=attention_of(endpoint, own.attention_library or ""),
+        attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
+        given_fraction=own.attention_fraction or 0.0,
+        sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
+        precision=precision,
     )
+
+
+def _number(figure: Figure) -> float:
+    assert isinstance(figure.value, int | float)
+    return float(figure.value)
+
+
+def _kept(endpoint: Endpoint, family: Architecture) -> float:
+    """Return what a long run keeps of short benchmarks, and of it what the power cap of a chip leaves."""
+    dense = endpoint.peak_flops.get("f16", 0.0)
+    idle, each = _number(family.idle_power), _number(family.flop_energy)
+    clock = kept_clock(Power(endpoint.power_W, idle, each, float(dense)))
+    return _number(family.steady) * clock
+
+
+def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
+    """Return the matrix products that were measured on a chip or on its family.
+
+    Without any of its element type it has the form of 16-bit ones, and outside their architecture (or on cards of it
+    that have tensor cores of their own) the form alone.
+    """
+    name = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
+    found = find_table(name, precision.products) or find_table(name, "bf16")
+    if found is None:
+        raise InputError(f"kernels {name!r}: no products of bf16 were measured")
+    if found.kind == precision.products and endpoint.architecture == found.architecture:
+        known = GPUS.get(found.chip)
+        if known is None or known.compute_capability // 10 == endpoint.compute_capability // 10:
+            return found
+    return replace(found, ratios=None)
+
+
+def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
+    """Return the fused attention that was measured on a chip or on its family, by a library or the usual one.
+
+    A library that was measured elsewhere only has the form it has there.
+    """
+    own = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
+    places = [own, *(name for name in shipped_files() if name != own)]
+    found = (table for name in places if (table := find_attention(name, library)) is not None)
+    table = next(found, None)
+    if table is None:
+        known = {name for place in shipped_files().values() for name in load_file(place).attention}
+        raise InputError(
+            f"attention_library {library!r} was not measured; use {' or '.join(sorted(known))}"
+        )
+    return table

@@ -266,6 +266,8 @@ class HardwareSpec(Spec):
 
     gemm_fraction: Fraction | None = None
     attention_fraction: Fraction | None = None
+    kernels: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    attention_library: Annotated[str, Field(min_length=1, max_length=32)] | None = None
     sustained: Fraction | None = None
     memory: Amount | None = None
 
@@ -297,7 +299,7 @@ class Workload(Spec):
     model: Annotated[ModelSpec, base_or_mapping]
     sequence: Positive = 2048
     batch: BatchSpec
-    precision: Literal["bf16", "fp16", "fp8", "fp32"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "fp32"] = "bf16"
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     gradient_bits: Literal[16, 32] = 16
     offload: OffloadSpec = OffloadSpec()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import ENGINES, Architecture, pulls
-from clusim.hardware.figures import calibrated
+from clusim.hardware.architecture import ENGINES, IDLE, TABLES, Architecture, pulls
+from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
 _PACE = Pace(
@@ -47,10 +47,17 @@ ARCHITECTURE = Architecture(
     engine_start=calibrated(
         "2.0us", f"{ENGINES}: 5.0 us, of which 3.0 are barriers and data", "sglang-kernels"
     ),
-    attention_fraction=calibrated(
-        0.62,
-        "FlashAttention-2 on A100 (Dao, 2023, forward pass): 190 to 220 of 312 TFLOP/s, less backward",
-        "matrix-benchmarks",
+    kernels=calibrated("a100-sxm4-80gb", TABLES, "matrix-tables"),
+    steady=calibrated(
+        0.86,
+        "iterations of 22 and 175 billion parameters on A100 SXM (arXiv 2205.05198)",
+        "training-runs",
+    ),
+    idle_power=assumed(80, IDLE),
+    flop_energy=assumed(
+        0.875,
+        "the largest products reach 0.81 of the peak on the card of 300 W and 0.87 on the module of 400 W"
+        " (ml-engineering, MAMF), which the module's cap does not touch",
     ),
     p2p=pulls(),
     protocols=protocols("ampere", _PACE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import ENGINES, Architecture, pushes
+from clusim.hardware.architecture import ENGINES, IDLE, STEADY, TABLES, Architecture, pushes
 from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -22,7 +22,15 @@ ARCHITECTURE = Architecture(
     engine_start=calibrated(
         "1.75us", f"{ENGINES}: 3.8 us, of which 2.1 are barriers and data", "sglang-kernels"
     ),
-    attention_fraction=assumed(0.62, "as the A100"),
+    kernels=calibrated("b200-sxm", TABLES, "matrix-tables"),
+    steady=STEADY,
+    idle_power=assumed(150, IDLE),
+    flop_energy=calibrated(
+        0.895,
+        "half of the products above 100 us in long loops on B200 (MooreThreads/SimuMax), by hash: 0.645 of short ones"
+        " at 1000 W, of which 0.75 is the clock",
+        "matrix-loops",
+    ),
     p2p=pushes(),
     protocols=protocols(
         "blackwell",

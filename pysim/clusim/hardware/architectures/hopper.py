@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import ENGINES, Architecture, pushes
+from clusim.hardware.architecture import ENGINES, IDLE, STEADY, TABLES, Architecture, pushes
 from clusim.hardware.figures import assumed, calibrated
 from clusim.hardware.protocols import Pace, protocols
 
@@ -23,7 +23,15 @@ ARCHITECTURE = Architecture(
     engine_start=calibrated(
         "0.35us", f"{ENGINES}: 2.4 us, of which 2.1 are barriers and data", "sglang-kernels"
     ),
-    attention_fraction=assumed(0.62, "as the A100"),
+    kernels=calibrated("h100-sxm5", TABLES, "matrix-tables"),
+    steady=STEADY,
+    idle_power=assumed(100, IDLE),
+    flop_energy=calibrated(
+        0.715,
+        "half of the products above 100 us on H100 (microsoft/vidur), by hash: 0.814 of short ones at 700 W, of which"
+        " 0.947 is the clock",
+        "matrix-loops",
+    ),
     p2p=pushes(),
     protocols=protocols("hopper", Pace()),
 )

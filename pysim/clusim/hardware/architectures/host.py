@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import Architecture, pushes
+from clusim.hardware.architecture import FOREIGN, IDLE, Architecture, pushes
 from clusim.hardware.figures import assumed
 from clusim.hardware.protocols import ideal_protocols
 
@@ -14,7 +14,10 @@ ARCHITECTURE = Architecture(
     graph_node=_FREE,
     stream_launch=_FREE,
     kernel_floor=assumed("1.81us", "as A100, for hosts that are given a peak"),
-    attention_fraction=assumed(0.62, "as A100, for hosts that are given a peak"),
+    kernels=assumed("a100-sxm4-80gb", FOREIGN),
+    steady=assumed(1.0, "an ideal chip"),
+    idle_power=assumed(0, IDLE),
+    flop_energy=assumed(0.0, "an ideal chip"),
     p2p=pushes(),
     protocols=ideal_protocols(),
 )

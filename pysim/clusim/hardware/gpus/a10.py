@@ -32,6 +32,7 @@ GPU = Gpu(
         "compute_capability": published(8.6, CUDA),
         **units(72, SHEET),
         "memory": published("23028MiB", DRIVER),
+        "power": published(150, f"{SHEET}: thermal design power"),
         "memory_rate": published("600 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

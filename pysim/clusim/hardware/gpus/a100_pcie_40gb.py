@@ -20,6 +20,7 @@ GPU = BASE.variant(
     figures={
         **units(108, SHEET),
         "memory": published("40GiB", SHEET),
+        "power": published(250, f"{SHEET}: thermal design power"),
         "memory_rate": published("1555 GB/s", f"{SHEET}: 5 stacks HBM2"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),

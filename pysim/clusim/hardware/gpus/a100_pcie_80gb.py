@@ -22,6 +22,7 @@ GPU = BASE.variant(
     figures={
         **units(108, SHEET),
         "memory": published("80GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("1935 GB/s", f"{SHEET}: 5 stacks HBM2e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),

@@ -17,6 +17,7 @@ GPU = BASE.variant(
     figures={
         **units(108, SHEET),
         "memory": published("40GiB", SHEET),
+        "power": published(400, f"{SHEET}: thermal design power"),
         "memory_rate": published("1555 GB/s", f"{SHEET}: 40 GB variant, 5 stacks HBM2"),
         "memory_efficiency": assumed(0.88, "copies of 1.35 to 1.4 of 1.555 TB/s are said"),
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),

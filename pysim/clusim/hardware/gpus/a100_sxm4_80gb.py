@@ -37,6 +37,7 @@ GPU = Gpu(
         "compute_capability": published(8.0, CUDA),
         **units(108, SHEET),
         "memory": published("80GiB", SHEET),
+        "power": published(400, f"{SHEET}: thermal design power"),
         "memory_rate": published("2039 GB/s", f"{SHEET}: 80 GB variant, 5 stacks HBM2e"),
         "memory_efficiency": calibrated(
             0.85,

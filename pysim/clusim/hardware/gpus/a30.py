@@ -16,6 +16,7 @@ GPU = BASE.variant(
     figures={
         **units(56, SHEET),
         "memory": published("24GiB", SHEET),
+        "power": published(165, f"{SHEET}: thermal design power"),
         "memory_rate": published("933 GB/s", f"{SHEET}: HBM2, 3072 bit at 1215 MHz"),
         "peak_flops": flops(SHEET, f32=10.3, f16=165, bf16=165),
         "links": assumed(

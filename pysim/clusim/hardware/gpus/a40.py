@@ -33,6 +33,7 @@ GPU = Gpu(
         "compute_capability": published(8.6, CUDA),
         **units(84, SHEET),
         "memory": published("46068MiB", DRIVER),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("696 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

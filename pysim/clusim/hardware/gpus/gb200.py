@@ -25,6 +25,7 @@ GPU = Gpu(
         "compute_capability": published(10.0, CUDA),
         **units(148, SHEET),
         "memory": published("189471MiB", DRIVER),
+        "power": published(1200, f"{SHEET}: thermal design power"),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e per GPU"),
         "memory_efficiency": assumed(0.9, "the predecessors reach 84 to 93%"),
         **traffic(0.57, L2_HOLDS),

@@ -17,6 +17,7 @@ GPU = BASE.variant(
         "compute_capability": published(10.3, CUDA),
         **units(148, SHEET),
         "memory": published("284208MiB", DRIVER),
+        "power": published(1400, f"{SHEET}: thermal design power"),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e per GPU"),
         "peak_flops": flops(SHEET, f32=80, f16=2500, bf16=2500, f8=5000),
         "pcie_rate": pcie_rate(6),

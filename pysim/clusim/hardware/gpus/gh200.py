@@ -23,6 +23,7 @@ GPU = Gpu(
         "compute_capability": published(9.0, CUDA),
         **units(132, SHEET),
         "memory": published("97871MiB", DRIVER),
+        "power": assumed(700, "as the H100 SXM5; the module shares up to 1000 W with its CPU"),
         "memory_rate": published(
             "4023 GB/s", "GH200 96 GB HBM3: clock x bus width as the driver reports them"
         ),

@@ -17,6 +17,7 @@ GPU = BASE.variant(
     figures={
         **units(132, SHEET),
         "memory": published("95830MiB", DRIVER),
+        "power": published(400, f"{SHEET}: thermal design power"),
         "memory_rate": published("3938 GB/s", f"{SHEET}: 6 stacks HBM3"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=60, f16=835, bf16=835, f8=1671),

@@ -20,6 +20,7 @@ GPU = BASE.variant(
     figures={
         **units(114, SHEET),
         "memory": published("81559MiB", DRIVER),
+        "power": published(350, f"{SHEET}: thermal design power"),
         "memory_rate": published("2000 GB/s", f"{SHEET}: 5 stacks HBM2e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=51, f16=756, bf16=756, f8=1513),

@@ -39,6 +39,7 @@ GPU = Gpu(
         "compute_capability": published(9.0, CUDA),
         **units(132, SHEET),
         "memory": published("81559MiB", DRIVER),
+        "power": published(700, f"{SHEET}: thermal design power"),
         "memory_rate": published("3350 GB/s", f"{SHEET}: 5 stacks HBM3"),
         "memory_efficiency": calibrated(
             0.87, "BabelStream copy 2.90 of 3.35 TB/s (86.6%), Azure ND H100 v5", "copy-benchmarks"

@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(132, SHEET),
         "memory": published("143771MiB", DRIVER),
+        "power": published(600, f"{SHEET}: thermal design power"),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
         "memory_efficiency": COPIES,
         "peak_flops": assumed(

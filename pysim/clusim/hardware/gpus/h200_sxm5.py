@@ -18,6 +18,7 @@ GPU = BASE.variant(
     figures={
         **units(132, SHEET),
         "memory": published("143771MiB", DRIVER),
+        "power": published(700, f"{SHEET}: thermal design power"),
         "memory_rate": published("4800 GB/s", f"{SHEET}: 6 stacks HBM3e"),
         "memory_efficiency": calibrated(
             0.84, "BabelStream copy 4.01 of 4.8 TB/s (83.5%), Azure ND H200 v5", "copy-benchmarks"

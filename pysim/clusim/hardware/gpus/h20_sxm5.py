@@ -16,6 +16,7 @@ GPU = BASE.variant(
     figures={
         **units(78, SHEET),
         "memory": published("97871MiB", DRIVER),
+        "power": assumed(500, "reports of the press; there is no data sheet in public"),
         "memory_rate": published("4000 GB/s", f"{SHEET}: 96 GB HBM3, 4.0 TB/s"),
         "memory_efficiency": assumed(0.87, "as H100 SXM5"),
         "peak_flops": flops(SHEET, f32=44, f16=148, bf16=148, f8=296),

@@ -17,6 +17,7 @@ GPU = BASE.variant(
     figures={
         **units(92, SHEET),
         "memory": published("46068MiB", DRIVER),
+        "power": published(275, f"{SHEET}: thermal design power"),
         "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
         "peak_flops": flops(SHEET, f32=59.8, f16=119.5, bf16=119.5, f8=239),
         "links": published(0, "no NVLink"),

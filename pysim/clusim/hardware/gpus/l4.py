@@ -32,6 +32,7 @@ GPU = Gpu(
         "compute_capability": published(8.9, CUDA),
         **units(58, SHEET),
         "memory": published("23034MiB", DRIVER),
+        "power": published(72, f"{SHEET}: thermal design power"),
         "memory_rate": published("300 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

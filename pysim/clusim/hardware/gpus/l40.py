@@ -33,6 +33,7 @@ GPU = Gpu(
         "compute_capability": published(8.9, CUDA),
         **units(142, SHEET),
         "memory": published("46068MiB", DRIVER),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

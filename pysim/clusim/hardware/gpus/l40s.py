@@ -17,6 +17,7 @@ GPU = BASE.variant(
     figures={
         **units(142, SHEET),
         "memory": published("46068MiB", DRIVER),
+        "power": published(350, f"{SHEET}: thermal design power"),
         "memory_rate": published("864 GB/s", f"{SHEET}: GDDR6"),
         "peak_flops": flops(SHEET, f32=91.6, f16=362, bf16=362, f8=733),
         "links": published(0, "no NVLink"),

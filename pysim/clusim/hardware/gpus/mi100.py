@@ -34,6 +34,7 @@ GPU = Gpu(
         "compute_capability": STAND_IN,
         **units(120, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("1229 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

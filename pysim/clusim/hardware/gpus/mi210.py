@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(104, SHEET),
         "memory": published("64GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("1638 GB/s", f"{SHEET}: HBM2e, 4096 bit at 3.2 Gb/s"),
         "peak_flops": flops(SHEET, f32=22.6, f16=181, bf16=181),
         "links": published(3, "3 Infinity Fabric links (AnandTech 17326)"),

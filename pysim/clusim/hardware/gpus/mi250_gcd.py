@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.hardware.architectures.cdna import ARCHITECTURE
-from clusim.hardware.figures import published
+from clusim.hardware.figures import assumed, published
 from clusim.hardware.gpu import (
     COPIES,
     GEMM,
@@ -36,6 +36,7 @@ GPU = Gpu(
         "compute_capability": STAND_IN,
         **units(104, SHEET),
         "memory": published("64GiB", SHEET),
+        "power": assumed(250, "half of the module's 500 W"),
         "memory_rate": published("1638 GB/s", f"{SHEET}: HBM2e, 4096 bit at 3.2 Gb/s"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

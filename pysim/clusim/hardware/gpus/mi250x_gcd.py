@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import published
+from clusim.hardware.figures import assumed, published
 from clusim.hardware.gpu import flops, units
 from clusim.hardware.gpus.mi250_gcd import GPU as BASE
 
@@ -18,6 +18,7 @@ GPU = BASE.variant(
     figures={
         **units(110, SHEET),
         "memory": published("64GiB", SHEET),
+        "power": assumed(280, "half of the module's 560 W"),
         "memory_rate": published("1638 GB/s", f"{SHEET}: 4 stacks HBM2e"),
         "peak_flops": flops(SHEET, f32=23.9, f16=191.5, bf16=191.5),
         "links": published(8, "8 Infinity Fabric links, four of them inside the package"),

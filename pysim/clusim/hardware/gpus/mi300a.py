@@ -22,6 +22,7 @@ GPU = BASE.variant(
     figures={
         **units(228, SHEET),
         "memory": published("128GiB", SHEET),
+        "power": published(550, f"{SHEET}: thermal design power"),
         "memory_rate": published("5300 GB/s", f"{SHEET}: 8 stacks HBM3"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=122.6, f16=980.6, bf16=980.6, f8=1961.2),

@@ -25,6 +25,7 @@ GPU = Gpu(
         "compute_capability": STAND_IN,
         **units(304, SHEET),
         "memory": published("192GiB", SHEET),
+        "power": published(750, f"{SHEET}: thermal design power"),
         "memory_rate": published("5300 GB/s", f"{SHEET}: 8 stacks HBM3"),
         "memory_efficiency": assumed(
             0.78, "BabelStream on MI300X is quoted at 4.0 to 4.3 of 5.3 TB/s"

@@ -16,6 +16,7 @@ GPU = BASE.variant(
     figures={
         **units(304, SHEET),
         "memory": published("256GiB", SHEET),
+        "power": published(1000, f"{SHEET}: thermal design power"),
         "memory_rate": published("6000 GB/s", f"{SHEET}: 8 stacks HBM3e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=163.4, f16=1307.4, bf16=1307.4, f8=2614.9),

@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(256, SHEET),
         "memory": published("288GiB", SHEET),
+        "power": published(1400, f"{SHEET}: thermal design power"),
         "memory_rate": published("8000 GB/s", f"{SHEET}: 8 stacks HBM3e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=157.3, f16=2500, bf16=2500, f8=5000),

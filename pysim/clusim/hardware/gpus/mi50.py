@@ -33,6 +33,7 @@ GPU = Gpu(
         "compute_capability": STAND_IN,
         **units(60, SHEET),
         "memory": published("16GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("1024 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(64, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("1024 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "peak_flops": flops(SHEET, f32=14.7, f16=29.5),
         "links": published(

@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(56, SHEET),
         "memory": published("16GiB", SHEET),
+        "power": published(250, f"{SHEET}: thermal design power"),
         "memory_rate": published("732 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=9.3, f16=18.7),

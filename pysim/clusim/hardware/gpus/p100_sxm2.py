@@ -25,6 +25,7 @@ GPU = Gpu(
         "compute_capability": published(6.0, CUDA),
         **units(56, SHEET),
         "memory": published("16GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("732 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": assumed(
             0.75, "STREAM-like copies on P100 are said to reach about 75% of the peak"

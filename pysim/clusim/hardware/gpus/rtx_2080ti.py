@@ -36,6 +36,7 @@ GPU = Gpu(
         "compute_capability": published(7.5, CUDA),
         **units(68, SHEET),
         "memory": published("11GiB", SHEET),
+        "power": published(260, f"{SHEET}: thermal design power"),
         "memory_rate": published("616 GB/s", f"{SHEET}: GDDR6, 352 bit"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

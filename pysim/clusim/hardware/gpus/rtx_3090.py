@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(82, SHEET),
         "memory": published("24GiB", SHEET),
+        "power": published(350, f"{SHEET}: thermal design power"),
         "memory_rate": published("936 GB/s", f"{SHEET}: GDDR6X"),
         "peak_flops": flops(SHEET, f32=35.6, f16=71, bf16=71),
         "peer_access": NO_PEERS,

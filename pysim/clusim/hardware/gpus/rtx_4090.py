@@ -33,6 +33,7 @@ GPU = Gpu(
         "compute_capability": published(8.9, CUDA),
         **units(128, SHEET),
         "memory": published("24GiB", SHEET),
+        "power": published(450, f"{SHEET}: thermal design power"),
         "memory_rate": published("1008 GB/s", f"{SHEET}: GDDR6X"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

@@ -34,6 +34,7 @@ GPU = Gpu(
         "compute_capability": published(12.0, CUDA),
         **units(170, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(575, f"{SHEET}: thermal design power"),
         "memory_rate": published("1792 GB/s", f"{SHEET}: GDDR7"),
         "memory_efficiency": COPIES,
         **traffic(0.57, L2_HOLDS),

@@ -16,6 +16,7 @@ GPU = BASE.variant(
     figures={
         **units(142, SHEET),
         "memory": published("48GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("960 GB/s", f"{SHEET}: GDDR6, 384 bit at 20 Gb/s"),
         "peak_flops": flops(SHEET, f32=91.1, f16=364.2, bf16=364.2, f8=728.5),
         "links": published(0, "no NVLink, as all of Ada"),

@@ -17,6 +17,7 @@ GPU = BASE.variant(
     figures={
         **units(84, SHEET),
         "memory": published("48GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("768 GB/s", f"{SHEET}: GDDR6"),
         "peak_flops": flops(SHEET, f32=38.7, f16=154.8, bf16=154.8),
     },

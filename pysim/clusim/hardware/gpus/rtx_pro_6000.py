@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(188, SHEET),
         "memory": published("97887MiB", DRIVER),
+        "power": published(600, f"{SHEET}: thermal design power"),
         "memory_rate": published(
             "1792 GB/s", f"{SHEET}: GDDR7, 32 chips of 24 Gbit, 512 bit at 28 Gb/s"
         ),

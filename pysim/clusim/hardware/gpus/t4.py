@@ -34,6 +34,7 @@ GPU = Gpu(
         "compute_capability": published(7.5, CUDA),
         **units(40, SHEET),
         "memory": published("15360MiB", DRIVER),
+        "power": published(70, f"{SHEET}: thermal design power"),
         "memory_rate": published("320 GB/s", f"{SHEET}: GDDR6"),
         "memory_efficiency": COPIES,
         **traffic(1.32, L2_SMALL),

@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(72, SHEET),
         "memory": published("24GiB", SHEET),
+        "power": published(280, f"{SHEET}: thermal design power"),
         "memory_rate": published("672 GB/s", f"{SHEET}: GDDR6, 384 bit"),
         "peak_flops": flops(SHEET, f32=16.3, f16=130.5),
         "links": published(2, "2 NVLink 2 links on a bridge, 100 GB/s in both directions"),

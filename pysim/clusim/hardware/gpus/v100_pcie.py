@@ -19,6 +19,7 @@ GPU = BASE.variant(
     figures={
         **units(80, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(250, f"{SHEET}: thermal design power"),
         "memory_rate": published("900 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=14, f16=112),

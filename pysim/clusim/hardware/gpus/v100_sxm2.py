@@ -26,6 +26,7 @@ GPU = Gpu(
         "compute_capability": published(7.0, CUDA),
         **units(80, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(300, f"{SHEET}: thermal design power"),
         "memory_rate": published("900 GB/s", f"{SHEET}: 4 stacks HBM2"),
         "memory_efficiency": assumed(
             0.92, "STREAM-like copies on V100 are said to reach 830 to 850 of 900 GB/s"

@@ -20,6 +20,7 @@ GPU = BASE.variant(
     figures={
         **units(80, SHEET),
         "memory": published("32GiB", SHEET),
+        "power": published(350, f"{SHEET}: thermal design power"),
         "memory_rate": assumed(
             "900 GB/s", "as V100 SXM2; no data sheet of the SXM3 module is public"
         ),

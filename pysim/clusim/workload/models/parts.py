@@ -26,8 +26,10 @@ behind one. The second gather runs under the input gradient, the scatter under t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+from clusim.compute.fused import Fused
 from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
     Activations,
@@ -43,6 +45,7 @@ from clusim.workload.layers import (
     linear,
     memory_kernel,
 )
+from clusim.workload.recipes import casts
 
 __all__ = ["Attention", "Recorder"]
 
@@ -93,9 +96,16 @@ class Recorder:
         self._modules.append(Module(name, first, len(self.forward), freed))
 
     def pair(self, forward: list[Step], backward: list[Step]) -> None:
-        """Add steps and what they mean in the backward pass."""
-        self.forward += forward
-        self._back.append(backward)
+        """Add steps and what they mean in the backward pass, with the casts that their products need."""
+        self.forward += self._cast(forward)
+        self._back.append(self._cast(backward))
+
+    def _cast(self, steps: list[Step]) -> list[Step]:
+        found: list[Step] = []
+        for step in steps:
+            found += casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
+            found.append(step)
+        return found
 
     def memory(
         self,
@@ -323,12 +333,13 @@ class Recorder:
         full = 2 * batch * heads * rows * columns * (query + value)
         done = full // 2 if causal else full
         moved = batch * (heads * rows + kv * columns) * (query + value) * self.element_bytes
-        one = Kernel("attention", done, moved, fused=True, useful=full)
+        shape = Fused(batch, heads, kv, rows, columns, query, value, causal)
+        one = Kernel("attention", done, moved, fused=shape, useful=full)
         two = Kernel(
             "attention backward",
             done * 5 // 2,
             2 * moved,
-            fused=True,
+            fused=replace(shape, backward=True),
             part="input",
             useful=2 * full,
         )

@@ -7,9 +7,8 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
-from clusim.fabric.problems import did_you_mean
-from clusim.workload.host import HostTimes, host_of
 from clusim.workload.deepep import DeepEp
+from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard, accumulating
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory

@@ -1,0 +1,68 @@
+"""``clusim calibrate``: figures of one's own hardware, measured on it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from clusim_cli import options
+from clusim_cli.outputs import OUTPUT, GuardedGroup
+
+__all__ = ["command"]
+
+
+@click.group("calibrate", cls=GuardedGroup, short_help="Measure figures of one's own hardware.")
+def command() -> None:
+    """Measure figures of one's own hardware, which presets can only guess."""
+
+
+@command.command("gpu", short_help="Measure the kernels of a GPU.")
+@click.option("-o", "--output", type=OUTPUT, default="kernels.json", show_default=True, metavar="FILE",
+              help="File of kernels to write.")  # fmt: skip
+@click.option("--record", type=OUTPUT, default=None, metavar="FILE",
+              help="Also write what was measured, as it is.")  # fmt: skip
+@click.option("--from", "source", default=None, metavar="RECORD",
+              help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
+@click.option("--chip", default=None, metavar="NAME",
+              help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
+@options.as_json()
+def gpu(
+    output: str, record: str | None, source: str | None, chip: str | None, as_json: bool
+) -> None:
+    """Measure launches, operators, matrix products, attention, copies and memory of this computer's GPU (some minutes;
+    needs PyTorch: pip install 'clusim[gpu]'), and write a file of kernels, marked calibrated.
+
+    A workload uses it with 'hardware: {kernels: FILE}', a topology with 'chips: {NAME: {base: CHIP, kernels: FILE}}'.
+    """
+    from pathlib import Path
+
+    from clusim.calibrating import check_record, measure, overlay
+    from clusim.calibrating.probe import Torch
+    from clusim.errors import InputError
+    from clusim.files import write_text
+
+    if source is None:
+        data = measure(Torch(), lambda text: click.echo(f"measuring {text}", err=True))
+    else:
+        try:
+            data = json.loads(Path(source).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{source}: cannot be read as a record: {error}") from error
+    data = check_record(data, source or "the measurement")
+    if record:
+        write_text(record, json.dumps(data, indent=1) + "\n")
+    found = overlay(data, chip)
+    write_text(output, json.dumps(found, indent=1) + "\n", [source] if source else [])
+    if as_json:
+        said = {key: found[key] for key in ("chip", "architecture", "mark", "source", "figures")}
+        click.echo(json.dumps({**said, "file": output}))
+        return
+    figures = found["figures"]
+    click.echo(
+        f"{output}: kernels of {found['chip']} (calibrated): {len(data['products'])} products,"
+        f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
+        f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
+    )
+    click.echo(f"use it: 'hardware: {{kernels: {output}}}' in a workload,", nl=False)
+    click.echo(f" or 'chips: {{mine: {{base: {found['chip']}, kernels: {output}}}}}' in a topology")

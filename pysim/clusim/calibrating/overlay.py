@@ -1,0 +1,150 @@
+"""A record of a GPU as a file of kernels: what `kernels` of a chip or of a workload's `hardware` names.
+
+The forms of the chip's architecture are fitted anew to the products of the record, ratios are taken of what they leave;
+attention keeps the form of the architecture's usual library, with a rate that meets the record. Memory, the clock of a
+long run and the least time of a kernel replace the chip's figures. All of it is marked *calibrated*, with what the
+record says of where it was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from clusim.compute.fitting import KNOTS, Rows, fit_form, fit_ratios
+from clusim.compute.fused import Fused, FusedForm, fused_s
+from clusim.compute.measured_tables import FORMAT, find_attention, find_table
+from clusim.compute.products import Silicon, form_s
+from clusim.errors import InputError
+from clusim.hardware import GPUS, Gpu, gpu_by_product
+from clusim.units import parse_rate
+
+__all__ = ["overlay"]
+
+_PEAKS = {"bf16": "bf16", "fp8": "f8"}
+_SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}
+STEPS = 600
+
+
+def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
+    if chip is not None:
+        if chip not in GPUS:
+            raise InputError(f"no GPU is called {chip!r}")
+        return GPUS[chip]
+    name = str(record["gpu"]["name"])
+    found = gpu_by_product(name)
+    if found is None:
+        raise InputError(f"no chip has the product name {name!r}; name the nearest one with --chip")
+    return found
+
+
+def overlay(record: dict[str, Any], chip: str | None = None) -> dict[str, Any]:
+    """Return the file of kernels of a record; `chip` names the preset, if its product name is not known."""
+    own = _chip(record, chip)
+    family = str(own.architecture.kernels.value)
+    source = f"measured by clusim calibrate gpu: {record['gpu']}"
+    figures = _figures(record, own)
+    reached = (
+        parse_rate(str(own.figures["memory_rate"].value)).bytes_per_s * figures["memory_efficiency"]
+    )
+    attending = _silicon(own, "bf16", reached)
+    return {
+        "format": FORMAT,
+        "chip": own.name,
+        "architecture": own.architecture.name,
+        "mark": "calibrated",
+        "source": source,
+        "figures": figures,
+        "host": {
+            "operators_us": record.get("operators", {}),
+            "copies_GBps": record.get("copies", {}),
+        },
+        "knots": {axis: list(values) for axis, values in KNOTS.items()},
+        "products": _products(record, own, reached),
+        "attention": [_attention(record, attending, family)],
+    }
+
+
+def _silicon(own: Gpu, kind: str, reached: float) -> Silicon:
+    peaks = own.figures["peak_flops"].value
+    assert isinstance(peaks, dict)
+    if _PEAKS[kind] not in peaks:
+        raise InputError(
+            f"{own.name}: has no peak rate of {kind}, which the record has products of"
+        )
+    fraction = float(str(own.figures["gemm_fraction"].value))
+    return Silicon(own.sms, float(peaks[_PEAKS[kind]]) * fraction, reached)
+
+
+def _figures(record: dict[str, Any], own: Gpu) -> dict[str, float]:
+    """Return what replaces figures of the chip: parts of memory rate and clock, the least time of a kernel."""
+    rate = parse_rate(str(own.figures["memory_rate"].value)).bytes_per_s
+    moved = max(2 * row["bytes"] / row["us"] * 1e6 for row in record["memory"])
+    kept = record["long"]["short_us"] / record["long"]["long_us"]
+    return {
+        "memory_efficiency": round(min(1.0, moved / rate), 4),
+        "sustained": round(min(1.0, kept), 4),
+        "kernel_floor_us": round(float(record["launch"]["stream_us"]), 3),
+    }
+
+
+def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str, Any]]:
+    found = []
+    family = str(own.architecture.kernels.value)
+    for kind in dict.fromkeys(str(row["kind"]) for row in record["products"]):
+        if kind not in _PEAKS:
+            raise InputError(f"products of {kind!r}: use {' or '.join(_PEAKS)}")
+        listed = [row for row in record["products"] if row["kind"] == kind]
+        shapes = np.array([[1, row["m"], row["n"], row["k"], 1] for row in listed], float)
+        seconds = np.array([row["us"] for row in listed], float) * 1e-6
+        rows, metal = Rows(shapes, seconds, _SIZES[kind]), _silicon(own, kind, reached)
+        before = find_table(family, kind) or find_table(family, "bf16")
+        assert before is not None, "files of architectures have products of bf16"
+        form = fit_form(metal, rows, before.form, STEPS)
+        apart = np.log(form_s(form, metal, shapes, _SIZES[kind]) / seconds)
+        found.append(
+            {
+                "kind": kind,
+                "library": "torch",
+                "form": asdict(form),
+                "fitted": {
+                    "n": len(listed),
+                    "form_mean_abs_pct": round(100 * float(np.abs(np.expm1(apart)).mean()), 2),
+                },
+                "ratios": fit_ratios(form, metal, [rows]),
+            }
+        )
+    return found
+
+
+def _attention(record: dict[str, Any], metal: Silicon, family: str) -> dict[str, Any]:
+    before = find_attention(family)
+    assert before is not None, "files of architectures have attention"
+    passes = {"forward": before.forward, "backward": before.backward}
+    return {
+        "library": "torch",
+        **{
+            name: asdict(_met(form, metal, record, name == "backward"))
+            for name, form in passes.items()
+        },
+    }
+
+
+def _met(form: FusedForm, metal: Silicon, record: dict[str, Any], backward: bool) -> FusedForm:
+    """Return a form whose rate, and what a score costs, meet the record in the mean of logarithms."""
+    rows = []
+    for row in record["attention"]:
+        if bool(row.get("backward")) == backward:
+            heads, tokens, size = int(row["heads"]), int(row["tokens"]), int(row["size"])
+            shape = Fused(
+                int(row["batch"]), heads, heads, tokens, tokens, size, size, bool(row["causal"]), backward
+            )  # fmt: skip
+            rows.append((shape, float(row["us"]) * 1e-6))
+    for _ in range(8 if rows else 0):
+        slower = exp(fmean(log(seconds / fused_s(form, metal, shape)) for shape, seconds in rows))
+        form = replace(form, rate=form.rate / slower, score_ps=form.score_ps * slower)
+    return replace(form, rate=float(f"{form.rate:.4g}"), score_ps=float(f"{form.score_ps:.4g}"))

@@ -1,0 +1,125 @@
+"""Forms and ratios fitted to measured products: for the shipped tables and for ``clusim calibrate gpu``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.compute.products import Form, Silicon, form_s
+from clusim.compute.ratios import pack
+
+__all__ = ["FIRST", "KNOTS", "Rows", "fit_form", "fit_ratios"]
+
+Reals = NDArray[np.float64]
+
+_SIDE = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 10240, 12288,
+         16384, 51200, 65536)  # fmt: skip
+KNOTS = {
+    "m": (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
+          16384, 32768),
+    "n": _SIDE,
+    "k": _SIDE,
+}  # fmt: skip
+"""Where ratios are stored."""
+
+FIRST = Form(2.5, 1.0, 0.9, 1.0, 5.0, 0.8, 2.0, 4.0, 0.9, 1.5, 50.0)
+LEAST = Form(0.5, 0.2, 0.1, 0.05, 0.5, 0.05, 0.05, 1.0, 0.0, 0.0, 4.0)
+MOST = {"memory": 1.15, "spread": 1.0, "whole": 1.0, "sharp": 12.0, "l2": 40.0}
+"""Where a walk begins, and where it must stay."""
+
+SHARES = (0.5, 0.3, 0.2)
+"""What the form leaves, by how many sizes it depends on: all three, two, one."""
+
+NOISE, OTHER = 0.4, 0.2
+"""Noise against the spread of what is left; further noise of another library's rows of the same element type."""
+
+MOST_ROWS = 4000
+"""Rows that a Gaussian process is given at most."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured products.
+
+    Attributes
+    ----------
+    shapes : array
+        Rows of batch, m, n, k and the part that is fresh.
+    seconds : array
+        What each took [s].
+    sizes : (float, float)
+        Element of an operand and of the output [bytes].
+    """
+
+    shapes: Reals
+    seconds: Reals
+    sizes: tuple[float, float]
+
+
+def fit_form(chip: Silicon, rows: Rows, first: Form = FIRST, steps: int = 1800) -> Form:
+    """Return the form with the least mean error of the logarithms, by a random walk of so many steps."""
+    rng = np.random.default_rng(1)
+    some = rng.permutation(len(rows.seconds))[:1000]
+    shapes, wanted = rows.shapes[some], np.log(rows.seconds[some])
+
+    def loss(form: Form) -> float:
+        apart = np.log(form_s(form, chip, shapes, rows.sizes)) - wanted
+        return float(np.abs(apart).mean() + 0.5 * abs(apart.mean()))
+
+    names = [field.name for field in fields(Form)]
+    width = dict.fromkeys(names, 0.3)
+    best, least = first, loss(first)
+    for step in range(steps):
+        chosen = [names[step % len(names)]] if rng.random() < 0.6 else rng.choice(names, 3, False)
+        changed = {}
+        for name in chosen:
+            moved = getattr(best, name) * np.exp(rng.normal() * width[name])
+            held = min(MOST.get(name, np.inf), max(getattr(LEAST, name), moved))
+            changed[name] = float(held)
+        tried = replace(best, **changed)
+        found = loss(tried)
+        better = found < least
+        if better:
+            best, least = tried, found
+        if len(chosen) == 1:
+            name = chosen[0]
+            width[name] = min(0.6, width[name] * 1.5) if better else max(0.02, width[name] * 0.93)
+    return replace(best, **{name: float(f"{value:.4g}") for name, value in asdict(best).items()})
+
+
+def _falls(apart: Reals) -> Reals:
+    """Return how alike values at a distance are (Matern 3/2)."""
+    found: Reals = (1 + np.sqrt(3) * apart) * np.exp(-np.sqrt(3) * apart)
+    return found
+
+
+def _near(one: Reals, two: Reals) -> Reals:
+    """Return how alike what the form leaves is at two sets of shapes, in octaves of m, n and k."""
+    m, n, k = (np.abs(one[:, None, axis] - two[None, :, axis]) for axis in range(3))
+    all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
+    pairs = _falls(np.hypot(m, n)) + _falls(np.hypot(m, k)) + _falls(np.hypot(n, k))
+    single = _falls(m) + _falls(n) + _falls(k)
+    found: Reals = SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
+    return found
+
+
+def fit_ratios(form: Form, chip: Silicon, known: list[Rows]) -> str:
+    """Return what the form leaves on the grid: of rows of one library, with those of others as weaker evidence.
+
+    It is the most likely values of a Gaussian process through the logarithms of measured / computed.
+    """
+    left, noise = [], []
+    for index, rows in enumerate(known):
+        left.append(np.log(rows.seconds / form_s(form, chip, rows.shapes, rows.sizes)))
+        noise.append(np.full(len(left[-1]), np.hypot(NOISE, OTHER if index else 0.0)))
+    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in known]))[:MOST_ROWS]
+    matrix = _near(places, places)
+    matrix[np.diag_indices_from(matrix)] += np.concatenate(noise)[:MOST_ROWS] ** 2
+    weights = np.linalg.solve(matrix, np.concatenate(left)[:MOST_ROWS])
+    grid = np.stack(np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1)
+    wanted = grid.reshape(-1, 3)
+    parts = np.array_split(wanted, max(1, len(wanted) // 500))
+    found = np.concatenate([_near(part, places) @ weights for part in parts])
+    return pack(found.reshape(grid.shape[:3]))

@@ -1,0 +1,188 @@
+"""Measured matrix products and attention by chip, element type and library, as files beside this one.
+
+A file is written by ``benchmarks/fit_products.py`` and ``benchmarks/fit_attention.py``, or by ``clusim calibrate gpu``:
+where it was measured, a `Form` for every element type and library, the `Ratios` that the form leaves, and a `FusedForm`
+for every library of attention. Forms hold for all chips of the architecture, with their own figures; so do the ratios,
+because kernels of a library are written for an architecture. Other architectures take the forms alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from clusim.compute.fused import Fused, FusedForm, fused_s
+from clusim.compute.products import Form, Product, Silicon, product_s
+from clusim.compute.ratios import Ratios
+from clusim.errors import InputError, suggest
+
+__all__ = [
+    "FORMAT",
+    "AttentionTable",
+    "KernelFile",
+    "ProductTable",
+    "find_attention",
+    "find_figures",
+    "find_table",
+    "load_file",
+    "shipped_files",
+]
+
+FORMAT = "clusim-kernels-1"
+"""What a file says of itself."""
+
+_FOLDER = Path(__file__).parent / "measured"
+
+
+@dataclass(frozen=True)
+class ProductTable:
+    """Products of one element type by one library on one chip.
+
+    Attributes
+    ----------
+    chip, architecture : str
+        Where it was measured.
+    kind, library : str
+        Element type of the operands (``bf16``, ``fp8``, ``fp8-block``, ``nvfp4``), and whose kernels they are.
+    form : Form
+        What was fitted.
+    ratios : Ratios or None
+        What the form leaves, if that is known.
+    """
+
+    chip: str
+    architecture: str
+    kind: str
+    library: str
+    form: Form
+    ratios: Ratios | None = None
+
+    def time_s(self, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
+        """Return what a product takes on a chip of the same architecture [s]."""
+        found = product_s(self.form, chip, product, sizes)
+        if self.ratios is None:
+            return found
+        return found * self.ratios.at(product.batch * product.m, product.n, product.k)
+
+
+@dataclass(frozen=True)
+class AttentionTable:
+    """Fused attention by one library on one chip.
+
+    Attributes
+    ----------
+    library : str
+        ``flash2``, ``flash3``, ``cudnn``, ``flashinfer``.
+    forward, backward : FusedForm
+        What was fitted. Without a measured backward pass it is the forward one.
+    """
+
+    library: str
+    forward: FusedForm
+    backward: FusedForm
+
+    def time_s(self, chip: Silicon, fused: Fused, element_bytes: int = 2) -> float:
+        """Return what it takes on a chip [s]."""
+        form = self.backward if fused.backward else self.forward
+        return fused_s(form, chip, fused, element_bytes)
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """What a file says.
+
+    Attributes
+    ----------
+    products : mapping
+        By element type and library, the usual library of a type first.
+    attention : mapping
+        By library, the usual one first.
+    figures : mapping
+        What replaces figures of the chip: ``memory_efficiency``, ``sustained``, ``kernel_floor_us``.
+    """
+
+    products: dict[tuple[str, str], ProductTable]
+    attention: dict[str, AttentionTable]
+    figures: dict[str, float]
+
+
+def shipped_files() -> dict[str, Path]:
+    """Return the files that are there, by chip."""
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.json"))}
+
+
+@lru_cache
+def load_file(path: Path) -> KernelFile:
+    """Return what a file says."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no table of kernels: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise InputError(f"{path}: no table of kernels of the format {FORMAT!r}")
+    try:
+        figures = {key: float(value) for key, value in data.get("figures", {}).items()}
+        return KernelFile(_products(data), _attention(data), figures)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged table of kernels: {error!r}") from error
+
+
+def _products(data: dict[str, Any]) -> dict[tuple[str, str], ProductTable]:
+    found = {}
+    knots = tuple(tuple(int(value) for value in data["knots"][axis]) for axis in "mnk")
+    for row in data["products"]:
+        packed = row.get("ratios")
+        ratios = Ratios(knots, str(packed)) if packed else None
+        form = Form.of(row["form"])
+        key = str(row["kind"]), str(row["library"])
+        found[key] = ProductTable(str(data["chip"]), str(data["architecture"]), *key, form, ratios)
+    return found
+
+
+def _attention(data: dict[str, Any]) -> dict[str, AttentionTable]:
+    found = {}
+    for row in data.get("attention", ()):
+        forward = FusedForm.of(row["forward"])
+        backward = FusedForm.of(row.get("backward", row["forward"]))
+        found[str(row["library"])] = AttentionTable(str(row["library"]), forward, backward)
+    return found
+
+
+def _file(name: str) -> KernelFile:
+    """Return the file of a chip with a shipped one, or the one at a path (with a ``/`` or ``.json``)."""
+    if "/" in name or name.endswith(".json"):
+        return load_file(Path(name))
+    shipped = shipped_files()
+    if name not in shipped:
+        raise InputError(f"no kernels were measured on {name!r}{suggest(name, shipped)}")
+    return load_file(shipped[name])
+
+
+def find_table(name: str, kind: str, library: str = "") -> ProductTable | None:
+    """Return the products of an element type, by the usual library if none is named; None if they were not measured.
+
+    Parameters
+    ----------
+    name : str
+        A chip with a shipped file, or the path of a file (with a ``/`` or ``.json``).
+    """
+    for (own, made), table in _file(name).products.items():
+        if own == kind and library in ("", made):
+            return table
+    return None
+
+
+def find_figures(name: str) -> dict[str, float]:
+    """Return what a file says instead of figures of the chip."""
+    return _file(name).figures
+
+
+def find_attention(name: str, library: str = "") -> AttentionTable | None:
+    """Return fused attention by a library, the usual one if none is named; None if it was not measured."""
+    for made, table in _file(name).attention.items():
+        if library in ("", made):
+            return table
+    return None

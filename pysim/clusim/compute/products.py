@@ -1,0 +1,173 @@
+"""Matrix products on tensor cores: what a product takes by tiles, waves and traffic.
+
+**Hardware** A product of m x k with k x n is cut into tiles of the output. An SM computes one tile at a time: it fills
+a pipeline, steps through k, and writes the tile. Tiles beyond the SMs wait for the next wave. Where there are fewer
+tiles than SMs, libraries cut k as well (split-K) and add the parts up, which moves them through memory once more.
+Operands come from memory once and from L2 for every tile that uses them; a few SMs alone do not keep it busy.
+**Model** For every tile shape and every cut of k: waves x (start of a tile + its arithmetic + writing it), against the
+bytes of memory and the bytes of L2; the three overlap as a p-norm of them. The fastest choice counts, as libraries
+choose by heuristics that were tuned for it. A launch is in front.
+**Not modelled** Which kernel a release's heuristic really takes, layouts of the operands, alignment, sparse products.
+**Parameters** `Form`: fitted by architecture, element type and library to measured products
+(`clusim.compute.measured_tables`); `clusim.compute.ratios` has what the form leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SPLITS", "TILES", "Form", "Product", "Silicon", "form_s", "product_s"]
+
+Reals = NDArray[np.float64]
+
+_HALF = ((256, 128), (256, 64), (128, 64), (128, 32), (64, 32), (64, 16), (128, 16))
+TILES = (*_HALF, *((n, m) for m, n in _HALF), (128, 128), (64, 64))
+"""Rows and columns of a tile of the output."""
+
+SPLITS = (1, 2, 4, 8, 16, 32)
+"""Parts that the inner dimension may be cut into."""
+
+LEAST_PART = 64
+"""Least inner dimension of such a part."""
+
+STEP = 32
+"""Inner dimension of one step of a tile."""
+
+_CHOICES = np.array([(rows, columns, parts) for rows, columns in TILES for parts in SPLITS], float)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`batch` matrix products of m x k with k x n: m tokens, k input and n output features in a forward pass.
+
+    Attributes
+    ----------
+    fresh : float
+        Part of operands and output that memory moves: less than 1 where a convolution reads a pixel once for all places
+        of its window.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    fresh: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silicon:
+    """What products need of a chip.
+
+    Attributes
+    ----------
+    sms : int
+        Streaming multiprocessors, a tile each.
+    flops : float
+        What the largest products reach at its element type [FLOP/s].
+    memory_Bps : float
+        Memory rate that can be reached [B/s].
+    """
+
+    sms: int
+    flops: float
+    memory_Bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How well an architecture and a library turn a chip into products.
+
+    Attributes
+    ----------
+    start_us : float
+        From the launch to the first tile, and the end of the kernel [us].
+    rate : float
+        Arithmetic inside a large tile, against what the largest products reach.
+    memory : float
+        Memory rate of products, against what can be reached.
+    tile_us : float
+        Filling and draining the pipeline of a tile [us].
+    l2 : float
+        Rate of L2, against that of the memory.
+    spread : float
+        Part of the SMs that must load for the memory to be busy.
+    store : float
+        Rate at which an SM writes a tile of the output behind its arithmetic, against its share of the memory rate.
+    sharp : float
+        Order of the norm by which arithmetic, memory and L2 overlap: 1 one after the other, large the longest only.
+    whole : float
+        Part of the last wave that waits for its slowest tile: 1 a whole wave, 0 tiles are spread (stream-K).
+    split_us : float
+        A further step for cut inner dimensions [us].
+    half_tile : float
+        Rows and columns x y / (x + y) of the tile at which an SM's arithmetic falls to 0.71 of its rate.
+    """
+
+    start_us: float
+    rate: float
+    memory: float
+    tile_us: float
+    l2: float
+    spread: float
+    store: float
+    sharp: float
+    whole: float
+    split_us: float
+    half_tile: float
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Form:
+        """Return the form that a file has."""
+        return cls(**{field.name: float(given[field.name]) for field in fields(cls)})
+
+
+def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float]) -> Reals:
+    """Return what products take without `Ratios` [s].
+
+    Parameters
+    ----------
+    shapes : array
+        Rows of batch, m, n, k and the part that is fresh (`Product`).
+    sizes : (float, float)
+        Element of an operand and of the output [bytes].
+    """
+    batch, m, n, k, fresh = (column[:, None] for column in np.asarray(shapes, float).T)
+    rows, columns, parts = _CHOICES.T
+    operand, output = sizes
+    blocks = batch * np.ceil(m / rows) * np.ceil(n / columns) * parts
+    waves = blocks / chip.sms
+    waves = np.maximum(1.0, form.whole * np.ceil(waves) + (1.0 - form.whole) * waves)
+    fetched = rows * columns / (rows + columns)
+    reached = chip.flops / chip.sms * form.rate / np.hypot(1.0, form.half_tile / fetched)
+    steps = np.ceil(k / parts / STEP) * STEP
+    written = rows * columns * output * chip.sms / (form.store * chip.memory_Bps)
+    arithmetic = waves * (form.tile_us * 1e-6 + 2 * rows * columns * steps / reached + written)
+    moved = fresh * batch * (operand * (m * k + k * n) + output * m * n)
+    moved = moved + np.where(parts > 1, 8.0 * parts * batch * m * n, 0.0)
+    busy = np.minimum(1.0, blocks / (form.spread * chip.sms))
+    memory = moved / (form.memory * chip.memory_Bps * busy)
+    reread = batch * m * n * k * operand * (1 / rows + 1 / columns)
+    inside = reread / (form.l2 * chip.memory_Bps)
+    together = _norm(form.sharp, arithmetic, memory, inside)
+    allowed = (parts == 1) | (k / parts >= LEAST_PART)
+    taken = np.where(allowed, together + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf)
+    found: Reals = form.start_us * 1e-6 + taken.min(axis=1)
+    return found
+
+
+def _norm(order: float, *terms: Reals) -> Reals:
+    most = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
+    total: Reals = most * sum((term / most) ** order for term in terms) ** (1.0 / order)
+    return total
+
+
+@lru_cache(maxsize=65536)
+def product_s(form: Form, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
+    """Return what one product takes without `Ratios` [s]."""
+    shape = np.array([[product.batch, product.m, product.n, product.k, product.fresh]])
+    return float(form_s(form, chip, shape, sizes)[0])

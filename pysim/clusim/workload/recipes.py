@@ -1,0 +1,56 @@
+"""FP8 recipes: the kernels that make 8-bit operands of 16-bit tensors.
+
+**Hardware** A product of 8 bits needs operands that were scaled and rounded: the activations before the forward
+product, the gradients of the outputs before the products of the backward pass. The product for the weight gradient
+runs along the tokens, so both are also written transposed (or, with scales per block, scaled along the other side).
+**Model** One kernel per tensor and recipe, memory-bound: *delayed* scaling knows its scale from steps before, and reads
+once; *current* scaling reads once more for the largest element; scales per *block* of 128 or per 32 elements (MXFP8)
+are found on the way and written beside. **Not modelled** Casts of weights, which frameworks keep over the microbatches
+of a step; casts fused into norms and activations; 8-bit communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusim.workload.kernels import Kernel, Precision
+
+__all__ = ["RECIPES", "Recipe", "casts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How tensors become 8-bit operands.
+
+    Attributes
+    ----------
+    sweeps : int
+        Times that a tensor is read for its largest element before it is cast.
+    scale_bytes : float
+        Scales written per element of an operand [bytes].
+    """
+
+    sweeps: int = 0
+    scale_bytes: float = 0.0
+
+
+RECIPES = {
+    "delayed": Recipe(),
+    "current": Recipe(sweeps=1),
+    "block": Recipe(scale_bytes=4 / 128),
+    "mxfp8": Recipe(scale_bytes=1 / 32),
+}
+"""By the name that a precision has."""
+
+
+def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
+    """Return the kernels that a product needs before it: of its left operand, if it is the first to use that."""
+    product = kernel.gemm
+    if not precision.recipe or product is None or kernel.core or kernel.part == "weight":
+        return []
+    recipe, elements = RECIPES[precision.recipe], product.batch * product.m * product.k
+    written = 2 * (precision.gemm_bytes + recipe.scale_bytes)
+    bare = replace(kernel, flops=0, gemm=None, bytes=elements * precision.bytes)
+    found = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
+    size = round(elements * (precision.bytes + written))
+    return [*found, replace(bare, name=f"{kernel.name} cast", bytes=size)]

@@ -1,0 +1,173 @@
+"""``clusim calibrate gpu`` without a GPU: a device of known times, its record, and the file made of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.calibrating import RECORD, check_record, measure, overlay
+from clusim.calibrating.probe import Torch
+from clusim.calibrating.records import SHAPES
+from clusim.compute.fused import Fused
+from clusim.compute.measured_tables import find_attention, find_figures, find_table
+from clusim.compute.products import Product, product_s
+from clusim.errors import InputError
+from clusim.fabric import load
+from clusim.workload import PRECISIONS, Gemm, chip_of
+from clusim.workload.kernels import Kernel
+from clusim.workload.spec import HardwareSpec
+from clusim_cli.main import run
+
+A100 = replace(chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"]), sustained=1.0)
+
+
+class Fake:
+    """An A100 whose products take 1.3 times those of the table's form, and attention 1.2 times."""
+
+    slower, attends = 1.3, 1.2
+
+    def about(self) -> dict[str, Any]:
+        return {"name": "NVIDIA A100-SXM4-80GB", "sms": 108, "measured": "a test, today"}
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("bf16",)
+
+    def launch_us(self, *, graph: bool) -> float:
+        return 0.8 if graph else 2.5
+
+    def operator_us(self, name: str) -> float:
+        return 5.0 + len(name)
+
+    def product_us(self, kind: str, shape: tuple[int, int, int]) -> float:
+        assert kind == "bf16"
+        form = A100.products.form
+        return self.slower * product_s(form, A100.silicon, Product(1, *shape), (2, 2)) * 1e6
+
+    def attention_us(self, shape: tuple[int, int, int, int, bool], *, backward: bool) -> float:
+        batch, heads, tokens, size, causal = shape
+        fused = Fused(batch, heads, heads, tokens, tokens, size, size, causal, backward)
+        return self.attends * A100.fused_s(fused) * 1e6
+
+    def moved_us(self, size_bytes: int) -> float:
+        # 80% of 2039 GB/s, read and written.
+        return 2 * size_bytes / (0.8 * 2039e9) * 1e6
+
+    def copy_GBps(self, direction: str) -> float:
+        return {"from": 25.0, "to": 26.0}[direction]
+
+    def long_us(self, shape: tuple[int, int, int]) -> float:
+        return self.product_us("bf16", shape) / 0.9
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    heard: list[str] = []
+    found = measure(Fake(), heard.append)
+    assert f"{len(SHAPES)} products of bf16" in heard
+    return json.loads(json.dumps(check_record(found, "fake")))
+
+
+@pytest.fixture(scope="module")
+def file(record: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the path of the file that is made of the record."""
+    path = tmp_path_factory.mktemp("calibrated") / "mine.json"
+    path.write_text(json.dumps(overlay(record)))
+    return str(path)
+
+
+def test_figures_are_those_of_the_record(file: str) -> None:
+    expected = {"memory_efficiency": 0.8, "sustained": 0.9, "kernel_floor_us": 2.5}
+    assert find_figures(file) == pytest.approx(expected)
+    data = json.loads(Path(file).read_text(encoding="utf-8"))
+    assert data["mark"] == "calibrated"
+    assert "a test, today" in data["source"]
+    assert data["host"]["copies_GBps"] == {"from": 25.0, "to": 26.0}
+
+
+def test_products_are_met_also_between_the_measured_ones(file: str) -> None:
+    table, fake = find_table(file, "bf16"), Fake()
+    assert table is not None
+    assert table.library == "torch"
+    metal = replace(A100.silicon, memory_Bps=0.8 * 2039e9)
+    for shape in ((4096, 4096, 4096), (2048, 14336, 4096), (8192, 8192, 8192), (1024, 2048, 2048)):
+        wanted = fake.product_us("bf16", shape) * 1e-6
+        assert table.time_s(metal, Product(1, *shape), (2, 2)) == pytest.approx(wanted, rel=0.08)
+
+
+def test_attention_is_met(file: str) -> None:
+    table = find_attention(file)
+    assert table is not None
+    for backward in (False, True):
+        fused = Fused(2, 16, 16, 4096, 4096, 128, 128, True, backward)
+        wanted = 1.2 * A100.fused_s(fused)
+        assert table.time_s(A100.silicon, fused) == pytest.approx(wanted, rel=0.05)
+
+
+def test_a_workload_takes_the_file(file: str) -> None:
+    chip = chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"], HardwareSpec(kernels=file))
+    assert chip.sustained == 0.9
+    assert chip.memory_Bps == pytest.approx(0.8 * 2039e9)
+    assert chip.time_ps(Kernel("tiny", flops=1)) == 2_500_000
+    gemm = Gemm(1, 8192, 8192, 8192)
+    assert chip.product_s(gemm) / A100.product_s(gemm) > 1.3
+
+
+def test_a_chip_of_a_topology_takes_the_file(file: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        f"name: own\nchips:\n  mine: {{base: a100-sxm4-80gb, kernels: {file}, power: 300}}\n"
+        "nodes:\n  gpu0..1: {kind: gpu, chip: mine}\nlinks:\n  - {from: gpu0, to: gpu1, type: nvlink3, count: 12}\n"
+    )
+    chip = chip_of(load(str(path)), PRECISIONS["bf16"])
+    assert chip.sustained == 0.9
+    assert chip.products.library == "torch"
+
+
+def test_the_command_makes_the_file_of_a_record(
+    record: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "record.json", tmp_path / "kernels.json"
+    source.write_text(json.dumps(record))
+    command = ["calibrate", "gpu", "--from", str(source), "-o", str(target)]
+    assert run(command) == 0
+    out = capsys.readouterr().out
+    assert "kernels of a100-sxm4-80gb (calibrated)" in out
+    assert "hardware: {kernels:" in out
+    assert find_figures(str(target))["sustained"] == pytest.approx(0.9)
+
+
+def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
+    other = {**record, "gpu": {"name": "Moon 9000"}}
+    with pytest.raises(InputError, match=r"no chip has the product name 'Moon 9000'; .*--chip"):
+        overlay(other)
+    assert overlay(other, "h100-sxm5")["architecture"] == "hopper"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "x"}, f"format '{RECORD}'"),
+        ({"gpu": {}}, "does not say the name"),
+        ({"products": []}, "'products' is no list"),
+        ({"memory": [{"bytes": 1, "us": 0}]}, r"memory\[0\]: us is 0"),
+        ({"long": {"short_us": 1, "long_us": "2"}}, "long: long_us is '2'"),
+        ({"launch": None}, "launch: is no mapping"),
+    ],
+)
+def test_records_that_are_none_are_refused(
+    record: dict[str, Any], change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        check_record({**record, **change}, "file")
+
+
+def test_without_pytorch_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"pip install 'clusim\[gpu\]'"):
+        Torch()
