@@ -19,7 +19,7 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.orders import CUT, Action, Layout, layout_of, order, waves
+from clusim.workload.orders import CUT, Action, StageLayout, layout_of, order, waves
 from clusim.workload.parallel.checks import (
     check_chunks,
     check_exchange,
@@ -115,7 +115,7 @@ class TrainingPlan:
         return order(self.schedule, stage, stages, microbatches, chunks)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StageLayout:
         """Which part of the model is where."""
         return layout_of(self.schedule, self.mesh.pipeline, len(self.stages[0]))
 
