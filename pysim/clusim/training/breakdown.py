@@ -21,6 +21,9 @@ __all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
 
 Array = NDArray[Any]
 
+MOVING = (" pace", " to host", " from host")
+"""Ends of the names of streams whose pauses stand for data that move."""
+
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
@@ -96,6 +99,9 @@ def spans_of(
         elif task.kind == "program":
             moves = max(low, ready.get(task.call, low))
             own[1].append((min(moves, high), high))
+            own[2].append((low, high))
+        elif task.stream.endswith(MOVING):
+            own[1].append((low, high))
             own[2].append((low, high))
         elif index in known:
             own[3].append((low, high, known[index]))

@@ -170,7 +170,12 @@ class TrainingPlan:
         zones = zones_of(self.fabric)
         fits = min(zones.count(zone) for zone in set(zones))
         if where["tensor"] in ("inside", "none"):
-            return []
+            if where.get("shard", "inside") in ("inside", "none"):
+                return []
+            return [
+                f"states are cut over groups of {mesh.shards} GPUs that are not inside machines, so that weights are"
+                f" gathered across; a machine has {fits}"
+            ]
         if mesh.tensor <= fits and fits % mesh.tensor == 0:
             return [
                 f"tensor parallelism goes across machines, though groups of {mesh.tensor} fit inside; put tensor first"
