@@ -119,6 +119,18 @@ def test_slow_copies_of_activations_are_all_there_is() -> None:
     assert away > here
 
 
+def test_copies_that_nothing_hides_are_exposed() -> None:
+    """Of a step with the optimiser on the host only the CPU's own work is idle."""
+    text = "parallel: {data: 1}\ndata: {bucket: 1GiB}\noffload: {optimizer: true}"
+    found = train(
+        tiny(text, batch="{global: 1, micro: 1}"), A100, steps=1, granularity=65536, fold="none"
+    )
+    count, way = found.plan.stepped(0), host_way(A100)
+    assert found.mean("exposed") == pytest.approx(2 * 2 * count / way.rate_Bps, rel=1e-3)
+    idle = (2 * 5 + 2 * 12 + 2) * count / way.memory_Bps
+    assert found.mean("idle") == pytest.approx(idle, rel=1e-3)
+
+
 def test_activations_leave_the_gpus_memory() -> None:
     """All but the last layer's of each microbatch under way, and two that come or go."""
     text = "parallel: {pipeline: 2, data: 1}\npipeline: {schedule: gpipe}\n"

@@ -10,7 +10,7 @@ from clusim.workload.orders import (
     SCHEDULES,
     SHAPES,
     Action,
-    Layout,
+    StageLayout,
     Timeline,
     beside,
     layout_of,
@@ -130,18 +130,23 @@ def test_bad_orders_are_named(arguments: tuple[str, int, int, int], message: str
 
 def in_v(schedule: str, stages: int, microbatches: int, **slots: int) -> Timeline:
     """Run a schedule whose stages have two parts of the model."""
-    of = (stages, microbatches)
-    return timeline(
-        [order(schedule, stage, *of) for stage in range(stages)],
-        layout_of(schedule, stages),
-        pairs=[beside(schedule, stage, *of) for stage in range(stages)],
-        **slots,
-    )
+    orders: list[list[Action | list[Action]]] = []
+    for stage in range(stages):
+        own = order(schedule, stage, stages, microbatches)
+        pairs = beside(schedule, stage, stages, microbatches)
+        orders.append(
+            [
+                own[i : i + 2] if i in pairs else own[i]
+                for i in range(len(own))
+                if i - 1 not in pairs
+            ]
+        )
+    return timeline(orders, layout_of(schedule, stages), **slots)
 
 
 def test_parts_go_down_and_up_again() -> None:
     """Three stages by hand: stage by part, and what follows what."""
-    v, both, turn = Layout(3, 2, "v"), Layout(3, 2, "both"), Layout(3, 2)
+    v, both, turn = StageLayout(3, 2, "v"), StageLayout(3, 2, "both"), StageLayout(3, 2)
     places = [(stage, chunk) for chunk in (0, 1) for stage in range(3)]
     assert [v.part(*place) for place in places] == [0, 1, 2, 5, 4, 3]
     assert [turn.part(*place) for place in places] == [0, 1, 2, 3, 4, 5]

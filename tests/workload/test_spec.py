@@ -201,6 +201,14 @@ def test_placement_says_what_leaves_the_machine() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("shard", "where"), [(8, "inside"), (16, "across"), (4, "inside")])
+def test_shards_that_leave_the_machine_are_hinted_at(shard: int, where: str) -> None:
+    text = GOOD.replace("gpt2-xl", "gpt3-6.7b") + f"data: {{kind: fsdp, shard: {shard}}}\n"
+    plan = make_plan(loads_workload(text), clusim.load("dgx-a100", nodes=2))
+    assert plan.placement()["shard"] == where
+    assert ["not inside machines" in hint for hint in plan.hints()] == [True] * (where == "across")
+
+
 @pytest.mark.parametrize("name", sorted(shipped_workloads()))
 def test_shipped_workloads_have_a_plan_that_fits(name: str) -> None:
     workload = load_workload(name)

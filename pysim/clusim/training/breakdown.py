@@ -23,6 +23,9 @@ __all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
 
 Array = NDArray[Any]
 
+MOVING = (" pace", " to host", " from host")
+"""Ends of the names of streams whose pauses stand for data that move."""
+
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
@@ -108,6 +111,9 @@ def spans_of(
         elif task.kind == "program":
             moves = max(low, moving.get(task.call, low))
             own[1].append((min(moves, high), high))
+            own[2].append((low, high))
+        elif task.stream.endswith(MOVING):
+            own[1].append((low, high))
             own[2].append((low, high))
         elif index in known:
             own[3].append((low, high, known[index]))

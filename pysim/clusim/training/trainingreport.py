@@ -46,7 +46,8 @@ def _head(result: TrainingResult) -> list[str]:
         f"{plan.workload.name}: {plan.model.name}, {billions:.4g} billion parameters, on {mesh.size} GPUs of"
         f" {plan.fabric.name}",
         f"  {cut or 'one GPU'}; {plan.microbatches} x {plan.workload.batch.micro} {what},"
-        f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}",
+        f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}"
+        + (f" over {mesh.shards}" if mesh.shard else ""),
     ]
     lines += [f"  {line}" for line in said(result.result.provenance.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]

@@ -18,7 +18,7 @@ __all__ = [
     "CUT",
     "SCHEDULES",
     "Action",
-    "Layout",
+    "StageLayout",
     "Timeline",
     "before",
     "beside",
@@ -58,7 +58,7 @@ class Action(NamedTuple):
         return self._replace(kind="B") if self.kind == "BW" else self
 
 
-class Layout(NamedTuple):
+class StageLayout(NamedTuple):
     """Which part of the model is where, and which follows which.
 
     ``round``: parts go round the stages; ``v``: down the stages and back up; ``both``: each stage has one part of a
@@ -91,12 +91,12 @@ class Layout(NamedTuple):
         return (self.stages - 1 - index if back else index), there
 
 
-def layout_of(schedule: str, stages: int, chunks: int = 1) -> Layout:
+def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:
     """Return where a schedule has the parts of the model."""
     shape = SHAPES.get(schedule)
     if shape is None or stages == 1:
-        return Layout(stages, chunks)
-    return Layout(stages, 2, shape)
+        return StageLayout(stages, chunks)
+    return StageLayout(stages, 2, shape)
 
 
 def order(
@@ -247,10 +247,9 @@ class Timeline:
 
 
 def timeline(
-    orders: Sequence[Sequence[Action]],
-    layout: Layout | None = None,
+    orders: Sequence[Sequence[Action | list[Action]]],
+    layout: StageLayout | None = None,
     *,
-    pairs: Sequence[set[int]] | None = None,
     forward: int = 1,
     backward: int = 2,
     weight: int = 1,
@@ -258,14 +257,16 @@ def timeline(
     """Let the stages do their orders on an ideal machine; passes take these slots.
 
     With W in the orders `backward` is the time of the input gradients alone. Without a layout parts go round the
-    stages. What the two passes of a pair give (`beside`) is there when both are done. Raises `InputError` if stages
-    wait for each other.
+    stages. Passes in a list run beside each other: what they give is there when all are done. Raises `InputError` if
+    stages wait for each other.
     """
     stages = len(orders)
     length = {"F": forward, "B": backward, "W": weight, "BW": backward + weight}
     if layout is None:
-        chunks = 1 + max((action.chunk for own in orders for action in own), default=0)
-        layout = Layout(stages, chunks)
+        chunks = 1 + max(
+            (a.chunk for own in orders for each in own for a in _each(each)), default=0
+        )
+        layout = StageLayout(stages, chunks)
     start: list[dict[Action, int]] = [{} for _ in orders]
     end: list[dict[Action, int]] = [{} for _ in orders]
     there: list[dict[Action, int]] = [{} for _ in orders]
@@ -276,8 +277,7 @@ def timeline(
         moved = False
         for stage, own in enumerate(orders):
             while at[stage] < len(own):
-                both = 2 if pairs is not None and at[stage] in pairs[stage] else 1
-                actions = own[at[stage] : at[stage] + both]
+                actions = _each(own[at[stage]])
                 sources = [before(action, stage, layout) for action in actions]
                 needed = [source for source in sources if source is not None]
                 if any(action not in there[other] for other, action in needed):
@@ -288,17 +288,21 @@ def timeline(
                     clock[stage] += length[action.kind]
                     end[stage][action.gives] = clock[stage]
                 there[stage] |= {action.gives: clock[stage] for action in actions}
-                at[stage] += both
+                at[stage] += 1
                 moved = True
     for stage, own in enumerate(orders):
         if at[stage] < len(own):
             raise InputError(
-                f"pipeline orders: stage {stage} waits for ever to do {own[at[stage]]}"
+                f"pipeline orders: stage {stage} waits for ever to do {_each(own[at[stage]])[0]}"
             )
     return Timeline(start, end, max(clock))
 
 
-def before(action: Action, stage: int, layout: Layout) -> tuple[int, Action] | None:
+def _each(action: Action | list[Action]) -> list[Action]:
+    return [action] if isinstance(action, Action) else action
+
+
+def before(action: Action, stage: int, layout: StageLayout) -> tuple[int, Action] | None:
     """Return the stage and action whose result an action needs, or None; weight gradients need their own stage's B."""
     kind, microbatch, chunk = action.gives
     if kind == "W":

@@ -20,7 +20,7 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.orders import CUT, Action, Layout, layout_of, order, waves
+from clusim.workload.orders import CUT, Action, StageLayout, layout_of, order, waves
 from clusim.workload.parallel.checks import (
     check_chunks,
     check_exchange,
@@ -116,7 +116,7 @@ class TrainingPlan:
         return order(self.schedule, stage, stages, microbatches, chunks)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> StageLayout:
         """Which part of the model is where."""
         return layout_of(self.schedule, self.mesh.pipeline, len(self.stages[0]))
 
@@ -177,7 +177,12 @@ class TrainingPlan:
         zones = zones_of(self.fabric)
         fits = min(zones.count(zone) for zone in set(zones))
         if where["tensor"] in ("inside", "none"):
-            return []
+            if where.get("shard", "inside") in ("inside", "none"):
+                return []
+            return [
+                f"states are cut over groups of {mesh.shards} GPUs that are not inside machines, so that weights are"
+                f" gathered across; a machine has {fits}"
+            ]
         if mesh.tensor <= fits and fits % mesh.tensor == 0:
             return [
                 f"tensor parallelism goes across machines, though groups of {mesh.tensor} fit inside; put tensor first"

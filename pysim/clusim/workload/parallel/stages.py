@@ -10,7 +10,7 @@ from clusim.errors import InputError
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Layer, backward_steps
 from clusim.workload.models import Model, Transformer
-from clusim.workload.orders import Layout
+from clusim.workload.orders import StageLayout
 from clusim.workload.partition import balanced
 from clusim.workload.recompute import Recomputer
 from clusim.workload.spec import Workload
@@ -22,7 +22,7 @@ COPY = "embedding copy"
 
 
 def stages_of(
-    workload: Workload, model: Model, layers: Sequence[Layer], layout: Layout, chip: Chip
+    workload: Workload, model: Model, layers: Sequence[Layer], layout: StageLayout, chip: Chip
 ) -> list[list[list[Layer]]]:
     """Return the layers by stage and part, with what each computes again."""
     own = workload.pipeline
@@ -41,7 +41,7 @@ def stages_of(
 
 
 def divide(
-    layers: Sequence[Layer], layout: Layout, counts: Sequence[int] | None = None
+    layers: Sequence[Layer], layout: StageLayout, counts: Sequence[int] | None = None
 ) -> list[list[Layer]]:
     """Return the layers by part: as many blocks in each as `counts` says, else as even as can be.
 
@@ -82,7 +82,7 @@ def _time_ps(layer: Layer, workload: Workload, chip: Chip) -> int:
 
 
 def _copy_embedding(
-    stages: list[list[list[Layer]]], model: Model, layout: Layout, schedule: str
+    stages: list[list[list[Layer]]], model: Model, layout: StageLayout, schedule: str
 ) -> None:
     """Give the last of several stages its own copy of an embedding that the head uses too, as Megatron-LM does.
 
