@@ -23,7 +23,7 @@ def command() -> None:
               help="Also write what was measured, as it is.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
               help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
-@click.option("--chip", default=None, metavar="NAME",
+@click.option("--preset", "chip", default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json()
 def gpu(
