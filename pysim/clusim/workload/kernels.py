@@ -327,18 +327,18 @@ def _kept(endpoint: Endpoint, family: Architecture) -> float:
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     """Return the matrix products that were measured on a chip or on its family.
 
-    Without any of its element type it has the form of 16-bit ones, and outside their architecture (or on cards of it
-    that have tensor cores of their own) the form alone.
+    Without any of its element type it has the form of 16-bit ones; so it has outside their architecture, or on cards of
+    it that have tensor cores of their own, because tables of 8 bits hold casts.
     """
     name = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
-    found = find_table(name, precision.products) or find_table(name, "bf16")
-    if found is None:
+    plain = find_table(name, "bf16")
+    if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
-    if found.kind == precision.products and endpoint.architecture == found.architecture:
-        known = GPUS.get(found.chip)
-        if known is None or known.compute_capability // 10 == endpoint.compute_capability // 10:
-            return found
-    return replace(found, ratios=None)
+    known = GPUS.get(plain.chip)
+    alike = known is None or known.compute_capability // 10 == endpoint.compute_capability // 10
+    if endpoint.architecture != plain.architecture or not alike:
+        return replace(plain, ratios=None)
+    return find_table(name, precision.products) or replace(plain, ratios=None)
 
 
 def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
