@@ -50,6 +50,9 @@ CHARTS = {
 WINDOWED = 0.95
 """Of what the largest products reach: what is faster has a sliding window, which the table has no column for."""
 
+LONG = {("b200-sxm", "cudnn")}
+"""Libraries that were measured in long loops."""
+
 ORDER = ("cudnn", "flash2", "flash3", "flashinfer")
 USUAL = {"a100-sxm4-80gb": "flash2", "h100-sxm5": "flash3", "b200-sxm": "cudnn"}
 
@@ -195,6 +198,7 @@ def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, A
     form = fit(own, forward)
     row: dict[str, Any] = {
         "library": library,
+        **({"long": True} if (chip, library) in LONG else {}),
         "forward": asdict(form),
         "left_out_forward": score(form, own, left, None),
     }

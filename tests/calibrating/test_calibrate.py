@@ -144,7 +144,7 @@ def test_the_command_makes_the_file_of_a_record(
 
 def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
     other = {**record, "gpu": {"name": "Moon 9000"}}
-    with pytest.raises(InputError, match=r"no chip has the product name 'Moon 9000'; .*--chip"):
+    with pytest.raises(InputError, match=r"no chip has the product name 'Moon 9000'; .*--preset"):
         overlay(other)
     assert overlay(other, "h100-sxm5")["architecture"] == "hopper"
 

@@ -336,9 +336,10 @@ def test_stages_do_their_passes_in_the_order_of_the_schedule(schedule: str) -> N
 
 
 def bubble(text: str, microbatches: int, stages: int) -> float:
-    """Return idle time over busy time of a pipeline of equal stages on an ideal machine."""
+    """Return idle time over busy time of a pipeline of equal stages on an ideal machine, with slow kernels."""
     work = tiny(
-        f"parallel: {{pipeline: {stages}, data: 1}}\npipeline: {text}\noptimizer: sgd",
+        f"parallel: {{pipeline: {stages}, data: 1}}\npipeline: {text}\noptimizer: sgd\n"
+        "hardware: {gemm_fraction: 0.5}",
         model="{base: mlp, sizes: [" + ", ".join(["4096"] * 17) + "]}",
         batch=f"{{global: {2048 * microbatches}, micro: 2048}}",
     )

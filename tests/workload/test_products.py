@@ -115,6 +115,13 @@ def test_cards_take_the_form_of_their_architecture_alone() -> None:
     assert module.products.ratios is not None
 
 
+def test_eight_bits_are_faster_than_sixteen_on_chips_without_a_table() -> None:
+    gemm = Gemm(1, 8192, 8192, 8192)
+    for name in ("l40s-x8", "rtx-pro-6000-x8"):
+        wide, narrow = (chip_of(clusim.load(name), PRECISIONS[kind]) for kind in ("bf16", "fp8"))
+        assert narrow.product_s(gemm) < 0.7 * wide.product_s(gemm)
+
+
 def test_relatives_take_the_tables_of_their_architecture() -> None:
     h100, h200 = (
         chip_of(clusim.load(name), PRECISIONS["bf16"]) for name in ("dgx-h100", "dgx-h200")

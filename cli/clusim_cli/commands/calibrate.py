@@ -18,17 +18,16 @@ def command() -> None:
 
 
 @command.command("gpu", short_help="Measure the kernels of a GPU.")
-@click.option("-o", "--output", type=OUTPUT, default="kernels.json", show_default=True, metavar="FILE",
-              help="File of kernels to write.")  # fmt: skip
+@options.output("The file of kernels; kernels.json if none is given.")
 @click.option("--record", type=OUTPUT, default=None, metavar="FILE",
               help="Also write what was measured, as it is.")  # fmt: skip
 @click.option("--from", "source", default=None, metavar="RECORD",
               help="Take what --record wrote, on this computer or another one; measure nothing.")  # fmt: skip
-@click.option("--chip", default=None, metavar="NAME",
+@click.option("--preset", "chip", default=None, metavar="NAME",
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json()
 def gpu(
-    output: str, record: str | None, source: str | None, chip: str | None, as_json: bool
+    output: str | None, record: str | None, source: str | None, chip: str | None, as_json: bool
 ) -> None:
     """Measure launches, operators, matrix products, attention, copies and memory of this computer's GPU (some minutes;
     needs PyTorch: pip install 'clusim[gpu]'), and write a file of kernels, marked calibrated.
@@ -52,7 +51,7 @@ def gpu(
     data = check_record(data, source or "the measurement")
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")
-    found = overlay(data, chip)
+    found, output = overlay(data, chip), output or "kernels.json"
     write_text(output, json.dumps(found, indent=1) + "\n", [source] if source else [])
     if as_json:
         said = {key: found[key] for key in ("chip", "architecture", "mark", "source", "figures")}

@@ -38,7 +38,9 @@ def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
     name = str(record["gpu"]["name"])
     found = gpu_by_product(name)
     if found is None:
-        raise InputError(f"no chip has the product name {name!r}; name the nearest one with --chip")
+        raise InputError(
+            f"no chip has the product name {name!r}; name the nearest one with --preset"
+        )
     return found
 
 

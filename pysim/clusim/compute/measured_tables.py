@@ -78,11 +78,14 @@ class AttentionTable:
         ``flash2``, ``flash3``, ``cudnn``, ``flashinfer``.
     forward, backward : FusedForm
         What was fitted. Without a measured backward pass it is the forward one.
+    long : bool
+        Whether it was measured in long loops, at the clock that these leave.
     """
 
     library: str
     forward: FusedForm
     backward: FusedForm
+    long: bool = False
 
     def time_s(self, chip: Silicon, fused: Fused, element_bytes: int = 2) -> float:
         """Return what it takes on a chip [s]."""
@@ -147,7 +150,8 @@ def _attention(data: dict[str, Any]) -> dict[str, AttentionTable]:
     for row in data.get("attention", ()):
         forward = FusedForm.of(row["forward"])
         backward = FusedForm.of(row.get("backward", row["forward"]))
-        found[str(row["library"])] = AttentionTable(str(row["library"]), forward, backward)
+        name = str(row["library"])
+        found[name] = AttentionTable(name, forward, backward, bool(row.get("long")))
     return found
 
 

@@ -212,14 +212,23 @@ class Chip:
         fresh = min(1.0, moved_bytes / whole) if moved_bytes else 1.0
         return self.products.time_s(self.silicon, Product(batch, m, n, k, fresh), sizes)
 
+    def _products_s(self, kernel: Kernel) -> float:
+        """Return what the products of a kernel take: those of experts run one after the other."""
+        gemm = kernel.gemm
+        assert gemm is not None
+        if not kernel.expert or gemm.batch == 1:
+            return self.product_s(gemm, kernel.bytes)
+        return gemm.batch * self.product_s(replace(gemm, batch=1), kernel.bytes // gemm.batch)
+
     def gemm_efficiency(self, gemm: Gemm) -> float:
         """Return the part of the peak that a matrix product of this shape reaches."""
         return gemm.flops / (self.product_s(gemm) * self.peak_flops)
 
     @cached_property
     def _attending(self) -> Silicon:
-        rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction * self.sustained
-        return Silicon(self.sms, rate, self.memory_Bps)
+        rate = (self.attending_flops or self.peak_flops) * self.gemm_fraction
+        kept = 1.0 if self.attention.long else self.sustained
+        return Silicon(self.sms, rate * kept, self.memory_Bps)
 
     @cached_property
     def attention_fraction(self) -> float:
@@ -247,7 +256,7 @@ class Chip:
     def time_ps(self, kernel: Kernel) -> int:
         """Return what a kernel takes when it has the chip for itself [ps]."""
         if kernel.gemm is not None:
-            seconds = self.product_s(kernel.gemm, kernel.bytes)
+            seconds = self._products_s(kernel)
         elif kernel.fused is not None:
             seconds = self.fused_s(kernel.fused)
         else:
@@ -318,18 +327,18 @@ def _kept(endpoint: Endpoint, family: Architecture) -> float:
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     """Return the matrix products that were measured on a chip or on its family.
 
-    Without any of its element type it has the form of 16-bit ones, and outside their architecture (or on cards of it
-    that have tensor cores of their own) the form alone.
+    Without any of its element type it has the form of 16-bit ones; so it has outside their architecture, or on cards of
+    it that have tensor cores of their own, because tables of 8 bits hold casts.
     """
     name = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
-    found = find_table(name, precision.products) or find_table(name, "bf16")
-    if found is None:
+    plain = find_table(name, "bf16")
+    if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
-    if found.kind == precision.products and endpoint.architecture == found.architecture:
-        known = GPUS.get(found.chip)
-        if known is None or known.compute_capability // 10 == endpoint.compute_capability // 10:
-            return found
-    return replace(found, ratios=None)
+    known = GPUS.get(plain.chip)
+    alike = known is None or known.compute_capability // 10 == endpoint.compute_capability // 10
+    if endpoint.architecture != plain.architecture or not alike:
+        return replace(plain, ratios=None)
+    return find_table(name, precision.products) or replace(plain, ratios=None)
 
 
 def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:

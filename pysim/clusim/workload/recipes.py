@@ -3,9 +3,10 @@
 **Hardware** A product of 8 bits needs operands that were scaled and rounded: the activations before the forward
 product, the gradients of the outputs before the products of the backward pass. The product for the weight gradient
 runs along the tokens, so both are also written transposed (or, with scales per block, scaled along the other side).
-**Model** One kernel per tensor and recipe, memory-bound: *delayed* scaling knows its scale from steps before, and reads
-once; *current* scaling reads once more for the largest element; scales per *block* of 128 or per 32 elements (MXFP8)
-are found on the way and written beside. **Not modelled** Casts of weights, which frameworks keep over the microbatches
+**Model** The measured products of 8 bits hold the cast of their left operand: tables of serving engines time it with
+the product. What a recipe adds is memory-bound: the other copy is written; *current* scaling reads the tensor once more
+for its largest element, where *delayed* scaling knows its scale from steps before; scales per *block* of 128 or per 32
+elements (MXFP8) are written beside. **Not modelled** Casts of weights, which frameworks keep over the microbatches
 of a step; casts fused into norms and activations; 8-bit communication.
 """
 
@@ -44,13 +45,12 @@ RECIPES = {
 
 
 def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
-    """Return the kernels that a product needs before it: of its left operand, if it is the first to use that."""
+    """Return the kernels that a product needs besides: of its left operand, if it is the first to use that."""
     product = kernel.gemm
     if not precision.recipe or product is None or kernel.core or kernel.part == "weight":
         return []
     recipe, elements = RECIPES[precision.recipe], product.batch * product.m * product.k
-    written = 2 * (precision.gemm_bytes + recipe.scale_bytes)
+    written = precision.gemm_bytes + recipe.scale_bytes
     bare = replace(kernel, flops=0, gemm=None, bytes=elements * precision.bytes)
     found = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
-    size = round(elements * (precision.bytes + written))
-    return [*found, replace(bare, name=f"{kernel.name} cast", bytes=size)]
+    return [*found, replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written))]

@@ -16,7 +16,7 @@ ARCHITECTURE = Architecture(
     kernels=assumed("h100-sxm5", FOREIGN),
     steady=STEADY,
     idle_power=assumed(30, IDLE),
-    flop_energy=assumed(0.715, "4 nm, as Hopper"),
+    flop_energy=assumed(0.69, "4 nm, as Hopper"),
     p2p=pushes(),
     protocols=protocols(
         "ada", Pace(1.0, 1.1, "clock 2.5 against 1.98 GHz, no asynchronous bulk copies")

@@ -26,9 +26,9 @@ ARCHITECTURE = Architecture(
     steady=STEADY,
     idle_power=assumed(150, IDLE),
     flop_energy=calibrated(
-        0.895,
+        0.864,
         "half of the products above 100 us in long loops on B200 (MooreThreads/SimuMax), by hash: 0.645 of short ones"
-        " at 1000 W, of which 0.75 is the clock",
+        " at 1000 W, of which 0.759 is the clock",
         "matrix-loops",
     ),
     p2p=pushes(),

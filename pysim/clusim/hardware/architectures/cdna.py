@@ -16,7 +16,7 @@ ARCHITECTURE = Architecture(
     kernels=assumed("h100-sxm5", FOREIGN),
     steady=STEADY,
     idle_power=assumed(100, IDLE),
-    flop_energy=assumed(0.715, "5 to 7 nm, matrix cores: as Hopper"),
+    flop_energy=assumed(0.69, "5 to 7 nm, matrix cores: as Hopper"),
     p2p=pushes(),
     protocols=protocols(
         "cdna", Pace(0.6, 1.5, "RCCL runs one workgroup per channel, clock 2.1 GHz, no unroll")

@@ -27,9 +27,9 @@ ARCHITECTURE = Architecture(
     steady=STEADY,
     idle_power=assumed(100, IDLE),
     flop_energy=calibrated(
-        0.715,
+        0.69,
         "half of the products above 100 us on H100 (microsoft/vidur), by hash: 0.814 of short ones at 700 W, of which"
-        " 0.947 is the clock",
+        " 0.958 is the clock",
         "matrix-loops",
     ),
     p2p=pushes(),

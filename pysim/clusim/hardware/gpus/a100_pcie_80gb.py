@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusim.hardware.figures import published
-from clusim.hardware.gpu import COPIES, GEMM, flops, units
+from clusim.hardware.figures import assumed, published
+from clusim.hardware.gpu import COPIES, flops, units
 from clusim.hardware.gpus.a100_sxm4_80gb import GPU as BASE
 
 SHEET = "A100 PCIe 80GB, NVIDIA data sheet"
@@ -26,7 +26,7 @@ GPU = BASE.variant(
         "memory_rate": published("1935 GB/s", f"{SHEET}: 5 stacks HBM2e"),
         "memory_efficiency": COPIES,
         "peak_flops": flops(SHEET, f32=19.5, f16=312, bf16=312),
-        "gemm_fraction": GEMM,
+        "gemm_fraction": assumed(0.87, "as the SXM module; its power cap is counted apart"),
         "links": published(12, "12 NVLink 3 links on three bridges to one other card"),
     },
 )
