@@ -77,9 +77,9 @@ class TestRows:
             read_steps([other])
 
     def test_rows_that_calibrated_figures_are_known(self) -> None:
-        own = {"source": "VIA-Research/vTrain", "layers": 12, "hidden": 1024, "pipeline": 1}
+        own = {"source": "VIA-Research/vTrain", "hidden": 1024, "pipeline": 1}
         assert row(**own).row_sets == ("hosts-vtrain",)
-        assert row(**own | {"layers": 24}).row_sets == ()
+        assert row(**own | {"micro_batch": 2}).row_sets == ()
         assert row(**own | {"pipeline": 2}).row_sets == ()
         assert ROW_SETS["hosts-vtrain"].selectors
 
@@ -176,7 +176,7 @@ class TestScores:
 
 
 def report() -> StepReport:
-    calibration = {"source": "VIA-Research/vTrain", "layers": 12, "hidden": 1024, "pipeline": 1}
+    calibration = {"source": "VIA-Research/vTrain", "hidden": 1024, "pipeline": 1}
     points = [StepPoint(row(), 1.0, 1.1, chip="a100-sxm4-80gb") for _ in range(4)]
     points.append(StepPoint(row(**calibration), 1.0, 3.0, chip="a100-sxm4-80gb"))
     return StepReport(points, [Unpredicted(row(), "no")])
