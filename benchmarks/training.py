@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import clusim
@@ -20,6 +21,7 @@ from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
 from clusim.training import train
 from clusim.training.contention import Streams, contention
+from clusim.training.measured.text import HEADING
 from clusim.workload import PRECISIONS, Workload, chip_of
 
 SEQUENCE, VOCABULARY, GPUS_PER_NODE = 2048, 51200, 8
@@ -324,7 +326,11 @@ def main(arguments: list[str]) -> None:
         return
     text = page()
     if arguments:
-        write_text(arguments[0], text)
+        page_file = Path(arguments[0])
+        before = page_file.read_text(encoding="utf-8") if page_file.exists() else ""
+        # What `clusim validate` wrote behind it stays.
+        _, heading, rest = before.partition(HEADING)
+        write_text(page_file, text + (f"\n{heading}{rest}" if heading else ""))
     else:
         print(text)
 

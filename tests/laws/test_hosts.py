@@ -165,3 +165,33 @@ def test_a_host_that_is_given_takes_its_own_time() -> None:
 def test_no_host_takes_no_time() -> None:
     assert make_plan(tiny(), ideal(8)).host() is None
     assert train(tiny(), ideal(8), steps=1).mean("host") == 0
+
+
+def test_an_unfused_loss_moves_32_bit_logits_for_every_operation() -> None:
+    """Forwards: cast 2 + 4 bytes, greatest 4, difference 8, exponent 8, sum 4, quotient 8; backwards 8 and 6."""
+
+    def moved(loss: str) -> list[int]:
+        work = tiny(f"loss: {loss}\nparallel: {{ranks: [0]}}\n")
+        head = make_plan(work, ideal(1)).stages[0][0][-1]
+        steps = (head.forward, head.backward)
+        return [
+            sum(s.bytes for s in own if isinstance(s, Kernel) and s.name.startswith("cross"))
+            for own in steps
+        ]
+
+    logits = 128 * 1024
+    assert moved("plain") == [38 * logits, 14 * logits]
+    assert moved("fused") == [6 * logits, 4 * logits]
+
+
+def test_gradients_that_are_added_are_read_twice_and_written_once() -> None:
+    def traffic(how: str, count: int) -> int:
+        batch = f"{{global: {count}, micro: 1}}"
+        work = tiny(f"accumulation: {how}\nparallel: {{ranks: [0]}}\n", batch=batch)
+        block = make_plan(work, ideal(1)).stages[0][0][1]
+        return block.traffic_bytes("weight") - traffic_of_one(block.parameters, how, count)
+
+    def traffic_of_one(parameters: int, how: str, count: int) -> int:
+        return 3 * 2 * parameters if how == "added" and count > 1 else 0
+
+    assert traffic("added", 4) == traffic("fused", 4) == traffic("added", 1)

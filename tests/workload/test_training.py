@@ -110,7 +110,7 @@ def test_folded_blocks_that_follow_each_other() -> None:
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 1, micro: 1}")
     folded = train(work, A100, steps=1, granularity="packet", fold="all")
     plain = train(work, A100, steps=1, granularity="packet", fold="none")
-    assert folded.fold.folded == 2 * 3 + 1
+    assert folded.fold.folded == 2 * 4 + 1
     assert folded.fold.proved >= 1
     assert folded.step_ps[-1] == pytest.approx(plain.step_ps[-1], rel=1e-3)
 

@@ -227,8 +227,16 @@ _SETS = (
     ),
     RowSet(
         "hosts-vtrain",
-        "steps of a GPT with 12 layers of hidden size 1,024 on 2 and 4 A100 in one pipeline stage (vTrain)",
-        (_rows(source="VIA-Research/vTrain", n_gpus=(2, 4), layers=12, hidden=1024, pipeline=1),),
+        "steps of a GPT of hidden size 1,024 on 2 to 8 A100 with microbatches of one sample in one stage (vTrain)",
+        (
+            _rows(
+                source="VIA-Research/vTrain",
+                n_gpus=(2, 4, 8),
+                hidden=1024,
+                micro_batch=1,
+                pipeline=1,
+            ),
+        ),
     ),
     RowSet(
         "host-operators",

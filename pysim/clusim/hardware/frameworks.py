@@ -107,9 +107,9 @@ _PYTORCH = Framework(
 
 _LEGACY = Framework(
     name="megatron-deepspeed",
-    operator=calibrated("70us", "rows of one pipeline stage on 2 GPUs without tensor parallelism", _ROWS),
-    again=calibrated("7us", "as operator: states of random numbers per layer", _ROWS),
-    node=calibrated("57us", "as operator; the share of the two passes is assumed", _ROWS),
+    operator=calibrated("70us", "3.0 ms a layer and microbatch of one sample without tensor parallelism", _ROWS),
+    again=assumed("7us", "states of random numbers, saved and restored once per layer: 90 us"),
+    node=assumed("57us", "four fifths of an operator, with which it was calibrated together"),
     collective=calibrated("60us", "rows with two tensor-parallel ranks take 0.35 ms more a layer, for 6", _ROWS),
     message=assumed("150us", "batched sends and receives, and a synchronisation"),
     tensor=calibrated("12us", "what rows with more layers take more per step", _ROWS),

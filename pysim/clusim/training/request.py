@@ -41,7 +41,7 @@ class TrainRequest:
     steps: int = 2
     fold: str | None = None
     strict_memory: bool = False
-    granularity: str | int = "auto"
+    granularity: str | int = "quick"
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.workload import Workload, make_plan
-from clusim.workload.parallel.plan import model_of
+from clusim.workload.parallel.plan import TrainingPlan, model_of
 
 __all__ = ["Unpredicted", "predicted"]
 
@@ -29,10 +29,10 @@ MOST_GPUS = 128
 """GPUs that are simulated at most."""
 
 FEW = 2
-"""Microbatches per stage from which, and twice as many, a step with more is continued; with `DEPTH` it is one."""
+"""Microbatches per stage from which, and twice as many, a step with more is continued."""
 
-DEPTH = (2, 3)
-"""Layers from which deeper models are continued."""
+DEPTH = (1, 2)
+"""Layers from which models that are gathered layer by layer are continued."""
 
 DIRECT = 2
 """Machines up to which a step is simulated as it is."""
@@ -52,12 +52,15 @@ class _Run:
 
     Attributes
     ----------
+    fixed_s : float
+        What a step takes once, however many microbatches it has: optimiser and host [s].
     full_flops, peak_flops : float
         Operations of the whole model in the measured step per GPU, and the peak of a GPU [FLOP/s].
     """
 
     step_s: float
     host_s: float
+    fixed_s: float
     chip: str
     full_flops: float = 0.0
     peak_flops: float = 1.0
@@ -141,16 +144,26 @@ def _run(case: StepCase, data: int, granularity: str | int) -> _Run:
         result = trained(request)
         plan = result.plan
         full = plan.model_flops * count / microbatches / plan.mesh.size
-        times = (result.step_time_s, result.mean("host"))
+        times = (result.step_time_s, result.mean("host"), _fixed_s(plan))
         return _Run(*times, plan.chip.name, full, plan.chip.peak_flops)
 
-    few = own.parallel.pipeline if depth else FEW * own.parallel.pipeline
+    if depth:
+        # Every microbatch gathers and scatters the same; the optimiser steps once.
+        one = simulate(1)
+        more_s = (count - 1) * (one.step_s - one.fixed_s)
+        return replace(one, step_s=one.step_s + more_s, host_s=one.host_s * count)
+    few = FEW * own.parallel.pipeline
     if count <= 2 * few:
         return simulate(count)
     one, two = simulate(few), simulate(2 * few)
     share = (count - few) / few
     line = [a + (b - a) * share for a, b in ((one.step_s, two.step_s), (one.host_s, two.host_s))]
     return replace(one, step_s=line[0], host_s=line[1])
+
+
+def _fixed_s(plan: TrainingPlan) -> float:
+    host, kernel = plan.host(), plan.optimizer.kernel(plan.stepped(0))
+    return (plan.chip.time_ps(kernel) + (host.step_ps if host is not None else 0)) / 1e12
 
 
 def _depth(own: Workload) -> list[int] | None:

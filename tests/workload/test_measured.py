@@ -1,0 +1,251 @@
+"""Measured steps: rows as workloads, scores by hand, and the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusim.errors import InputError
+from clusim.hardware.calibration import ROW_SETS
+from clusim.training.expected import StepClass, expected_step
+from clusim.training.measured.cases import case_of
+from clusim.training.measured.data import write_step_data
+from clusim.training.measured.predict import Unpredicted, predicted
+from clusim.training.measured.rows import StepRow, is_step_table, read_steps
+from clusim.training.measured.scores import StepPoint, kendall_tau, step_score
+from clusim.training.measured.text import HEADING, step_lines, write_section
+from clusim.training.measured.validate import StepReport, validate_steps
+from clusim_cli.main import run
+
+GPT: dict[str, Any] = {
+    "id": "row",
+    "hardware": "A100 80GB",
+    "framework": "Megatron-DeepSpeed (PyTorch 2.0.1)",
+    "model": "GPT",
+    "layers": 4,
+    "hidden": 512,
+    "heads": 8,
+    "vocab": 8192,
+    "seq": 256,
+    "n_gpus": 2,
+    "n_nodes": 1,
+    "global_batch": 8,
+    "micro_batch": 1,
+    "tensor": 2,
+    "precision": "fp16",
+    "recompute": "full",
+    "attention": "plain",
+    "sequence_parallel": "no",
+    "step_s": 0.1,
+}
+
+
+def row(**changes: Any) -> StepRow:
+    return StepRow(**(GPT | changes))
+
+
+def table(path: Path, *rows: dict[str, Any]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, GPT)
+        writer.writeheader()
+        writer.writerows(GPT | own for own in rows)
+    return path
+
+
+class TestRows:
+    def test_numbers_words_and_blanks(self, tmp_path: Path) -> None:
+        path = table(tmp_path / "a.csv", {}, {"micro_batch": "", "step_s": "", "vocab": "padded"})
+        one, two = read_steps([path])
+        assert (one.hidden, one.step_s, one.model) == (512, 0.1, "GPT")
+        assert (two.micro_batch, two.vocab, two.measured_s) == (0, 0, 0.0)
+        assert one.where == f"{path}:2"
+
+    def test_tokens_per_second_are_a_time(self) -> None:
+        # 8 sequences of 256 tokens on 2 GPUs that do 512 tokens a second each.
+        assert row(step_s=0.0, tokens_per_s_per_gpu=512.0).measured_s == 2.0
+
+    def test_which_table_it_is(self, tmp_path: Path) -> None:
+        assert is_step_table(table(tmp_path / "a.csv", {}))
+        other = tmp_path / "b.csv"
+        other.write_text("system,n_gpus,collective,size_bytes,time_us\n", encoding="utf-8")
+        assert not is_step_table(other)
+        with pytest.raises(InputError, match="'hardware' is missing"):
+            read_steps([other])
+
+    def test_rows_that_calibrated_figures_are_known(self) -> None:
+        own = {"source": "VIA-Research/vTrain", "hidden": 1024, "pipeline": 1}
+        assert row(**own).row_sets == ("hosts-vtrain",)
+        assert row(**own | {"micro_batch": 2}).row_sets == ()
+        assert row(**own | {"pipeline": 2}).row_sets == ()
+        assert ROW_SETS["hosts-vtrain"].selectors
+
+
+class TestCases:
+    def test_a_row_is_a_workload(self) -> None:
+        case = case_of(row(pipeline=2, n_gpus=8, chunks=1))
+        own = case.workload
+        assert (case.topology, case.nodes) == ("dgx-a100", 1)
+        assert (own.parallel.tensor, own.parallel.pipeline, own.parallel.data) == (2, 2, 2)
+        assert (own.precision, own.recompute, own.attention) == ("fp16", "full", "plain")
+        assert (own.host.framework, own.loss, own.accumulation) == (
+            "megatron-deepspeed",
+            "plain",
+            "added",
+        )
+        assert not own.data.overlap
+        assert not own.tensor.sequence_parallel
+
+    @pytest.mark.parametrize(
+        ("framework", "mode", "expected"),
+        [
+            ("llm-foundry (Composer)", "unknown", "pytorch"),
+            ("torchtitan", "compile", "torch-compile"),
+            ("torchtitan", "eager", "pytorch"),
+            ("Megatron-Core r0.8.0", "", "megatron"),
+            ("NeMo container 24.07", "unknown", "megatron"),
+            ("Megatron-Bridge", "cuda-graph", "cuda-graph"),
+            ("Megatron-Bridge", "cuda-graph (router parts)", "megatron"),
+            ("MaxText (JAX)", "", "jax"),
+        ],
+    )
+    def test_frameworks(self, framework: str, mode: str, expected: str) -> None:
+        own = case_of(row(framework=framework, compile=mode)).workload
+        assert own.host.framework == expected
+
+    def test_what_is_not_said_is_noted(self) -> None:
+        found = case_of(row(micro_batch=0, precision="", recompute="unknown", attention=""))
+        assert [note.partition(":")[0].partition(" not said")[0] for note in found.notes] == [
+            "microbatch",
+            "precision",
+            "attention",
+            "recomputation",
+            "sharding",
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"hardware": "TPU v4"}, "no preset is like it"),
+            ({"model": "LLAMA2-7B [LoRA]"}, "'lora' is not modelled"),
+            ({"precision": "tf32"}, "not modelled"),
+            ({"n_gpus": 3}, "no multiple of 2"),
+            ({"step_s": 0.0}, "no time of a step"),
+            ({"step_s": 1e-6}, "of the peak"),
+        ],
+    )
+    def test_what_cannot_be_predicted_says_why(self, changes: dict[str, Any], words: str) -> None:
+        found = predicted(row(**changes), "quick")
+        assert isinstance(found, Unpredicted)
+        assert words in found.reason
+
+    def test_more_machines_are_continued_from_two_numbers_of_replicas(self) -> None:
+        found = predicted(row(n_gpus=32, tensor=8, global_batch=16), "quick")
+        assert isinstance(found, StepPoint)
+        assert "1 and 2 of 4 replicas simulated" in found.notes
+
+
+class TestScores:
+    def points(self, *pairs: tuple[float, float], **changes: Any) -> list[StepPoint]:
+        return [StepPoint(row(**changes), was, now) for was, now in pairs]
+
+    def test_errors_by_hand(self) -> None:
+        # +10 %, -30 %, +20 %: mean of sizes 20, median 20, bias 0.
+        found = step_score(self.points((1.0, 1.1), (1.0, 0.7), (2.0, 2.4)))
+        assert (found.n, found.mean_abs_pct, found.median_abs_pct) == (3, 20.0, 20.0)
+        assert found.bias_pct == pytest.approx(0.0)
+
+    def test_tau_by_hand(self) -> None:
+        # Of six pairs of four plans one is the wrong way round: (5 - 1) / 6.
+        assert kendall_tau(self.points((1, 1), (2, 3), (3, 2), (4, 4))) == pytest.approx(0.6667)
+        assert kendall_tau(self.points((1, 4), (2, 3))) == -1.0
+        assert kendall_tau(self.points((1, 1), (2, 1))) == 0.0
+        assert kendall_tau(self.points((1, 1), (1, 2))) is None
+
+    def test_tau_compares_plans_of_one_model_on_one_number_of_gpus(self) -> None:
+        one, two = self.points((1, 1)), self.points((2, 0.5), n_gpus=4)
+        assert kendall_tau([*one, *two]) is None
+
+    def test_tau_is_of_throughput(self) -> None:
+        # Twice the samples in one and a half times the time is faster.
+        one, two = self.points((1, 1)), self.points((1.5, 1.6), global_batch=16)
+        assert kendall_tau([*one, *two]) == 1.0
+
+
+def report() -> StepReport:
+    calibration = {"source": "VIA-Research/vTrain", "hidden": 1024, "pipeline": 1}
+    points = [StepPoint(row(), 1.0, 1.1, chip="a100-sxm4-80gb") for _ in range(4)]
+    points.append(StepPoint(row(**calibration), 1.0, 3.0, chip="a100-sxm4-80gb"))
+    return StepReport(points, [Unpredicted(row(), "no")])
+
+
+def test_calibration_rows_are_scored_apart() -> None:
+    found = report().to_json()
+    assert found["overall"]["n"] == 4
+    assert found["overall"]["mean_abs_pct"] == pytest.approx(10.0)
+    assert found["calibration"]["n"] == 1
+    assert all(group["n"] <= 4 for group in found["groups"])
+    assert {group["by"] for group in found["groups"]} == {
+        *("place", "chip", "framework", "micro_batch", "parallelism", "source")
+    }
+    assert "1 rows failed: no (row)" in "\n".join(step_lines(report()))
+
+
+def test_the_section_replaces_itself_only(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\nBefore.\n", encoding="utf-8")
+    for _ in range(2):
+        write_section(report(), page, "clusim validate steps.csv")
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("# Title\n\nBefore.\n")
+        assert text.count(HEADING) == 1
+    assert "| **left-out rows** | 4 | 10.0 | 10.0 | +10.0 |  |" in text
+
+
+def test_the_error_to_expect_is_that_of_the_nearest_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "steps.csv"
+    table.write_text("", encoding="utf-8")
+    target = tmp_path / "accuracy.json"
+    write_step_data(report(), target, [table])
+    monkeypatch.setattr("clusim.training.expected.STEP_DATA", target)
+    from clusim.training import expected
+
+    expected._classes.cache_clear()
+    try:
+        found = expected_step("a100-sxm4-80gb", "megatron-deepspeed")
+        assert found == StepClass("a100-sxm4-80gb", "megatron-deepspeed", 4, 10.0, 10.0)
+        assert "10% either way, mean of 4 published steps" in found.text()
+        chip = expected_step("a100-sxm4-80gb", "jax")
+        assert chip is not None
+        assert chip.framework == ""
+        assert expected_step("h100-sxm5", "jax") is None
+        assert expected_step("a100-sxm4-80gb", "none") is None
+    finally:
+        expected._classes.cache_clear()
+
+
+def test_rows_are_spread_over_the_table() -> None:
+    rows = [row(id=str(number), hardware="none") for number in range(10)]
+    found = validate_steps(rows, most=2, jobs=1)
+    assert [item.row.id for item in found.unpredicted] == ["0", "5"]
+    assert found.skipped == 8
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "steps.csv", {}, {"hardware": "TPU v4", "id": "other"})
+    page = tmp_path / "page.md"
+    words = ["validate", str(path), "--json", "--jobs", "1", "--no-progress", "--markdown"]
+    assert run([*words, str(page)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["overall"]["n"] == 1
+    assert found["points"][0]["id"] == "row"
+    assert 0 < found["points"][0]["host_wait_s"] < found["points"][0]["predicted_s"]
+    assert found["unpredicted"][0]["id"] == "other"
+    assert HEADING in page.read_text(encoding="utf-8")
+    assert run([*words[:-1], "--strict"]) == 2
+    assert run(["validate", str(path), "--sizes", "3"]) == 2
