@@ -9,7 +9,7 @@ import pytest
 from clusim.errors import InputError
 from clusim.formats.recordings import layers
 from clusim.replaying import replay
-from clusim.replaying.alike import Step, play, split_of
+from clusim.replaying.alike import OwnStep, play, split_of
 from clusim.replaying.report import Replay
 from clusim.replaying.request import ReplayRequest
 from clusim_cli.main import run
@@ -59,9 +59,9 @@ def test_a_kernel_has_the_sms_that_communication_leaves() -> None:
     """A kernel of 100 ps beside 50 ps on half of the SMs: 25 of it are done then, and 75 are left."""
     found = play(
         [
-            Step("compute", (), 100, 132, kernel=True),
-            Step("dp", (), 50, 66),
-            Step("compute", (), 0, 132, kernel=True),
+            OwnStep("compute", (), 100, 132, kernel=True),
+            OwnStep("dp", (), 50, 66),
+            OwnStep("compute", (), 0, 132, kernel=True),
         ],
         132,
     )
@@ -70,10 +70,10 @@ def test_a_kernel_has_the_sms_that_communication_leaves() -> None:
 
 def test_what_waits_shares_nothing() -> None:
     chain = [
-        Step("compute", (), 100, 132, kernel=True),
-        Step("tp", (0,), 50, 66),
-        Step("update", (1,), 7),
-        Step("compute", (2,), 10, 132, kernel=True),
+        OwnStep("compute", (), 100, 132, kernel=True),
+        OwnStep("tp", (0,), 50, 66),
+        OwnStep("update", (1,), 7),
+        OwnStep("compute", (2,), 10, 132, kernel=True),
     ]
     found = play(chain, 132)
     assert (found.time_ps, found.least_ps, found.most_ps) == (167, 167, 167)
@@ -83,9 +83,9 @@ def test_two_kinds_of_communication_at_once_leave_what_both_leave() -> None:
     """With 33 and 66 of 132 SMs taken a kernel has 33: 40 ps are 10 of its own, the other 30 take 30."""
     found = play(
         [
-            Step("compute", (), 40, 132, kernel=True),
-            Step("dp", (), 40, 33),
-            Step("ep", (), 40, 66),
+            OwnStep("compute", (), 40, 132, kernel=True),
+            OwnStep("dp", (), 40, 33),
+            OwnStep("ep", (), 40, 66),
         ],
         132,
     )

@@ -27,11 +27,11 @@ from clusim.run.setup import Setup
 from clusim.vocabulary.dtypes import DTYPES
 from clusim.vocabulary.operations import ROOTED
 
-__all__ = ["Played", "Step", "play", "replay_alike", "split_of"]
+__all__ = ["Played", "OwnStep", "play", "replay_alike", "split_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OwnStep:
     """A step of the rank.
 
     Attributes
@@ -64,7 +64,7 @@ class Played:
     most_ps: int
 
 
-def play(steps: Sequence[Step], sms: int) -> Played:
+def play(steps: Sequence[OwnStep], sms: int) -> Played:
     """Play the steps of a rank on a GPU with so many SMs."""
     most = sum(step.time_ps for step in steps)
     shared = _Player(steps, sms).end_ps()
@@ -75,7 +75,7 @@ def play(steps: Sequence[Step], sms: int) -> Played:
 class _Player:
     """The state of one play: what is under way, and what waits for how many others."""
 
-    def __init__(self, steps: Sequence[Step], sms: int) -> None:
+    def __init__(self, steps: Sequence[OwnStep], sms: int) -> None:
         self.steps, self.sms = steps, sms
         self.open = [0] * len(steps)
         self.wakes: list[list[int]] = [[] for _ in steps]
@@ -293,24 +293,24 @@ def _run(
 ) -> tuple[dict[tuple[int, str, int], PerfKernel], Played]:
     """Return the times of distinct collectives, and of the whole."""
     times: dict[tuple[int, str, int], PerfKernel] = {}
-    steps: list[Step] = []
+    steps: list[OwnStep] = []
     at: list[int] = []
     gap = machine.request.gap if isinstance(machine.request.gap, int) else 0
     streams: set[str] = set()
     for event in recording.events:
         stream, deps = event.stream, tuple(at[d] for d in event.deps)
         if gap and (deps or stream in streams):
-            steps.append(Step(stream, deps, gap))
+            steps.append(OwnStep(stream, deps, gap))
         streams.add(stream)
         if event.kind == "compute":
-            steps.append(Step(stream, deps, machine.compute_ps(event), machine.sms, kernel=True))
+            steps.append(OwnStep(stream, deps, machine.compute_ps(event), machine.sms, kernel=True))
         elif event.kind == "collective":
             key = (event.group, event.operation, event.bytes)
             if key not in times:
                 times[key] = machine.time(recording.groups[event.group], event)
-            steps.append(Step(stream, deps, times[key].time_ps, times[key].channels))
+            steps.append(OwnStep(stream, deps, times[key].time_ps, times[key].channels))
         else:
-            steps.append(Step(stream, deps, max(0, event.duration_ps)))
+            steps.append(OwnStep(stream, deps, max(0, event.duration_ps)))
         at.append(len(steps) - 1)
     return times, play(steps, machine.sms)
 
