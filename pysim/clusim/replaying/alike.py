@@ -27,7 +27,7 @@ from clusim.run.setup import Setup
 from clusim.vocabulary.dtypes import DTYPES
 from clusim.vocabulary.operations import ROOTED
 
-__all__ = ["Played", "OwnStep", "play", "replay_alike", "split_of"]
+__all__ = ["OwnStep", "Played", "play", "replay_alike", "split_of"]
 
 
 @dataclass(frozen=True, slots=True)
