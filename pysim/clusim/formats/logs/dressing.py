@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 __all__ = ["Dressing"]
 
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,32}[A-Za-z]")
@@ -23,6 +25,7 @@ _NAMED = re.compile(
     rb"^(?:\[(?:default|trainer)\d{1,9}\]:|\[pod/[\w./-]{1,300}\] ?|[a-z][\w.-]{0,80}-\d{1,9} +\| )",
     re.MULTILINE,
 )
+_COMPOSED = re.compile(rb"[a-z][\w.-]{0,80}-\d{1,9} +\| ")
 _TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
 _FRONT = re.compile(
     rb"^[ \t]{0,16}(?:\[[\w/.,:-]{1,80}\]:?|[\w.-]{1,80}:(?=[ \t])|(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d"
@@ -42,16 +45,44 @@ class Dressing:
 
     def off(self, data: bytes) -> bytes:
         """Return a block of whole lines without it; the lines stay as many."""
-        if b"\x1b[" in data:
+        # A search for a byte takes a tenth of that for several, and most blocks have nothing of all this.
+        if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if b" pid=" in data:
+        firsts = _first_bytes(data)
+        if ord("(") in firsts and b" pid=" in data:
             data = _ACTOR.sub(b"", data)
-        if b"x across cluster]" in data:
+        if ord("(") in firsts and b"x across cluster]" in data:
             self.repeats += sum(int(match[1]) - 1 for match in _REPEATED.finditer(data))
             data = _REPEATED.sub(b"", data)
-        if b"[default" in data or b"[pod/" in data or b"[trainer" in data or b" | " in data:
+        tagged = ord("[") in firsts and any(
+            tag in data for tag in (b"[default", b"[pod/", b"[trainer")
+        )
+        if tagged or (b"|" in data and _composed(data)):
             data = _NAMED.sub(b"", data)
-        if not self._tables and (b"nThread " in data or b" algbw" in data):
+        if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
             title = _TITLE.search(data)
             self._tables = title is not None and bool(title[1].strip())
-        return _FRONT.sub(b"", data) if self._tables else data
+        if not self._tables:
+            return data
+        return b"\n".join(
+            line if b" NCCL INFO " in line else _FRONT.sub(b"", line) for line in data.split(b"\n")
+        )
+
+
+def _first_bytes(data: bytes) -> set[int]:
+    """Return the first bytes of the lines of a block."""
+    buffer = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(buffer[:-1] == ord("\n")) + 1
+    return {*buffer[:1].tolist(), *np.flatnonzero(np.bincount(buffer[at], minlength=1)).tolist()}
+
+
+def _composed(data: bytes) -> bool:
+    """Return whether a line has a name in front of it, as Docker Compose puts it there: ``worker-1  | ``."""
+    at = data.find(b" | ")
+    while at >= 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        if _COMPOSED.fullmatch(data, start, at + 3):
+            return True
+        end = data.find(b"\n", at)
+        at = data.find(b" | ", end) if end >= 0 else -1
+    return False
