@@ -142,9 +142,12 @@ class LogReader:
         handles = self._singles(single, lines)
         if branches is not None:
             own = handles[branches.rows][branches.line]
-            facts.trees.add_table(np.stack((own, *branches.numbers), axis=1))
+            table = np.stack((own, *branches.numbers), axis=1)
+            facts.trees.add_table(table[own != facts.lost_handle])
         if connections is not None:
             spoken = handles[connections.rows]
+            known = spoken != facts.lost_handle
+            connections, routes, spoken = connections.only(known), routes[known], spoken[known]
             facts.connections.add(
                 {
                     "member": spoken, "channel": connections.channel, "index": connections.index,
@@ -313,7 +316,7 @@ class LogReader:
         found = self._choices.look(keys, make)
         rows, found = rows[found >= 0], found[found >= 0]
         chosen[rows] = True
-        if len(rows):
+        if len(rows) and self.facts.room(self.facts.tunings, len(rows)):
             self.facts.tunings.add(
                 {"choice": found, "thread": threads[rows], "line": scan.regular[rows] + line}
             )
@@ -361,6 +364,8 @@ class LogReader:
             _pairs(process, calls.stream_hash),
             lambda i: facts.stream_of(int(process[i]), _pointer(data, calls.stream, i)),
         )
+        if not facts.room(facts.calls, len(member)):
+            return
         facts.calls.add(
             {
                 "name": name, "op_count": calls.op_count, "count": calls.count,
