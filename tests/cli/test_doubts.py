@@ -30,7 +30,10 @@ COMMANDS = {
 }
 
 
-STEP = "name: tiny\nmodel: {base: bert-large, layers: 1}\nsequence: 128\nbatch: {global: 2, micro: 1}\nparallel: {data: 2}\n"
+STEP = (
+    "name: tiny\nmodel: {base: bert-large, layers: 1}\nsequence: 128\nbatch: {global: 2, micro: 1}\n"
+    "parallel: {data: 2}\n"
+)
 
 
 @pytest.fixture

@@ -48,6 +48,8 @@ class Dressing:
         # A search for a byte takes a tenth of that for several, and most blocks have nothing of all this.
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
+        if b"\t" in data:  # tables that went through a spreadsheet or an editor
+            data = data.replace(b"\t", b" ")
         firsts = _first_bytes(data)
         if ord("(") in firsts and b" pid=" in data:
             data = _ACTOR.sub(b"", data)
