@@ -266,7 +266,10 @@ def _communicate(program: _Program, item: HloInstruction, base: str, before: Rea
     if base == "collective-permute":
         found = _PAIRS.search(item.attributes)
         pairs = (
-            [(int(a[:9]), int(b[:9])) for a, b in re.findall(r"\{(\d+),(\d+)\}", found[1])]
+            [
+                (int(a[:9]), int(b[:9]))
+                for a, b in re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", found[1])
+            ]
             if found
             else []
         )
