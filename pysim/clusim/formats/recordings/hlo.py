@@ -52,7 +52,7 @@ _INNER = re.compile(
 _TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*:\s*"?(\d{1,12})')
 _ENDS: Final[tuple[EventKind, EventKind]] = ("send", "recv")
 _SYNC = re.compile(r'"is_sync"\s*:\s*true')
-_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?\s*)*)\}")
+_PAIRS = re.compile(r"source_target_pairs=\{\s*((?:\{\s*\d+\s*,\s*\d+\s*\}\s*,?\s*)*)\}")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 
