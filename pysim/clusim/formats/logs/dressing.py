@@ -1,6 +1,7 @@
 """Takes off what launchers and collectors of logs put around lines, a block at a time.
 
-Colours, Ray's names of actors and its counts of repeats, torchrun's and Kubernetes' names go whatever follows.
+Docker's JSON around lines, colours, Ray's names of actors and its counts of repeats, torchrun's and Kubernetes' names
+go whatever follows.
 A host, rank or time in front of a table of nccl-tests goes if the title of the table has one: what stands in front of
 NCCL's own lines tells ranks and times, and is read.
 """
@@ -21,6 +22,12 @@ _ACTOR = re.compile(
 _REPEATED = re.compile(
     rb" ?\[repeated (\d{1,9})x across cluster\](?: \(Ray deduplicates[^\n]{0,400})?"
 )
+_DOCKER = re.compile(
+    rb'^\{"log":"((?:[^"\\\n]|\\.){0,65536}?)(?:\\n)?","stream":"std(?:out|err)"[^\n]{0,400}\}$',
+    re.MULTILINE,
+)
+_ESCAPED = re.compile(rb'\\(["\\/t]|u003[ce])')
+_LETTERS = {b"t": b" ", b"u003c": b"<", b"u003e": b">"}
 _NAMED = re.compile(
     rb"^(?:\[(?:default|trainer)\d{1,9}\]:|\[pod/[\w./-]{1,300}\] ?|[a-z][\w.-]{0,80}-\d{1,9} +\| )",
     re.MULTILINE,
@@ -51,6 +58,8 @@ class Dressing:
         if b"\t" in data:  # tables that went through a spreadsheet or an editor
             data = data.replace(b"\t", b" ")
         firsts = _first_bytes(data)
+        if ord("{") in firsts and b'{"log":"' in data:
+            data = _DOCKER.sub(_unescaped, data)
         if ord("(") in firsts and b" pid=" in data:
             data = _ACTOR.sub(b"", data)
         if ord("(") in firsts and b"x across cluster]" in data:
@@ -69,6 +78,11 @@ class Dressing:
         return b"\n".join(
             line if b" NCCL INFO " in line else _FRONT.sub(b"", line) for line in data.split(b"\n")
         )
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    """Return the text of a line of Docker's log files."""
+    return _ESCAPED.sub(lambda letter: _LETTERS.get(letter[1], letter[1]), match[1])
 
 
 def _first_bytes(data: bytes) -> set[int]:
