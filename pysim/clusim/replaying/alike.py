@@ -24,8 +24,8 @@ from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
 from clusim.run.request import Request
 from clusim.run.setup import Setup
-from clusim.vocabulary.dtypes import DTYPES
 from clusim.vocabulary.operations import ROOTED
+from clusim.workload.recorded.schedule import precision_of
 
 __all__ = ["OwnStep", "Played", "play", "replay_alike", "split_of"]
 
@@ -209,8 +209,7 @@ class _Machine:
         """Return what a kernel takes alone [ps]."""
         if event.flops <= 0:
             return max(0, event.duration_ps)
-        wanted = DTYPES[event.dtype].peak if event.dtype in DTYPES else ""
-        known = next((self.peaks[p] for p in (wanted, "bf16", "f16", "f32") if p in self.peaks), 0)
+        known = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
         if not known:
             raise InputError(f"{event.where}: the GPU's rate of operations is not known")
         return round(event.flops / known * 1e12)
