@@ -81,6 +81,17 @@ def inspector(folder: Path) -> Path:
     return folder / "a.jsonl"
 
 
+def jsonl(folder: Path) -> Path:
+    """Repeat the calls of the first rank under further numbers."""
+    text = (TRACES / "comma-4ranks" / "latency-4100.json").read_text()
+    rows = [row for row in map(json.loads, text.splitlines()) if row["cat"] == "COLL"]
+    with (folder / "a.jsonl").open("w") as out:
+        for number in range(CALLS):
+            row = rows[number % len(rows)]
+            out.write(json.dumps(row | {"seq_num": number, "ts": row["ts"] + 400 * number}) + "\n")
+    return folder / "a.jsonl"
+
+
 def goal(folder: Path) -> Path:
     """Write ranks that compute."""
     body = "\n".join(
@@ -109,6 +120,7 @@ MADE: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "nsys": (nsys, {}),
     "deepspeed": (deepspeed, {"num_ranks": 2}),
     "inspector": (inspector, {}),
+    "jsonl": (jsonl, {}),
     "goal": (goal, {}),
     "goal, binary": (binary_goal, {}),
 }

@@ -93,7 +93,7 @@ MAY_IMPORT = {
     "training.measured": "bounded errors files hardware lowering nccltests run training version workload"
     " workload.parallel",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
+    " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",

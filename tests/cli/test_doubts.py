@@ -26,18 +26,27 @@ COMMANDS = {
     "nccl-tests": "nccl-tests all_reduce_perf BOX -b 64K -e 64K",
     "crossover": "crossover BOX --size 64KiB --jobs 1",
     "traffic": "traffic BOX --pattern uniform --message 4KiB",
+    "train": "train STEP BOX --steps 1 --granularity quick",
 }
+
+
+STEP = (
+    "name: tiny\nmodel: {base: bert-large, layers: 1}\nsequence: 128\nbatch: {global: 2, micro: 1}\n"
+    "parallel: {data: 2}\n"
+)
 
 
 @pytest.fixture
 def box(tmp_path: Path) -> str:
     path = tmp_path / "box.txt"
     path.write_text(TABLE)
+    (tmp_path / "step.yaml").write_text(STEP)
     return str(path)
 
 
 def words(command: str, box: str) -> list[str]:
-    return [box if word == "BOX" else word for word in COMMANDS[command].split()]
+    files = {"BOX": box, "STEP": str(Path(box).with_name("step.yaml"))}
+    return [files.get(word, word) for word in COMMANDS[command].split()]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

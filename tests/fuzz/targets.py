@@ -297,6 +297,8 @@ def _targets() -> Iterator[tuple[str, Target]]:
     yield "deepspeed", _recording(_alone(TRACES / "zero3.deepspeed.log"), "deepspeed", num_ranks=8)
     yield "chakra-json", _recording(_alone(TRACES / "step.chakra.json"), "chakra", num_ranks=8)
     yield "inspector", _recording(_alone(TRACES / "inspector-8ranks.jsonl"), "inspector")
+    yield "comma", _recording(_together(TRACES / "comma-4ranks"), "jsonl", folder=True)
+    yield "minimal", _recording(_alone(TRACES / "minimal-2ranks.jsonl"), "jsonl")
     yield "goal", _recording(_alone(TRACES / "ring-4.goal"), "goal")
     yield "hlo", _recording(_alone(TRACES / "mlp-tp4.hlo.txt"), "hlo", num_ranks=8)
     yield "goal-binary", _recording(_alone(TRACES / "ring-4.goal.bin"), "goal")

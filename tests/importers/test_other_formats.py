@@ -375,3 +375,15 @@ def test_every_sample_can_be_written_read_and_loaded(sample: Sample, tmp_path: P
         assert fabric.load(out) == fabric.load(path) == found.fabric()
         for item in found.assumptions:
             assert item.what.split()[0] in out.read_text(encoding="utf-8")
+
+
+def test_a_row_that_is_missing_is_told() -> None:
+    lines = (SAMPLES / "smi_mesh.txt").read_text().splitlines()
+    whole, less = (
+        import_text("\n".join(text) + "\n", "x") for text in (lines, [*lines[:2], *lines[3:]])
+    )
+    told = [str(item) for item in less.assumptions if "row is missing" in item.why]
+    assert told == [
+        "gpu1: its paths, as the rows of the others say (its row is missing in the table)"
+    ]
+    assert not [item for item in whole.assumptions if "row is missing" in item.why]

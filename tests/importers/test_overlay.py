@@ -9,6 +9,9 @@ import pytest
 
 from clusim import fabric
 from clusim.errors import TopologyError
+from clusim.fabric.check import check
+from clusim.fabric.save import to_yaml
+from clusim.fabric.told import told_lines
 from clusim.formats import topologies
 from clusim.formats.topologies import Imported
 from clusim.formats.topologies.nccl_dump import dump_system
@@ -86,10 +89,38 @@ def test_addresses_alone_are_enough_with_the_machines_own_xml(tmp_path: Path) ->
     assert all(k.remote.kind == "pci" for g in seen.gpus[1:] for k in g.links if k.kind == "pci")
 
 
-def test_what_the_file_says_otherwise_is_taken_and_told(tmp_path: Path) -> None:
+def test_slots_of_the_file_are_told_and_those_of_the_machine_are_there(tmp_path: Path) -> None:
+    """8 GT/s x 16 lanes are 12 GB/s to NCCL, and 16 GT/s are 24 (its table: 60 and 120, times lanes / 80)."""
     found = onto(tmp_path, cloud(link_speed="8 GT/s", link_width=16), "azure-ndv4")
     notes = [str(item) for item in found.assumptions]
-    assert "0001:00:00.0: speed 8 GT/s, as the file says (azure-ndv4 has 16.0 GT/s PCIe)" in notes
+    assert (
+        "0001:00:00.0: NCCL is told of speed 8 GT/s (azure-ndv4 has 16.0 GT/s PCIe, which data take)"
+        in notes
+    )
+    machine, real = found.fabric(), fabric.load("azure-ndv4")
+    assert set(found.data["told_pcie"].values()) == {"gen3-x16"}
+    told = set(found.data["told_pcie"])
+    seen, usual = build_system(machine, LATEST), build_system(real, LATEST)
+    for number, (gpu, whole) in enumerate(zip(seen.gpus, usual.gpus, strict=True)):
+        rates = [next(k.rate for k in d.links if k.kind == "pci") for d in (gpu, whole)]
+        assert rates == [12.0 if f"gpu{number}" in told else 24.0, 24.0]
+    wires = [
+        sorted(k.rate.bytes_per_s for k in one.links if k.cls == "pcie" and "gpu" in k.a + k.b)
+        for one in (machine, real)
+    ]
+    assert wires[0] == wires[1]
+    said = [line for line in seen.told if "PCIe slots" in line]
+    assert said
+    assert all("at gen3-x16, not " in line for line in said)
+    assert told_lines(machine) == seen.told
+    assert said[0] in [finding.what for finding in check(machine)]
+    (tmp_path / "vm.yaml").write_text(to_yaml(machine))
+    again = fabric.load(tmp_path / "vm.yaml")
+    assert again.told_pcie == machine.told_pcie
+    assert build_system(again, LATEST).told == seen.told
+
+
+def test_slots_that_are_the_same_are_not_told(tmp_path: Path) -> None:
     same = onto(tmp_path, cloud(link_speed="16 GT/s", link_width=16), "azure-ndv4")
     assert not [item for item in same.assumptions if "speed" in item.what]
 

@@ -125,3 +125,22 @@ def test_communicators_of_rccl_since_rocm_7(tmp_path: Path) -> None:
 def test_a_log_that_only_mentions_nccl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no line of NCCL"):
         read(tmp_path, "WARNING: NCCL is not available\nusing gloo\n")
+
+
+def test_files_of_docker_have_json_around_lines(tmp_path: Path) -> None:
+    """A line is an object, in which quotes and signs are written otherwise."""
+    plain = [*begin(0), *begin(1), call(0, 0), call(1, 0), CONFIG.strip(), RANKS.splitlines()[0]]
+    wrapped = []
+    for line in plain:
+        text = (
+            line.replace("\\", "\\\\")
+            .replace('"', '\\"')
+            .replace("<", "\\u003c")
+            .replace(">", "\\u003e")
+        )
+        wrapped.append(f'{{"log":"{text}\\n","stream":"stdout","time":"2026-03-01T10:00:00.1Z"}}')
+    one, two = (read(tmp_path, "\n".join(lines) + "\n") for lines in (plain, wrapped))
+    assert two.operations["size"].tolist() == one.operations["size"].tolist()
+    assert len(two.operations["size"]) == 1
+    assert two.communicators[0].host_of == one.communicators[0].host_of
+    assert [d.name for d in two.runs[0].devices] == ["Tesla V100"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusim.formats.logs import TableRun, summarize
+from clusim.formats.logs.anomalies import find_anomalies
 from logs.samples import read
 
 CONFIG = "# nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20 graph: 0\n"
@@ -127,3 +128,20 @@ def test_the_collective_is_concluded(algbw: float, busbw: float, name: str) -> N
     run = TableRun("x", 1, devices=[TableDevice(r, 0, 1, "h", r, "", "") for r in range(8)])
     run.sizes, run.values = [1 << 20], [(10.0, algbw, busbw, 0.0, *[math.nan] * 4)]
     assert run.collective() == name
+
+
+def test_rows_that_are_none_are_told_and_tabs_are_blanks(tmp_path: Path) -> None:
+    head = (
+        "# nThread 1 nGpus 2 minBytes 8 maxBytes 8\n"
+        "#  Rank  0 Group  0 Pid  10 on    box device  0 [0x1b] NVIDIA H100 80GB HBM3\n"
+        "#  Rank  1 Group  0 Pid  10 on    box device  1 [0x43] NVIDIA H100 80GB HBM3\n"
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    )
+    good = "8388608 2097152 float sum -1 62.1 135.1 135.1 0 61.9 135.5 135.5 0\n"
+    odd = good.replace("62.1", "0.1ms"), good.replace("62.1", "1,99.5")
+    log = read(tmp_path, head + good + "".join(odd) + good)
+    (run,) = log.runs
+    assert (len(run.sizes), run.broken) == (2, 2)
+    assert any("2 rows of the table are not whole" in odd.text for odd in find_anomalies(log))
+    tabbed = read(tmp_path, (head + good).replace(" ", "\t"))
+    assert tabbed.runs[0].column("time").tolist() == [62.1]

@@ -84,3 +84,18 @@ def test_more_machines_than_the_lines_allow_are_refused(tmp_path: Path) -> None:
     assert "log0.txt:" in text
     assert text.count("log0.txt:") == 2
     assert "NCCL_DEBUG_FILE" in text
+
+
+def test_a_rank_of_which_one_line_is_whole(tmp_path: Path) -> None:
+    """Of rank 0 all lines but the last are in others' lines: its process is no part of the other's name."""
+    one, zero = "box:4100:4140 [1] NCCL INFO ", "box:4099:4139 [0] NCCL INFO "
+    lines = [
+        f"{one}NET/Socket : Using [0]eth0:10.0.0.1<0>",
+        *(f"{one}Using network Socket" for _ in range(8)),
+        f"{one}comm 0xb10 rank 1 nranks {zero}comm 0xa00 rank 0 nranks 2 cudaDev 0{one}Trees [0] -1/-1/-1->1->0",
+        f"{one}comm 0xb10 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 3000 commId 0x51 - Init COMPLETE",
+        f"{zero}comm 0xa00 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 2000 commId 0x51 - Init COMPLETE",
+    ]
+    log = read(tmp_path, "\n".join(lines) + "\n")
+    assert shape(log) == (2, 1, 1)
+    assert sorted(log.communicators[0].host_of) == [0, 1]

@@ -14,7 +14,7 @@ from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import OwnedRows
 from clusim.formats.logs.lines import parts
 from clusim.formats.logs.remembered import LONGEST, MOST_TEXTS, remembered
-from logs.samples import ALL, begin, read
+from logs.samples import ALL, begin, call, read
 from support.work import calls_of
 
 HEAD = "h:1:1 [0] NCCL INFO "
@@ -220,3 +220,17 @@ def test_torn_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     log = read(tmp_path, "".join(KINDS["other programs"](i) + "\n" for i in range(20)))
     assert log.facts.unread == 15
     assert "15 lines that others tore are not read: there are too many of them" in told(log)
+
+
+def test_later_calls_are_counted_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of calls has a limit; the first ones are as they were without it."""
+    text = "\n".join(call(rank, number) for number in range(60) for rank in (0, 1)) + "\n"
+    whole = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
+    monkeypatch.setattr("clusim.formats.logs.facts.MOST_LOGGED_CALLS", 100)
+    some = read(tmp_path, text, text.replace(" comm 0x", " comm 0x7"))
+    assert len(whole.operations["size"]) == 120
+    assert some.operations["size"].tolist() == whole.operations["size"][:60].tolist()
+    assert some.facts.later_calls == 120
+    assert any("120 lines of calls" in anomaly.text for anomaly in find_anomalies(some))

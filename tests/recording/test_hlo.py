@@ -201,3 +201,13 @@ def test_damage_is_refused_or_bounded(tmp_path: Path, seed: int) -> None:
     except InputError:
         return
     assert all(0 <= event.rank < found.num_ranks for event in found.events)
+
+
+def test_groups_however_they_are_written() -> None:
+    pairs = [(0, 1), (2, 3)]
+    for text in ("{{0,1},{2,3}}", "{ {0,1}, {2,3} }", "{{0, 1},{2, 3}}", "[2,2]<=[4]"):
+        assert replica_groups(f"channel_id=1, replica_groups={text}, x=1", 4) == pairs
+    for text in ("", "replica_groups={}"):
+        assert replica_groups(text, 4) == [(0, 1, 2, 3)]
+    for text in ("{0,1,2,3}", "{{0,1},{2,x}}", "mesh['a'=2]", "{{0,1},{1,2}}"):
+        assert replica_groups(f"replica_groups={text}", 4) is None

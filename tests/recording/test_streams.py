@@ -13,9 +13,11 @@ import pytest
 
 from clusim.errors import InputError
 from clusim.formats.recordings.jsonstream import read_items
+from clusim.formats.recordings.kinds import kind_of, reader
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.streams import FileStream, TextWindow, streams
 
+TRACES = Path(__file__).resolve().parents[2] / "traces"
 TABLE = {
     "a": 1.5,
     "big": 12345678901234567,
@@ -144,3 +146,26 @@ def test_what_is_there_is_said_if_there_is_nothing(tmp_path: Path) -> None:
         list(next(streams(empty, lambda n: True)).begin())
     with pytest.raises(InputError, match="larger than 0 MiB"):
         FileStream("x", lambda: iter([b"abc"])).whole(2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample"),
+    [
+        ("goal", "ring-4.goal"),
+        ("hlo", "mlp-tp4.hlo.txt"),
+        ("simai", "gpt-tp8-dp2.simai.txt"),
+        ("inspector", "inspector-8ranks.jsonl"),
+        ("jsonl", "minimal-2ranks.jsonl"),
+        ("kineto", "kineto-2ranks/rank0.json"),
+    ],
+)
+def test_a_mark_of_the_byte_order_in_front_changes_nothing(
+    kind: str, sample: str, tmp_path: Path
+) -> None:
+    """Editors on Windows put it there."""
+    path = tmp_path / Path(sample).name
+    path.write_bytes(b"\xef\xbb\xbf" + (TRACES / sample).read_bytes())
+    assert kind_of(str(path)) == kind
+    marked, plain = (reader(kind)(str(p)) for p in (path, TRACES / sample))
+    shown = [(e.kind, e.rank, e.operation, e.bytes, e.duration_ps) for e in marked.events]
+    assert shown == [(e.kind, e.rank, e.operation, e.bytes, e.duration_ps) for e in plain.events]

@@ -87,6 +87,7 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
         p2p_level=topology.p2p_level,
         gdr_level=topology.gdr_level,
         told=topology.told,
+        told_pcie=topology.told_pcie,
         routing=topology.routing,
         network_routing=topology.network_routing,
         network=topology.network.plain() if topology.network else {},
@@ -112,6 +113,9 @@ def _look_at_told(topology: Topology, nodes: list[Node], problems: Problems) -> 
         for other in (name, *links):
             if other not in gpus and (other != "switch" or other == name):
                 problems.add(("told", name), f"{other!r} is no GPU of this machine")
+    slots = {node.name for node in nodes if node.kind in ("gpu", "nic")}
+    for name in topology.told_pcie.keys() - slots:
+        problems.add(("told_pcie", name), f"{name!r} is no GPU or adapter of this machine")
 
 
 _IDEAL = "host"

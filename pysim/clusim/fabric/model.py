@@ -418,6 +418,8 @@ class Fabric:
         the same for the switches between machines.
     told : dict
         NVLinks of GPUs as NCCL is told of them, where that is not what is there: GPU -> GPU or ``switch`` -> links.
+    told_pcie : dict
+        Slots of GPUs and adapters as NCCL is told of them, where they are others: node -> ``gen4-x8``.
     network : dict
         What usually joins machines of this kind, or what joins those of this cluster; keys of `NetworkSpec`.
     faults : tuple of str
@@ -446,6 +448,7 @@ class Fabric:
     routing: Routing = "shortest"
     network_routing: Routing = "shortest"
     told: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    told_pcie: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict, compare=False)
     description: str = ""
     faults: tuple[str, ...] = ()

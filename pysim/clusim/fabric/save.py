@@ -61,6 +61,7 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         if fabric.ring_orders is not None
         else None,
         "told": {name: dict(links) for name, links in fabric.told.items()},
+        "told_pcie": dict(fabric.told_pcie),
         "chips": {name: _chip(endpoint) for endpoint, name in chips.items()},
         "switches": {name: _switch(*item) for item, name in switches.items()},
         "nics": {name: _nic(*item) for item, name in nics.items()},

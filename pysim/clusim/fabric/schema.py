@@ -284,6 +284,9 @@ class Topology(Spec):
     network_routing: Literal["shortest", "dimension-order"] = "shortest"
     channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)
     rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
+    told_pcie: dict[str, Annotated[str, Field(pattern=r"^gen[1-7]-x(1|2|4|8|12|16|32)$")]] = Field(
+        default_factory=dict
+    )
     told: dict[str, dict[str, Annotated[int, Field(ge=0, le=1024)]]] = Field(default_factory=dict)
     chips: dict[str, ChipSpec] = Field(default_factory=dict)
     switches: dict[str, SwitchSpec] = Field(default_factory=dict)

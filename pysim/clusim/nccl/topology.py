@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from clusim.errors import TopologyError
 from clusim.fabric.model import NETWORK, Fabric, Link, Node
-from clusim.fabric.told import SWITCH, told_lines, told_of
+from clusim.fabric.told import SWITCH, told_lines, told_of, told_slot
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.nccl.constants import LOCAL_GBps, Path, cpu_of, nvlink_GBps, pcie_GBps, socket_GBps
 from clusim.nccl.env import Settings, adapter_allowed
@@ -64,6 +64,7 @@ def build_system(
     _join_all(system, nodes, links, devices)
     _tell(system, fabric)
     _add_adapters(system, fabric, nodes, links, devices)
+    _tell_slots(system, fabric)
     _join_sockets(system)
     for device in (*system.gpus, *system.cpus, *system.others):
         device.links.sort(key=lambda link: _RANK[link.kind])
@@ -175,6 +176,23 @@ def _tell(system: System, fabric: Fabric) -> None:
             next(link for link in b.links if link.remote is a and link.kind == "nvl").rate = counts[
                 b, a
             ]
+
+
+def _tell_slots(system: System, fabric: Fabric) -> None:
+    """Give the slots of GPUs and adapters the rates that NCCL is told of."""
+    if not fabric.told_pcie:
+        return
+    system.told = told_lines(fabric)
+    members = {net.name: len(net.members) for net in system.adapters}
+    for device in (*system.gpus, *system.others):
+        slot = told_slot(fabric, device.name) if device.kind in ("gpu", "nic") else None
+        for link in device.links if slot is not None else ():
+            if link.kind == "pci":
+                assert slot is not None
+                link.rate = pcie_GBps(*slot) * members.get(f"NET/{device.index}", 1)
+                for back in link.remote.links:
+                    if back.remote is device and back.kind == "pci":
+                        back.rate = link.rate
 
 
 def _add_adapters(

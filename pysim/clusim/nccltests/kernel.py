@@ -7,6 +7,9 @@ all iterations, so it sees how far apart iterations are and not how long one tak
 
 **Smaller sizes.** Large sizes are long streams of equal chunks. Where a run would take more than `MOST_BURSTS`,
 two smaller sizes are simulated with the same chunks, and the line through them is followed in the size.
+
+**Communicators beside each other** (`Setup.beside`) do the same at the same time, with the plan of the first; the
+time is that of all of them.
 """
 
 from __future__ import annotations
@@ -207,14 +210,14 @@ def _stream_time(request: Request, plan: NcclPlan | None) -> tuple[int, tuple[st
 
 def _stream(request: Request, plan: NcclPlan | None, count: int) -> Schedule:
     """Return the program of so many iterations of a collective, one behind the other."""
-    if count == 1:
-        return program(request, plan)
     setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
-    comm = setup.comm
+    if count == 1 and not setup.beside:
+        return program(request, plan)
     builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
-    for _ in range(count):
-        moved = moved_of(request, operation, size_bytes)
-        programs.emit(Site(builder), setup.known, comm, moved, plan)
+    for number, own in enumerate(setup.together):
+        moved = moved_of(replace(request, setup=own), operation, size_bytes)
+        for _ in range(count):
+            programs.emit(Site(builder, f"comm{number}"), setup.known, own.comm, moved, plan)
     return builder.build()
 
 

@@ -9,6 +9,7 @@ from inspect import signature
 from clusim.errors import InputError
 from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, kind_of, reader
 from clusim.formats.recordings.model import Recording
+from clusim.replaying.alike import replay_alike
 from clusim.replaying.gate import gate
 from clusim.replaying.logjob import Counted, replay_log
 from clusim.replaying.placing import machines_of
@@ -50,7 +51,15 @@ def replay(
     read = reader(kind)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_machine(read, request))
-    found = replay_recording(recording, changed(request, gap=request.gap or "logged"), options)
+    request = changed(request, gap=request.gap or "logged")
+    if recording.alike:
+        if options.trace_out is not None:
+            raise InputError(
+                f"{first}: one rank stands for all {recording.num_ranks}, of whom no trace can be written; --calls N"
+                " replays the first calls of all ranks"
+            )
+        return gate(replay_alike(recording, request), request)
+    found = replay_recording(recording, request, options)
     return gate(found, request)
 
 

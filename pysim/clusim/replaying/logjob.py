@@ -73,6 +73,7 @@ class _Kept:
 _DAMAGE = (
     "ranks contradict",
     "file",
+    "rows",
     "spliced",
     "datatype",
     "calls missing",

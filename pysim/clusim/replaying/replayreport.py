@@ -129,6 +129,11 @@ def _row(found: Replay, call: CallResult) -> list[str]:
 
 def _totals(found: Replay) -> list[str]:
     lines = [f"total  {found.total_calls} calls, {format_time(found.total_ps)} on {found.fabric}"]
+    if found.bounds_ps is not None:
+        least, most = (format_time(at) for at in found.bounds_ps)
+        lines.append(
+            f"  from {least} (nothing disturbs another) to {most} (nothing at the same time)"
+        )
     if found.compute_ps >= 0:
         lines.append(f"  computing {format_time(found.compute_ps)} (mean of all ranks)")
     if found.recorded_ps >= 0:

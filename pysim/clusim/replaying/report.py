@@ -155,6 +155,8 @@ class Replay:
         Architecture of the oldest GPU.
     doubts : list of str
         Why the result may be of no use, and which option settles it.
+    bounds_ps : tuple of int or None
+        Between which times `total_ps` is, where not everything was simulated together [ps].
     """
 
     kind: str
@@ -178,6 +180,7 @@ class Replay:
     skipped: dict[str, int] = field(default_factory=dict)
     family: str = ""
     doubts: list[str] = field(default_factory=list)
+    bounds_ps: tuple[int, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""
@@ -194,6 +197,7 @@ class Replay:
             "calls": [call.to_json() for call in self.calls],
             "total_calls": self.total_calls,
             "total_us": self.total_ps / 1e6,
+            "bounds_us": None if self.bounds_ps is None else [at / 1e6 for at in self.bounds_ps],
             "recorded_us": None if self.recorded_ps < 0 else self.recorded_ps / 1e6,
             "compute_us": None if self.compute_ps < 0 else self.compute_ps / 1e6,
             "mean_abs_error": round(sum(errors) / len(errors), 6) if errors else None,

@@ -49,12 +49,16 @@ class Setup:
     env : tuple of (str, str)
         Its environment variables.
     ranks : tuple of int or None
-        Ranks that take part; None is all, or what `per_node` says.
+        Ranks that take part; None is all, or what `per_node` or `gpus` says.
     faults : tuple
         What breaks besides the topology's own faults: texts, or `clusim.lowering.Fault`.
     messages : tuple of int or None
         Where a run stands for one of more machines or bytes: channels of sends and receives, in all and for a peer, and
         the least size for which messages are cut [bytes]; None is NCCL's.
+    gpus : tuple of int or None
+        GPUs of every machine that take part, as they are numbered there; None is all, or what `per_node` says.
+    beside : tuple of tuple of int
+        GPUs of every machine of further communicators that do the same at the same time, in `clusim.nccltests.kernel`.
     """
 
     topology: str | Path | Fabric
@@ -65,6 +69,8 @@ class Setup:
     ranks: tuple[int, ...] | None = None
     faults: tuple[Any, ...] = ()
     messages: tuple[int, int, int] | None = None
+    gpus: tuple[int, ...] | None = None
+    beside: tuple[tuple[int, ...], ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be sent as what was given, without fabrics and communicators that were made of it."""
@@ -145,11 +151,12 @@ class Setup:
     @property
     def _chosen(self) -> tuple[int, ...] | None:
         """Return the ranks that take part; None is all."""
-        if self.per_node is None:
+        gpus = self.gpus if self.per_node is None else tuple(range(self.per_node))
+        if gpus is None:
             return self.ranks
         if self.ranks is not None:
             raise InputError("ranks and GPUs per machine say both who takes part; give one")
-        return _first_of_each(self.fabric, self.per_node)
+        return _of_each(self.fabric, gpus)
 
     @property
     def num_nodes(self) -> int:
@@ -164,6 +171,12 @@ class Setup:
     def on(self, machine: Fabric) -> Setup:
         """Return the same on another fabric, which is there already."""
         return self if machine is self.fabric else replace(self, topology=machine, nodes=None)
+
+    @property
+    def together(self) -> tuple[Setup, ...]:
+        """Return this and what is beside it, a communicator each."""
+        others = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
+        return (self, *others)
 
     def smaller(self, nodes: int) -> Setup:
         """Return the same with so many machines, which send and receive on as many channels as these."""
@@ -234,17 +247,19 @@ def _communicators(
     return Communicators(machine, release, parse_env(dict(env)))
 
 
-def _first_of_each(machine: Fabric, per_node: int) -> tuple[int, ...]:
-    """Return the ranks of the first `per_node` GPUs of every machine."""
+def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
+    """Return the ranks of these GPUs of every machine."""
     zone = {node.name: node.zone for node in machine.nodes}
     seen: dict[int, int] = {}
     ranks = []
+    wanted = set(gpus)
     for rank, name in enumerate(machine.ranks):
         number = seen.get(zone[name], 0)
         seen[zone[name]] = number + 1
-        if number < per_node:
+        if number in wanted:
             ranks.append(rank)
     least = min(seen.values(), default=0)
-    if least < per_node:
-        raise InputError(f"{per_node} GPUs per machine: a machine of {machine.name} has {least}")
+    most = max(gpus) + 1
+    if least < most:
+        raise InputError(f"{most} GPUs per machine: a machine of {machine.name} has {least}")
     return tuple(ranks)

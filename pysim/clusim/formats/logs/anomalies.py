@@ -14,6 +14,7 @@ from clusim.formats.logs.facts import (
     MOST_CHOICES,
     MOST_COMMUNICATORS,
     MOST_HANDLES,
+    MOST_LOGGED_CALLS,
     MOST_THREADS,
     UNKNOWN_CHOICE,
     Member,
@@ -368,6 +369,10 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     if facts.lost_handle != NONE:
         yield Anomaly(
             "file", f"there are more than {MOST_HANDLES} handles of communicators; what is said of others is not used"
+        )  # fmt: skip
+    if facts.later_calls:
+        yield Anomaly(
+            "file", f"{facts.later_calls} lines of calls and choices after the first {MOST_LOGGED_CALLS} are not used"
         )  # fmt: skip
     if facts.left_out:
         yield Anomaly(

@@ -38,6 +38,10 @@ class Rows:
         """Add one row, a value for each column."""
         self._flat.extend(row)
 
+    def add_table(self, table: NDArray[np.int64]) -> None:
+        """Add many rows, a column of `table` for each column."""
+        self._flat.frombytes(np.ascontiguousarray(table, np.int64).tobytes())
+
     def clear(self) -> None:
         """Forget all rows."""
         self._flat = array("q")

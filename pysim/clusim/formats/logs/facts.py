@@ -31,6 +31,9 @@ MOST_HANDLES = 1 << 17
 MOST_THREADS = 1 << 17
 """Threads of processes that are told apart."""
 
+MOST_LOGGED_CALLS = 1 << 24
+"""Lines of calls, and of the tuner's choices, that are kept; later ones are counted. They take about 2 GB."""
+
 MOST_COMMUNICATORS = 1 << 15
 """Communicators that are told apart; handles of later ones are counted and not used."""
 
@@ -204,7 +207,7 @@ class Facts:
         self.unread = self.torn_work = self.single_lines = self.passed_over = 0
         self.lost_handle = self.lost_thread = NONE
         self.ordered = self.path_lines = 0
-        self.left_out = self.lost_handles = 0
+        self.left_out = self.lost_handles = self.later_calls = 0
         self.torn_handles: set[int] = set()
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"
@@ -429,6 +432,13 @@ class Facts:
     def add_tuning(self, *row: int) -> None:
         """Add one choice of the tuner, its values in the order of the columns."""
         self._single_tunings.add(*row)
+
+    def room(self, columns: Columns, rows: int) -> bool:
+        """Return whether so many more lines are kept in these columns; counts them if not."""
+        if len(columns) < MOST_LOGGED_CALLS:
+            return True
+        self.later_calls += rows
+        return False
 
     def settle(self) -> None:
         """Move what came one at a time to the columns; nothing more is read after this."""

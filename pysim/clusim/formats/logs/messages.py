@@ -29,6 +29,7 @@ _COMM = re.compile(
     r"(?:\[Rank \d{1,9}\] )?(?:(\w+) )?comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b(.*)",
     re.DOTALL,
 )
+_ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _PAIR = re.compile(r"(?<!\w)(\w+) (0x[0-9a-fA-F]{1,16}|-?[0-9a-fA-F]{1,16})\b")
 _EVENT = re.compile(r"- (?:(Init|Destroy|Abort|Finalize|Revoke) )?(\w+)")
 _VERSION = re.compile(
@@ -73,6 +74,34 @@ class _Named(NamedTuple):
 
 @remembered
 def _named(text: str) -> _Named | None:
+    return _plain(text) or _any_named(text)
+
+
+def _plain(text: str) -> _Named | None:
+    """Return what a line says if it is as releases since 2.16 write it: pairs of names and numbers, then the event."""
+    words = text.split()
+    if len(words) < 9 or words[-3:-1] != ["-", "Init"] or words[1] != "comm" or len(words) % 2:
+        return None
+    pairs = dict(zip(words[1:-3:2], words[2:-3:2], strict=True))
+    if not {"comm", "rank", "nranks", "busId"} <= pairs.keys() <= _PLAIN:
+        return None
+    rank, n_ranks, address = pairs["rank"], pairs["nranks"], pairs["comm"]
+    if not (rank.isdecimal() and n_ranks.isdecimal() and len(rank) < 10 and len(n_ranks) < 10):
+        return None
+    if not _ADDRESS.fullmatch(address) or not words[-1].isalpha():
+        return None
+    if not int(rank) < int(n_ranks) <= MOST_RANKS or not int(address, 16):
+        return None
+    if len(text) > 400 or not "".join(pairs.values()).isalnum():
+        return None
+    function = words[0].removesuffix("_impl")
+    details = tuple(_details(pairs))
+    return _Named(
+        function, int(address, 16), int(rank), int(n_ranks), "Init", words[-1], None, details
+    )
+
+
+def _any_named(text: str) -> _Named | None:
     match = _COMM.match(text)
     if match is None:
         return None
@@ -132,6 +161,7 @@ _FIELDS = {
     "key": ("key", 10), "nNodes": ("n_nodes", 10), "localRanks": ("local_ranks", 10),
     "localRank": ("local_rank", 10),
 }  # fmt: skip
+_PLAIN = frozenset((*_FIELDS, "comm", "rank", "nranks"))
 
 
 def _details(pairs: dict[str, str]) -> Iterator[tuple[str, int]]:

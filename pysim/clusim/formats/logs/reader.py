@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from clusim.errors import InputError
 from clusim.formats.logs.arrivals import Connections, find_connections
+from clusim.formats.logs.branches import find_branches
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.digits import hashes
 from clusim.formats.logs.dressing import Dressing
@@ -35,7 +36,10 @@ _CHOICE_BYTES = 128
 
 
 class _Lines(NamedTuple):
-    """Lines of a block that are read one at a time: their numbers from the block's first, and their rows if any."""
+    """Lines of a block that are read one at a time: their numbers from the block's first, and their rows if any.
+
+    `rank` is by row that of a line which is understood but for the handle it is of; `NONE` for others.
+    """
 
     scan: Scan
     data: bytes
@@ -43,6 +47,7 @@ class _Lines(NamedTuple):
     chosen: Positions
     rows: Positions
     threads: Positions
+    rank: Positions
 
 
 class LogReader:
@@ -115,6 +120,7 @@ class LogReader:
         done = is_call | self._tunings(scan, threads, regular & ~is_call, line)
         done |= self._skip_noise(scan, regular & ~done)
         connections, routes = self._connections(scan, data, regular & ~done)
+        branches = find_branches(scan, regular & ~done)
         # Which lines are looked at one at a time, and which row of the scan each is, NONE if it is not regular.
         singles = scan.has_nccl.copy()
         spliced = int(np.count_nonzero(regular)) < int(np.count_nonzero(singles))
@@ -124,14 +130,24 @@ class LogReader:
         row_of[scan.regular[rest]] = rest
         singles |= scan.candidates(single.waiting or spliced)
         facts.app_lines += int(np.count_nonzero(~singles & ~scan.has_nccl))
-        joined = np.full(len(scan.regular), NONE, np.int64)
+        rank = np.full(len(scan.regular), NONE, np.int64)
         if connections is not None:
-            joined[connections.rows] = np.arange(len(connections.rows))
-        self._bound(singles, scan.regular[joined >= 0])
+            ends = connections.source, connections.target
+            rank[connections.rows] = np.where(connections.side == 2, ends[1], ends[0])
+        if branches is not None:
+            rank[branches.rows] = branches.rank
+        self._bound(singles, scan.regular[rank >= 0])
         chosen = np.flatnonzero(singles)
-        lines = _Lines(scan, data, line, chosen, row_of[chosen], threads)
-        spoken = self._singles(single, lines, joined, connections)
+        lines = _Lines(scan, data, line, chosen, row_of[chosen], threads, rank)
+        handles = self._singles(single, lines)
+        if branches is not None:
+            own = handles[branches.rows][branches.line]
+            table = np.stack((own, *branches.numbers), axis=1)
+            facts.trees.add_table(table[own != facts.lost_handle])
         if connections is not None:
+            spoken = handles[connections.rows]
+            known = spoken != facts.lost_handle
+            connections, routes, spoken = connections.only(known), routes[known], spoken[known]
             facts.connections.add(
                 {
                     "member": spoken, "channel": connections.channel, "index": connections.index,
@@ -153,32 +169,40 @@ class LogReader:
         facts.passed_over += max(0, len(rows) - left)
         singles[rows[left:]] = False
 
-    def _singles(
-        self,
-        single: SingleLines,
-        lines: _Lines,
-        joined: Positions,
-        connections: Connections | None,
-    ) -> Positions:
-        """Read lines one at a time, in order; return the handles the connections among them are of."""
+    def _singles(self, single: SingleLines, lines: _Lines) -> Positions:
+        """Read lines one at a time, in order; return by row the handles of those that are understood but for these."""
         facts = self.facts
-        scan, data, line, chosen = lines.scan, lines.data, lines.first, lines.chosen
-        numbers, rows = chosen.tolist(), lines.rows.tolist()
+        scan, data, line = lines.scan, lines.data, lines.first
+        handles = np.full(len(scan.regular), NONE, np.int64)
+        if len(lines.chosen) == 0:
+            return handles
+        rank = (
+            np.where(lines.rows >= 0, lines.rank[lines.rows], NONE) if len(handles) else lines.rows
+        )
+        who = lines.threads[lines.rows] if len(handles) else lines.rows
+        # One line of a thread about a rank after another is about the same handle.
+        again = (rank[1:] >= 0) & (rank[1:] == rank[:-1]) & (who[1:] == who[:-1])
+        looked = np.concatenate(([True], ~again))
+        chosen, rows = lines.chosen[looked], lines.rows[looked]
         starts, ends = scan.starts[chosen].tolist(), scan.ends[chosen].tolist()
-        message, who, which = scan.message.tolist(), lines.threads.tolist(), joined.tolist()
-        own: list[int] = []
-        if connections is not None:
-            own = np.where(connections.side == 2, connections.target, connections.source).tolist()
-        spoken = [NONE] * len(own)
-        for number, start, end, row in zip(numbers, starts, ends, rows, strict=True):
+        message = scan.message[rows].tolist() if len(handles) else starts
+        spoken: list[int] = []
+        for number, start, end, row, thread, own, text_at in zip(
+            chosen.tolist(), starts, ends, rows.tolist(), who[looked].tolist(), rank[looked].tolist(),
+            message, strict=True,
+        ):  # fmt: skip
+            handle = NONE
             if row < 0:
                 single.line(data[start:end], line + number)
-            elif (connection := which[row]) >= 0:
-                spoken[connection] = facts.member_of(who[row], line + number, own[connection])
+            elif own >= 0:
+                handle = facts.member_of(thread, line + number, own)
             else:
-                text = data[message[row] : end].decode("utf-8", "replace")
-                single.message(who[row], line + number, text)
-        return np.array(spoken, np.int64)
+                text = data[text_at:end].decode("utf-8", "replace")
+                single.message(thread, line + number, text)
+            spoken.append(handle)
+        known = lines.rows >= 0
+        handles[lines.rows[known]] = np.array(spoken, np.int64)[np.cumsum(looked) - 1][known]
+        return handles
 
     def _connections(
         self, scan: Scan, data: bytes, among: NDArray[np.bool_]
@@ -292,7 +316,7 @@ class LogReader:
         found = self._choices.look(keys, make)
         rows, found = rows[found >= 0], found[found >= 0]
         chosen[rows] = True
-        if len(rows):
+        if len(rows) and self.facts.room(self.facts.tunings, len(rows)):
             self.facts.tunings.add(
                 {"choice": found, "thread": threads[rows], "line": scan.regular[rows] + line}
             )
@@ -340,6 +364,8 @@ class LogReader:
             _pairs(process, calls.stream_hash),
             lambda i: facts.stream_of(int(process[i]), _pointer(data, calls.stream, i)),
         )
+        if not facts.room(facts.calls, len(member)):
+            return
         facts.calls.add(
             {
                 "name": name, "op_count": calls.op_count, "count": calls.count,

@@ -1,6 +1,7 @@
 """A block of lines looked at as arrays: where its regular NCCL lines are, who wrote them, and what its calls say.
 
-A line is *regular* if it has one header, ``host:pid:tid [device] NCCL INFO ``, and the word NCCL nowhere else.
+A line is *regular* if it has one header, ``host:pid:tid [device] NCCL INFO ``, and the word NCCL nowhere else but in
+names of variables (``NCCL_...``).
 All others are left to `lines.parts`, one at a time.
 """
 
@@ -61,6 +62,10 @@ class Scan:
         starts = np.concatenate(([0], newlines[:-1] + 1))
         nccl = positions(buffer, b"NCCL")
         line = np.searchsorted(starts, nccl, "right") - 1
+        has_nccl = np.zeros(len(starts), np.bool_)
+        has_nccl[line] = True
+        word_of_its_own = buffer[nccl + 4] != ord("_")
+        nccl, line = nccl[word_of_its_own], line[word_of_its_own]
         number = np.bincount(line, minlength=len(starts))
         at = nccl[number[line] == 1]
         line = line[number[line] == 1]
@@ -84,7 +89,7 @@ class Scan:
         keep = np.flatnonzero(good)
         ends = newlines.copy()
         return cls(
-            buffer, starts, ends, spaces, number > 0, line[keep], at[keep] + len(_HEADER),
+            buffer, starts, ends, spaces, has_nccl, line[keep], at[keep] + len(_HEADER),
             token[keep], close[keep] + 1,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.facts import Facts, Member
+from clusim.formats.logs.facts import Facts, Member, Process
 
 __all__ = ["settle_torn"]
 
@@ -73,8 +73,8 @@ def _processes(facts: Facts) -> set[int]:
             _part_of(process.host, other.host) or _part_of(other.host, process.host)
             for other in whole
         )
-        if alone:
-            continue  # a host of which there are few lines
+        if alone or (not fitting and _missed(facts, process, whole)):
+            continue  # a host or a process of which there are few lines
         if len(fitting) == 1:
             new = facts.processes.index(fitting[0])
             for handle in process.members:
@@ -88,6 +88,19 @@ def _processes(facts: Facts) -> set[int]:
                 thread.process = facts.processes.index(fitting[0])
         process.members, process.lines = [], 0
     return lost
+
+
+def _missed(facts: Facts, process: Process, whole: list[Process]) -> bool:
+    """Return whether a process of few lines is a rank that a whole process's communicator lacks."""
+    if process.host not in {other.host for other in whole}:
+        return False
+    own = {
+        (m.comm_id, m.n_ranks, m.rank) for n in process.members if (m := facts.members[n]).comm_id
+    }
+    others = [facts.members[n] for other in whole for n in other.members if other is not process]
+    ranks = {(m.comm_id, m.n_ranks, m.rank) for m in others}
+    known = {(m.comm_id, m.n_ranks) for m in others}
+    return bool(own) and all(key[:2] in known and key[2] != NONE for key in own) and not own & ranks
 
 
 def _numbers(facts: Facts) -> None:

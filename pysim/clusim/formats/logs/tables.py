@@ -172,7 +172,11 @@ class TableReader:
     def text(self, text: str, line: int) -> bool:
         """Read a line, or a piece of one, that may be a row or a part of it."""
         if match := _ROW.match(text):
-            return self._row(match, line)
+            if self._row(match, line):
+                return True
+            # The titles say that rows follow: what begins like one has something in it that is no number.
+            self.runs[-1].broken += self.open and not self.runs[-1].ended if self.runs else 0
+            return False
         if self._head is not None and _VALUES.match(text):
             return self._take(text)
         if "failure" in text and _FAILURE.search(text):

@@ -52,7 +52,7 @@ _INNER = re.compile(
 _TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*:\s*"?(\d{1,12})')
 _ENDS: Final[tuple[EventKind, EventKind]] = ("send", "recv")
 _SYNC = re.compile(r'"is_sync"\s*:\s*true')
-_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?\s*)*)\}")
+_PAIRS = re.compile(r"source_target_pairs=\{\s*((?:\{\s*\d+\s*,\s*\d+\s*\}\s*,?\s*)*)\}")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
 
 
@@ -266,7 +266,10 @@ def _communicate(program: _Program, item: HloInstruction, base: str, before: Rea
     if base == "collective-permute":
         found = _PAIRS.search(item.attributes)
         pairs = (
-            [(int(a[:9]), int(b[:9])) for a, b in re.findall(r"\{(\d+),(\d+)\}", found[1])]
+            [
+                (int(a[:9]), int(b[:9]))
+                for a, b in re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", found[1])
+            ]
             if found
             else []
         )

@@ -21,7 +21,18 @@ _TENSOR = re.compile(r"\b([a-z]\w{0,15})\[([0-9,<= ]{0,400})\]")
 _EXTENT = re.compile(r"[0-9]{1,15}")
 _CALL = re.compile(r"([\w-]+)\((.*)", re.DOTALL)
 _OPERAND = re.compile(r"(?<![\w.$-])([A-Za-z_][\w.$-]{0,400})\s{0,8}(?:,|\)|$)")
-_BITS = {"pred": 8, "s4": 4, "u4": 4, "s16": 16, "u16": 16, "c64": 64, "c128": 128}
+_BITS = {
+    "pred": 8,
+    "s4": 4,
+    "u4": 4,
+    "s2": 2,
+    "u2": 2,
+    "f4e2m1fn": 4,
+    "s16": 16,
+    "u16": 16,
+    "c64": 64,
+    "c128": 128,
+}
 _IOTA = re.compile(r"\[([0-9,]{1,60})\]<=\[([0-9,]{1,60})\](?:T\(([0-9,]{1,60})\))?")
 
 
@@ -150,7 +161,9 @@ def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | N
         return _of_iota(
             *([int(n[:9]) for n in part.split(",") if n] if part else [] for part in iota.groups())
         )
-    listed = re.match(r"\{(\{[0-9, ]*\}[, ]*)*\}", text)
+    listed = re.match(r"\{\s*(?:\{[0-9, ]*\}[,\s]*)*\}", text)
+    if text and not listed:
+        return None
     groups = (
         [
             tuple(int(n[:9]) for n in re.findall(r"\d+", part))

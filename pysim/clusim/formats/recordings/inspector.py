@@ -7,77 +7,36 @@ and receives nothing tells which were launched together: one waits for the one b
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from clusim.errors import InputError
 from clusim.formats.recordings.common import (
     MOST_RANKS,
     Groups,
     clone_peers,
     finish,
 )
-from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
-from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.commranks import Owner, world_of
+from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
+from clusim.formats.recordings.plugincalls import (
+    MOST_RECORDS,
+    MOST_SIZE,
+    PluginCall,
+    PluginJob,
+    write_calls,
+)
 from clusim.formats.recordings.source import Paths, integer
 from clusim.formats.recordings.streams import FileStream, streams
-from clusim.vocabulary.operations import ROOTED, full_bytes, operation_starting
+from clusim.vocabulary.operations import ROOTED, operation_starting
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
 
 KIND = "inspector"
-US = 1_000_000
-MOST_RECORDS = 2_000_000
-"""Records that are read; more are counted."""
-
+NS_PER_US = 1000
 MOST_US = 1 << 40
 """Longest call: 13 days [us]."""
 
-MOST_SIZE = 1 << 44
-"""Largest message [bytes]."""
-
 _NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
-
-
-@dataclass(slots=True)
-class _Call:
-    """One record: times are us since 1970."""
-
-    comm: str
-    rank: int
-    kind: EventKind
-    operation: str
-    number: int
-    size: int
-    took: int
-    start: int
-    dumped: int
-    algorithm: str
-    protocol: str
-    channels: int
-    peer: int
-    where: str
-
-
-@dataclass(slots=True)
-class _Job:
-    """What was read so far."""
-
-    comms: dict[str, RecordedComm] = field(default_factory=dict)
-    calls: list[_Call] = field(default_factory=list)
-    seen: dict[tuple[str, int, str, int, int], _Call] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
-    sources: Counter[str] = field(default_factory=Counter)
-    dropped: dict[tuple[str, int, str], int] = field(default_factory=dict)
-
-    def skip(self, what: str, where: str) -> None:
-        """Count what is left out, and remember the first."""
-        self.skipped[what] += 1
-        self.first.setdefault(what, where)
 
 
 def read(paths: Paths) -> Recording:
@@ -88,25 +47,24 @@ def read(paths: Paths) -> Recording:
     InputError
         Nothing in the files is a call of the Inspector, or they contradict each other.
     """
-    job = _Job()
+    job = PluginJob()
     name = ""
     for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
         name = name or part.name
         _file(job, part)
     found = Recording(KIND, name, 0)
-    skipped = Counter({f"{what} (first: {job.first[what]})": n for what, n in job.skipped.items()})
     groups = Groups()
     if job.calls:
         world = world_of(job.comms)
         found.num_ranks, found.hosts = world.num_ranks, world.hosts
         found.assumed += world.assumed
-        _write(found, groups, job, world)
+        write_calls(found, groups, job, world)
         _assume(found, job)
         clone_peers(found, groups)
-    return finish(found, groups, skipped)
+    return finish(found, groups, job.left_out)
 
 
-def _file(job: _Job, part: FileStream) -> None:
+def _file(job: PluginJob, part: FileStream) -> None:
     """Read one file; an object without a header has that of the statistics in front of it."""
     around: dict[str, Any] = {}
 
@@ -128,7 +86,7 @@ def _file(job: _Job, part: FileStream) -> None:
             _record(job, own, where)
 
 
-def _statistics(job: _Job, record: dict[str, Any]) -> None:
+def _statistics(job: PluginJob, record: dict[str, Any]) -> None:
     """Note how many calls the plugin itself lost."""
     stats, header = record.get("dump_stats"), record.get("header")
     if not isinstance(stats, dict) or not isinstance(header, dict):
@@ -140,7 +98,7 @@ def _statistics(job: _Job, record: dict[str, Any]) -> None:
             job.dropped[str(header.get("id")), rank, kind] = lost
 
 
-def _record(job: _Job, record: dict[str, Any], where: str) -> None:
+def _record(job: PluginJob, record: dict[str, Any], where: str) -> None:
     """Keep one call."""
     header, about = record.get("header"), record.get("metadata")
     if not isinstance(header, dict):
@@ -156,32 +114,14 @@ def _record(job: _Job, record: dict[str, Any], where: str) -> None:
     call = _call(job, record, _Seat(str(ident)[:64], rank, n_ranks), where)
     if call is None:
         return
-    call.dumped = integer(about.get("dump_timestamp_us"), 1 << 60) or 0
+    call.dumped = (integer(about.get("dump_timestamp_us"), 1 << 60) or 0) * NS_PER_US
     host, pid = about.get("hostname"), integer(about.get("pid"), 1 << 32)
     owner: Owner = (host[:256] if isinstance(host, str) else "", pid if pid is not None else ABSENT)
     if owner == ("", ABSENT):
         # Without a process each rank of each communicator would be a GPU of its own.
         owner = ("", rank)
     nodes = integer(header.get("nnodes"), n_ranks) or 0
-    comm = job.comms.setdefault(call.comm, RecordedComm(call.comm, n_ranks, nodes))
-    if comm.n_ranks != n_ranks:
-        raise InputError(
-            f"{where}: communicator {call.comm} has {n_ranks} ranks, and {comm.n_ranks} in"
-            f" {next(iter(comm.where.values()))}; give the files of one job only"
-        )
-    comm.see(rank, owner, where)
-    key = (call.comm, rank, call.operation or call.kind, call.peer, call.number)
-    known = job.seen.setdefault(key, call)
-    if known is not call:
-        same = (known.size, known.took) == (call.size, call.took)
-        job.skip(
-            "calls that are there twice"
-            if same
-            else "calls that contradict an earlier record of the same call",
-            where,
-        )
-        return
-    job.calls.append(call)
+    job.add(call, owner, n_ranks, nodes)
 
 
 class _Seat(NamedTuple):
@@ -192,7 +132,7 @@ class _Seat(NamedTuple):
     n_ranks: int
 
 
-def _call(job: _Job, record: dict[str, Any], seat: _Seat, where: str) -> _Call | None:
+def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> PluginCall | None:
     """Return the call of a record, None if something it needs is missing."""
     comm, rank, n_ranks = seat
     kind = "coll" if "coll_perf" in record else "p2p"
@@ -221,8 +161,8 @@ def _call(job: _Job, record: dict[str, Any], seat: _Seat, where: str) -> _Call |
         job.skip("times that are none: the calls are kept", where)
     job.sources[str(perf.get(f"{kind}_timing_source", ""))[:40]] += 1
     start, channels = _traced(perf, kind)
-    return _Call(
-        comm, rank, what, operation, number, size, took or 0, start, 0,
+    return PluginCall(
+        comm, rank, what, operation, number, size, (took or 0) * NS_PER_US, start, 0,
         _word(perf.get("coll_algo")), _word(perf.get("coll_proto")), channels, peer, where,
     )  # fmt: skip
 
@@ -234,7 +174,7 @@ def _word(value: Any) -> str:
 
 
 def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
-    """Return when the kernel of a call started [us], and its channels; ABSENT and 0 without a trace of events."""
+    """Return when the kernel of a call started [ns], and its channels; ABSENT and 0 without a trace of events."""
     trace = perf.get("event_trace_ts")
     if not isinstance(trace, dict):
         return ABSENT, 0
@@ -243,63 +183,11 @@ def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:
     starts = [integer(row.get("kernel_start_ts"), 1 << 60) for row in rows]
     began = [start for start in starts if start]
     own = integer(trace.get(f"{kind}_start_ts"), 1 << 60)
-    return (min(began) if began else own or ABSENT), min(len(rows), 64)
+    first = min(began) if began else own or 0
+    return (first * NS_PER_US if first else ABSENT), min(len(rows), 64)
 
 
-def _write(found: Recording, groups: Groups, job: _Job, world: World) -> None:
-    """Append the events, in the order of each rank and communicator."""
-    order = _order(job.calls)
-    index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
-    origin = min((call.start for call in job.calls if call.start >= 0), default=0)
-    messages: Counter[tuple[str, int, int, str]] = Counter()
-    numbers: dict[tuple[str, str, int], int] = {}
-    for call in sorted(job.calls, key=lambda call: order[_identity(call)]):
-        own = world.ranks[call.comm]
-        stream, sequence = call.comm, 0
-        size = call.size
-        if call.kind == "collective":
-            size = full_bytes(call.operation, size, len(own))
-            sequence = numbers.setdefault(_identity(call)[:3], len(numbers))
-        else:
-            pair = (call.comm, call.rank, call.peer, call.kind)
-            stream = f"{call.comm} {call.kind} {call.peer}"
-            sequence, messages[pair] = messages[pair], messages[pair] + 1
-        start = (call.start - origin) * US if call.start >= 0 else ABSENT
-        found.events.append(
-            Event(
-                call.kind, own[call.rank], stream, start_ps=start, duration_ps=call.took * US or ABSENT,
-                group=index[call.comm], sequence=sequence, operation=call.operation, bytes=size,
-                dtype="float32" if size % 4 == 0 and call.kind == "collective" else "uint8",
-                root=0 if call.operation in ROOTED else ABSENT, peer=call.peer,
-                algorithm=call.algorithm, protocol=call.protocol, channels=call.channels, where=call.where,
-            )
-        )  # fmt: skip
-
-
-def _identity(call: _Call) -> tuple[str, str, int, int, int]:
-    """Return what is the same for all ranks that make a collective; of messages it is their own."""
-    if call.kind == "collective":
-        return call.comm, call.operation, call.number, ABSENT, ABSENT
-    return call.comm, call.kind, call.number, call.rank, call.peer
-
-
-def _order(calls: Iterable[_Call]) -> dict[tuple[str, str, int, int, int], tuple[int, int, int]]:
-    """Return the place of every call: by its first time on any rank; calls of a function stay in their order."""
-    first: dict[tuple[str, str, int, int, int], int] = {}
-    for call in calls:
-        key = _identity(call)
-        time = call.start if call.start >= 0 else call.dumped
-        first[key] = min(first.get(key, time), time)
-    latest: dict[tuple[str, str, int, int], int] = {}
-    found: dict[tuple[str, str, int, int, int], tuple[int, int, int]] = {}
-    for at, key in enumerate(sorted(first, key=lambda key: key[2])):
-        function = (key[0], key[1], *key[3:])
-        latest[function] = max(latest.get(function, 0), first[key])
-        found[key] = (latest[function], key[2], at)
-    return found
-
-
-def _assume(found: Recording, job: _Job) -> None:
+def _assume(found: Recording, job: PluginJob) -> None:
     """Say what the files do not."""
     found.assumed.append(
         "data types are not recorded: float32, and sums where something is reduced"

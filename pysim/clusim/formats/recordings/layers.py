@@ -35,7 +35,7 @@ __all__ = [
 MAX_NS = 10**15
 MAX_BYTES = 2**44
 MOST_LAYER_EVENTS = 1_000_000
-"""Events of all ranks that a list of layers may stand for: a line of it can be one of each of many thousand ranks."""
+"""Events up to which those of all ranks are written out, and most steps of a rank: of more, one rank is for all."""
 
 MAX_LAYERS = 1_000_000
 PS_PER_NS = 1000
@@ -82,6 +82,7 @@ class LayerTable:
     def __init__(self, name: str, *, policies: bool = False) -> None:
         self.name = name
         self.skipped: Counter[str] = Counter()
+        self._same: dict[LayerPart, LayerPart] = {}
         rows = _rows(name)
         _, self.words = next(rows, (0, []))
         line, second = next(rows, (0, []))
@@ -109,7 +110,7 @@ class LayerTable:
                 f"{self.name}:{line}: {len(words)} columns; a layer has {COLUMNS}: name, -1, three times computing,"
                 " communication and size (forward, input gradient, weight gradient), update"
             )
-        parts = [self._part(line, words[at : at + 3]) for at in (2, 5, 8)]
+        parts = [self._once(self._part(line, words[at : at + 3])) for at in (2, 5, 8)]
         update = self._number(line, "update", words[11], MAX_NS)
         policy = words[12] if len(words) > COLUMNS else ""
         if policies and not policy:
@@ -117,6 +118,10 @@ class LayerTable:
                 f"{self.name}:{line}: no parallelism in column {COLUMNS + 1}; HYBRID_CUSTOMIZED has one per layer"
             )
         return TableLayer(words[0], line, parts[0], parts[1], parts[2], update, policy)
+
+    def _once(self, part: LayerPart) -> LayerPart:
+        """Return the one of equal parts that is kept: layers repeat."""
+        return self._same.setdefault(part, part)
 
     def _part(self, line: int, words: list[str]) -> LayerPart:
         compute = self._number(line, "computing", words[0], MAX_NS)
@@ -284,23 +289,19 @@ def recording(
     group_of: Callable[[str, int], Sequence[int]],
     assumed: list[str],
 ) -> Recording:
-    """Return the recording in which all ranks do what `step` says; `group_of` takes a role and a rank."""
+    """Return the recording in which all ranks do what `step` says; `group_of` takes a role and a rank.
+
+    Where that would be more than `MOST_LAYER_EVENTS` events, it has those of the first rank only.
+    """
     name = step.table.name
     if num_ranks > MOST_RANKS:
         raise InputError(f"{name}: {num_ranks} ranks; at most {MOST_RANKS}")
     steps = step.wanted()
-    total = num_ranks * len(steps)
-    if total > MOST_LAYER_EVENTS:
-        fit = sum(e.kind == "collective" for e in steps[: MOST_LAYER_EVENTS // num_ranks])
-        cut = f"--calls {fit} for the first of each rank, or " if fit else ""
-        raise InputError(
-            f"{name}: {num_ranks} ranks with {len(steps)} steps each are {total} events; at most {MOST_LAYER_EVENTS}:"
-            f" use {cut}fewer layers or micro-batches, or fewer ranks"
-        )
     if len(steps) < len(step.events):
         assumed.append(f"the first {step.most} calls of each rank, of {step.calls.total()}")
     groups = Groups()
     found = Recording(kind, name, num_ranks, assumed=assumed)
+    found.alike = num_ranks * len(steps) > MOST_LAYER_EVENTS
     with uncollected():
         _repeat(found, steps, group_of, groups)
     return finish(found, groups, step.table.skipped)
@@ -312,9 +313,9 @@ def _repeat(
     group_of: Callable[[str, int], Sequence[int]],
     groups: Groups,
 ) -> None:
-    """Let every rank do a step."""
+    """Let every rank do a step, the first one for all if they are many."""
     numbers: dict[tuple[str, int], int] = {}
-    for rank in range(found.num_ranks):
+    for rank in range(1 if found.alike else found.num_ranks):
         first = len(found.events)
         for event in steps:
             group = -1

@@ -112,6 +112,9 @@ class Recording:
         Release, if the recording says so.
     hosts : list of str
         Per rank, its machine; empty if the recording does not tell, and ranks fill machines in order.
+    alike : bool
+        The events are those of rank 0 only: every rank does the same in groups of its own, which are those of rank 0
+        moved along. Ranks of a group are equally far apart.
     """
 
     kind: str
@@ -123,3 +126,4 @@ class Recording:
     skipped: dict[str, int] = field(default_factory=dict)
     nccl_version: str = ""
     hosts: list[str] = field(default_factory=list)
+    alike: bool = False

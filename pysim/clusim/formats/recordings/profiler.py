@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,9 @@ KIND = "profiler"
 US = 1_000_000
 MOST_CALLS = 2_000_000
 """Calls that are read; more are counted."""
+
+MOST_ALIKE = 1 << 16
+"""Different arguments of calls that are kept once each."""
 
 MOST_COUNT = 1 << 44
 _BARE = re.compile(
@@ -58,8 +62,9 @@ class _Call:
     end: int
     where: str
     clock: tuple[int, int] | None = None
-    channels: set[int] = field(default_factory=set)
-    peers: set[int] = field(default_factory=set)
+    channels: Set[int] = frozenset()
+    peers: Set[int] = frozenset()
+    number: Any = None
 
 
 @dataclass(slots=True)
@@ -84,6 +89,11 @@ class _Job:
     first: dict[str, str] = field(default_factory=dict)
     groups: int = 0
     mended: int = 0
+    same: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, key: Any, value: Any) -> Any:
+        """Return the one of equal values that is kept: calls of a job are much alike."""
+        return self.same.setdefault(key, value) if len(self.same) < MOST_ALIKE else value
 
     def skip(self, what: str, where: str) -> None:
         """Count what is left out, and remember the first."""
@@ -200,7 +210,7 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
     if kind == "GPU" and name == "KernelCh":
         channel = integer(args.get("Channel"), 255)
         if channel is not None:
-            call.channels.add(channel)
+            call.channels |= {channel}
         start, stop = integer(args.get("StartGpuClk")), integer(args.get("StopGpuClk"))
         if start and stop and start < stop:
             old = call.clock or (start, stop)
@@ -208,7 +218,7 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
     elif kind == "PROXY":
         peer = integer(args.get("Peer"), MOST_RANKS - 1)
         if peer is not None:
-            call.peers.add(peer)
+            call.peers |= {peer}
 
 
 def _close(job: _Job, file: _File, end: int) -> None:
@@ -219,6 +229,12 @@ def _close(job: _Job, file: _File, end: int) -> None:
     call.end = end
     # The peer of a proxy is a rank of the communicator, so it has at least so many.
     job.highest[call.comm] = max(job.highest[call.comm], *call.peers, 0)
+    call.number = call.args.pop("SeqNum", None)
+    call.args = job.once(repr(call.args), call.args)
+    call.channels = job.once(call.channels, call.channels)
+    call.peers = job.once(call.peers, call.peers)
+    call.comm = job.once((call.comm,), call.comm)
+    call.name = job.once((call.name,), call.name)
     job.calls.append(call)
 
 
@@ -348,7 +364,7 @@ def _event_of(
         job.skip(f"calls of {call.name!r}, which clusim does not know", call.where)
         return None
     place = (call.comm, call.rank, operation)
-    given = integer(args.get("SeqNum"))
+    given = integer(call.number)
     key = (call.comm, operation, count[place] if given is None else given)
     count[place] += 1
     root = integer(call.root, len(own) - 1) if operation in ROOTED else None

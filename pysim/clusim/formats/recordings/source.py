@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -196,6 +197,7 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
         try:
             while line := stream.readline(LINE_LIMIT + 1):
                 found += 1
+                line = line.removeprefix(codecs.BOM_UTF8) if found == 1 else line
                 if len(line) > LINE_LIMIT:
                     raise InputError(f"{name}:{found}: a line of more than {LINE_LIMIT >> 20} MiB")
                 if b"\0" in line:

@@ -151,7 +151,7 @@ class TextWindow:
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._lines = 1
         self._counted = 0
         self.text, self.at, self.dropped, self.done = "", 0, 0, False

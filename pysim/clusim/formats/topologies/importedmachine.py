@@ -105,7 +105,13 @@ class Net:
 
 @dataclass(slots=True)
 class ImportedDevice:
-    """A PCI device: a bridge with devices below it, a GPU, or an adapter."""
+    """A PCI device: a bridge with devices below it, a GPU, or an adapter.
+
+    Attributes
+    ----------
+    told_speed, told_width
+        What NCCL is told of its slot, where that is not `speed` and `width`.
+    """
 
     bus: BusId = ""
     text: str = ""
@@ -116,6 +122,8 @@ class ImportedDevice:
     subdevice: int | None = None
     speed: str | None = None
     width: int | None = None
+    told_speed: str = ""
+    told_width: int | None = None
     gpu: ImportedGpu | None = None
     nets: list[Net] = field(default_factory=list)
     children: list[ImportedDevice] = field(default_factory=list)

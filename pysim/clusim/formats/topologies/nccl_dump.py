@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from clusim.fabric.model import Fabric, Link, Node
-from clusim.fabric.told import SWITCH, told_of
+from clusim.fabric.told import SWITCH, told_of, told_slot
 from clusim.formats.topologies.devices import PCIE_GTS
 from clusim.formats.values import printable
 from clusim.formats.xmltext import XmlElement
@@ -112,7 +112,8 @@ class _Machine:
         number = len(self.bus) + 1
         self.bus[name] = f"{_DOMAIN + (number >> 8):04x}:{number & 255:02x}:00.0"
         count = sum(other.count for to, other in self.links[name] if other is link)
-        slot = _slot(link, count)
+        told = told_slot(self.fabric, name)
+        slot = _said(*told) if told else _slot(link, count)
         if node.kind == "gpu":
             return self._gpu(node, slot)
         if node.kind == "nic":
@@ -238,7 +239,12 @@ def _slot(link: Link | None, count: int) -> dict[str, object]:
     gen, lanes = named or min(
         slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate - 1)
     )
-    return {"link_speed": f"{PCIE_GTS[gen]:.1f} GT/s PCIe", "link_width": lanes * max(1, count)}
+    return _said(gen, lanes * max(1, count))
+
+
+def _said(gen: int, lanes: int) -> dict[str, object]:
+    """Return speed and lanes as NCCL writes them."""
+    return {"link_speed": f"{PCIE_GTS[gen]:.1f} GT/s PCIe", "link_width": lanes}
 
 
 def _named_slot(name: str) -> tuple[int, int] | None:

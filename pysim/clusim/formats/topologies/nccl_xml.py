@@ -91,6 +91,8 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
         subdevice=element.bits("subsystem_device"),
         speed=element.attributes.get("link_speed"),
         width=element.whole("link_width"),
+        told_speed=element.get("told_speed"),
+        told_width=element.whole("told_width"),
         line=element.line,
     )
     for child in element.children:

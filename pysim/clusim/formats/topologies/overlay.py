@@ -21,6 +21,7 @@ __all__ = ["Combined", "combine"]
 
 _FILE = "the file that is put onto it"
 _COMPARED = {"link_speed": "speed", "link_width": "lanes", "class": "class", "device": "device"}
+_TOLD = {"link_speed": "told_speed", "link_width": "told_width"}
 _LINKS = ("nvlink", "xgmi")
 
 
@@ -127,10 +128,14 @@ class _Overlay:
             if not own or (name == "link_width" and own == "0"):
                 mine.attributes[name] = value
             elif name in _COMPARED and _plain(own) != _plain(value) and value not in ("", "0"):
-                self.note(
-                    mine.get("busid"), f"{_COMPARED[name]} {printable(own, 24)}, as the file says",
-                    f"{self.name} has {printable(value, 24)}",
-                )  # fmt: skip
+                if name in _TOLD:
+                    # What NCCL is told; data take the link that the machine has.
+                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, own
+                what = f"NCCL is told of {_COMPARED[name]} {printable(own, 24)}"
+                if name not in _TOLD:
+                    what = f"{_COMPARED[name]} {printable(own, 24)}, as the file says"
+                also = ", which data take" if name in _TOLD else ""
+                self.note(mine.get("busid"), what, f"{self.name} has {printable(value, 24)}{also}")
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
                 continue

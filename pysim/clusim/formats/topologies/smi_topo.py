@@ -160,7 +160,13 @@ def _nic_class(name: str) -> int:
 
 
 def _symmetric(matrix: Matrix, draft: Draft) -> None:
-    """Where the two halves of the table differ, take the shorter path."""
+    """Where the two halves of the table differ, take the shorter path; say which GPUs have no row."""
+    rows = {name for name, _ in matrix.words}
+    missing = [name.lower() for name in matrix.gpus if name not in rows]
+    if missing:
+        draft.assume(
+            missing, "its paths, as the rows of the others say", "its row is missing in the table"
+        )
     for a, b in combinations(matrix.names, 2):
         one, two = matrix.words.get((a, b)), matrix.words.get((b, a))
         if one is None or two is None or one == two:

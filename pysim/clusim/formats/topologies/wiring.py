@@ -213,6 +213,7 @@ class _Wiring:
             name = self.names[id(device)]
             link = self._pcie(device, name, chip.pcie, 16, f"what {self.chips[id(device)]} has")
             self.draft.link(name, parent, type=gpu_pcie(link))
+            self._told(device, [name], link)
             for child in device.children:
                 self._attach(child, parent)
         elif device.nets:
@@ -253,6 +254,7 @@ class _Wiring:
         names = [self.net_names[id(net)] for net in device.nets]
         gen = _slot_gen(max(self.adapters[name].gbps for name in names))
         link = self._pcie(device, names[0], gen, 16, "enough for the rate of the adapter")
+        self._told(device, names, link)
         if len(names) > 1:
             card = f"card{sum(n.startswith('card') for n, _ in self.extra)}"
             switch, _ = pcie_switch(device.vendor, device.device)
@@ -267,6 +269,17 @@ class _Wiring:
             parent = card
         for name in names:
             self.draft.link(name, parent, type=link)
+
+    def _told(self, device: ImportedDevice, names: list[str], link: str) -> None:
+        """Note the slot that NCCL is told of, if it is another one than is there."""
+        if not device.told_speed and device.told_width is None:
+            return
+        gen = generation(device.told_speed or device.speed)
+        lanes = device.told_width or device.width
+        told = pcie_type(gen, lanes) if gen and lanes in _WIDTHS else link
+        if told != link:
+            slot = told.removeprefix("pcie-")
+            self.draft.settings.setdefault("told_pcie", {}).update(dict.fromkeys(names, slot))
 
     def _pcie(self, device: ImportedDevice, name: str, gen: int, width: int, why: str) -> str:
         """Return the link type of a device's connection to what is above it."""

@@ -9,7 +9,7 @@ when it is sent, as if the other end had nothing to do but take it; its receive 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from clusim.bounded import uncollected
@@ -21,7 +21,7 @@ from clusim.vocabulary.dtypes import DTYPES
 from clusim.vocabulary.operations import OF_NCCL
 from clusim.workload.recorded.emitter import NcclEmitter
 
-__all__ = ["NcclEmitter", "Translation", "WrittenUnit", "to_schedule"]
+__all__ = ["NcclEmitter", "Translation", "WrittenUnit", "precision_of", "to_schedule"]
 
 MESSAGES = ("send", "recv")
 
@@ -79,6 +79,12 @@ def to_schedule(
     """
     with uncollected():
         return _Writer(recording, emitter, gap, most).translation()
+
+
+def precision_of(peaks: Mapping[str, float], dtype: str) -> str:
+    """Return what a GPU with these rates computes elements of a type in: their own precision, else one that it has."""
+    wanted = DTYPES[dtype].peak if dtype in DTYPES else ""
+    return next((name for name in (wanted, "bf16", "f16", "f32") if name in peaks), wanted)
 
 
 class _Writer:
@@ -309,9 +315,7 @@ class _Writer:
     def _precision(self, rank: int, dtype: str) -> str:
         """Return what a GPU computes elements of a type in: their own precision, else in another one that it has."""
         endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
-        peak = endpoint.peak_flops if endpoint is not None else {}
-        wanted = DTYPES[dtype].peak if dtype in DTYPES else ""
-        return next((name for name in (wanted, "bf16", "f16", "f32") if name in peak), wanted)
+        return precision_of(endpoint.peak_flops if endpoint is not None else {}, dtype)
 
     def _collective(self, unit: WrittenUnit, event: Event) -> None:
         group = self._group(event)

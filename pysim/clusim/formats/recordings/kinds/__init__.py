@@ -7,6 +7,7 @@ found, not listed.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from glob import escape
 from importlib import import_module
@@ -75,6 +76,7 @@ def kind_of(path: str) -> str:
     if not Path(path).exists() and any(Path(path).parent.glob(f"{escape(Path(path).name)}*.et")):
         return "chakra"
     data, name = _beginning(path)
+    data = data.removeprefix(BOM_UTF8)
     if not data:
         raise InputError(f"{path}: is empty")
     for _, kind, pattern in _PATTERNS:

@@ -1,0 +1,149 @@
+"""Calls as profiler plugins of NCCL write them, one record for each that a rank completed, as a recording.
+
+Calls of a function are numbered per communicator; the order of different functions is that of their times. Of sends
+and receives nothing tells which were launched together: one waits for the one before with the same peer only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from clusim.errors import InputError
+from clusim.formats.recordings.common import Groups
+from clusim.formats.recordings.commranks import Owner, RecordedComm, World
+from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.vocabulary.operations import ROOTED, full_bytes
+
+__all__ = ["MOST_RECORDS", "MOST_SIZE", "PluginCall", "PluginJob", "write_calls"]
+
+MOST_RECORDS = 2_000_000
+"""Records that are read; more are counted."""
+
+MOST_SIZE = 1 << 44
+"""Largest message [bytes]."""
+
+PS_PER_NS = 1000
+
+
+@dataclass(slots=True)
+class PluginCall:
+    """One record: times are ns, since any moment; `start` and `dumped` order calls."""
+
+    comm: str
+    rank: int
+    kind: EventKind
+    operation: str
+    number: int
+    size: int
+    took: int
+    start: int
+    dumped: int
+    algorithm: str
+    protocol: str
+    channels: int
+    peer: int
+    where: str
+
+
+@dataclass(slots=True)
+class PluginJob:
+    """What was read so far."""
+
+    comms: dict[str, RecordedComm] = field(default_factory=dict)
+    calls: list[PluginCall] = field(default_factory=list)
+    seen: dict[tuple[str, int, str, int, int], PluginCall] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    sources: Counter[str] = field(default_factory=Counter)
+    dropped: dict[tuple[str, int, str], int] = field(default_factory=dict)
+
+    def skip(self, what: str, where: str) -> None:
+        """Count what is left out, and remember the first."""
+        self.skipped[what] += 1
+        self.first.setdefault(what, where)
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """Return what is left out, with where that was first."""
+        return Counter(
+            {f"{what} (first: {self.first[what]})": n for what, n in self.skipped.items()}
+        )
+
+    def add(self, call: PluginCall, owner: Owner, n_ranks: int, nodes: int = 0) -> None:
+        """Keep a call of a process; raises `InputError` if the communicator is another one."""
+        comm = self.comms.setdefault(call.comm, RecordedComm(call.comm, n_ranks, nodes))
+        if comm.n_ranks != n_ranks:
+            raise InputError(
+                f"{call.where}: communicator {call.comm} has {n_ranks} ranks, and {comm.n_ranks} in"
+                f" {next(iter(comm.where.values()))}; give the files of one job only"
+            )
+        comm.see(call.rank, owner, call.where)
+        key = (call.comm, call.rank, call.operation or call.kind, call.peer, call.number)
+        known = self.seen.setdefault(key, call)
+        if known is not call:
+            same = (known.size, known.took) == (call.size, call.took)
+            self.skip(
+                "calls that are there twice"
+                if same
+                else "calls that contradict an earlier record of the same call",
+                call.where,
+            )
+            return
+        self.calls.append(call)
+
+
+def write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
+    """Append the events, in the order of each rank and communicator."""
+    order = _order(job.calls)
+    index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
+    origin = min((call.start for call in job.calls if call.start >= 0), default=0)
+    messages: Counter[tuple[str, int, int, str]] = Counter()
+    numbers: dict[tuple[str, str, int], int] = {}
+    for call in sorted(job.calls, key=lambda call: order[_identity(call)]):
+        own = world.ranks[call.comm]
+        stream, sequence = call.comm, 0
+        size = call.size
+        if call.kind == "collective":
+            size = full_bytes(call.operation, size, len(own))
+            sequence = numbers.setdefault(_identity(call)[:3], len(numbers))
+        else:
+            pair = (call.comm, call.rank, call.peer, call.kind)
+            stream = f"{call.comm} {call.kind} {call.peer}"
+            sequence, messages[pair] = messages[pair], messages[pair] + 1
+        start = (call.start - origin) * PS_PER_NS if call.start >= 0 else ABSENT
+        found.events.append(
+            Event(
+                call.kind, own[call.rank], stream, start_ps=start, duration_ps=call.took * PS_PER_NS or ABSENT,
+                group=index[call.comm], sequence=sequence, operation=call.operation, bytes=size,
+                dtype="float32" if size % 4 == 0 and call.kind == "collective" else "uint8",
+                root=0 if call.operation in ROOTED else ABSENT, peer=call.peer,
+                algorithm=call.algorithm, protocol=call.protocol, channels=call.channels, where=call.where,
+            )
+        )  # fmt: skip
+
+
+def _identity(call: PluginCall) -> tuple[str, str, int, int, int]:
+    """Return what is the same for all ranks that make a collective; of messages it is their own."""
+    if call.kind == "collective":
+        return call.comm, call.operation, call.number, ABSENT, ABSENT
+    return call.comm, call.kind, call.number, call.rank, call.peer
+
+
+def _order(
+    calls: Iterable[PluginCall],
+) -> dict[tuple[str, str, int, int, int], tuple[int, int, int]]:
+    """Return the place of every call: by its first time on any rank; calls of a function stay in their order."""
+    first: dict[tuple[str, str, int, int, int], int] = {}
+    for call in calls:
+        key = _identity(call)
+        time = call.start if call.start >= 0 else call.dumped
+        first[key] = min(first.get(key, time), time)
+    latest: dict[tuple[str, str, int, int], int] = {}
+    found: dict[tuple[str, str, int, int, int], tuple[int, int, int]] = {}
+    for at, key in enumerate(sorted(first, key=lambda key: key[2])):
+        function = (key[0], key[1], *key[3:])
+        latest[function] = max(latest.get(function, 0), first[key])
+        found[key] = (latest[function], key[2], at)
+    return found

@@ -1,0 +1,260 @@
+"""What profiler plugins of NCCL write as JSON lines, an object for every event: CoMMA's, and minimal-profiler's.
+
+CoMMA's objects of a call have its communicator (``comm_hash``), rank, bytes and how long its proxies and kernels took
+(``child_dur``; ``dur`` is how long it took to enqueue). minimal-profiler writes events when they end: kernels, by the
+address of the call they are of, tell how long that took. Sizes are what a rank gives, as NCCL counts it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
+from clusim.formats.recordings.commranks import Owner, world_of
+from clusim.formats.recordings.model import ABSENT, EventKind, Recording
+from clusim.formats.recordings.objects import objects
+from clusim.formats.recordings.plugincalls import (
+    MOST_RECORDS,
+    MOST_SIZE,
+    PluginCall,
+    PluginJob,
+    write_calls,
+)
+from clusim.formats.recordings.source import Paths, integer
+from clusim.formats.recordings.streams import FileStream, streams
+from clusim.vocabulary.dtypes import find_dtype
+from clusim.vocabulary.operations import ROOTED, operation_starting
+
+__all__ = ["read"]
+
+KIND = "jsonl"
+_NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
+_MOST_US = 1 << 52
+_LONGEST_US = 1 << 40
+_PID = re.compile(r"(?:pid|latency-)(\d{1,9})")
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What was read so far: calls, which process they are of, and how many ranks communicators have."""
+
+    job: PluginJob = field(default_factory=PluginJob)
+    owners: list[tuple[str, int]] = field(default_factory=list)
+    calls: list[PluginCall] = field(default_factory=list)
+    n_ranks: dict[str, int] = field(default_factory=dict)
+    numbers: Counter[tuple[str, int, str, int]] = field(default_factory=Counter)
+    of_address: dict[tuple[int, str], PluginCall] = field(default_factory=dict)
+    kernels: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    untimed: int = 0
+
+
+def read(paths: Paths) -> Recording:
+    """Read the files of one job (plain, compressed, a directory or an archive).
+
+    Raises
+    ------
+    InputError
+        Nothing in the files is a call, or they contradict each other.
+    """
+    found_lines = _Lines()
+    name = ""
+    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
+        name = name or part.name
+        _file(found_lines, part)
+    job = found_lines.job
+    found = Recording(KIND, name, 0)
+    groups = Groups()
+    _settle(found_lines)
+    if job.calls:
+        world = world_of(job.comms)
+        found.num_ranks, found.hosts = world.num_ranks, world.hosts
+        found.assumed += world.assumed
+        write_calls(found, groups, job, world)
+        _assume(found, found_lines)
+        clone_peers(found, groups)
+    return finish(found, groups, job.left_out)
+
+
+def _file(lines: _Lines, part: FileStream) -> None:
+    """Read one file."""
+    job = lines.job
+
+    def damage(line: int) -> None:
+        job.skip("texts that are no whole JSON object", f"{part.name}:{line}")
+
+    for line, record in objects(part, damage):
+        where = f"{part.name}:{line}"
+        if len(lines.calls) >= MOST_RECORDS:
+            job.skip(f"events after the first {MOST_RECORDS} calls", where)
+        elif "recordType" in record:
+            _minimal(lines, record, where)
+        elif record.get("cat") in ("COLL", "P2P"):
+            _comma(lines, record, part.name, where)
+        elif record.get("cat") not in ("PROXY", "GROUP"):
+            job.skip("objects that are no call", where)
+
+
+def _comma(lines: _Lines, record: dict[str, Any], name: str, where: str) -> None:
+    """Keep a call of CoMMA's."""
+    comm, rank = record.get("comm_hash"), integer(record.get("rank"), MOST_RANKS - 1)
+    args = record.get("args")
+    size = integer(args.get("size"), MOST_SIZE) if isinstance(args, dict) else None
+    if not isinstance(comm, str) or rank is None or size is None:
+        lines.job.skip("calls without communicator, rank or size", where)
+        return
+    number = integer(record.get("seq_num")) if record["cat"] == "COLL" else None
+    begun = record.get("child_start_ts", record.get("ts"))
+    took = _us(record.get("child_dur"), _LONGEST_US)
+    call = _call(
+        lines, record.get("name"), (comm[:64], rank, size, number), record.get("peer"), where
+    )
+    if call is None:
+        return
+    call.start, call.took = _us(begun, _MOST_US) or 0, took or 0
+    call.algorithm, call.protocol = _word(record.get("algo")), _word(record.get("proto"))
+    call.channels = integer(record.get("n_max_channel"), 64) or 0
+    match = _PID.search(name.rsplit("/", 1)[-1])
+    lines.calls.append(call)
+    lines.owners.append((name, int(match[1]) if match else ABSENT))
+    lines.n_ranks[call.comm] = max(lines.n_ranks.get(call.comm, 0), rank + 1, call.peer + 1)
+
+
+def _minimal(lines: _Lines, record: dict[str, Any], where: str) -> None:
+    """Keep a call, or how long one took, of minimal-profiler's."""
+    if record.get("recordType") != "event" or record.get("isPxn") is True:
+        return
+    kind, details = record.get("type"), record.get("details")
+    details = details if isinstance(details, dict) else {}
+    start, stop = (_time(record.get(what)) for what in ("start", "stop"))
+    pid = integer(record.get("myPid"), 1 << 32) or 0
+    if kind == "ncclProfileKernelCh" and start is not None and stop is not None:
+        _kernel(lines, (pid, str(record.get("parentObj"))[:20]), start, stop)
+        return
+    comm, rank = record.get("commId"), integer(record.get("rank"), MOST_RANKS - 1)
+    if not isinstance(comm, int) or rank is None:
+        if kind in ("ncclProfileColl", "ncclProfileP2p"):
+            lines.job.skip("calls without communicator, rank or size", where)
+        return
+    name = f"{comm:x}"[:64]
+    if kind == "ProfilerLifecycle":
+        n_ranks = integer(details.get("nranks"), MOST_RANKS)
+        if n_ranks:
+            lines.n_ranks[name] = max(lines.n_ranks.get(name, 0), n_ranks)
+        return
+    if kind not in ("ncclProfileColl", "ncclProfileP2p"):
+        return
+    dtype = find_dtype(str(details.get("dtype")))
+    count = integer(details.get("count"), MOST_SIZE)
+    if dtype is None or count is None or start is None:
+        lines.job.skip("calls without type, count or time", where)
+        return
+    number = integer(details.get("seq")) if kind == "ncclProfileColl" else None
+    named = (name, rank, count * dtype.size_bytes, number)
+    call = _call(lines, details.get("func"), named, details.get("peer"), where)
+    if call is None:
+        return
+    call.start = call.dumped = start
+    call.algorithm, call.protocol = _word(details.get("algo")), _word(details.get("proto"))
+    call.channels = integer(details.get("channels"), 64) or 0
+    address = (pid, str(record.get("eventAddr"))[:20])
+    span = lines.kernels.pop(address, None)
+    if span is not None and span[0] >= start:
+        call.start, call.took = span[0], span[1] - span[0]
+    lines.of_address[address] = call
+    gpu = str(record.get("gpuUuid", "")).removeprefix("GPU-").replace("-", "")
+    own = int(gpu, 16) if re.fullmatch(r"[0-9a-fA-F]{1,32}", gpu) else pid
+    lines.calls.append(call)
+    lines.owners.append(("", own))
+    lines.n_ranks[name] = max(lines.n_ranks.get(name, 0), rank + 1, call.peer + 1)
+
+
+def _kernel(lines: _Lines, address: tuple[int, str], start: int, stop: int) -> None:
+    """Note when a kernel ran: its call is there already, or ends later."""
+    call = lines.of_address.get(address)
+    if call is not None and call.dumped <= start:
+        first = start if call.took == 0 else min(call.start, start)
+        call.took = max(call.start + call.took if call.took else 0, stop) - first
+        call.start = first
+        return
+    known = lines.kernels.get(address, (start, stop))
+    lines.kernels[address] = (min(known[0], start), max(known[1], stop))
+
+
+def _call(
+    lines: _Lines, name: Any, named: tuple[str, int, int, int | None], peer: Any, where: str
+) -> PluginCall | None:
+    """Return a call; None if something it needs is missing. Messages are numbered here."""
+    comm, rank, size, number = named
+    kind: EventKind = "collective"
+    word = name.lower() if isinstance(name, str) else ""
+    if word in ("send", "recv"):
+        kind = "send" if word == "send" else "recv"
+    operation = operation_starting(name) if kind == "collective" else ""
+    other = integer(peer, MOST_RANKS - 1) if kind != "collective" else ABSENT
+    if kind == "collective" and not operation:
+        lines.job.skip(f"calls of {str(name)[:40]!r}, which clusim does not know", where)
+        return None
+    if not size or other is None or other == rank or (kind == "collective" and number is None):
+        lines.job.skip("calls without number, size or peer", where)
+        return None
+    if number is None:
+        key = (comm, rank, kind, other)
+        number = lines.numbers[key]
+        lines.numbers[key] += 1
+    return PluginCall(comm, rank, kind, operation, number, size, 0, 0, 0, "", "", 0, other, where)
+
+
+def _settle(lines: _Lines) -> None:
+    """Give all calls to the job, now that the sizes of communicators are known."""
+    seen: dict[tuple[str, int, str], set[int]] = {}
+    for call, owner in zip(lines.calls, lines.owners, strict=True):
+        seen.setdefault((*owner, call.comm), set()).add(call.rank)
+    merged = {owner[:2] for owner, ranks in seen.items() if len(ranks) > 1}
+    numbers: dict[tuple[str, int], int] = {}
+    for call, owner in zip(lines.calls, lines.owners, strict=True):
+        # Processes have a file each; in one file of all of them ranks of all communicators are counted alike.
+        pid = owner[1] if not owner[0] else numbers.setdefault(owner, len(numbers))
+        whose: Owner = ("", call.rank if owner in merged else pid)
+        if call.took == 0:
+            lines.untimed += 1
+        lines.job.add(call, whose, max(2, lines.n_ranks[call.comm]))
+
+
+def _time(value: Any) -> int | None:
+    return _us(value.get("ts"), _MOST_US) if isinstance(value, dict) else None
+
+
+def _us(value: Any, most: int) -> int | None:
+    """Return a time in ns; it is written in us, with or without a fraction."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+        return None
+    return round(value * 1000) if 0 <= value <= most else None
+
+
+def _word(value: Any) -> str:
+    return value.lower() if isinstance(value, str) and len(value) < 40 else ""
+
+
+def _assume(found: Recording, lines: _Lines) -> None:
+    """Say what the files do not."""
+    job = lines.job
+    kinds: Iterable[str] = {call.operation for call in job.calls}
+    found.assumed.append("elements are taken for float32, and sums where something is reduced")
+    if set(kinds) & set(ROOTED):
+        found.assumed.append("roots are not recorded; taken as rank 0 of the communicator")
+    if any(call.kind != "collective" for call in job.calls):
+        found.assumed.append(
+            "sends and receives wait for the ones before with the same peer only: groups are not recorded"
+        )
+    if len(job.comms) > 1:
+        found.assumed.append("communicators run side by side where nothing tells their order")
+    if lines.untimed:
+        found.assumed.append(
+            f"{lines.untimed} calls without a time of their kernels or proxies (NCCL_PROFILER_TRACK_PROXYOP,"
+            " NCCL_PROFILE_EVENT_MASK): not compared"
+        )
