@@ -141,7 +141,7 @@ void crew_mark(clusim_sim *s) {
     }
 }
 
-enum { PAYS = 500 }; /* events: some tens of microseconds, several times what a start takes */
+enum { PAYS = 250 }; /* events: some tens of microseconds, several times what a start takes */
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
