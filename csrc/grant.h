@@ -205,14 +205,18 @@ static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
     return inject_grant(s, wire, slot, w->free_at);
 }
 
-/* What the next packet of a candidate needs: its bytes of credit on its VC. */
+/* What the head of a VOQ needs: its bytes of credit on its VC. */
+static inline uint32_t grant_head(const clusim_sim *s, const wire_state *w, uint32_t candidate,
+                                  uint32_t *vc) {
+    const packet *p = packet_at(s, w->queues[candidate].head);
+    *vc = p->vc;
+    return p->wire_bytes;
+}
+
+/* The same of any candidate. */
 static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uint32_t candidate,
                                    uint32_t *vc) {
-    if (candidate < w->num_voqs) {
-        const packet *p = packet_at(s, w->queues[candidate].head);
-        *vc = p->vc;
-        return p->wire_bytes;
-    }
+    if (candidate < w->num_voqs) return grant_head(s, w, candidate, vc);
     const flow_cursor *f = &w->flows[candidate - w->num_voqs];
     *vc = f->vc;
     return f->wire_bytes;

@@ -133,22 +133,6 @@ static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     s->agenda.now_ps = now_ps;
 }
 
-/* Phase B of the wire now: grant the next packet that has credit, if there is one. */
-static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
-    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first;
-    do {
-        const packet *p = packet_at(s, w->queues[c].head);
-        if (LIKELY(grant_credit(&w->credits[p->vc], p->wire_bytes, s->agenda.now_ps))) {
-            TRY(grant_queue(s, w, c));
-            window_granted(s, w, c);
-            return CLUSIM_OK;
-        }
-        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
-    } while (c != first);
-    window_stall(s, w);
-    return CLUSIM_OK;
-}
-
 /* When the wire could grant next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
@@ -164,7 +148,7 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
         take_in(s, &g, now_ps);
-        TRY(grant_one(s, g.w));
+        TRY(window_grant(s, g.w, false));
     }
     take_in(s, &g, end_ps - 1);
     *more = g.w->num_ready > 0;
