@@ -120,7 +120,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
-# Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
+# With threads, too: make bench BENCH_ARGS="--threads 2". Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
