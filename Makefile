@@ -15,7 +15,7 @@ FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
-.PHONY: help run test test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
+.PHONY: help wheel run test test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
 # What is compiled is kept, also where the environment says otherwise: tests start many processes.
@@ -28,6 +28,7 @@ help:
 	@echo "make tsan      runs in several threads, under the thread sanitizer"
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
+	@echo "make wheel     a wheel in build/wheels, its engine compiled by the profile of some runs (with GCC)"
 	@echo "make lint      ruff, mypy --strict, clang-format, lizard"
 	@echo "make bench     one JSON line per benchmark case"
 	@echo "make format    apply ruff and clang-format"
@@ -90,6 +91,23 @@ build/san/.built: $(VENV)/.dev $(ENGINE_INPUTS) $(wildcard csrc/tests/*.[ch])
 	@$(CMAKE) --build build/san
 	@touch $@
 
+# The engine is compiled twice: runs of small cases say what is common, and that is laid out for speed.
+PROFILED = ring-dgx-a100 alltoall-dgx-h100 nvls-dgx-h100 permutation-fat-tree-8 permutation-fat-tree-16 \
+  uniform-mesh-8x8 ring-superpod-8 tree-p5-16
+
+wheel: build/count/.counted
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  -C cmake.define.CLUSIM_PROFILE=$(abspath build/count) -C build-dir=build/wheel -w build/wheels .
+
+build/count/.counted: $(VENV)/.built $(wildcard csrc/tests/run_image.c benchmarks/cases.py)
+	@rm -rf build/count && mkdir -p build/count
+	@$(CMAKE) -S . -B build/count -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_COUNT=ON >build/count.log 2>&1 || { cat build/count.log; exit 1; }
+	@$(CMAKE) --build build/count --target run_image
+	for each in $(PROFILED); do \
+	  $(BIN)/python benchmarks/run.py --save $$each build/count/$$each.img && build/count/run_image -w build/count/$$each.img || exit 1; \
+	done
+	@touch $@
+
 lint: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -102,7 +120,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(C_FILES)
 
-# Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
+# With threads, too: make bench BENCH_ARGS="--threads 2". Against another build, in turns: make bench BENCH_ARGS="--against $$(.venv/bin/python benchmarks/older.py COMMIT)"
 bench: $(VENV)/.built
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 

@@ -5,6 +5,7 @@ fails here. Run all with ``make bench``, or some: ``python benchmarks/run.py rin
 
     --repeats N      runs of a case, of which the fastest is printed (1)
     --instructions   count the instructions a hop of a small twin of the case (valgrind, after ``make test-c``)
+    --threads N      the same with N threads, in turns; `threads_ratio` is the time on the clock of one over theirs
     --against DIR    the same with another build (``older.py``), in turns; `ratio` is its time over ours
 """
 
@@ -47,8 +48,22 @@ def _engine_cpu_s() -> list[float]:
     return took_s
 
 
-def measure(case: str) -> dict[str, Any]:
+def _use_threads(threads: int) -> None:
+    """Have every simulation use so many."""
+    import clusim.engine
+
+    make: Any = clusim.engine.Simulation.__init__
+
+    def threaded(self: Any, image: Any, **options: Any) -> None:
+        make(self, image, **{**options, "threads": threads})
+
+    clusim.engine.Simulation.__init__ = threaded  # type: ignore[assignment,method-assign]
+
+
+def measure(case: str, threads: int) -> dict[str, Any]:
     """Run `case` in this process."""
+    if threads > 1:  # an older build knows none
+        _use_threads(threads)
     cpu_s = _engine_cpu_s()
     began_s = time.perf_counter()
     result = CASES[case].run(CASES[case].size)
@@ -68,9 +83,9 @@ def measure(case: str) -> dict[str, Any]:
     } | CASES[case].goals
 
 
-def _in_a_process(case: str, site: str = "") -> dict[str, Any]:
+def _in_a_process(case: str, site: str = "", threads: int = 1) -> dict[str, Any]:
     """Measure a case in a process of its own; with the package in `site` instead of the installed one."""
-    command, env = [sys.executable, __file__, "--one", case], None
+    command, env = [sys.executable, __file__, "--one", case, "--threads", str(threads)], None
     if site:
         command.insert(1, "-S")  # without the installed one
         env = {**os.environ, "PYTHONPATH": f"{site}:{sysconfig.get_path('platlib')}"}
@@ -131,14 +146,21 @@ def instructions(case: str) -> dict[str, float]:
 
 def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
     """Measure a case as often as asked for, in turns with another build if there is one."""
-    ours, others = [], []
+    ours, others, shared = [], [], []
     for _ in range(args.repeats):
+        if args.threads > 1:
+            shared.append(_in_a_process(case, threads=args.threads))
         if args.against:
             others.append(_in_a_process(case, args.against))
         ours.append(_in_a_process(case))
     best = min(ours, key=lambda run: float(run["cpu_s"]))
     if args.instructions:
         best |= instructions(case)
+    if shared:
+        best["threads_ratio"] = round(
+            min(run["wall_s"] for run in ours) / min(run["wall_s"] for run in shared), 2
+        )
+        best["same_with_threads"] = shared[0]["fingerprint"] == best["fingerprint"]
     if others:
         other = min(others, key=lambda run: float(run["cpu_s"]))
         # The model may differ, so that the work does, too: by the hop.
@@ -194,6 +216,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("cases", nargs="*", default=[*CASES, "shell-1MiB", "memory"])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--against", default="")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--save", nargs=2, help=argparse.SUPPRESS)
@@ -204,7 +227,7 @@ def main() -> None:
     """Print one line per case."""
     args = _arguments()
     if args.one:
-        print(json.dumps(measure(args.one)), flush=True)
+        print(json.dumps(measure(args.one, args.threads)), flush=True)
     elif args.save:
         save_image(args.save[0], Path(args.save[1]))
     else:

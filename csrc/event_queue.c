@@ -86,7 +86,26 @@ static event pop_heap(const event_queue *q, event_heap *h) {
 /* The bucket in which time ends is the first one that the ring never holds. */
 STATUS event_queue_push_far(event_queue *q, event e) {
     if ((uint64_t)e.at_ps >= (uint64_t)RANGE_TIME_END) return CLUSIM_ERR_RANGE;
-    return push_heap(q, &q->far, e);
+    if (LIKELY(!q->keeps)) return push_heap(q, &q->far, e);
+    if (UNLIKELY(q->far.len == q->far.size)) GROW(q->far.items, q->far.size);
+    q->far.items[q->far.len++].e = e;
+    return CLUSIM_OK;
+}
+
+/* Its horizon is time 0: everything is beyond. */
+void event_queue_keep(event_queue *q, int32_t shift) {
+    memset(q, 0, sizeof *q);
+    q->shift = shift;
+    q->keeps = true;
+}
+
+STATUS event_queue_take(event_queue *q, event_queue *from) {
+    for (uint32_t k = 0; k < from->far.len; k++) {
+        event e = from->far.items[k].e;
+        TRY(event_queue_push(q, e.at_ps, e.key, e.payload));
+    }
+    from->far.len = 0;
+    return CLUSIM_OK;
 }
 
 static void set_tick(event_queue *q, int64_t tick) {

@@ -56,6 +56,7 @@ typedef struct event_queue {
     uint64_t order;   /* of the next event in a heap */
     event_heap far;   /* beyond the ring */
     event_heap near;  /* pushed late into the bucket under way; behind their equals in `ready` */
+    bool keeps;       /* it only keeps what is pushed, in `far` */
     int64_t tick;     /* bucket number (time >> shift) of the bucket under way */
     uint64_t horizon; /* first bucket past the ring, or at the end of time */
     uint32_t num_chunks, free_chunk;
@@ -66,6 +67,13 @@ typedef struct event_queue {
 
 STATUS event_queue_init(event_queue *q, int32_t shift, uint32_t key_shift);
 void event_queue_free(event_queue *q);
+
+/* Make a queue that only keeps what is pushed into it, for another one. */
+void event_queue_keep(event_queue *q, int32_t shift);
+
+/* Push what another queue keeps, oldest first. */
+STATUS event_queue_take(event_queue *q, event_queue *from);
+
 STATUS event_queue_push_ready(event_queue *q, event e);
 STATUS event_queue_push_far(event_queue *q, event e); /* as event_queue_push */
 

@@ -10,6 +10,7 @@
 #include "inbox.h"
 #include "inject.h"
 #include "parts/xfers.h"
+#include "pool.h"
 #include "route.h"
 #include "tree.h"
 #include "wire.h"
@@ -148,6 +149,7 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
     w->busy_ps += end - s->agenda.now_ps;
     int64_t head = (int64_t)(now + extra + prefix + (uint64_t)w->latency_ps);
     int64_t at_ps = arrival_at(s, p, w, head, end + w->latency_ps);
+    if (UNLIKELY(w->traits & CROSSES)) return inbox_cross(s, p->out, packet_index, at_ps);
     if (w->traits & TO_PLAIN) return inbox_put(s, p->out, packet_index, at_ps);
     return agenda_event(s, at_ps, EV_ARRIVE, p->out.i, packet_index.i);
 }
@@ -171,9 +173,7 @@ static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
         b->max_end = base_max(b->max_end, end);
         if (--b->copies) return CLUSIM_OK;
         TRY(give_back(s, from, b->vc, b->bytes, b->max_end));
-        b->copies = s->buffers.free.i;
-        s->buffers.free = shared;
-        s->buffers.live--;
+        pool_free_buffer(s, shared);
         return CLUSIM_OK;
     }
     return give_back(s, from, p->held_vc, p->held_bytes, end);
@@ -205,14 +205,18 @@ static inline STATUS grant_flow(clusim_sim *s, wire_state *w, uint32_t slot) {
     return inject_grant(s, wire, slot, w->free_at);
 }
 
-/* What the next packet of a candidate needs: its bytes of credit on its VC. */
+/* What the head of a VOQ needs: its bytes of credit on its VC. */
+static inline uint32_t grant_head(const clusim_sim *s, const wire_state *w, uint32_t candidate,
+                                  uint32_t *vc) {
+    const packet *p = packet_at(s, w->queues[candidate].head);
+    *vc = p->vc;
+    return p->wire_bytes;
+}
+
+/* The same of any candidate. */
 static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uint32_t candidate,
                                    uint32_t *vc) {
-    if (candidate < w->num_voqs) {
-        const packet *p = packet_at(s, w->queues[candidate].head);
-        *vc = p->vc;
-        return p->wire_bytes;
-    }
+    if (candidate < w->num_voqs) return grant_head(s, w, candidate, vc);
     const flow_cursor *f = &w->flows[candidate - w->num_voqs];
     *vc = f->vc;
     return f->wire_bytes;

@@ -62,6 +62,15 @@ static inline STATUS inbox_put(clusim_sim *s, wire_id wire, packet_id index, int
     return inbox_append(&x->under_way, (window_packet){at_ps, index, 0});
 }
 
+/* The same where the node may be another thread's. */
+STATUS inbox_cross(clusim_sim *s, wire_id wire, packet_id index, int64_t at_ps);
+
+/* Room of a wire whose sender is another thread's is free at `free_ps`. */
+STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, int64_t free_ps);
+
+/* `payload` bytes of a transfer that several endpoints receive are visible at one of them. */
+STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible);
+
 /* A packet enters a VOQ of a wire out of such a node in this window. */
 static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
     window_wire *x = &s->windows.wires[out.i];

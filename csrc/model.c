@@ -99,7 +99,7 @@ static STATUS derive_adjacency(clusim_model *m) {
     return CLUSIM_OK;
 }
 
-static uint8_t traits_of(const clusim_model *m, uint32_t w) {
+static uint16_t traits_of(const clusim_model *m, uint32_t w) {
     const clusim_wire *x = &m->image.wires[w];
     const clusim_node *dst = &m->image.nodes[x->dst];
     const rate_class *in = &m->rates[m->wires[w].rate];
@@ -111,9 +111,9 @@ static uint8_t traits_of(const clusim_model *m, uint32_t w) {
     if (x->ecn_max_bytes) traits |= MARKS;
     for (uint32_t i = m->out_off[x->dst]; i < m->out_off[x->dst + 1]; i++) {
         const rate_class *out = &m->rates[m->wires[m->out_wires[i]].rate];
-        if (faster(out, in) || out->format != in->format) return (uint8_t)traits;
+        if (faster(out, in) || out->format != in->format) return (uint16_t)traits;
     }
-    return (uint8_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
+    return (uint16_t)(traits | (traits & BRIDGE ? 0 : PLAIN_CUT));
 }
 
 static void derive_wire(clusim_model *m, uint32_t w) {

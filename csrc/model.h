@@ -33,7 +33,7 @@ typedef struct wire_info {
     uint32_t num_candidates;
     uint32_t word_base, num_words; /* candidate bitmap */
     uint16_t dim, dateline;
-    uint8_t traits;
+    uint16_t traits;
 } wire_info;
 
 /* Opcodes that use their send connection, and those of them that multicast or reduce. */
@@ -51,7 +51,8 @@ enum {
     PAUSES = 16,       /* stopped by its receiver instead of by credit */
     MARKS = 32,        /* marks packets that find a long queue */
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
-    TO_PLAIN = 128     /* leads to one */
+    TO_PLAIN = 128,    /* leads to one */
+    CROSSES = 256      /* leads to one of another thread (crew.h) */
 };
 
 struct clusim_model {

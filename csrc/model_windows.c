@@ -243,7 +243,7 @@ STATUS model_windows(clusim_model *m) {
     for (uint32_t w = 0; w < m->image.num_wires && m->window_ps; w++) {
         wire_info *info = &m->wires[w];
         bool from = works(m, nodes, info->src), to = works(m, nodes, info->dst);
-        info->traits |= (uint8_t)((from ? FROM_PLAIN : 0) | (to ? TO_PLAIN : 0));
+        info->traits |= (uint16_t)((from ? FROM_PLAIN : 0) | (to ? TO_PLAIN : 0));
     }
     free(nodes);
     m->windows_pay = windows_pay(m);

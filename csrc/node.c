@@ -71,14 +71,22 @@ static void note_last(xfer *x, wire_id wire, int64_t time, int64_t greatest) {
     if (time > greatest || (time == greatest && wire.i < x->last_wire.i)) x->last_wire = wire;
 }
 
-static STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
-    xfer *x = xfer_at(s, p->xfer);
-    x->delivered += p->payload;
+STATUS node_delivered(clusim_sim *s, xfer_id id, uint32_t payload, int64_t visible, wire_id from) {
+    xfer *x = xfer_at(s, id);
+    x->delivered += payload;
     s->windows.undelivered -= xfer_awaited(x);
     if (x->type != XFER_WRITE && x->type != XFER_MCAST) note_last(x, from, visible, x->visible);
     x->visible = base_max(x->visible, visible);
-    if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, p->xfer.i));
+    if (--x->remaining == 0) TRY(agenda_event(s, x->visible, EV_COMPLETE, 0, id.i));
     return CLUSIM_OK;
+}
+
+/* What several endpoints receive is not one thread's to count. */
+static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visible, wire_id from) {
+    uint32_t several = 1u << XFER_MCAST | 1u << XFER_REDUCE_MCAST;
+    if (UNLIKELY(s->windows.thread != NULL) && (several >> xfer_at(s, p->xfer)->type & 1))
+        return inbox_delivery(s, from, p->xfer, p->payload, visible);
+    return node_delivered(s, p->xfer, p->payload, visible, from);
 }
 
 static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {

@@ -17,6 +17,8 @@ STATUS node_arrive(clusim_sim *s, packet_id packet);
 STATUS node_settle(clusim_sim *s);
 /* A packet ends at the endpoint at the end of its wire, now. */
 STATUS node_deliver(clusim_sim *s, packet_id packet);
+/* `payload` bytes of a transfer are visible where `from` ends. */
+STATUS node_delivered(clusim_sim *s, xfer_id x, uint32_t payload, int64_t visible, wire_id from);
 /* A packet arrives now at the reduction unit that takes it in. */
 STATUS node_reduce(clusim_sim *s, packet_id packet);
 /* A multicast arrives at its switch now. */

@@ -3,10 +3,12 @@
 #include <string.h>
 
 #include "grow.h"
+#include "parts/windows.h"
 #include "parts/xfers.h"
+#include "team.h"
 
 void pool_init(clusim_sim *s) {
-    s->packets.free = NO(packet);
+    s->packets.free = s->packets.chains = NO(packet);
     s->buffers.free = NO(buffer);
     s->xfers.free = NO(xfer);
 }
@@ -18,29 +20,119 @@ void pool_free(clusim_sim *s) {
     free(s->xfers.all);
 }
 
-STATUS pool_more_packets(clusim_sim *s) {
-    uint32_t old = s->packets.size;
-    GROW(s->packets.all, s->packets.size);
-    for (uint32_t i = s->packets.size; i-- > old;) {
-        s->packets.all[i].next = s->packets.free;
-        s->packets.free = ID(packet, i);
+/* ---- more of them ------------------------------------------------------------------------------
+ */
+
+static STATUS grow_packets(packets_part *p) {
+    uint32_t old = p->size;
+    GROW(p->all, p->size);
+    for (uint32_t i = p->size; i-- > old;) {
+        p->all[i].next = p->free;
+        p->free = ID(packet, i);
     }
     return CLUSIM_OK;
 }
 
-STATUS pool_xfer(clusim_sim *s, xfer_id *out) {
-    if (UNLIKELY(xfer_none(s->xfers.free))) {
-        uint32_t old = s->xfers.size;
-        GROW(s->xfers.all, s->xfers.size);
-        for (uint32_t i = s->xfers.size; i-- > old;) {
-            s->xfers.all[i].own_group = NULL;
-            s->xfers.all[i].next_free = s->xfers.free;
-            s->xfers.free = ID(xfer, i);
-        }
+static STATUS grow_xfers(xfers_part *x) {
+    uint32_t old = x->size;
+    GROW(x->all, x->size);
+    for (uint32_t i = x->size; i-- > old;) {
+        x->all[i].own_group = NULL;
+        x->all[i].next_free = x->free;
+        x->free = ID(xfer, i);
     }
-    xfer_id x = s->xfers.free;
-    s->xfers.free = xfer_at(s, x)->next_free;
-    s->xfers.live++;
+    return CLUSIM_OK;
+}
+
+static STATUS grow_buffers(buffers_part *b) {
+    uint32_t old = b->size;
+    GROW(b->all, b->size);
+    for (uint32_t i = b->size; i-- > old;) {
+        b->all[i].copies = b->free.i;
+        b->free = ID(buffer, i);
+    }
+    return CLUSIM_OK;
+}
+
+/* A list of free packets that a thread has left over, if there is one. */
+static bool take_chain(clusim_sim *whole, packets_part *to) {
+    packet_id first = whole->packets.chains;
+    if (packet_none(first)) return false;
+    whole->packets.chains = packet_at(whole, first)->op;
+    to->free = first;
+    return true;
+}
+
+void pool_leave(clusim_sim *s, packets_part *from) {
+    if (packet_none(from->free)) return;
+    packet_at(s, from->free)->op = s->packets.chains;
+    s->packets.chains = from->free;
+    from->free = NO(packet);
+}
+
+/* ---- of a thread -------------------------------------------------------------------------------
+ */
+
+/* While no other thread is at work: arrays may move, and the thread sees where they are now. What
+ * others have got meanwhile is enough for all. */
+static enum clusim_status grow_whole(void *context, uint32_t member) {
+    clusim_sim *s = context, *whole = s->windows.thread->whole;
+    (void)member;
+    packet_id kept = whole->packets.free;
+    if (packet_none(s->packets.free) && !take_chain(whole, &s->packets)) {
+        whole->packets.free = NO(packet);
+        TRY(grow_packets(&whole->packets));
+        s->packets.free = whole->packets.free;
+        whole->packets.free = kept;
+    }
+    if (xfer_none(whole->xfers.free)) TRY(grow_xfers(&whole->xfers));
+    if (buffer_none(whole->buffers.free)) TRY(grow_buffers(&whole->buffers));
+    s->packets.all = whole->packets.all;
+    s->xfers.all = whole->xfers.all;
+    s->buffers.all = whole->buffers.all;
+    return CLUSIM_OK;
+}
+
+static STATUS grow_for(clusim_sim *s) {
+    window_thread *t = s->windows.thread;
+    return team_alone(t->team, grow_whole, s, t->number);
+}
+
+STATUS pool_more_packets(clusim_sim *s) {
+    window_thread *t = s->windows.thread;
+    if (t == NULL) return take_chain(s, &s->packets) ? CLUSIM_OK : grow_packets(&s->packets);
+    team_lock(t->team);
+    bool taken = take_chain(t->whole, &s->packets);
+    team_unlock(t->team);
+    return taken ? CLUSIM_OK : grow_for(s);
+}
+
+/* The sim itself, with the lock of its threads. */
+static clusim_sim *enter(clusim_sim *s) {
+    if (LIKELY(s->windows.thread == NULL)) return s;
+    team_lock(s->windows.thread->team);
+    return s->windows.thread->whole;
+}
+
+static void leave(clusim_sim *s) {
+    if (UNLIKELY(s->windows.thread != NULL)) team_unlock(s->windows.thread->team);
+}
+
+STATUS pool_xfer(clusim_sim *s, xfer_id *out) {
+    clusim_sim *whole = enter(s);
+    while (UNLIKELY(xfer_none(whole->xfers.free))) {
+        leave(s);
+        if (whole == s) {
+            TRY(grow_xfers(&s->xfers));
+        } else {
+            TRY(grow_for(s));
+        }
+        enter(s);
+    }
+    xfer_id x = whole->xfers.free;
+    whole->xfers.free = xfer_at(whole, x)->next_free;
+    whole->xfers.live++;
+    leave(s);
     memset(xfer_at(s, x), 0, sizeof(xfer));
     *out = x;
     return CLUSIM_OK;
@@ -55,17 +147,28 @@ void pool_free_xfer(clusim_sim *s, xfer_id x) {
 }
 
 STATUS pool_buffer(clusim_sim *s, buffer_id *out) {
-    if (UNLIKELY(buffer_none(s->buffers.free))) {
-        uint32_t old = s->buffers.size;
-        GROW(s->buffers.all, s->buffers.size);
-        for (uint32_t i = s->buffers.size; i-- > old;) {
-            s->buffers.all[i].copies = s->buffers.free.i;
-            s->buffers.free = ID(buffer, i);
+    clusim_sim *whole = enter(s);
+    while (UNLIKELY(buffer_none(whole->buffers.free))) {
+        leave(s);
+        if (whole == s) {
+            TRY(grow_buffers(&s->buffers));
+        } else {
+            TRY(grow_for(s));
         }
+        enter(s);
     }
-    buffer_id b = s->buffers.free;
-    s->buffers.free = ID(buffer, buffer_at(s, b)->copies);
-    s->buffers.live++;
+    buffer_id b = whole->buffers.free;
+    whole->buffers.free = ID(buffer, buffer_at(whole, b)->copies);
+    whole->buffers.live++;
+    leave(s);
     *out = b;
     return CLUSIM_OK;
+}
+
+void pool_free_buffer(clusim_sim *s, buffer_id b) {
+    clusim_sim *whole = enter(s);
+    buffer_at(s, b)->copies = whole->buffers.free.i;
+    whole->buffers.free = b;
+    whole->buffers.live--;
+    leave(s);
 }

@@ -11,6 +11,10 @@ void pool_free(clusim_sim *s);
 STATUS pool_more_packets(clusim_sim *s);
 STATUS pool_xfer(clusim_sim *s, xfer_id *out);
 STATUS pool_buffer(clusim_sim *s, buffer_id *out);
+void pool_free_buffer(clusim_sim *s, buffer_id b);
+
+/* Have another thread use the packets that are free here. */
+void pool_leave(clusim_sim *s, packets_part *from);
 void pool_free_xfer(clusim_sim *s, xfer_id x);
 
 static inline STATUS pool_packet(clusim_sim *s, packet_id *out) {

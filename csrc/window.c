@@ -1,6 +1,7 @@
 #include "window.h"
 
 #include "agenda.h"
+#include "crew.h"
 #include "inbox.h"
 #include "node.h"
 #include "parts/agenda.h"
@@ -22,13 +23,21 @@ static void use_windows(clusim_sim *s, bool use) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
         wire_state *w = wire_at(s, ID(wire, i));
         w->traits = info_at(s, ID(wire, i))->traits;
-        if (!s->windows.on) w->traits &= (uint8_t)~(FROM_PLAIN | TO_PLAIN);
+        if (!s->windows.on) w->traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
     }
+    if (s->windows.crew) crew_mark(s);
 }
 
 int clusim_sim_use_windows(clusim_sim *s, int use) {
     if (s->agenda.event_count == 0 && use >= 0) use_windows(s, use != 0);
     return s->windows.on + s->windows.leading;
+}
+
+int clusim_sim_use_threads(clusim_sim *s, uint32_t threads, uint32_t pays) {
+    if (s->agenda.event_count || s->windows.crew || !s->windows.on) return (int)crew_threads(s);
+    enum clusim_status status = crew_create(s, threads, pays);
+    if (status != CLUSIM_OK) crew_free(s);
+    return status == CLUSIM_OK ? (int)crew_threads(s) : (int)status;
 }
 
 STATUS window_init(clusim_sim *s) {
@@ -49,6 +58,7 @@ STATUS window_init(clusim_sim *s) {
 
 void window_free(clusim_sim *s) {
     windows_part *p = &s->windows;
+    crew_free(s);
     for (uint64_t i = 0; p->wires && i < s->model->image.num_wires; i++) {
         free(p->wires[i].under_way.all);
         free(p->wires[i].arrivals);
@@ -123,22 +133,6 @@ static inline void take_in(clusim_sim *s, window_progress *g, int64_t now_ps) {
     s->agenda.now_ps = now_ps;
 }
 
-/* Phase B of the wire now: grant the next packet that has credit, if there is one. */
-static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
-    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first;
-    do {
-        const packet *p = packet_at(s, w->queues[c].head);
-        if (LIKELY(grant_credit(&w->credits[p->vc], p->wire_bytes, s->agenda.now_ps))) {
-            TRY(grant_queue(s, w, c));
-            window_granted(s, w, c);
-            return CLUSIM_OK;
-        }
-        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
-    } while (c != first);
-    window_stall(s, w);
-    return CLUSIM_OK;
-}
-
 /* When the wire could grant next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
@@ -154,7 +148,7 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
         take_in(s, &g, now_ps);
-        TRY(grant_one(s, g.w));
+        TRY(window_grant(s, g.w, false));
     }
     take_in(s, &g, end_ps - 1);
     *more = g.w->num_ready > 0;
@@ -203,13 +197,9 @@ static STATUS run_plain(clusim_sim *s, window_node *n, int64_t end_ps) {
 
 /* What is due is found anew: of packets under way, of wires, and of what they send on. Nodes that
  * get something to do on the way stand behind in the list, and find nothing yet. */
-STATUS window_run(clusim_sim *s, int64_t end_ps) {
+static enum clusim_status run_nodes(clusim_sim *s, int64_t end_ps) {
     node_list *list = &s->windows.busy;
-    int64_t now_ps = s->agenda.now_ps;
     uint32_t kept = 0;
-    s->windows.begin_ps = s->windows.due_ps;
-    s->windows.end_ps = end_ps;
-    s->windows.due_ps = NEVER;
     for (uint32_t i = 0; i < list->len; i++) {
         node_id node = list->ids[i];
         window_node *n = &s->windows.nodes[node.i];
@@ -221,6 +211,15 @@ STATUS window_run(clusim_sim *s, int64_t end_ps) {
         if (n->listed) list->ids[kept++] = node;
     }
     list->len = kept;
+    return CLUSIM_OK;
+}
+
+STATUS window_run(clusim_sim *s, int64_t end_ps) {
+    int64_t now_ps = s->agenda.now_ps;
+    s->windows.begin_ps = s->windows.due_ps;
+    s->windows.end_ps = end_ps;
+    s->windows.due_ps = NEVER;
+    TRY(s->windows.crew ? crew_run(s, end_ps, run_nodes) : run_nodes(s, end_ps));
     s->windows.done_ps = end_ps;
     s->agenda.now_ps = now_ps;
     return CLUSIM_OK;

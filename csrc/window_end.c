@@ -96,22 +96,6 @@ static inline STATUS take_in(clusim_sim *s, window_progress *g, int64_t now_ps) 
     return CLUSIM_OK;
 }
 
-/* Phase B of the wire now: grant the next packet that has credit, if there is one. */
-static inline STATUS grant_one(clusim_sim *s, wire_state *w) {
-    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
-    do {
-        uint32_t bytes = grant_needs(s, w, c, &vc);
-        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
-            TRY(grant_candidate(s, w, c));
-            window_granted(s, w, c);
-            return CLUSIM_OK;
-        }
-        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
-    } while (c != first);
-    window_stall(s, w);
-    return CLUSIM_OK;
-}
-
 /* When the wire has something to look at next; NEVER if only what is not known yet can make it. */
 static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     const wire_state *w = g->w;
@@ -128,8 +112,8 @@ static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool 
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
         TRY(take_in(s, &g, now_ps));
-        if (g.w->num_ready) TRY(grant_one(s, g.w));
-        if (UNLIKELY(e->num_starts)) TRY(start_all(s, e, end_ps));
+        if (g.w->num_ready) TRY(window_grant(s, g.w, true));
+        if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps)) TRY(start_all(s, e, end_ps));
     }
     TRY(take_in(s, &g, end_ps - 1));
     *more = g.w->num_ready || g.w->soonest != NEVER;

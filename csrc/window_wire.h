@@ -122,6 +122,23 @@ static inline void window_granted(const clusim_sim *s, wire_state *w, uint32_t c
     w->stall_arbitration_ps += w->free_at - s->agenda.now_ps;
 }
 
+/* Phase B of the wire now: grant the next packet that has credit, if there is one. Of nodes without
+ * `flows`, all candidates are queues. */
+ALWAYS_INLINE STATUS window_grant(clusim_sim *s, wire_state *w, bool flows) {
+    uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc;
+    do {
+        uint32_t bytes = flows ? grant_needs(s, w, c, &vc) : grant_head(s, w, c, &vc);
+        if (LIKELY(grant_credit(&w->credits[vc], bytes, s->agenda.now_ps))) {
+            TRY(flows ? grant_candidate(s, w, c) : grant_queue(s, w, c));
+            window_granted(s, w, c);
+            return CLUSIM_OK;
+        }
+        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+    } while (c != first);
+    window_stall(s, w);
+    return CLUSIM_OK;
+}
+
 /* ---- the wires of a node -----------------------------------------------------------------------
  */
 

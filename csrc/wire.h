@@ -16,6 +16,7 @@
 #include "inbox.h"
 #include "parts/agenda.h"
 #include "parts/packets.h"
+#include "parts/windows.h"
 #include "parts/wires.h"
 #include "state.h"
 
@@ -45,8 +46,9 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
  * receiver may let it go on. */
 ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
                                         int64_t free_ps) {
-    if (UNLIKELY(w->traits & PAUSES)) {
-        return congestion_free_at(s, w, vc, bytes, free_ps);
+    if (UNLIKELY(w->traits & (PAUSES | CROSSES))) {
+        if (w->traits & PAUSES) return congestion_free_at(s, w, vc, bytes, free_ps);
+        if (s->windows.thread) return inbox_credit(s, wire_of(s, w), vc, bytes, free_ps);
     }
     int64_t at_ps = free_ps + w->credit_ps;
     if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);

@@ -46,6 +46,7 @@ __all__ = [
     "seed",
     "size",
     "sizes",
+    "threads",
     "top",
     "topology",
     "trace_limit",
@@ -218,6 +219,17 @@ def engine() -> Decorator[Any]:
         type=one_of("c", "reference"),
         default="c",
         help="The engine in C, or the same in plain Python.",
+    )
+
+
+def threads() -> Decorator[Any]:
+    """Threads of the engine."""
+    return _option(
+        *("--threads", "threads"),
+        type=click.IntRange(1, 64),
+        default=None,
+        help="Threads of the engine in C; results are the same.",
+        said="one per core, at most 4",
     )
 
 

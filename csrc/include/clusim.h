@@ -464,6 +464,12 @@ void clusim_sim_destroy(clusim_sim *sim);
  * run. Returns what works in windows: nothing (0), switches and NICs (1), or endpoints, too (2). */
 int clusim_sim_use_windows(clusim_sim *sim, int use);
 
+/* Have up to `threads` threads work off what nodes do in windows of at least `pays` events
+ * (CLUSIM_NONE: as usual); the caller's is one of them, and the others sleep in between. Results
+ * are the same. Once, after clusim_sim_use_windows and before the first run. Returns how many there
+ * are, or a negative clusim_status. */
+CLUSIM_CHECKED int clusim_sim_use_threads(clusim_sim *sim, uint32_t threads, uint32_t pays);
+
 /* Advance; returns a clusim_stop, or a negative clusim_status, after which the sim can only be
  * destroyed. Stops only between timestamps. */
 CLUSIM_CHECKED int clusim_sim_run(clusim_sim *sim, int64_t until_ps, uint64_t max_events);

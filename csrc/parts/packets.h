@@ -49,6 +49,7 @@ typedef struct shared_buffer {
 typedef struct packets_part {
     packet *all; /* owned */
     packet_id free;
+    packet_id chains; /* lists of free packets that threads have left over, linked by `op` */
     uint32_t size, live;
 } packets_part;
 

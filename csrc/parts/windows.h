@@ -5,6 +5,10 @@
 
 #include "list.h"
 
+struct clusim_sim;
+struct crew;
+struct team;
+
 /* From 2^61 ps on there are only events, which mind the end of time. */
 enum { WINDOW_LAST_BITS = 61 };
 
@@ -61,7 +65,8 @@ typedef struct window_wire {
 typedef struct window_node {
     wire_id first[WINDOW_LISTS];
     endpoint_id endpoint; /* none: it is a switch or NIC */
-    uint32_t listed;
+    uint8_t listed;
+    uint8_t part;        /* whose thread works it off */
     window_ring results; /* of its reduction unit */
 } window_node;
 
@@ -87,7 +92,29 @@ typedef struct window_end {
     window_ring replies[2];   /* those that take longer first: so each ring is by time */
 } window_end;
 
+/* What a thread has for nodes of another one, or for several at once, at the end of its window. */
+enum window_news { NEWS_PACKET, NEWS_CREDIT, NEWS_DELIVERY };
+
+typedef struct window_message {
+    int64_t at_ps;
+    wire_id wire;
+    uint32_t id;    /* packet or transfer */
+    uint32_t bytes; /* of credit or payload */
+    uint8_t news, vc;
+} window_message;
+
+/* Of a thread, at work on its nodes in a view of the sim (crew.h). */
+typedef struct window_thread {
+    struct clusim_sim *whole; /* the sim itself */
+    struct team *team;
+    uint32_t number;
+    window_message *messages; /* owned; of this window */
+    uint32_t num_messages, size_messages;
+} window_thread;
+
 typedef struct windows_part {
+    struct crew *crew;     /* owned; the threads, or none where one does all */
+    window_thread *thread; /* whose view of the sim this is; none: it is the sim itself */
     window_wire *wires;    /* owned; none where windows are not possible, as the nodes */
     window_node *nodes;    /* owned */
     window_end *ends;      /* owned; none where endpoints do not work in windows */

@@ -40,10 +40,10 @@ typedef struct wire_state {
     uint32_t in_queue;        /* first candidate of packets from here, at the far node */
     endpoint_id far_endpoint; /* endpoint at the far end, or none */
     wire_id reverse;
-    uint8_t down;
-    uint8_t contended; /* stall_arbitration counted up to free_at */
-    uint8_t listed;    /* in the list for phase B */
-    uint8_t traits;
+    uint8_t down : 1;
+    uint8_t listed : 1; /* in the list for phase B */
+    uint8_t contended;  /* stall_arbitration counted up to free_at */
+    uint16_t traits;
     uint16_t num_waits;
     uint16_t num_words; /* of the bitmaps */
     uint32_t num_ready; /* bits set in `ready` */

@@ -18,11 +18,8 @@ typedef struct xfer {
     int64_t start_ps;
     int64_t pace_ps; /* earliest end of the data phase */
     int64_t max_end; /* greatest end of its granted packets */
-    int64_t visible; /* greatest visible time of its packets */
     uint64_t bytes;
-    uint64_t remaining; /* deliveries missing */
-    uint64_t delivered; /* bytes, of all copies */
-    uint32_t count;     /* packets */
+    uint32_t count; /* packets */
     uint32_t ungranted;
     uint32_t limit; /* P0 */
     uint32_t full;  /* P0*k */
@@ -54,6 +51,9 @@ typedef struct xfer {
     wire_id last_wire; /* of the packet of max_end (writes) or of visible (reads) */
     uint8_t type, kind, policy, vc, vc_response, owner_kind;
     xfer_id next_free;
+    int64_t visible;    /* greatest visible time of its packets; this and what follows is written */
+    uint64_t remaining; /* where they arrive: deliveries missing */
+    uint64_t delivered; /* bytes, of all copies */
 } xfer;
 
 /* Whether what owns it is done only when all of it is delivered. */

@@ -186,6 +186,8 @@ static void run_case(image_case *c) {
     if (status == CLUSIM_OK) {
         if (clusim_sim_create(model, 1, &sim) != CLUSIM_OK) finding("no memory for a sim");
         clusim_sim_use_windows(sim, 1);
+        uint32_t threads = 1 + (uint32_t)(tally.cases % 3);
+        if (clusim_sim_use_threads(sim, threads, 0) < 0) finding("no memory for threads");
         run_sim(sim, c);
     } else {
         tally.refused++;

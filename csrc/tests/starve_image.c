@@ -7,6 +7,7 @@
  * be read and destroyed. The address sanitizer sees that nothing is left. Linked with -Wl,--wrap.
  */
 #include <inttypes.h>
+#include <stdatomic.h>
 
 #include "image_file.h"
 
@@ -21,9 +22,15 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 
 enum { MOST_EVENTS = 5000 };
 
-static uint64_t left = UINT64_MAX; /* allocations that go through; UINT64_MAX: all of them */
+/* Allocations that go through; UINT64_MAX: all of them. Threads count them together. */
+static _Atomic uint64_t left = UINT64_MAX;
 
-static bool fails_now(void) { return left != UINT64_MAX && left-- == 0; }
+static bool fails_now(void) {
+    uint64_t now = left;
+    while (now != UINT64_MAX)
+        if (atomic_compare_exchange_weak(&left, &now, now - 1)) return now == 0;
+    return false;
+}
 
 void *__wrap_malloc(size_t size) { return fails_now() ? NULL : __real_malloc(size); }
 void *__wrap_calloc(size_t n, size_t size) { return fails_now() ? NULL : __real_calloc(n, size); }
@@ -69,7 +76,8 @@ static bool goes_through(const image_case *c, uint64_t n) {
         status = clusim_sim_create(model, 1, &sim);
         if (sim != NULL) clusim_sim_use_windows(sim, 1);
         need((status == CLUSIM_OK) == (sim != NULL), "a sim and an error");
-        if (sim != NULL) status = run(sim);
+        if (sim != NULL && clusim_sim_use_threads(sim, 2, 0) < 0) status = CLUSIM_ERR_NO_MEMORY;
+        if (sim != NULL && status == CLUSIM_OK) status = run(sim);
     }
     bool all = left != UINT64_MAX;
     need(all == (status != CLUSIM_ERR_NO_MEMORY), "a failure was not noticed");

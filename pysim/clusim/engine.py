@@ -69,6 +69,11 @@ class Simulation:
     windows : bool or None
         Let switches, NICs and endpoints work in windows of time where the image allows it, or never; None: as
         it is faster. Results are the same.
+    threads : int
+        Most threads that work off what nodes do in windows; they sleep while there is little to do. Results are the
+        same.
+    least_shared : int or None
+        Events of a window from which on threads share it; None: from which on it pays.
 
     Raises
     ------
@@ -78,7 +83,14 @@ class Simulation:
         The image is too big for this machine.
     """
 
-    def __init__(self, image: Image, records: bool = True, windows: bool | None = None) -> None:
+    def __init__(
+        self,
+        image: Image,
+        records: bool = True,
+        windows: bool | None = None,
+        threads: int = 1,
+        least_shared: int | None = None,
+    ) -> None:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         keep: list[Any] = []
@@ -99,6 +111,10 @@ class Simulation:
             lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
         ]
         """What works in windows of time."""
+        least = lib.CLUSIM_NONE if least_shared is None else least_shared
+        self.threads = lib.clusim_sim_use_threads(self._sim, max(1, threads), least)
+        """How many threads there are: fewer than asked for where there is nothing to share."""
+        self._raise_failure(self.threads)
 
     def run(self, until_ps: int = NEVER, max_events: int = NEVER) -> Stop:
         """Advance the simulation and say why it stopped."""

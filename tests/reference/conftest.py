@@ -13,9 +13,10 @@ ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "reference": ("clusim.reference", "ReferenceSimulation", {}),
     "c": ("clusim.engine", "Simulation", {"windows": False}),
     "windows": ("clusim.engine", "Simulation", {"windows": True}),
+    "threads": ("clusim.engine", "Simulation", {"windows": True, "threads": 3, "least_shared": 0}),
 }
-CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c,windows").split(",")
-COMPILED = ["c", "windows"]
+CHOSEN = os.environ.get("CLUSIM_ENGINES", "reference,c,windows,threads").split(",")
+COMPILED = ["c", "windows", "threads"]
 
 
 def _maker(name: str) -> Any:
@@ -31,5 +32,5 @@ def engine(request):
 
 @pytest.fixture(params=COMPILED, scope="session")
 def compiled(request):
-    """The C engine: with an event for every packet, and with windows where the image allows it."""
+    """The C engine: with an event for every packet, with windows where the image allows it, and with threads."""
     return _maker(request.param)

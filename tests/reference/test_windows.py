@@ -24,6 +24,7 @@ MAKERS = {"switches": windowed_image, "endpoints": led_image}
 
 events = partial(Simulation, windows=False)
 windows = partial(Simulation, windows=True)
+threads = partial(Simulation, windows=True, threads=4, least_shared=0)
 
 
 def _assert_same(a, b, stop: Stop) -> None:
@@ -71,10 +72,31 @@ def test_windows_equal_the_reference(what, batch):
     assert fewer > BATCH // 4, "nothing was windowed"
 
 
+@pytest.mark.parametrize("batch", range(CASES // BATCH))
+@pytest.mark.parametrize("what", MAKERS)
+def test_threads_change_nothing(what, batch):
+    shared = 0
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        image = MAKERS[what](seed)
+        alone = windows(image)
+        together = Simulation(image, windows=True, threads=2 + seed % 7, least_shared=0)
+        stop = alone.run(until_ps=LIMIT_PS)
+        assert together.run(until_ps=LIMIT_PS) == stop, f"{MAKERS[what].__name__}({seed})"
+        assert together.num_events == alone.num_events
+        assert together.instance_states().tolist() == alone.instance_states().tolist()
+        shared += together.threads > 1
+        try:
+            _assert_same(alone, together, stop)
+        except BaseException as error:
+            error.add_note(f"{MAKERS[what].__name__}({seed})")
+            raise
+    assert shared > BATCH // 4, "nothing was shared by threads"
+
+
 @pytest.mark.parametrize("seed", range(CASES // 5))
 def test_windows_may_be_cut_anywhere(image_of, seed):
     image = image_of(seed)
-    whole, sliced, counted = events(image), windows(image), windows(image)
+    whole, sliced, counted = events(image), windows(image), threads(image)
     stop = whole.run(until_ps=LIMIT_PS)
     paused = events(image)
     for part in range(1, 8):
@@ -99,7 +121,7 @@ def test_windows_end_before_the_end_of_time(image_of, seed):
     for before_ps in (0, early.now_ps // 3, early.now_ps // 2, LIMIT_PS):
         late_image = later(image, DURATION_END_PS - before_ps)
         until_ps = DURATION_END_PS - before_ps + LIMIT_PS
-        sims = events(late_image), windows(late_image)
+        sims = events(late_image), threads(late_image)
         stops = [sim.run(until_ps=until_ps) for sim in sims]
         assert stops[0] == stops[1]
         _assert_same(sims[0], sims[1], stops[0])

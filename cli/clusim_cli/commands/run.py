@@ -43,6 +43,7 @@ __all__ = ["command"]
 @options.faults()
 @options.granularity()
 @options.engine()
+@options.threads()
 @click.option("--verify", is_flag=True, help="Carry real data and check them.")
 @options.trace_out()
 @click.option(
@@ -101,6 +102,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             trace_limit_bytes=given["trace_limit"],
             progress=progress,
             command=command_line(),
+            threads=given["threads"],
         )
         result = result_of(request, how)
     expected = expected_of(request, result.call.algorithm if result.call else "")

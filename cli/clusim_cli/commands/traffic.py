@@ -37,6 +37,7 @@ __all__ = ["command"]
               help="One path per message, all paths in turn, or the emptiest queue.")  # fmt: skip
 @options.granularity("packet")
 @options.engine()
+@options.threads()
 @options.trace_out()
 @options.trace_limit()
 @options.seed()

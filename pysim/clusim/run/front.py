@@ -24,7 +24,10 @@ __all__ = ["CollectiveOptions", "TrafficOptions", "as_bytes", "as_ps", "collecti
 Machine = str | Path | Fabric
 
 _OF_SETUP = ("nodes", "version")
-_OF_RUN = ("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command")
+_OF_RUN = (
+    *("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command"),
+    "threads",
+)
 
 
 class CollectiveOptions(TypedDict, total=False):
@@ -48,7 +51,8 @@ class CollectiveOptions(TypedDict, total=False):
         NCCL's release; the newest known by default.
     symmetric : bool
         Buffers are registered as symmetric windows, for which NCCL has kernels of their own.
-    faults, granularity, seed, verify, engine, trace_out, trace_primitives, trace_limit_bytes, bins, progress, command
+    faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
+    command
         As of `clusim.simulate`.
     """
 
@@ -67,6 +71,7 @@ class CollectiveOptions(TypedDict, total=False):
     seed: int
     verify: bool
     engine: EngineName
+    threads: int | None
     trace_out: str | Path | None
     trace_primitives: bool | None
     trace_limit_bytes: int
@@ -88,7 +93,7 @@ class TrafficOptions(TypedDict, total=False):
         Of these: how long messages arrive [ps]; 1 ms by default.
     routing : str
         ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
-    nodes, granularity, seed, engine, trace_out, trace_limit_bytes, bins, progress, command
+    nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command
         As of `collective`; every packet is simulated by default.
     """
 
@@ -100,6 +105,7 @@ class TrafficOptions(TypedDict, total=False):
     seed: int
     granularity: str | int
     engine: EngineName
+    threads: int | None
     trace_out: str | Path | None
     trace_limit_bytes: int
     bins: int

@@ -58,7 +58,8 @@ VERIFY_LIMIT_BYTES = 4 << 30
 class RunOptions:
     """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`.
 
-    Without `histories` there is one bin, of the whole run, for which the engine need not stop.
+    Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
+    the engine; None: as many as there are cores, at most four.
     """
 
     bins: int = MAX_BINS
@@ -68,6 +69,7 @@ class RunOptions:
     command: str = ""
     trace_limit_bytes: int = TRACE_LIMIT_BYTES
     histories: bool = True
+    threads: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,8 @@ def run_job(job: Job, options: RunOptions) -> Result:
     checker = None if job.verified is None else Checker(job.verified)
     if options.bins < 2:
         raise InputError(f"bins {options.bins}: must be at least 2")
+    if options.threads is not None and options.threads < 1:
+        raise InputError(f"threads {options.threads}: must be at least 1")
     if options.trace_primitives and options.trace_out is None:
         raise InputError(
             "trace primitives: there is no trace to put them into; give --trace-out FILE"
@@ -343,7 +347,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         limit_bytes=options.trace_limit_bytes // 2,
     )
     try:
-        engine = start_engine(job.image, job.provenance.engine, keep)
+        engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
         session = Session(job.image, engine, recorder, job.instances)
     except BaseException as error:
         if trace is not None:

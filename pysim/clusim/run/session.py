@@ -5,6 +5,7 @@ Stopping an engine between slices changes no result: it only ever stops between 
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -32,6 +33,9 @@ Progress = Callable[[float, int], None]
 SLICE_S = 0.05
 """Aim for the wall time of one slice: how long Ctrl-C may take to be seen [s]."""
 
+MOST_THREADS = 4
+"""Threads of the engine unless another number is asked for: what one of them has to hand out limits more."""
+
 SHOW_S = 0.05
 """Wall time from which on it is too long to say after every slice how much is done [s]."""
 
@@ -56,8 +60,14 @@ class Sink(Protocol):
         ...
 
 
-def start_engine(image: Image, engine: str, records: bool) -> Engine:
-    """Return the engine called `engine`, loaded with `image`."""
+def start_engine(image: Image, engine: str, records: bool, threads: int | None = 1) -> Engine:
+    """Return the engine called `engine`, loaded with `image`.
+
+    Parameters
+    ----------
+    threads : int or None
+        Most threads of the C engine; None: one for every core, at most `MOST_THREADS`.
+    """
     if engine == "reference":
         from clusim import reference
 
@@ -70,7 +80,9 @@ def start_engine(image: Image, engine: str, records: bool) -> Engine:
         raise EnvironmentFailure(
             f"C engine: not built ({error}); run `pip install .`, or use the reference engine"
         ) from None
-    return compiled.Simulation(image, records=records)
+    if threads is None:
+        threads = min(len(os.sched_getaffinity(0)), MOST_THREADS)
+    return compiled.Simulation(image, records=records, threads=threads)
 
 
 @contextmanager

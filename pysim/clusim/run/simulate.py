@@ -26,6 +26,7 @@ def simulate(
     seed: int = 0,
     verify: bool = False,
     engine: EngineName = "c",
+    threads: int | None = 1,
     trace_out: str | Path | None = None,
     trace_primitives: bool | None = None,
     trace_limit_bytes: int = TRACE_LIMIT_BYTES,
@@ -49,6 +50,9 @@ def simulate(
         compare the outcome with the definition of the collective.
     engine : str
         ``"c"``, or ``"reference"`` for the slow one.
+    threads : int or None
+        Most threads of the C engine, which work when there is much to do at once; None: one for every core, at most
+        four. Results are the same.
     trace_out : path or None
         Write a trace there (HDF5, ``docs/trace-format.md``).
     trace_primitives : bool or None
@@ -84,7 +88,7 @@ def simulate(
         engine=engine,
     )
     how = (bins, trace_out, trace_primitives, progress, command, trace_limit_bytes)
-    return result_of(request, RunOptions(*how))
+    return result_of(request, RunOptions(*how, threads=threads))
 
 
 def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
@@ -104,6 +108,7 @@ def simulate_traffic(
     *,
     granularity: str | int = "packet",
     engine: EngineName = "c",
+    threads: int | None = 1,
     trace_out: str | Path | None = None,
     trace_limit_bytes: int = TRACE_LIMIT_BYTES,
     bins: int = MAX_BINS,
@@ -116,4 +121,4 @@ def simulate_traffic(
     """
     how = (bins, trace_out, False, progress, command, trace_limit_bytes)
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
-    return result_of(request, RunOptions(*how))
+    return result_of(request, RunOptions(*how, threads=threads))

@@ -1,0 +1,293 @@
+#include "crew.h"
+
+#include "agenda.h"
+#include "inbox.h"
+#include "node.h"
+#include "parts/agenda.h"
+#include "parts/packets.h"
+#include "parts/windows.h"
+#include "parts/wires.h"
+#include "pool.h"
+#include "team.h"
+#include "wire.h"
+
+typedef struct crew_member {
+    clusim_sim view;
+    window_thread thread;
+    node_list nodes;       /* with something to do; their array is owned, as those below */
+    window_arrival *spare; /* to sort in */
+    uint32_t size_spare;
+    window_arrival *work; /* at a reduction unit */
+    uint32_t size_work;
+    event_queue events; /* for the sim */
+    packet_id free;
+    int64_t surplus; /* packets that were freed here and not used */
+} crew_member;
+
+typedef struct crew {
+    team *team;
+    crew_member *members; /* owned */
+    uint32_t count;
+    uint64_t usual; /* events of a window, of late */
+    uint64_t pays;  /* of so many on, a window is shared */
+    crew_work work; /* of the window under way */
+    int64_t end_ps;
+} crew;
+
+/* ---- who works off what ------------------------------------------------------------------------
+ */
+
+static bool in_windows(const clusim_sim *s, uint32_t node) {
+    const clusim_model *m = s->model;
+    for (uint32_t k = m->out_off[node]; k < m->out_off[node + 1]; k++)
+        if (m->wires[m->out_wires[k]].traits & FROM_PLAIN) return true;
+    return false;
+}
+
+enum { MOST_THREADS = 64, NOBODY = 255 };
+
+/* How much nodes of one kind may have to do. */
+typedef struct crew_load {
+    uint64_t given[MOST_THREADS]; /* of each part */
+    uint64_t all;
+    uint32_t parts;
+} crew_load;
+
+/* What a node may have to do: packets that its wires can send in 2^40 ps. */
+static uint64_t load_of(const clusim_sim *s, uint32_t node) {
+    const clusim_model *m = s->model;
+    uint64_t load = 0;
+    for (uint32_t k = m->out_off[node]; k < m->out_off[node + 1]; k++) {
+        const wire_info *w = &m->wires[m->out_wires[k]];
+        if (!(w->traits & FROM_PLAIN)) continue;
+        int64_t packet_ps = model_est(&m->rates[w->rate], 1 << 12);
+        load += (UINT64_C(1) << 40) / (uint64_t)base_max(packet_ps, 1);
+    }
+    return load;
+}
+
+static void give(clusim_sim *s, crew_load *load, uint32_t node, uint32_t part) {
+    s->windows.nodes[node].part = (uint8_t)part;
+    load->given[part] += load_of(s, node);
+}
+
+/* Endpoints in their order: those of one machine are side by side. */
+static void deal_ends(clusim_sim *s, uint32_t parts) {
+    crew_load load = {.parts = parts};
+    uint32_t part = 0;
+    for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
+        s->windows.nodes[n].part = NOBODY;
+        if (!endpoint_none(s->windows.nodes[n].endpoint)) load.all += load_of(s, n);
+    }
+    uint64_t given = 0;
+    for (uint32_t n = 0; n < s->model->image.num_nodes; n++) {
+        if (endpoint_none(s->windows.nodes[n].endpoint)) continue;
+        uint64_t own = load_of(s, n); /* its middle says where it belongs */
+        while (part + 1 < parts && (2 * given + own) * parts > 2 * load.all * (part + 1)) part++;
+        give(s, &load, n, part);
+        given += own;
+    }
+}
+
+/* The part that has most of a node's neighbours, of those that have no more than their share of
+ * such nodes; NOBODY if it has no neighbours in any yet. */
+static uint32_t best_part(const clusim_sim *s, const crew_load *load, uint32_t node) {
+    const clusim_model *m = s->model;
+    uint32_t near[MOST_THREADS] = {0}, best = NOBODY;
+    bool any = false;
+    for (uint32_t k = m->out_off[node]; k < m->out_off[node + 1]; k++) {
+        uint32_t part = s->windows.nodes[m->wires[m->out_wires[k]].dst.i].part;
+        if (part == NOBODY) continue;
+        near[part]++;
+        any = true;
+    }
+    for (uint32_t p = 0; p < load->parts && any; p++) {
+        if (load->given[p] * load->parts >= load->all) continue;
+        bool nearer = best == NOBODY || near[p] > near[best] ||
+                      (near[p] == near[best] && load->given[p] < load->given[best]);
+        if (nearer) best = p;
+    }
+    return best;
+}
+
+/* Switches and NICs, from those next to endpoints on. */
+static void deal_others(clusim_sim *s, uint32_t parts) {
+    uint32_t count = (uint32_t)s->model->image.num_nodes;
+    crew_load load = {.parts = parts};
+    for (uint32_t n = 0; n < count; n++)
+        if (s->windows.nodes[n].part == NOBODY) load.all += load_of(s, n);
+    for (bool more = true; more;) {
+        more = false;
+        for (uint32_t n = 0; n < count; n++) {
+            if (s->windows.nodes[n].part != NOBODY) continue;
+            uint32_t part = best_part(s, &load, n);
+            if (part == NOBODY) continue;
+            give(s, &load, n, part);
+            more = true;
+        }
+    }
+    for (uint32_t n = 0; n < count; n++)
+        if (s->windows.nodes[n].part == NOBODY) s->windows.nodes[n].part = 0;
+}
+
+void crew_mark(clusim_sim *s) {
+    for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
+        wire_state *w = wire_at(s, ID(wire, i));
+        const wire_info *info = info_at(s, ID(wire, i));
+        bool inside = (w->traits & FROM_PLAIN) && (w->traits & TO_PLAIN);
+        bool crosses = s->windows.nodes[info->src.i].part != s->windows.nodes[info->dst.i].part;
+        w->traits &= (uint16_t)~CROSSES;
+        if (inside && crosses) w->traits |= CROSSES;
+    }
+}
+
+enum { PAYS = 250 }; /* events: some tens of microseconds, several times what a start takes */
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+STATUS crew_create(clusim_sim *s, uint32_t threads, uint32_t pays) {
+    uint32_t useful = 0;
+    for (uint32_t n = 0; n < s->model->image.num_nodes; n++) useful += in_windows(s, n);
+    threads = (uint32_t)base_umin(base_umin(threads, MOST_THREADS), useful);
+    if (threads < 2) return CLUSIM_OK;
+    crew *c = calloc(1, sizeof *c);
+    if (c == NULL) return CLUSIM_ERR_NO_MEMORY;
+    s->windows.crew = c;
+    c->pays = pays == NONE ? PAYS : pays;
+    TRY(team_create(threads, &c->team));
+    uint32_t count = team_members(c->team);
+    ZEROED(c->members, count);
+    c->count = count;
+    for (uint32_t k = 0; k < c->count; k++) {
+        crew_member *m = &c->members[k];
+        m->thread = (window_thread){.whole = s, .team = c->team, .number = k};
+        m->free = NO(packet);
+        event_queue_keep(&m->events, s->model->bucket_shift);
+    }
+    deal_ends(s, c->count);
+    deal_others(s, c->count);
+    crew_mark(s);
+    return CLUSIM_OK;
+}
+
+void crew_free(clusim_sim *s) {
+    crew *c = s->windows.crew;
+    if (c == NULL) return;
+    team_free(c->team);
+    for (uint32_t k = 0; c->members && k < c->count; k++) {
+        crew_member *m = &c->members[k];
+        free(m->thread.messages);
+        free(m->nodes.ids);
+        free(m->spare);
+        free(m->work);
+        event_queue_free(&m->events);
+    }
+    free(c->members);
+    free(c);
+    s->windows.crew = NULL;
+}
+
+uint32_t crew_threads(const clusim_sim *s) { return s->windows.crew ? s->windows.crew->count : 1; }
+
+/* ---- a window ----------------------------------------------------------------------------------
+ */
+
+/* What is counted is counted from nothing, and added up when all are done. Made before any thread
+ * is at work, as some of the sim is theirs then. */
+static void open_view(crew_member *m) {
+    clusim_sim *v = &m->view;
+    *v = *m->thread.whole;
+    v->agenda.events = m->events;
+    v->agenda.event_count = 0;
+    v->packets.free = m->free;
+    v->packets.live = 0;
+    v->windows.thread = &m->thread;
+    v->windows.busy = m->nodes;
+    v->windows.spare = m->spare;
+    v->windows.size_spare = m->size_spare;
+    v->windows.work = m->work;
+    v->windows.size_work = m->size_work;
+    v->windows.num_work = 0;
+    v->windows.undelivered = 0;
+    v->windows.near_end = false;
+}
+
+static void close_view(crew_member *m) {
+    const clusim_sim *v = &m->view;
+    m->events = v->agenda.events;
+    m->free = v->packets.free;
+    m->surplus -= (int32_t)v->packets.live;
+    m->nodes = v->windows.busy;
+    m->spare = v->windows.spare;
+    m->size_spare = v->windows.size_spare;
+    m->work = v->windows.work;
+    m->size_work = v->windows.size_work;
+}
+
+static enum clusim_status do_part(void *context, uint32_t number) {
+    crew *c = context;
+    crew_member *m = &c->members[number];
+    enum clusim_status status = c->work(&m->view, c->end_ps);
+    close_view(m);
+    return status;
+}
+
+static STATUS hand_out(clusim_sim *s, const window_message *x) {
+    switch (x->news) {
+        case NEWS_PACKET: return inbox_put(s, x->wire, ID(packet, x->id), x->at_ps);
+        case NEWS_CREDIT:
+            return wire_return_credit(s, wire_at(s, x->wire), x->vc, x->bytes, x->at_ps);
+        default: return node_delivered(s, ID(xfer, x->id), x->bytes, x->at_ps, x->wire);
+    }
+}
+
+enum { MUCH = 1 << 12 }; /* packets that a thread keeps and does not use */
+
+/* What a thread has done becomes part of the sim. */
+static STATUS take_in(clusim_sim *s, crew_member *m) {
+    const clusim_sim *v = &m->view;
+    s->agenda.event_count += v->agenda.event_count;
+    if (v->agenda.beyond != BEYOND_NOTHING)
+        agenda_beyond(s, v->agenda.beyond, v->agenda.beyond_index);
+    s->packets.live += v->packets.live;
+    s->windows.undelivered += v->windows.undelivered;
+    s->windows.near_end |= v->windows.near_end;
+    inbox_due(s, v->windows.due_ps);
+    for (uint32_t k = 0; k < m->nodes.len; k++) TRY(node_push(&s->windows.busy, m->nodes.ids[k]));
+    m->nodes.len = 0;
+    TRY(event_queue_take(&s->agenda.events, &m->events));
+    for (uint32_t k = 0; k < m->thread.num_messages; k++) TRY(hand_out(s, &m->thread.messages[k]));
+    m->thread.num_messages = 0;
+    if (m->surplus < MUCH) return CLUSIM_OK;
+    packets_part left = {.free = m->free};
+    pool_leave(s, &left);
+    m->free = left.free;
+    m->surplus = 0;
+    return CLUSIM_OK;
+}
+
+static STATUS run_together(clusim_sim *s, crew *c) {
+    for (uint32_t k = 0; k < s->windows.busy.len; k++) {
+        node_id node = s->windows.busy.ids[k];
+        TRY(node_push(&c->members[s->windows.nodes[node.i].part].nodes, node));
+    }
+    s->windows.busy.len = 0;
+    for (uint32_t k = 0; k < c->count; k++) open_view(&c->members[k]);
+    TRY(team_run(c->team, do_part, c));
+    for (uint32_t k = 0; k < c->count; k++) TRY(take_in(s, &c->members[k]));
+    return CLUSIM_OK;
+}
+
+STATUS crew_run(clusim_sim *s, int64_t end_ps, crew_work work) {
+    crew *c = s->windows.crew;
+    uint64_t before = s->agenda.event_count;
+    c->work = work;
+    c->end_ps = end_ps;
+    if (c->usual < c->pays) {
+        TRY(work(s, end_ps));
+    } else {
+        TRY(run_together(s, c));
+    }
+    c->usual = (c->usual + s->agenda.event_count - before) / 2;
+    return CLUSIM_OK;
+}

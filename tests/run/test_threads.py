@@ -1,0 +1,48 @@
+"""Threads of the engine change nothing of what comes out, and there are none where there is nothing to share."""
+
+from __future__ import annotations
+
+import pytest
+
+import clusim
+from clusim.engine import Simulation
+from clusim.errors import InputError
+from clusim.lowering import lower
+from clusim.run.front import collective
+from clusim.run.session import MOST_THREADS, start_engine
+
+TIMED = ("wall_s", "packet_hops_per_s", "grants_per_s")
+
+
+@pytest.mark.parametrize(
+    ("machine", "algorithm"), [("dgx-a100", "ring"), ("dgx-h100", "nvls")], ids=["ring", "nvls"]
+)
+def test_results_are_equal(machine, algorithm):
+    fabric = clusim.load(machine)
+    schedule = clusim.collectives.build(fabric, "allreduce", algorithm, 1 << 18)
+    alone, together = (
+        clusim.simulate(fabric, schedule, granularity="packet", threads=threads).to_json()
+        for threads in (1, 3)
+    )
+    assert {**together, **dict.fromkeys(TIMED)} == {**alone, **dict.fromkeys(TIMED)}
+
+
+@pytest.fixture(scope="module")
+def image():
+    fabric = clusim.load("dgx-a100")
+    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 16)
+    return lower(fabric, schedule, "packet", 0).image
+
+
+def test_without_windows_there_is_one_thread(image):
+    assert Simulation(image, windows=False, threads=4).threads == 1
+
+
+def test_there_are_no_more_threads_than_nodes(image):
+    assert 2 <= Simulation(image, windows=True, threads=1000).threads <= len(image.nodes)
+    assert 1 <= start_engine(image, "c", False, None).threads <= MOST_THREADS
+
+
+def test_no_thread_at_all_is_refused():
+    with pytest.raises(InputError, match="threads 0"):
+        collective("dgx-a100", "allreduce", "64KiB", threads=0)
