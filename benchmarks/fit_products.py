@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.compute.fitting import KNOTS, Rows, fit_form, fit_ratios
+from clusim.compute.fitting import KNOTS, ProductRows, fit_form, fit_ratios
 from clusim.compute.measured_tables import FORMAT, ProductTable
 from clusim.compute.products import Product, Silicon, form_s
 from clusim.compute.ratios import Ratios
@@ -56,13 +56,13 @@ SOURCE = {
 class Table:
     """Measured products, and which of them are scored."""
 
-    rows: Rows
+    rows: ProductRows
     scored: NDArray[np.bool_]
 
-    def part(self, scored: bool) -> Rows:
+    def part(self, scored: bool) -> ProductRows:
         """Return those that are scored, or those that calibrate."""
         chosen = self.scored == scored
-        return Rows(self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes)
+        return ProductRows(self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes)
 
 
 def read(path: str) -> dict[tuple[str, str, str], Table]:
@@ -84,7 +84,7 @@ def read(path: str) -> dict[tuple[str, str, str], Table]:
 def _table(table: Reals, kind: str) -> Table:
     one = np.ones(len(table))
     shapes = np.column_stack([one, table[:, :3], one])
-    return Table(Rows(shapes, table[:, 3], SIZES[kind]), table[:, 4] > 0)
+    return Table(ProductRows(shapes, table[:, 3], SIZES[kind]), table[:, 4] > 0)
 
 
 def silicon(chip: str, kind: str) -> Silicon:
@@ -101,7 +101,7 @@ def silicon(chip: str, kind: str) -> Silicon:
     )
 
 
-def score(table: ProductTable, chip: Silicon, rows: Rows) -> dict[str, float]:
+def score(table: ProductTable, chip: Silicon, rows: ProductRows) -> dict[str, float]:
     """Return the errors on some rows."""
     sizes = SIZES[table.kind]
     formed = form_s(table.form, chip, rows.shapes, sizes) / rows.seconds - 1

@@ -302,10 +302,12 @@ def test_nonsense_is_refused(tmp_path: Path, text: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_too_many_events_are_refused_before_they_are_made(tmp_path: Path) -> None:
+def test_of_too_many_events_one_rank_stands_for_all(tmp_path: Path) -> None:
     name = table(tmp_path, "DATA", *[layer("a", 1, 1, 1)] * 100)
-    with pytest.raises(InputError, match="at most 1000000"):
-        read(name, num_ranks=100_000, machine_ranks=8)
+    few, many = (read(name, num_ranks=count, machine_ranks=8) for count in (8, 100_000))
+    assert (few.alike, many.alike) == (False, True)
+    assert {event.rank for event in many.events} == {0}
+    assert 8 * len(many.events) == len(few.events)
 
 
 def test_floats_are_rounded_and_more_lines_are_counted(tmp_path: Path) -> None:

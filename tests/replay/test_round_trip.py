@@ -80,7 +80,7 @@ def test_a_call_survives_the_profiler(call: tuple[Any, ...], tmp_path: Path) -> 
 
 def test_a_training_step_survives_the_profiler(tmp_path: Path) -> None:
     trace = tmp_path / "step.h5"
-    clusim.train("resnet50-dgx1v", steps=1, fold="none", trace_out=trace)
+    clusim.train("resnet50-dgx1v", steps=1, fold="none", granularity="auto", trace_out=trace)
     files = tuple(map(str, write_kineto(trace, tmp_path / "kineto")))
     found = replay(ReplayRequest(files, topology="dgx-1v", gap="none"))
     # Times of the format are in us with 6 digits, in doubles.

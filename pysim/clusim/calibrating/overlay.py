@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.compute.fitting import KNOTS, Rows, fit_form, fit_ratios
+from clusim.compute.fitting import KNOTS, ProductRows, fit_form, fit_ratios
 from clusim.compute.fused import Fused, FusedForm, fused_s
 from clusim.compute.measured_tables import FORMAT, find_attention, find_table
 from clusim.compute.products import Silicon, form_s
@@ -103,7 +103,7 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
         listed = [row for row in record["products"] if row["kind"] == kind]
         shapes = np.array([[1, row["m"], row["n"], row["k"], 1] for row in listed], float)
         seconds = np.array([row["us"] for row in listed], float) * 1e-6
-        rows, metal = Rows(shapes, seconds, _SIZES[kind]), _silicon(own, kind, reached)
+        rows, metal = ProductRows(shapes, seconds, _SIZES[kind]), _silicon(own, kind, reached)
         before = find_table(family, kind) or find_table(family, "bf16")
         assert before is not None, "files of architectures have products of bf16"
         form = fit_form(metal, rows, before.form, STEPS)

@@ -1,7 +1,7 @@
 """What is measured on a GPU, and the record of it: launches, operators, products, attention, copies, memory, long runs.
 
-`measure` asks a `Device` and needs no GPU itself; `clusim.calibrating.probe` is the device of PyTorch. A record can be
-kept, sent and turned into a file of kernels elsewhere.
+`measure` asks a `Measurer` and needs no GPU itself; `clusim.calibrating.probe` is the device of PyTorch. A record can
+be kept, sent and turned into a file of kernels elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from clusim.errors import InputError
 
-__all__ = ["ATTENTION", "OPERATORS", "RECORD", "SHAPES", "Device", "check_record", "measure"]
+__all__ = ["ATTENTION", "OPERATORS", "RECORD", "SHAPES", "Measurer", "check_record", "measure"]
 
 RECORD = "clusim-gpu-record-1"
 """What a record says of itself."""
@@ -42,7 +42,7 @@ LONG = (8192, 8192, 8192)
 """The product of the long run."""
 
 
-class Device(Protocol):
+class Measurer(Protocol):
     """A GPU that can be asked."""
 
     def about(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Device(Protocol):
         """Return what a product takes at the end of ten seconds of it [us]."""
 
 
-def measure(device: Device, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Return the record of a device; `say` hears what is being measured."""
     say("launches and operators")
     record: dict[str, Any] = {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clusim.compute.products import Form, Silicon, form_s
 from clusim.compute.ratios import pack
 
-__all__ = ["FIRST", "KNOTS", "Rows", "fit_form", "fit_ratios"]
+__all__ = ["FIRST", "KNOTS", "ProductRows", "fit_form", "fit_ratios"]
 
 Reals = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ MOST_ROWS = 4000
 
 
 @dataclass(frozen=True)
-class Rows:
+class ProductRows:
     """Measured products.
 
     Attributes
@@ -58,7 +58,7 @@ class Rows:
     sizes: tuple[float, float]
 
 
-def fit_form(chip: Silicon, rows: Rows, first: Form = FIRST, steps: int = 1800) -> Form:
+def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int = 1800) -> Form:
     """Return the form with the least mean error of the logarithms, by a random walk of so many steps."""
     rng = np.random.default_rng(1)
     some = rng.permutation(len(rows.seconds))[:1000]
@@ -105,7 +105,7 @@ def _near(one: Reals, two: Reals) -> Reals:
     return found
 
 
-def fit_ratios(form: Form, chip: Silicon, known: list[Rows]) -> str:
+def fit_ratios(form: Form, chip: Silicon, known: list[ProductRows]) -> str:
     """Return what the form leaves on the grid: of rows of one library, with those of others as weaker evidence.
 
     It is the most likely values of a Gaussian process through the logarithms of measured / computed.

@@ -175,7 +175,8 @@ class TableReader:
             if self._row(match, line):
                 return True
             # The titles say that rows follow: what begins like one has something in it that is no number.
-            self.runs[-1].broken += self.open and not self.runs[-1].ended if self.runs else 0
+            if self.runs:
+                self.runs[-1].broken += self.open and not self.runs[-1].ended
             return False
         if self._head is not None and _VALUES.match(text):
             return self._take(text)

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
@@ -231,7 +230,7 @@ def _time(value: Any) -> int | None:
 
 def _us(value: Any, most: int) -> int | None:
     """Return a time in ns; it is written in us, with or without a fraction."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return round(value * 1000) if 0 <= value <= most else None
 

@@ -8,7 +8,7 @@ from typing import Any
 from clusim.errors import InputError
 from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import StepRow
-from clusim.workload import Workload
+from clusim.workload import PRECISIONS, Workload
 
 __all__ = ["StepCase", "case_of", "framework_of"]
 
@@ -128,9 +128,9 @@ def _micro(row: StepRow, notes: list[str]) -> int:
 
 def _precision(row: StepRow, notes: list[str]) -> str:
     word = row.precision.lower()
-    for name in ("fp8", "bf16", "fp16", "fp32"):
-        if name in word:
-            return name
+    found = [name for name in PRECISIONS if name in word]
+    if found:
+        return min(found, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
     if word in ("", "not stated", "unknown"):
         notes.append("precision not said: bf16 assumed")
         return "bf16"
