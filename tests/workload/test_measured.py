@@ -63,6 +63,20 @@ class TestRows:
         assert (one.hidden, one.step_s, one.model) == (512, 0.1, "GPT")
         assert (two.micro_batch, two.vocab, two.measured_s) == (0, 0, 0.0)
         assert one.where == f"{path}:2"
+        assert (one.unread, two.unread) == ((), (("vocab", "padded"),))
+
+    @pytest.mark.parametrize("name", ["n_gpus", "seq", "global_batch", "step_s"])
+    @pytest.mark.parametrize("text", ["eight", "-1", "nan", "1e400"])
+    def test_a_needed_number_that_is_none_is_named(
+        self, tmp_path: Path, name: str, text: str
+    ) -> None:
+        (own,) = read_steps([table(tmp_path / "a.csv", {name: text})])
+        with pytest.raises(InputError, match=f"{name} '{text}': is no number"):
+            case_of(own)
+
+    def test_another_is_as_if_not_given_and_said(self, tmp_path: Path) -> None:
+        (own,) = read_steps([table(tmp_path / "a.csv", {"vocab": "padded"})])
+        assert "vocab 'padded': no number, as if not given" in case_of(own).notes
 
     def test_tokens_per_second_are_a_time(self) -> None:
         # 8 sequences of 256 tokens on 2 GPUs that do 512 tokens a second each.

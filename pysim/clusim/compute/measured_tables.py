@@ -122,7 +122,9 @@ def load_file(path: Path) -> KernelFile:
     """Return what a file says."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
         raise InputError(f"{path}: no table of kernels: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: no table of kernels of the format {FORMAT!r}")

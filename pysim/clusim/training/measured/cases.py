@@ -7,7 +7,7 @@ from typing import Any
 
 from clusim.errors import InputError
 from clusim.training.measured.models import model_spec
-from clusim.training.measured.rows import StepRow
+from clusim.training.measured.rows import NEEDED, StepRow
 from clusim.workload import PRECISIONS, Workload
 
 __all__ = ["StepCase", "case_of", "framework_of"]
@@ -63,7 +63,10 @@ class StepCase:
 
 def case_of(row: StepRow) -> StepCase:
     """Return what to simulate for a row; raises `InputError` if it cannot be."""
-    notes: list[str] = []
+    notes = [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
+    for name, text in row.unread:
+        if name in NEEDED or name == "step_s":
+            raise InputError(f"{name} {text[:40]!r}: is no number that it can be")
     topology = _machine(row)
     if not row.measured_s:
         raise InputError("no time of a step, and no tokens per second that give one")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clusim.bounded import MOST_RANKS, read_text, real, whole
+from clusim.bounded import MOST_RANKS, read_text, real
 from clusim.errors import InputError
 from clusim.files import note_input
 from clusim.hardware.calibration import row_sets_of
@@ -39,6 +39,8 @@ class StepRow:
         Samples of a microbatch per data-parallel rank.
     chunks : int
         Virtual stages per rank.
+    unread : tuple of (str, str)
+        Columns that should have a number and have a text, and the text; their numbers are 0.
     """
 
     where: str = ""
@@ -73,6 +75,7 @@ class StepRow:
     expert: int = 0
     step_s: float = 0.0
     tokens_per_s_per_gpu: float = 0.0
+    unread: tuple[tuple[str, str], ...] = ()
 
     @property
     def measured_s(self) -> float:
@@ -86,16 +89,19 @@ class StepRow:
     def row_sets(self) -> tuple[str, ...]:
         """Names of the sets of measurements that calibrated figures and have this row."""
         columns: dict[str, str | int] = {
-            item.name: getattr(self, item.name) for item in fields(self) if item.type != "float"
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.type in ("str", "int")
         }
         return row_sets_of({**columns, "size_bytes": 0})
 
 
-STEP_COLUMNS = tuple(item.name for item in fields(StepRow) if item.name != "where")
+STEP_COLUMNS = tuple(item.name for item in fields(StepRow) if item.name not in ("where", "unread"))
 """Columns that are used; others are ignored."""
 
 _WORDS = tuple(item.name for item in fields(StepRow) if item.type == "str" and item.name != "where")
 _COUNTS = tuple(item.name for item in fields(StepRow) if item.type == "int")
+_MOST_NUMBER = {"n_nodes": MOST_RANKS, "n_gpus": MOST_RANKS, "step_s": MOST_STEP_S}
 _NUMBERS = tuple(item.name for item in fields(StepRow) if item.type == "float")
 
 
@@ -111,7 +117,7 @@ def is_step_table(path: str | Path) -> bool:
 
 
 def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
-    """Return the rows of tables; a number that is none is unknown, as texts beside it often say why."""
+    """Return the rows of tables; what should be a number and is none is `StepRow.unread`."""
     rows: list[StepRow] = []
     for path in paths:
         note_input(Path(path))
@@ -127,18 +133,21 @@ def read_steps(paths: Iterable[str | Path]) -> list[StepRow]:
 
 def _row(values: Mapping[str, str | None], where: str) -> StepRow:
     words: dict[str, Any] = {name: (values.get(name) or "").strip() for name in _WORDS}
-    counts: dict[str, Any] = {name: _count(values.get(name) or "", name) for name in _COUNTS}
-    numbers: dict[str, Any] = {
-        name: real(values.get(name) or "", 0.0, 1e15) or 0.0 for name in _NUMBERS
-    }
-    if numbers["step_s"] > MOST_STEP_S:
-        raise InputError(f"{where}: step_s {numbers['step_s']:g}: at most {MOST_STEP_S:g}")
-    return StepRow(where=where, **words, **counts, **numbers)
+    unread: list[tuple[str, str]] = []
+    numbers: dict[str, Any] = {}
+    for name in (*_COUNTS, *_NUMBERS):
+        text = (values.get(name) or "").strip()
+        value = _number(text, name)
+        if value is None and text:
+            unread.append((name, text))
+        numbers[name] = value or 0
+    return StepRow(where=where, **words, **numbers, unread=tuple(unread))
 
 
-def _count(text: str, name: str) -> int:
-    most = MOST_RANKS if name in ("n_nodes", "n_gpus") else _MOST
-    value = real(text, 0, most)
-    if value is None or value != int(value):
-        return whole(text, 0, most) or 0
-    return int(value)
+def _number(text: str, name: str) -> float | None:
+    """Return the number of a column, None if it is none or cannot be one of it."""
+    counted = name in _COUNTS
+    value = real(text, 0, _MOST_NUMBER.get(name, _MOST if counted else 1e15))
+    if value is None or not counted:
+        return value
+    return int(value) if value == int(value) else None

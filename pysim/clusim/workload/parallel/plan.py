@@ -281,7 +281,9 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         precision = PRECISIONS[workload.precision]
         chip = chip_of(fabric, precision, workload.hardware)
     except InputError as error:
-        raise complain(workload, ("precision",), str(error)) from None
+        kernels = workload.hardware.kernels
+        blamed = ("hardware", "kernels") if kernels and kernels in str(error) else ("precision",)
+        raise complain(workload, blamed, str(error)) from None
     try:
         model = model_of(workload.model)
     except InputError as error:
