@@ -21,6 +21,7 @@ def training_report(result: TrainingResult) -> str:
         _ranks(result),
         _volumes(result),
         _memory(result),
+        _checkpoint(result),
         _goodput(result),
         _wires(result),
     ]
@@ -161,6 +162,22 @@ def _memory(result: TrainingResult) -> list[str]:
         values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
         lines.append(f"  {f'stage {stage}':<10} {values}{_room(item)}")
     return lines
+
+
+def _checkpoint(result: TrainingResult) -> list[str]:
+    """Say what a checkpoint adds to the step that has it."""
+    own = result.saved
+    if own is None:
+        return []
+    size, step = own.checkpoint, result.step_time_s
+    longer = f"{format_time(own.stall_ps)} longer than without"
+    if own.every:
+        longer += f"; one of {own.every:,} steps: {own.stall_s / own.every / step:.2%} on average"
+    parts = (
+        f"{format_size(size.bytes)}, up to {format_size(max(size.copied))} of a GPU: {size.copy_s:.4g} s to the host,"
+        f" {size.write_s:.4g} s to storage"
+    )
+    return _table([("step with a checkpoint", longer), ("its states", parts)])
 
 
 def _goodput(result: TrainingResult) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
@@ -244,12 +244,15 @@ class StragglerSpec(Spec):
 class CheckpointSpec(Spec):
     """Checkpoints: what all GPUs together `write` [B/s], and how often; by default as often as wastes the least.
 
-    With `asynchronous` training only stops until the states are copied to the hosts.
+    `every` is in steps, `every_s` in seconds. With `asynchronous` training only stops until the states are copied to
+    the hosts; with `overlap` they are copied under the passes of a step, and its optimiser waits for them.
     """
 
     write: Bandwidth
+    every: Positive | None = None
     every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     asynchronous: bool = False
+    overlap: bool = False
 
 
 class ReliabilitySpec(Spec):
@@ -257,7 +260,7 @@ class ReliabilitySpec(Spec):
 
     gpu_mtbf_h: Annotated[float, Field(gt=0, le=1e9)]
     restart_s: Annotated[float, Field(ge=0, le=1e9)]
-    checkpoint: CheckpointSpec
+    checkpoint: CheckpointSpec | None = None
     days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
 
 
@@ -320,6 +323,7 @@ class Workload(Spec):
     collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
+    checkpoint: CheckpointSpec | None = None
     reliability: ReliabilitySpec | None = None
     host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
@@ -329,6 +333,12 @@ class Workload(Spec):
     def __hash__(self) -> int:
         """Hash what is quick to look at."""
         return hash((self.name, self.topology, self.nodes))
+
+    @property
+    def checkpoints(self) -> CheckpointSpec | None:
+        """What is said of checkpoints, of the workload or with its failures."""
+        own = self.reliability
+        return self.checkpoint or (own.checkpoint if own is not None else None)
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
         """Return what is said of the collectives of a dimension, None if nothing is."""
@@ -413,9 +423,9 @@ def _keys_at(path: tuple[Any, ...]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:
             return []
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

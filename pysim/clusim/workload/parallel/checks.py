@@ -6,12 +6,14 @@ from clusim.collectives import ALGORITHMS
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
+from clusim.workload.hostlink import host_way
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet
 from clusim.workload.orders import layout_of, order
 from clusim.workload.spec import Workload, complain
 
 __all__ = [
+    "check_checkpoints",
     "check_chunks",
     "check_exchange",
     "check_interleaving",
@@ -39,6 +41,35 @@ def check_kind(workload: Workload, model: Model) -> None:
     if workload.sequence % own.pieces:
         message = f"sequence {workload.sequence} cannot be cut into {own.pieces} pieces"
         raise complain(workload, ("pipeline", "pieces"), message)
+
+
+def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for checkpoints that are said twice or not at all, or that no step can have."""
+    own, spec = workload.checkpoint, workload.checkpoints
+    if workload.reliability is not None and spec is None:
+        raise complain(workload, ("reliability",), "'checkpoint' is missing")
+    if spec is None:
+        return
+    place = ("checkpoint",) if own is not None else ("reliability", "checkpoint")
+    if own is not None and workload.reliability is not None and workload.reliability.checkpoint:
+        message = "checkpoints are described twice; leave one of the two out"
+        raise complain(workload, ("reliability", "checkpoint"), message)
+    if spec.every is not None and spec.every_s is not None:
+        raise complain(workload, (*place, "every_s"), "give every (steps) or every_s, not both")
+    if spec.overlap and not spec.asynchronous:
+        message = "what is copied under passes is written later; needs asynchronous"
+        raise complain(workload, (*place, "overlap"), message)
+    message = ""
+    if workload.data.kind == "parameter-server":
+        message = "servers have the states; give it in reliability, which has a formula for it"
+    if workload.pipeline.schedule == "pipedream" and workload.parallel.pipeline > 1:
+        message = "pipedream has no moment between two steps; give it in reliability, which has a formula for it"
+    if message and (own is not None or spec.overlap):
+        raise complain(workload, place, message)
+    try:
+        host_way(fabric)
+    except InputError as error:
+        raise complain(workload, place, str(error)) from None
 
 
 def check_names(workload: Workload, fabric: Fabric) -> None:

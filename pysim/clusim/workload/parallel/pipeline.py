@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
 from clusim.workload.orders import CUT, Action, before, beside
+from clusim.workload.parallel.checkpoints import Saving, checkpoint_of, save_behind
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.offload import Away
@@ -58,6 +59,7 @@ class StepWriter:
         ) == "blocking"
         self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
         self.away: list[Away] = []
+        self.saving: list[Saving] = []
         if plan.workload.offload.activations:
             self.away = [Away(self.emitter, stage) for stage in range(self.stages)]
         host = self.emitter.host
@@ -67,14 +69,34 @@ class StepWriter:
         self._ready: set[int] = set()
         self._summed: set[int] = set()
 
-    def write(self, steps: int) -> None:
-        """Write so many steps."""
+    def write(self, steps: int, *, saved: bool = False) -> None:
+        """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
         schedule = self.plan.workload.pipeline.schedule
         if schedule == "pipedream" and self.stages > 1:
             self._write(self.plan.microbatches * steps, steps)
             return
-        for _ in range(steps):
-            self._write(self.plan.microbatches, 1)
+        for index in range(steps):
+            if saved and index == steps - 1:
+                self._write_saved()
+            else:
+                self._write(self.plan.microbatches, 1)
+
+    def _write_saved(self) -> None:
+        """Write a step with a checkpoint, under its passes or behind it."""
+        checkpoint, spec = checkpoint_of(self.plan), self.plan.workload.checkpoints
+        assert checkpoint is not None
+        assert spec is not None
+        if spec.overlap:
+            self.saving = [Saving(self.emitter, stage, checkpoint) for stage in range(self.stages)]
+        self._write(self.plan.microbatches, 1)
+        self.saving = []
+        if spec.overlap:
+            return
+        save_behind(self.emitter, checkpoint, written=not spec.asynchronous)
+        for stage in range(self.stages):
+            ranks = self.emitter.ranks(stage)
+            self.emitter.synchronize(ranks, "end of checkpoint")
+            self.steps[-1] |= {rank: self.emitter.tail.get(rank, ()) for rank in ranks}
 
     def _write(self, microbatches: int, steps: int) -> None:
         """Write one step, or several without a flush in between (PipeDream)."""
@@ -83,6 +105,8 @@ class StepWriter:
         self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()
+        for own, saving in zip(orders, self.saving, strict=False):
+            saving.begin(own)
         running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
@@ -157,6 +181,8 @@ class StepWriter:
             self._sum_whole(stage)
             yield from self._tie(stage)
             self._before_optimizer(stage)
+            for saving in self.saving[stage : stage + 1]:
+                saving.end()
             self.data[stage].step()
             self.emitter.synchronize(self.emitter.ranks(stage), "end of step")
             yield 0
@@ -319,6 +345,8 @@ class StepWriter:
             emitter.run(stage, steps_of(index), name)
             for away in self.away[stage : stage + 1]:
                 away.after(action, index)
+            for saving in self.saving[stage : stage + 1]:
+                saving.turn()
             if data.hooked(kind, microbatch, last):
                 data.after(kind, chunk, index, last)
 

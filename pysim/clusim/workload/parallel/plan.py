@@ -22,6 +22,7 @@ from clusim.workload.models import (
 from clusim.workload.optimizers import Optimizer, find_optimizer
 from clusim.workload.orders import CUT, Action, StageLayout, layout_of, order, waves
 from clusim.workload.parallel.checks import (
+    check_checkpoints,
     check_chunks,
     check_exchange,
     check_interleaving,
@@ -290,6 +291,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("model",), str(error)) from None
     mesh, servers = _mesh(workload, fabric)
     check_names(workload, fabric)
+    check_checkpoints(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
