@@ -134,6 +134,7 @@ class PipelineSpec(Spec):
     """The order of passes, which layers are where, and whether computing waits for the messages between stages.
 
     `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
+    `replicas`: with ``pipedream`` the GPUs of each stage, which take turns; ``replicated`` chooses these, too.
     `pieces`: parts of the sequence that go as a wave through a recurrent network, with ``wavefront``.
     """
 
@@ -152,7 +153,8 @@ class PipelineSpec(Spec):
     chunks: Small = 1
     pieces: Small = 1
     layers: list[Annotated[int, Field(ge=0, le=2**20)]] | None = None
-    partition: Literal["even", "balanced"] = "even"
+    partition: Literal["even", "balanced", "replicated"] = "even"
+    replicas: Annotated[list[Small], Field(min_length=1)] | None = None
     messages: Literal["blocking", "overlapped"] | None = None
     scatter_gather: bool = True
 

@@ -78,7 +78,8 @@ def _share(plan: TrainingPlan, stage: int) -> Fraction:
     def held(index: int) -> Fraction:
         tensors = [t for chunk in plan.stages[index] for layer in chunk for t in layer.tensors]
         common = sum(t.elements for t in tensors if not t.expert and t.name != COPY)
-        return common + Fraction(plan.mesh.expert * sum(t.elements for t in tensors if t.expert))
+        whole = common + plan.mesh.expert * sum(t.elements for t in tensors if t.expert)
+        return Fraction(whole, len(plan.crew.of(index)))
 
     sizes = [held(index) for index in range(plan.mesh.pipeline)]
     ranks = plan.mesh.size // plan.mesh.pipeline

@@ -9,7 +9,7 @@ from clusim.fabric.problems import did_you_mean
 from clusim.workload.hostlink import host_way
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet
-from clusim.workload.orders import layout_of, order
+from clusim.workload.orders import Crew, layout_of, order
 from clusim.workload.spec import Workload, complain
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "check_kind",
     "check_names",
     "check_servers",
+    "check_turns",
 ]
 
 
@@ -106,14 +107,50 @@ def check_servers(workload: Workload, fabric: Fabric) -> None:
 
 def check_chunks(workload: Workload) -> None:
     """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
-    if workload.pipeline.layers is not None and workload.pipeline.partition == "balanced":
-        raise complain(workload, ("pipeline", "layers"), "balanced chooses the layers itself")
+    own = workload.pipeline
+    if own.layers is not None and own.partition != "even":
+        raise complain(
+            workload, ("pipeline", "layers"), f"{own.partition} chooses the layers itself"
+        )
+    _check_replicas(workload)
     if workload.pipeline.chunks == 1:
         return
     if workload.parallel.pipeline == 1:
         raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
     if workload.pipeline.schedule != "interleaved":
         raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+
+
+def _check_replicas(workload: Workload) -> None:
+    own, mesh = workload.pipeline, workload.parallel
+    chosen = own.partition == "replicated"
+    if own.replicas is None and not chosen:
+        return
+    place = ("pipeline", "partition" if chosen else "replicas")
+    if chosen and own.replicas is not None:
+        message = "replicated chooses the replicas itself"
+    elif own.schedule != "pipedream":
+        message = "replicas of stages need schedule pipedream"
+    elif mesh.tensor * mesh.context * mesh.expert * (mesh.data or 1) > 1:
+        message = "replicas of stages are the only other parallelism that pipedream has here"
+    elif workload.data.kind != "ddp":
+        message = "gradients of a stage's replicas are summed by ddp"
+    elif own.replicas is not None and sum(own.replicas) != mesh.pipeline:
+        message = f"{own.replicas}: must add up to the {mesh.pipeline} GPUs of the pipeline"
+    else:
+        return
+    raise complain(workload, place, message)
+
+
+def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
+    """Raise an error for microbatches that the workers of a stage cannot share out evenly."""
+    for stage, workers in enumerate(crew.replicas):
+        if microbatches % workers:
+            message = (
+                f"{microbatches} microbatches are no multiple of the {workers} GPUs of stage {stage}, which"
+                " take turns"
+            )
+            raise complain(workload, ("batch", "global"), message)
 
 
 def check_interleaving(workload: Workload, microbatches: int) -> None:

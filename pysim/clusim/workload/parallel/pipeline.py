@@ -20,6 +20,7 @@ from clusim.workload.parallel.checkpoints import Saving, checkpoint_of, save_beh
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.offload import Away
+from clusim.workload.parallel.rounds import Board, Rounds
 from clusim.workload.parallel.servers import Served
 from clusim.workload.parallel.sharded import Sharded
 
@@ -57,7 +58,9 @@ class StepWriter:
         self.blocking = (
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
-        self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
+        self.crew = plan.crew
+        self.boards = [Board(self.crew.of(self.crew.first(s))) for s in range(self.crew.stages)]
+        self.data = [self._data_parallel(stage) for stage in range(self.stages)]
         self.away: list[Away] = []
         self.saving: list[Saving] = []
         if plan.workload.offload.activations:
@@ -71,8 +74,7 @@ class StepWriter:
 
     def write(self, steps: int, *, saved: bool = False) -> None:
         """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
-        schedule = self.plan.workload.pipeline.schedule
-        if schedule == "pipedream" and self.stages > 1:
+        if self.plan.schedule == "pipedream":
             self._write(self.plan.microbatches * steps, steps)
             return
         for index in range(steps):
@@ -111,7 +113,7 @@ class StepWriter:
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
         while alive:
-            moved, known = False, (len(self._posted), len(self._sent))
+            moved, known = False, self._known()
             for stage in sorted(alive):
                 for made in running[stage]:
                     if made is None:
@@ -124,11 +126,25 @@ class StepWriter:
                 else:
                     alive.discard(stage)
                     moved = True
-            if not moved and known == (len(self._posted), len(self._sent)):
+            if not moved and known == self._known():
                 raise InputError(
                     f"pipeline schedule {schedule}: stages {sorted(alive)} wait for each other"
                 )
         self.steps += ends
+
+    def _known(self) -> tuple[int, int, int]:
+        """Return how much stages have told each other."""
+        return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
+
+    def _data_parallel(self, stage: int) -> DataParallel:
+        kind, board = self.plan.workload.data.kind, self.boards[self.crew.stage(stage)]
+        if len(board.workers) > 1:
+            return Rounds(self.emitter, stage, board)
+        if kind in ("zero3", "fsdp"):
+            return Sharded(self.emitter, stage)
+        if kind == "parameter-server":
+            return Served(self.emitter, stage)
+        return Replicated(self.emitter, stage)
 
     def _stage(self, stage: int, actions: list[Action], steps: int) -> Iterator[int | None]:
         """Write the passes of a stage; gives None when it has to wait for others, the number of a step at its end."""
@@ -139,8 +155,8 @@ class StepWriter:
         for action in actions:
             if action.kind != "F":
                 kind = "W" if action.kind == "BW" else action.kind
-                last[kind, action.chunk] = action.microbatch if steps == 1 else -1
-        pipedream = steps > 1
+                last[kind, action.chunk] = action.microbatch
+        pipedream = self.plan.schedule == "pipedream"
         pairs = beside(self.plan.schedule, stage, self.stages, self.plan.microbatches)
         for index, action in enumerate(actions):
             if index - 1 in pairs:
@@ -169,6 +185,9 @@ class StepWriter:
             yield -1
             if pipedream and action.kind == "B":
                 # Every backward pass is followed by a step of the optimiser, on the newest weights.
+                self.data[stage].post()
+                while not self.data[stage].ready():
+                    yield None
                 self.data[stage].finish()
                 self.data[stage].begin()
                 done_backward += 1
@@ -191,7 +210,8 @@ class StepWriter:
         """Let hosts do what a microbatch needs besides its layers: data in the first stage, the loss in the last."""
         if self.emitter.host is None or action.kind != "F" or action.chunk:
             return
-        ends = (stage == 0) + (stage == self.stages - 1)
+        own = self.crew.stage(stage)
+        ends = (own == 0) + (own == self.crew.stages - 1)
         time_ps = self.emitter.host.host.microbatch_ps * (1 + ends) // 3
         self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
 
@@ -247,18 +267,21 @@ class StepWriter:
             yield None
 
     def _needs(self, stage: int, action: Action) -> list[Message]:
-        source = before(action, stage, self.layout)
-        if source is None or source[0] == stage:
+        own = self.crew.stage(stage)
+        source = before(action, own, self.layout)
+        if source is None or source[0] == own:
             return []
-        return [(source[0], stage, action.gives)]
+        return [(self.crew.worker(source[0], action.microbatch), stage, action.gives)]
 
     def _makes(self, stage: int, action: Action) -> list[Message]:
         """Return the messages that a pass makes for others."""
         kind, microbatch, chunk = action.gives
-        target = None if kind == "W" else self.layout.next(stage, chunk, 1 if kind == "F" else -1)
-        if target is None or target[0] == stage:
+        own, step = self.crew.stage(stage), 1 if kind == "F" else -1
+        target = None if kind == "W" else self.layout.next(own, chunk, step)
+        if target is None or target[0] == own:
             return []
-        return [(stage, target[0], Action(kind, microbatch, target[1]))]
+        there = self.crew.worker(target[0], microbatch)
+        return [(stage, there, Action(kind, microbatch, target[1]))]
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes; waits until the other sides are there."""
@@ -301,7 +324,7 @@ class StepWriter:
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
         if action.kind == "F":
-            made = self.layout.next(target, action.chunk, -1)
+            made = self.layout.next(self.crew.stage(target), action.chunk, -1)
             assert made is not None, "what is received was made"
             return max(16, self.plan.stages[source][made[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
@@ -414,12 +437,3 @@ def _part(steps: list[Step], kind: str) -> list[Step]:
     if kind == "W":
         return [step for step in steps if isinstance(step, Kernel) and step.part == wanted]
     return [step for step in steps if not (isinstance(step, Kernel) and step.part == "weight")]
-
-
-def _data_parallel(emitter: Emitter, stage: int) -> DataParallel:
-    kind = emitter.plan.workload.data.kind
-    if kind in ("zero3", "fsdp"):
-        return Sharded(emitter, stage)
-    if kind == "parameter-server":
-        return Served(emitter, stage)
-    return Replicated(emitter, stage)
