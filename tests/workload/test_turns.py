@@ -6,7 +6,7 @@ import pytest
 
 import clusim
 from clusim.errors import ClusimError
-from clusim.training import train
+from clusim.training import train, training_report
 from clusim.workload.orders import Crew, round_robin
 from clusim.workload.parallel.plan import make_plan
 from support.workloads import ideal, tiny, volume, written
@@ -98,6 +98,14 @@ def test_one_stage_of_all_workers_is_data_parallel() -> None:
     assert one.step_time_s == pytest.approx(two.step_time_s, rel=1e-3)
     assert one.mfu == pytest.approx(two.mfu, rel=1e-3)
     assert one.to_json()["volume_bytes_per_gpu"] == two.to_json()["volume_bytes_per_gpu"]
+
+
+def test_the_report_says_who_takes_turns() -> None:
+    text = PIPEDREAM.format(3, [2, 1], [2, 1])
+    work = tiny(text, model=MLP, batch="{global: 4, micro: 1}")
+    found = train(work, ideal(3), steps=1, granularity=65536, fold="none")
+    assert "GPUs that take turns: 2 on 2, 1 on 1" in training_report(found)
+    assert found.to_json()["stage_gpus"] == [2, 1]
 
 
 def test_one_step_is_as_two() -> None:

@@ -129,6 +129,7 @@ class TrainingResult:
                 n: getattr(plan.mesh, n)
                 for n in ("tensor", "context", "expert", "data", "pipeline")
             },
+            "stage_gpus": list(plan.crew.replicas),
             "placement": plan.placement(),
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),

@@ -7,6 +7,7 @@ from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
+from clusim.workload.parallel.plan import TrainingPlan
 
 __all__ = ["training_report"]
 
@@ -50,9 +51,19 @@ def _head(result: TrainingResult) -> list[str]:
         f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}"
         + (f" over {mesh.shards}" if mesh.shard else ""),
     ]
+    if plan.crew.stages < mesh.pipeline:
+        turns = ", ".join(
+            f"{_layers(plan, stage)} on {workers}"
+            for stage, workers in enumerate(plan.crew.replicas)
+        )
+        lines.append(f"  layers of stages on GPUs that take turns: {turns}")
     lines += [f"  {line}" for line in said(result.result.provenance.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
+
+
+def _layers(plan: TrainingPlan, stage: int) -> int:
+    return sum(len(chunk) for chunk in plan.stages[plan.crew.first(stage)])
 
 
 def _expected(result: TrainingResult) -> str:
