@@ -194,13 +194,15 @@ class ExpertsSpec(Spec):
     """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit.
 
     With `pad` every expert gets as many tokens as its capacity, filled up with nothing. With ``exchange: deepep`` a
-    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`.
+    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`, and
+    with `low_latency` to each of its experts; the experts of a token are on so many `machines` at most.
     """
 
     exchange: Literal["alltoall", "deepep"] = "alltoall"
     sms: Annotated[int, Field(ge=2, le=64)] = 20
     dispatch: Literal["bf16", "fp8"] = "bf16"
-
+    machines: Small | None = None
+    low_latency: bool = False
     pad: bool = False
     capacity: Annotated[float, Field(ge=0, le=1024)] = 0.0
     skew: Annotated[float, Field(ge=0, le=1024)] = 0.0

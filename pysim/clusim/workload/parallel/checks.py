@@ -10,6 +10,7 @@ from clusim.workload.hostlink import host_way
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet
 from clusim.workload.orders import Crew, layout_of, order
+from clusim.workload.parallel.legs import spread
 from clusim.workload.spec import Workload, complain
 
 __all__ = [
@@ -176,16 +177,21 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
         raise complain(workload, ("pipeline", "messages"), message)
 
 
-def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> None:
-    """Raise an error for exchanges of tokens that are not modelled like this."""
+def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> int:
+    """Return how many machines exchange tokens; raise an error for exchanges that are not modelled like this."""
     own = workload.experts
     if own.exchange != "deepep":
-        return
+        for key in ("machines", "low_latency"):
+            if getattr(own, key):
+                raise complain(workload, ("experts", key), "needs exchange deepep")
+        return 1
     if own.skew or own.capacity:
         message = "deepep: with an even load and without a capacity only"
         raise complain(workload, ("experts", "exchange"), message)
     zone = zones_of(fabric)
     groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
-    if any(len({zone[rank] for rank in group}) > 1 for group in groups):
-        message = "deepep: only inside machines; its kernels for several are not modelled"
+    shapes = {tuple(len(ranks) for ranks in spread(group, zone)) for group in groups}
+    if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
+        message = "deepep: the ranks of a group must be as many on each of its machines"
         raise complain(workload, ("experts", "exchange"), message)
+    return len(next(iter(shapes)))

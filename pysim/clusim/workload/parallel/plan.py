@@ -41,6 +41,7 @@ from clusim.workload.parallel.checks import (
     check_turns,
 )
 from clusim.workload.parallel.stages import COPY, Ground, stages_of
+from clusim.workload.peers import peer_rates
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["TrainingPlan", "make_plan", "model_of"]
@@ -316,8 +317,8 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
-    check_exchange(workload, mesh, fabric)
-    shard = _shard(workload, mesh, precision)
+    machines = check_exchange(workload, mesh, fabric)
+    shard = replace(_shard(workload, mesh, precision), deepep=_deepep(workload, fabric, machines))
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
         layers = model.build(shard)
@@ -471,8 +472,14 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         around=workload.context.style,
         overlap=workload.tensor.overlap and mesh.tensor > 1,
         norm=mesh.norm,
-        deepep=DeepEp(workload.experts.sms, workload.experts.dispatch == "fp8")
-        if workload.experts.exchange == "deepep"
-        else None,
         fused_loss=workload.loss == "fused",
     )
+
+
+def _deepep(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | None:
+    own = workload.experts
+    if own.exchange != "deepep":
+        return None
+    limit = 0 if own.machines is None or own.machines >= machines else own.machines
+    inside_Bps, _ = peer_rates(fabric)
+    return DeepEp(own.sms, own.dispatch == "fp8", machines, limit, own.low_latency, inside_Bps)
