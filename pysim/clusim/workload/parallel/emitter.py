@@ -100,6 +100,7 @@ class Emitter:
     _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
     _backward: dict[int, list[Step]] = field(default_factory=dict)
     _times: dict[Kernel, int] = field(default_factory=dict)
+    _launched: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the stragglers and the load of experts."""
@@ -202,14 +203,18 @@ class Emitter:
             self.flops += flops
 
     def _issue(self, rank: int, issue: Issue | None, name: str) -> tuple[int, ...]:
-        """Add what the host of a rank does for a run of kernels."""
+        """Add what the host of a rank does for a run of kernels; of a pass that is launched whole, for the first."""
         if self.host is None or issue is None:
             return ()
+        if self.host.host.framework.whole:
+            if self._launched.get(rank) == name:
+                return ()
+            self._launched[rank] = name
         return (self.host.issue(rank, issue, name),)
 
     def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
         """Let the next kernels wait for a task of the GPU, and for the host that has issued it."""
-        if self.host is not None and issue is not None:
+        if self.host is not None and issue is not None and host:
             self.host.issued(rank, task, issue.launches)
         self.tail[rank] = (task, *host)
 
