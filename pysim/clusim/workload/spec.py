@@ -394,6 +394,9 @@ def loads_workload(
         raise
     if found.model.huggingface and base is not None:
         found.model.huggingface = os.fspath(base / found.model.huggingface)
+    kernels = found.hardware.kernels
+    if kernels and base is not None and (base / kernels).is_file():
+        found.hardware.kernels = os.fspath(base / kernels)
     found._document = problems
     return found
 
