@@ -10,7 +10,7 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.training.breakdown import Breakdown
-from clusim.training.expected import StepClass, expected_step
+from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
@@ -71,6 +71,11 @@ class TrainingResult:
     def expected(self) -> StepClass | None:
         """The error to expect, by measured steps on this chip with this framework; None is not known."""
         return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
+
+    @property
+    def expected_text(self) -> str:
+        """What error to expect, or why that is not known."""
+        return expected_text(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
     def samples_per_s(self) -> float:
@@ -134,6 +139,7 @@ class TrainingResult:
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),
             "expected_error": self.expected.to_json() if self.expected is not None else None,
+            "expected_error_text": self.expected_text,
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
             f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
             "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),

@@ -16,6 +16,7 @@ from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
+from clusim.training.expected import expected_text
 from clusim.training.planned import plan_notes, written
 from clusim.training.proof import affordable, fold_report, states
 from clusim.training.quantum import relaxed
@@ -87,7 +88,8 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(plan.fabric, _Runs(setup, request.granularity))
-    steps = _Steps(request, plan, tuple(notes), options)
+    error = expected_text(plan.chip.name, workload.host.framework)
+    steps = _Steps(request, plan, (*notes, f"expected error of a step: {error}"), options)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
     elif request.folding == "all":

@@ -66,21 +66,11 @@ def _layers(plan: TrainingPlan, stage: int) -> int:
     return sum(len(chunk) for chunk in plan.stages[plan.crew.first(stage)])
 
 
-def _expected(result: TrainingResult) -> str:
-    """Say what error to expect, and how far the host is modelled."""
-    found = result.expected
-    if found is not None:
-        return found.text()
-    if result.plan.workload.host.framework == "none":
-        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
-    return "not known: no published step is like it"
-
-
 def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
-        ("expected error", _expected(result)),
+        ("expected error", result.expected_text),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (
