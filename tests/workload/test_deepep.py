@@ -245,3 +245,18 @@ def test_what_is_not_modelled_is_told(ranks: str, text: str, message: str) -> No
     )
     with pytest.raises(ClusimError, match=message):
         make_plan(work, clusim.load("dgx-a100", nodes=2))
+
+
+def test_experts_of_a_token_must_fit_on_its_machines() -> None:
+    model = MODEL.replace("layers: 1", "layers: 1, experts: 16, top_k: 12")
+    text = "parallel: {expert: 16}\nexperts: {exchange: deepep, machines: 1}"
+    work = tiny(text, model=model, batch="{global: 16, micro: 1}")
+    with pytest.raises(
+        ClusimError, match=r"experts.machines: 1 machines have 8 experts, a token goes to 12"
+    ):
+        make_plan(work, clusim.load("dgx-a100", nodes=2))
+
+
+def test_models_without_experts_have_none_to_exchange() -> None:
+    with pytest.raises(ClusimError, match=r"deepep: gpt3-1.3b has no experts"):
+        make_plan(tiny("experts: {exchange: deepep}"), ideal(8))

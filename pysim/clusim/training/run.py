@@ -79,6 +79,7 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
         setup = setup.on(relaxed(setup.fabric, plan, request.steps))
         request = replace(request, setup=setup)
         plan = replace(plan, fabric=setup.known)
+    checkpoint_of(plan)  # Raises an error for one that nobody waits for.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = _memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric)

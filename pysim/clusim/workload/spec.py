@@ -377,6 +377,8 @@ def loads_workload(
     text: str, where: str = "workload", *, base: Path | None = None, name: str = "workload"
 ) -> Workload:
     """Return the workload that a YAML text describes; `where` is its name in errors."""
+    if not text.strip():
+        raise InputError(f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'")
     document = parse(text, where)
     problems = Problems(where, document)
     for (line, column), message in document.problems:

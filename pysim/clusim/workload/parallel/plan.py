@@ -303,9 +303,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         precision = PRECISIONS[workload.precision]
         chip = chip_of(fabric, precision, workload.hardware)
     except InputError as error:
-        kernels = workload.hardware.kernels
-        blamed = ("hardware", "kernels") if kernels and kernels in str(error) else ("precision",)
-        raise complain(workload, blamed, str(error)) from None
+        raise complain(workload, _blamed_of_chip(workload, str(error)), str(error)) from None
     try:
         model = model_of(workload.model)
     except InputError as error:
@@ -317,7 +315,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
-    machines = check_exchange(workload, mesh, fabric)
+    machines = check_exchange(workload, mesh, fabric, model)
     shard = replace(_shard(workload, mesh, precision), deepep=_deepep(workload, fabric, machines))
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
@@ -351,6 +349,16 @@ def _accumulating(layers: list[Layer], precision: Precision) -> list[Layer]:
     """Return layers that add up gradients in kernels of their own; like layers stay one object."""
     made = {id(layer): accumulating(layer, precision.bytes) for layer in layers}
     return [made[id(layer)] for layer in layers]
+
+
+def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
+    """Return the key of the file that the chip cannot do."""
+    own = workload.hardware
+    if own.kernels and own.kernels in message:
+        return ("hardware", "kernels")
+    if message.startswith("attention_library"):
+        return ("hardware", "attention_library")
+    return ("hardware",) if "gemm_fraction" in message else ("precision",)
 
 
 def _blamed(workload: Workload, message: str) -> tuple[str, ...]:
