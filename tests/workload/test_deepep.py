@@ -229,6 +229,7 @@ def test_published_exchanges_between_machines() -> None:
         ("", "{exchange: deepep, skew: 1}", "even load"),
         ("", "{low_latency: true}", "needs exchange deepep"),
         ("", "{machines: 2}", "needs exchange deepep"),
+        ("", "{sms: 24}", "experts.sms: needs exchange deepep"),
         (
             "ranks: [0, 1, 2, 3, 4, 5, 6, 8]",
             "{exchange: deepep}",

@@ -75,10 +75,8 @@ class Memory:
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
     """Return how many (microbatch, chunk) pairs a stage holds activations of, at most, in the order of its passes.
 
-    A schedule that cuts the backward pass needs them until the weight gradient. PipeDream never empties its pipeline.
+    A schedule that cuts the backward pass needs them until the weight gradient.
     """
-    if schedule == "pipedream":
-        return stages - stage
     passes = order(schedule, stage, stages, microbatches, chunks)
     last = ("W", "BW") if schedule in CUT else ("B",)
     held = most = 0

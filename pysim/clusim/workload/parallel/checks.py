@@ -181,8 +181,8 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
     """Return how many machines exchange tokens; raise an error for exchanges that are not modelled like this."""
     own = workload.experts
     if own.exchange != "deepep":
-        for key in ("machines", "low_latency"):
-            if getattr(own, key):
+        for key in ("sms", "dispatch", "machines", "low_latency"):
+            if key in own.model_fields_set:
                 raise complain(workload, ("experts", key), "needs exchange deepep")
         return 1
     if own.skew or own.capacity:

@@ -44,7 +44,7 @@ from clusim.workload.parallel.stages import COPY, Ground, stages_of
 from clusim.workload.peers import peer_rates
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-__all__ = ["TrainingPlan", "make_plan", "model_of"]
+__all__ = ["ZERO", "TrainingPlan", "make_plan", "model_of"]
 
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
 """Names of tensors that tensor parallelism leaves whole."""
@@ -214,14 +214,13 @@ class TrainingPlan:
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
         own, mesh = self.workload, self.mesh
-        schedule, count = self.schedule, own.pipeline.chunks
-        held = own.pipeline.pieces
-        if schedule != "wavefront":
-            held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
-        versions = 1
-        if schedule == "pipedream":
+        versions, held = 1, own.pipeline.pieces
+        if self.schedule == "pipedream":
             # It never empties its pipeline.
             held = versions = self.crew.ahead(stage) + 1
+        elif self.schedule != "wavefront":
+            chunks = own.pipeline.chunks
+            held = in_flight(self.schedule, stage, mesh.pipeline, self.microbatches, chunks)
         return stage_memory(
             self.stages[stage],
             self.optimizer,
