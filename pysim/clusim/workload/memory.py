@@ -14,7 +14,10 @@ from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import CUT, order
 
-__all__ = ["Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
+__all__ = ["ZERO", "Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
+
+ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+"""Stages of ZeRO by kind of data parallelism; the others cut nothing."""
 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""

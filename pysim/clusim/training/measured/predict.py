@@ -21,7 +21,8 @@ from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.workload import Workload, make_plan
-from clusim.workload.parallel.plan import ZERO, TrainingPlan, model_of
+from clusim.workload.memory import ZERO
+from clusim.workload.parallel.plan import TrainingPlan, model_of
 
 __all__ = ["Unpredicted", "predicted"]
 

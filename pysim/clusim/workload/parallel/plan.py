@@ -11,7 +11,14 @@ from clusim.workload.deepep import DeepEp
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard, accumulating
-from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
+from clusim.workload.memory import (
+    ZERO,
+    Keeping,
+    Memory,
+    communicator_bytes,
+    in_flight,
+    stage_memory,
+)
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
     Model,
@@ -44,16 +51,13 @@ from clusim.workload.parallel.stages import COPY, Ground, stages_of
 from clusim.workload.peers import peer_rates
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-__all__ = ["ZERO", "TrainingPlan", "make_plan", "model_of"]
+__all__ = ["TrainingPlan", "make_plan", "model_of"]
 
 WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
 """Names of tensors that tensor parallelism leaves whole."""
 
 MOST_MICROBATCHES = 1 << 14
 """Microbatches of a replica per step: more are a slip of the pen."""
-
-ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
-"""Stages of ZeRO by kind of data parallelism."""
 
 
 @dataclass(frozen=True)
