@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedCommand
+from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = ["command"]
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Of tables of training steps, predict so many rows, spread over them.  [default: all]")  # fmt: skip
 @options.jobs()
+@options.executor()
 @options.granularity("quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
@@ -89,21 +90,16 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         found = explained(row_named(rows, given["explain"]), given["granularity"])
         click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
         return 0
-    with counted_progress(not given["no_progress"], "predicted") as progress:
-        report = validate(
-            rows,
-            sizes=given["sizes"] or 0,
-            jobs=given["jobs"],
-            granularity=given["granularity"],
-            progress=progress,
-        )
-    if given["releases"]:
-        from clusim.nccltests.releases import with_releases
+    shown, grain = not given["no_progress"], given["granularity"]
+    with working(given["jobs"], given["executor"]) as jobs:
+        with counted_progress(shown, "predicted") as progress:
+            sizes = given["sizes"] or 0
+            report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
+        if given["releases"]:
+            from clusim.nccltests.releases import with_releases
 
-        with counted_progress(not given["no_progress"], "by other releases") as progress:
-            report = with_releases(
-                report, jobs=given["jobs"], granularity=given["granularity"], progress=progress
-            )
+            with counted_progress(shown, "by other releases") as progress:
+                report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
     _write(report, files, given)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
     return 2 if given["strict"] and (report.unknown or report.failed) else 0
@@ -118,11 +114,14 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     for name in ("system", "sizes", "releases", "explain", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name} is for tables of collectives")
-    with counted_progress(not given["no_progress"], "predicted") as progress:
+    with (
+        working(given["jobs"], given["executor"]) as jobs,
+        counted_progress(not given["no_progress"], "predicted") as progress,
+    ):
         report = validate_steps(
             read_steps(files),
             most=given["rows"] or 0,
-            jobs=given["jobs"],
+            jobs=jobs,
             granularity=given["granularity"],
             progress=progress,
         )
