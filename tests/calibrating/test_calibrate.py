@@ -19,12 +19,15 @@ from clusim.compute.measured_tables import find_attention, find_figures, find_ta
 from clusim.compute.products import Product, product_s
 from clusim.errors import InputError
 from clusim.fabric import load
-from clusim.workload import PRECISIONS, Gemm, chip_of
+from clusim.training import train
+from clusim.workload import PRECISIONS, Gemm, chip_of, load_workload
 from clusim.workload.kernels import Kernel
 from clusim.workload.spec import HardwareSpec
 from clusim_cli.main import run
+from support.workloads import tiny
 
-A100 = replace(chip_of(clusim.load("dgx-a100"), PRECISIONS["bf16"]), sustained=1.0)
+A100_NODE = clusim.load("dgx-a100")
+A100 = replace(chip_of(A100_NODE, PRECISIONS["bf16"]), sustained=1.0)
 
 
 class Fake:
@@ -158,6 +161,18 @@ def test_an_unknown_gpu_needs_a_chip(record: dict[str, Any]) -> None:
         ({"memory": [{"bytes": 1, "us": 0}]}, r"memory\[0\]: us is 0"),
         ({"long": {"short_us": 1, "long_us": "2"}}, "long: long_us is '2'"),
         ({"launch": None}, "launch: is no mapping"),
+        (
+            {"products": [{"m": 1, "n": 1, "k": 1, "us": 1}]},
+            r"products\[0\]: kind is None; must be a word",
+        ),
+        (
+            {"products": [{"kind": "bf16", "m": 1.5, "n": 1, "k": 1, "us": 1}]},
+            "must be a whole number",
+        ),
+        (
+            {"attention": [{"batch": 1, "heads": 1, "tokens": 1, "size": 1, "us": 1}]},
+            r"attention\[0\]: causal is None; must be true or false",
+        ),
     ],
 )
 def test_records_that_are_none_are_refused(
@@ -165,6 +180,57 @@ def test_records_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         check_record({**record, **change}, "file")
+
+
+@pytest.mark.parametrize(
+    ("times", "message"), [(0.1, "of another chip"), (1e6, "or of one that was busy")]
+)
+def test_products_that_are_not_the_chips_are_refused(
+    record: dict[str, Any], times: float, message: str
+) -> None:
+    rows = [{**row, "us": row["us"] * times} for row in record["products"]]
+    with pytest.raises(
+        InputError, match=rf"a100-sxm4-80gb: products of bf16 reach .* its peak is 312; .*{message}"
+    ):
+        overlay({**record, "products": rows})
+
+
+def test_an_unknown_preset_is_told_with_the_nearest(record: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"no GPU is called 'h100-sxm'; did you mean 'h100-sxm5'"):
+        overlay(record, "h100-sxm")
+
+
+def test_paths_start_from_the_file_that_names_them(file: str, tmp_path: Path) -> None:
+    """A workload and a topology beside the file of kernels, read from another directory."""
+    (tmp_path / "kernels.json").write_text(Path(file).read_text(encoding="utf-8"))
+    workload, machine = tmp_path / "job.yaml", tmp_path / "own.yaml"
+    workload.write_text("model: gpt2\nbatch: {global: 2}\nhardware: {kernels: kernels.json}\n")
+    machine.write_text(
+        "name: own\nchips:\n  mine: {base: a100-sxm4-80gb, kernels: kernels.json}\n"
+        "nodes:\n  gpu0..1: {kind: gpu, chip: mine}\nlinks:\n  - {from: gpu0, to: gpu1, type: nvlink3, count: 12}\n"
+    )
+    assert load_workload(workload).hardware.kernels == str(tmp_path / "kernels.json")
+    assert chip_of(load(str(machine)), PRECISIONS["bf16"]).sustained == 0.9
+
+
+def test_a_step_is_slower_by_what_was_measured(file: str) -> None:
+    """Products take 1.3 times as long and a long run keeps 0.9 instead of 0.85: the step is between the two."""
+    own, usual = (
+        train(
+            tiny(text + "parallel: {ranks: [0]}", model="gpt3-1.3b", batch="{global: 1}"),
+            A100_NODE,
+            steps=1,
+        )
+        for text in (f"hardware: {{kernels: {file}}}\n", "")
+    )
+    assert 1.05 < own.step_time_s / usual.step_time_s < 1.3 * 0.85 / 0.9 * 1.1
+
+
+def test_nothing_is_measured_for_a_file_that_cannot_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["calibrate", "gpu", "-o", "nowhere/kernels.json"]) == 2
+    assert "nowhere/kernels.json: cannot be written: no such directory" in capsys.readouterr().err
 
 
 def test_without_pytorch_the_command_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,27 @@ def test_a_host_bound_step_is_its_operators(microbatches: int, fold: Any) -> Non
     assert found.to_json()["host_wait_s"] == pytest.approx(row.host_ps / 1e12)
 
 
+GRAPH = "host: {framework: cuda-graph, per_operator: 10ms}\noptimizer: sgd\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "parallel: {tensor: 2, data: 1}", "data: {bucket: 64KiB}\nparallel: {data: 2}"]
+)
+@pytest.mark.parametrize("fold", ["all", "none"])
+def test_a_graph_is_launched_once_for_a_pass(text: str, fold: Any) -> None:
+    """Two microbatches, four passes: a launch each, whatever their layers and collectives, and one of the optimiser."""
+    batch = "{global: 4, micro: 1}" if "data: 2" in text else "{global: 2, micro: 1}"
+    work = tiny(GRAPH + (text or "parallel: {ranks: [0]}"), batch=batch)
+    found = train(work, ideal(2), steps=1, fold=fold)
+    own = FRAMEWORKS["cuda-graph"]
+    again = 10 * parse_time(str(own.node.value)) / parse_time(str(own.operator.value))
+    host = found.plan.host()
+    assert host is not None
+    tensors = sum(len(layer.tensors) for layer in found.plan.stages[0][0])
+    rest = 2 * host.microbatch_ps + host.step_ps + tensors * host.tensor_ps
+    assert found.step_time_s * 1e3 == pytest.approx(2 * (10 + again) + 10 + rest / 1e9, rel=5e-3)
+
+
 def test_a_gpu_bound_step_waits_for_its_host_at_the_start_only() -> None:
     text = "hardware: {gemm_fraction: 0.000001}\nparallel: {ranks: [0]}\n"
     free = train(tiny(text), ideal(1), steps=1)

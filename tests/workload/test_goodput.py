@@ -9,11 +9,11 @@ import pytest
 
 import clusim
 from clusim.errors import ClusimError
-from clusim.training import train
+from clusim.training import train, training_report
 from clusim.training.goodput import Failing, Goodput, daly_interval_s, goodput_of, young_interval_s
 from clusim.workload.hostlink import host_way
 from clusim.workload.parallel.plan import make_plan
-from support.workloads import ideal, tiny
+from support.workloads import tiny
 
 A100 = clusim.load("dgx-a100")
 
@@ -125,10 +125,8 @@ def test_intervals_are_whole_steps_and_writes_end_before_the_next() -> None:
 
 
 def test_a_step_says_its_goodput() -> None:
-    from clusim.training import training_report
-
     work = tiny("parallel: {data: 2}\n" + TEXT.format(""), batch="{global: 2, micro: 1}")
-    found = train(work, ideal(2), steps=1, granularity=65536, fold="none")
+    found = train(work, A100, steps=1, granularity=65536, fold="none")
     data = found.to_json()["goodput"]
     assert data["useful_steps"] * found.step_time_s == pytest.approx(
         30 * 86_400 * data["goodput"], rel=1e-4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,26 @@ class TestCases:
         own = case_of(row(framework=framework, compile=mode)).workload
         assert own.host.framework == expected
 
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"seq": 0}, "seq is not given"),
+            ({"global_batch": 0}, "global_batch is not given"),
+            ({"n_gpus": 0}, "0 GPUs are no multiple"),
+            ({"micro_batch": 10**13}, "batch.micro: input should be less"),
+            ({"hidden": 10**14}, "model.hidden: input should be less"),
+        ],
+    )
+    def test_numbers_that_no_step_has_are_told(self, change: dict[str, int], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            case_of(row(**change))
+
+    def test_an_unknown_framework_is_said(self) -> None:
+        found = case_of(row(framework="Colossal-AI"))
+        assert found.workload.host.framework == "pytorch"
+        assert "framework 'Colossal-AI': issued as PyTorch's assumed" in found.notes
+        assert not any("issued as" in note for note in case_of(row(framework="PyTorch FSDP")).notes)
+
     def test_what_is_not_said_is_noted(self) -> None:
         found = case_of(row(micro_batch=0, precision="", recompute="unknown", attention=""))
         assert [note.partition(":")[0].partition(" not said")[0] for note in found.notes] == [
@@ -241,6 +262,51 @@ def test_the_error_to_expect_is_that_of_the_nearest_class(
         assert expected_step("a100-sxm4-80gb", "none") is None
     finally:
         expected._classes.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("none", "not known without a host"),
+        ("megatron-deepspeed", "published steps on a100-sxm4-80gb and megatron-deepspeed (bias"),
+        ("jax", "published steps on a100-sxm4-80gb (bias"),
+    ],
+)
+def test_every_output_of_train_says_the_error_to_expect(
+    host: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text, JSON, both of --scaling, and what is told of a trace, with the shipped classes."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "topology: dgx-a100\nmodel: {base: gpt2, layers: 1}\nsequence: 128\nbatch: {global: 8}\n"
+        f"collectives: clusim\nhost: {{framework: {host}}}\n"
+    )
+    words = ["train", str(path), "--steps", "1", "--no-progress"]
+    trace = str(tmp_path / "trace.h5")
+    assert run([*words, "--trace-out", trace]) == 0
+    assert run(["report", trace, "-o", str(tmp_path / "page.html")]) == 0
+    assert said in html.unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
+    capsys.readouterr()
+    scaled = ["--scaling", "weak", "--replicas", "2"]
+    shown = {}
+    for name, more in (
+        ("text", []),
+        ("json", ["--json"]),
+        ("table", scaled),
+        ("rows", [*scaled, "--json"]),
+    ):
+        assert run([*words, *more]) == 0
+        shown[name] = capsys.readouterr().out
+    data, (row,) = json.loads(shown["json"]), json.loads(shown["rows"])
+    for text in (
+        shown["text"],
+        data["expected_error_text"],
+        shown["table"],
+        row["expected_error_text"],
+    ):
+        assert said in text
+    assert data["expected_error"] == row["expected_error"]
+    assert (data["expected_error"] is None) == (host == "none")
 
 
 def test_rows_are_spread_over_the_table() -> None:

@@ -12,7 +12,7 @@ from clusim.errors import ClusimError, InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import backward_steps
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
-from clusim.workload.partition import balanced
+from clusim.workload.partition import LayerCost, WorkerRates, balanced, replicated
 from support.workloads import tiny, written
 
 A100 = clusim.load("dgx-a100")
@@ -28,7 +28,7 @@ def test_no_cut_is_better(seed: int) -> None:
     draw = random.Random(seed)
     times = [draw.randrange(0, 50) for _ in range(draw.randrange(1, 9))]
     parts = draw.randrange(1, len(times) + 1)
-    sizes = balanced(times, parts)
+    sizes = balanced(times, [1] * parts)
     assert len(sizes) == parts
     assert sum(sizes) == len(times)
     assert min(sizes) >= 1
@@ -40,10 +40,73 @@ def test_no_cut_is_better(seed: int) -> None:
 
 
 def test_by_hand() -> None:
-    assert balanced([1, 1, 1, 3], 2) == [3, 1]
-    assert balanced([4, 1, 1, 1, 1], 2) == [1, 4]
+    assert balanced([1, 1, 1, 3], [1, 1]) == [3, 1]
+    assert balanced([4, 1, 1, 1, 1], [1, 1]) == [1, 4]
+    assert balanced([1, 1, 1, 1, 1, 1], [2, 1]) == [4, 2]
     with pytest.raises(InputError, match="2 layers cannot be divided into 3 parts"):
-        balanced([1, 2], 3)
+        balanced([1, 2], [1, 1, 1])
+
+
+def compositions(number: int) -> list[list[int]]:
+    """Return all rows of numbers from 1 on with this sum, in all orders."""
+    if not number:
+        return [[]]
+    return [[n, *rest] for n in range(1, number + 1) for rest in compositions(number - n)]
+
+
+def takes(layers: list[LayerCost], rates: WorkerRates, stages: list[tuple[int, int]]) -> float:
+    """Return the time from one microbatch to the next of stages with so many layers and workers."""
+    slowest, layer, worker = 0.0, 0, 0
+    for count, workers in stages:
+        own = layers[layer : layer + count]
+        inside = len(set(rates.machines[worker : worker + workers])) == 1
+        rate = rates.inside_Bps if inside else rates.across_Bps
+        summed = 2 * (workers - 1) / workers * sum(x.gradient_bytes for x in own) / rate
+        slowest = max(slowest, max(sum(x.time_s for x in own), summed) / workers)
+        if layer:
+            near = rates.machines[worker - 1] == rates.machines[worker]
+            rate = rates.inside_Bps if near else rates.across_Bps
+            slowest = max(slowest, 2 * layers[layer - 1].output_bytes / rate)
+        layer, worker = layer + count, worker + workers
+    return slowest
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cut_with_replicas_is_better(seed: int) -> None:
+    draw = random.Random(seed)
+    layers = [
+        LayerCost(draw.uniform(0.1, 3), draw.choice([0, 1, 20]), draw.choice([0, 0.5, 5]))
+        for _ in range(draw.randrange(1, 6))
+    ]
+    workers, microbatches = draw.randrange(1, 6), draw.choice([6, 8, 60])
+    machines = tuple(sorted(draw.randrange(2) for _ in range(workers)))
+    rates = WorkerRates(10, draw.choice([1, 10]), machines)
+    every = [
+        list(zip(counts, own, strict=True))
+        for counts in compositions(len(layers))
+        for own in compositions(workers)
+        if len(own) == len(counts) and not any(microbatches % n for n in own)
+    ]
+    if not every:
+        with pytest.raises(InputError, match="cannot be divided"):
+            replicated(layers, rates, microbatches)
+        return
+    found = replicated(layers, rates, microbatches)
+    assert sum(count for count, _ in found) == len(layers)
+    assert sum(own for _, own in found) == workers
+    assert all(count >= 1 and not microbatches % own for count, own in found)
+    assert takes(layers, rates, found) == pytest.approx(min(takes(layers, rates, x) for x in every))
+
+
+def test_replicas_by_hand() -> None:
+    """Large weights stay on one worker, as in PipeDream's fully connected layers; without them all share everything."""
+    layers = [LayerCost(3, 0, 0), LayerCost(1, 1000, 0)]
+    rates = WorkerRates(10, 10, (0, 0, 0, 0))
+    assert replicated(layers, rates, 12) == [(1, 3), (1, 1)]
+    free = [layer._replace(gradient_bytes=0) for layer in layers]
+    assert takes(free, rates, replicated(free, rates, 12)) == 1
+    across = WorkerRates(10, 0.001, (0, 0, 1, 1))
+    assert replicated([LayerCost(2, 1, 0)] * 2, across, 12) == [(1, 2), (1, 2)]
 
 
 def plan_of(text: str, **fields: str) -> TrainingPlan:

@@ -41,25 +41,35 @@ def gpu(
     from clusim.errors import InputError
     from clusim.files import write_text
 
+    output = output or "kernels.json"
+    for path in (output, record):
+        if path and not Path(path).parent.is_dir():
+            raise InputError(f"{path}: cannot be written: no such directory")
     if source is None:
         data = measure(Torch(), lambda text: click.echo(f"measuring {text}", err=True))
     else:
         try:
             data = json.loads(Path(source).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise InputError(f"{source}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
             raise InputError(f"{source}: cannot be read as a record: {error}") from error
     data = check_record(data, source or "the measurement")
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")
-    found, output = overlay(data, chip), output or "kernels.json"
+    found = overlay(data, chip)
     write_text(output, json.dumps(found, indent=1) + "\n", [source] if source else [])
     if as_json:
         said = {key: found[key] for key in ("chip", "architecture", "mark", "source", "figures")}
         click.echo(json.dumps({**said, "file": output}))
         return
     figures = found["figures"]
+    met = ", ".join(
+        f"{row['kind']} {row['fitted']['form_mean_abs_pct']:.1f}%" for row in found["products"]
+    )
     click.echo(
-        f"{output}: kernels of {found['chip']} (calibrated): {len(data['products'])} products,"
+        f"{output}: kernels of {found['chip']} (calibrated): {len(data['products'])} products"
+        f" (form alone off by {met}),"
         f" {len(data['attention'])} of attention; memory {figures['memory_efficiency']:.1%} of its rate,"
         f" {figures['sustained']:.1%} of the clock in a long run, kernels {figures['kernel_floor_us']:.2f} us at least"
     )

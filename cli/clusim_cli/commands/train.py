@@ -75,6 +75,8 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
                 "mfu": round(item.mfu, 6),
                 "exposed_comm_s": item.mean("exposed"),
                 "efficiency": efficiency,
+                "expected_error": item.expected.to_json() if item.expected is not None else None,
+                "expected_error_text": item.expected_text,
                 "faults": list(item.result.provenance.faults),
                 "notes": item.notes,
             }
@@ -116,6 +118,10 @@ def _table(rows: list[dict[str, Any]]) -> str:
             f"  {row['replicas']:>8} {row['gpus']:>6} {row['step_time_s'] * 1e3:>9.3f} ms {row[unit]:>14,.1f}"
             f" {row['mfu']:>6.1%} {row['exposed_comm_s'] / row['step_time_s']:>8.1%} {row['efficiency']:>10.1%}"
         )
+    lines += [
+        f"  expected error: {text}"
+        for text in dict.fromkeys(row["expected_error_text"] for row in rows)
+    ]
     faults = dict.fromkeys(text for row in rows for text in row["faults"])
     notes = dict.fromkeys(text for row in rows for text in row["notes"])
     return "\n".join([*lines, *(f"  {line}" for line in said(faults, notes))])

@@ -20,7 +20,7 @@ from clusim.compute.fused import Fused, FusedForm, fused_s
 from clusim.compute.measured_tables import FORMAT, find_attention, find_table
 from clusim.compute.products import Silicon, form_s
 from clusim.errors import InputError
-from clusim.hardware import GPUS, Gpu, gpu_by_product
+from clusim.hardware import Gpu, gpu, gpu_by_product
 from clusim.units import parse_rate
 
 __all__ = ["overlay"]
@@ -29,12 +29,13 @@ _PEAKS = {"bf16": "bf16", "fp8": "f8"}
 _SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0)}
 STEPS = 600
 
+FASTEST, SLOWEST = 1.1, 0.1
+"""Part of a chip's peak that the fastest product of a record may reach, boost clocks included, and must reach."""
+
 
 def _chip(record: dict[str, Any], chip: str | None) -> Gpu:
     if chip is not None:
-        if chip not in GPUS:
-            raise InputError(f"no GPU is called {chip!r}")
-        return GPUS[chip]
+        return gpu(chip)
     name = str(record["gpu"]["name"])
     found = gpu_by_product(name)
     if found is None:
@@ -104,6 +105,7 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
         shapes = np.array([[1, row["m"], row["n"], row["k"], 1] for row in listed], float)
         seconds = np.array([row["us"] for row in listed], float) * 1e-6
         rows, metal = ProductRows(shapes, seconds, _SIZES[kind]), _silicon(own, kind, reached)
+        _check_rates(rows, own, kind)
         before = find_table(family, kind) or find_table(family, "bf16")
         assert before is not None, "files of architectures have products of bf16"
         form = fit_form(metal, rows, before.form, STEPS)
@@ -121,6 +123,19 @@ def _products(record: dict[str, Any], own: Gpu, reached: float) -> list[dict[str
             }
         )
     return found
+
+
+def _check_rates(rows: ProductRows, own: Gpu, kind: str) -> None:
+    """Raise an error for a record whose products are no chip's of this name: faster than its peak, or never near it."""
+    peaks = own.figures["peak_flops"].value
+    assert isinstance(peaks, dict)
+    reached = 2 * rows.shapes[:, :4].prod(axis=1) / rows.seconds
+    best, peak = float(reached.max()), float(peaks[_PEAKS[kind]])
+    if not SLOWEST * peak <= best <= FASTEST * peak:
+        raise InputError(
+            f"{own.name}: products of {kind} reach {best / 1e12:.3g} TFLOP/s at most, its peak is {peak / 1e12:.4g};"
+            " the record is of another chip (--preset names it), or of one that was busy"
+        )
 
 
 def _attention(record: dict[str, Any], metal: Silicon, family: str) -> dict[str, Any]:

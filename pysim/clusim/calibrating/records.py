@@ -133,8 +133,22 @@ def check_record(data: Any, name: str) -> dict[str, Any]:
         if not isinstance(rows, list) or not rows:
             raise InputError(f"{name}: {key!r} is no list of measurements")
         for index, row in enumerate(rows):
-            _check(row, numbers, f"{name}: {key}[{index}]")
+            where = f"{name}: {key}[{index}]"
+            _check(row, numbers, where)
+            for word, kind in _WORDS.get(key, {}).items():
+                if not isinstance(row.get(word), kind):
+                    raise InputError(f"{where}: {word} is {row.get(word)!r}; must be {_SAID[kind]}")
     return data
+
+
+_WORDS: dict[str, dict[str, type]] = {
+    "products": {"kind": str, "m": int, "n": int, "k": int},
+    "attention": {
+        **dict.fromkeys(("batch", "heads", "tokens", "size"), int),
+        **dict.fromkeys(("causal", "backward"), bool),
+    },
+}
+_SAID = {str: "a word", int: "a whole number", bool: "true or false"}
 
 
 def _check(row: Any, numbers: tuple[str, ...], where: str) -> None:

@@ -115,6 +115,9 @@ def build_topology(
     from clusim.fabric.assemble import assemble
     from clusim.fabric.check import raise_on_errors
 
+    for chip in topology.chips.values():
+        if base is not None and chip.kernels is not None and (base / chip.kernels).is_file():
+            chip.kernels = os.fspath(base / chip.kernels)
     if topology.cluster is not None:
         from clusim.fabric.cluster import build_cluster
 

@@ -213,6 +213,10 @@ _SETS = (
     RowSet("matrix-benchmarks", "matrix products and attention kernels by themselves"),
     RowSet("deepep-h100", "DeepEP's exchanges on 8 H100 with one token, or 4 SMs (aiconfigurator)"),
     RowSet(
+        "deepep-low-latency-h100",
+        "DeepEP's exchanges for low latency on 8 H100 with one token, or 1,024 (aiconfigurator)",
+    ),
+    RowSet(
         "matrix-tables",
         "matrix products and attention on A100, H100 and B200, three of four shapes (aiconfigurator)",
     ),

@@ -1,10 +1,16 @@
-"""What expert exchanges as DeepEP's normal kernels make them cost a GPU, besides the wires.
+"""What expert exchanges as DeepEP makes them cost a GPU, besides the wires.
 
-**Hardware** Half of the thread blocks send, half receive. A sender goes through all tokens of the rank for each
-destination, and copies those that go there; a token goes once to each rank that has one of its experts. Combining is
-the way back, in which a token's copies are added up. **Model** The longer of what the wires take for an all-to-all by
-as many thread blocks, and of `fixed` + (tokens x `token` + bytes / `rate`) / thread blocks. **Not modelled** The
-kernels for low latency; several machines.
+**Hardware** Normal kernels: half of the thread blocks send, half receive. A sender goes through all tokens of the rank
+for each destination, and copies those that go there; a token goes once to each rank that has one of its experts.
+Combining is the way back, in which a token's copies are added up. Between machines a token goes once to each machine,
+to the GPU with the same place, whose blocks hand it on over NVLink chunk by chunk (csrc/kernels/internode.cu). Kernels
+for low latency have a block for each expert, or for several (internode_ll.cu): blocks cast and send tokens in turn, to
+each of a token's experts, over NVLink or RDMA. **Model** Normal: the longer of what the wires take for an all-to-all
+by as many thread blocks, inside machines and between them at once, and of `fixed` + (tokens x `token` + bytes /
+`rate`) / thread blocks. Low latency: the longer of the wires, with a flag in each line inside machines, and of `fixed`
++ experts x `expert` + the longer of tokens x `token` / thread blocks and of what stays in the machine at `share` of its
+NVLink. **Not modelled** Buffers of chunks that fill up; multiprocessors that kernels for low latency hold besides those
+of the exchange.
 **Parameters** The figures below, per thread block (SM).
 """
 
@@ -14,12 +20,20 @@ from clusim.hardware.figures import Figure, calibrated
 
 __all__ = ["DEEPEP"]
 
-_ROWS = "deepep-h100"
+_ROWS, _QUICK = "deepep-h100", "deepep-low-latency-h100"
 
 
 def _read(value: str, what: str) -> Figure:
     return calibrated(value, f"{what}, aiconfigurator's tables of DeepEP on 8 H100", _ROWS)
 
+
+def _quick(value: str | float, what: str) -> Figure:
+    return calibrated(value, f"{what}, aiconfigurator's tables of DeepEP on 8 H100", _QUICK)
+
+
+_ONE = "line through the rows with one token"
+_MANY = "median of the rows with 1,024 tokens and 128 experts or more, of 450 GB/s"
+_FEW = "median of the rows with 1,024 tokens and 16 experts or fewer"
 
 DEEPEP: dict[str, Figure] = {
     "dispatch_fixed": _read("25.6us", "median of the rows with one token"),
@@ -28,5 +42,13 @@ DEEPEP: dict[str, Figure] = {
     "combine_token": _read("780ns", "fit to rows with 4 SMs and 2,048 tokens or more"),
     "dispatch_rate": _read("23.5 GB/s", "fit to rows with 4 SMs and 2,048 tokens or more"),
     "combine_rate": _read("29.1 GB/s", "fit to rows with 4 SMs and 2,048 tokens or more"),
+    "low_latency_dispatch_fixed": _quick("8.7us", _ONE),
+    "low_latency_combine_fixed": _quick("10.9us", _ONE),
+    "low_latency_dispatch_expert": _quick("15.8ns", _ONE),
+    "low_latency_combine_expert": _quick("6.6ns", _ONE),
+    "low_latency_dispatch_token": _quick("2.44us", _FEW),
+    "low_latency_combine_token": _quick("902ns", _FEW),
+    "low_latency_dispatch_share": _quick(0.536, _MANY),
+    "low_latency_combine_share": _quick(0.467, _MANY),
 }
-"""Times and rates of one direction, by name."""
+"""Times, rates of one direction, and shares of NVLink, by name."""

@@ -12,8 +12,10 @@ from dataclasses import astuple, replace
 from clusim.errors import InputError
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
+from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.workload.models import Transformer
+from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 from clusim.workload.spec import Workload, complain
@@ -55,6 +57,10 @@ def by_depth(
         )
         for dim, moved in two.traffic.items()
     }
+    saved, checkpoint = None, checkpoint_of(plan)
+    if one.saved is not None and two.saved is not None and checkpoint is not None:
+        stall_ps = max(0, line(one.saved.stall_ps, two.saved.stall_ps))
+        saved = SavedStep(checkpoint, stall_ps, two.saved.every)
     shared = zip(astuple(one.sharing), astuple(two.sharing), strict=True)
     return replace(
         two,
@@ -62,6 +68,7 @@ def by_depth(
         step_ps=step_ps,
         ranks=ranks,
         traffic=traffic,
+        saved=saved,
         executed_flops=line(one.executed_flops, two.executed_flops),
         sharing=Sharing(*(line(a, b) for a, b in shared)),
         notes=[

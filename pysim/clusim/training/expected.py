@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STEP_DATA", "StepClass", "expected_step"]
+__all__ = ["STEP_DATA", "StepClass", "expected_step", "expected_text"]
 
 STEP_DATA = Path(__file__).with_name("accuracy.json")
 """The file that comes with clusim."""
@@ -67,3 +67,13 @@ def expected_step(chip: str, framework: str) -> StepClass | None:
         if key in known:
             return known[key]
     return None
+
+
+def expected_text(chip: str, framework: str) -> str:
+    """Say what error to expect, or why that is not known."""
+    found = expected_step(chip, framework)
+    if found is not None:
+        return found.text()
+    if framework == "none":
+        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
+    return "not known: no published step is like it"

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from math import exp, expm1, sqrt
 
 from clusim.errors import InputError
-from clusim.workload.hostlink import host_way
+from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
 from clusim.workload.parallel.plan import TrainingPlan
-from clusim.workload.spec import ReliabilitySpec
+from clusim.workload.spec import CheckpointSpec
 
 __all__ = ["Failing", "Goodput", "daly_interval_s", "goodput_of", "young_interval_s"]
 
@@ -158,29 +158,38 @@ class Goodput:
         }
 
 
-def goodput_of(plan: TrainingPlan, step_s: float) -> Goodput | None:
-    """Return what becomes of a job of such steps, or None if the workload says nothing of failures."""
-    own = plan.workload.reliability
-    if own is None:
+def goodput_of(plan: TrainingPlan, step_s: float, stall_s: float | None = None) -> Goodput | None:
+    """Return what becomes of a job of such steps, or None if the workload says nothing of failures.
+
+    Parameters
+    ----------
+    stall_s : float or None
+        What a checkpoint adds to a step, if that was simulated [s].
+    """
+    own, spec, size = plan.workload.reliability, plan.workload.checkpoints, checkpoint_of(plan)
+    if own is None or spec is None or size is None:
         return None
-    size = plan.model.parameters * (plan.optimizer.weight + plan.optimizer.state)
-    job = _failing(own, plan, size)
+    stall, rest = _times(spec, size, step_s)
+    if stall_s is not None:
+        stall, rest = stall_s, rest + stall - stall_s
+    job = Failing(own.gpu_mtbf_h * 3600 / plan.mesh.size, stall, own.restart_s, max(0.0, rest))
     steps = job.best_steps(step_s)
-    if own.checkpoint.every_s is not None:
-        steps = max(1, round(own.checkpoint.every_s / step_s))
+    if spec.every is not None or spec.every_s is not None:
+        steps = spec.every or max(1, round((spec.every_s or 0) / step_s))
         if steps * step_s < job.write_s:
             raise InputError(
                 f"reliability: a checkpoint takes {job.write_s:.4g} s to write, longer than the {steps * step_s:.4g} s"
                 " between two"
             )
-    return Goodput(job, size, steps, step_s, own.days)
+    return Goodput(job, size.bytes, steps, step_s, own.days)
 
 
-def _failing(own: ReliabilitySpec, plan: TrainingPlan, size: int) -> Failing:
-    """Return how a job fails whose checkpoints have so many bytes, written by all GPUs alike."""
-    writing = size / own.checkpoint.write
-    stall, rest = (writing, 0.0)
-    if own.checkpoint.asynchronous:
-        stall, rest = size / plan.mesh.size / host_way(plan.fabric).rate_Bps, writing
-    mtbf_s = own.gpu_mtbf_h * 3600 / plan.mesh.size
-    return Failing(mtbf_s, stall, own.restart_s, rest)
+def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float, float]:
+    """Return how long a checkpoint stops the job, and how long until it is whole after that [s].
+
+    Copies under passes are taken to have the whole step.
+    """
+    if not spec.asynchronous:
+        return max(size.copy_s, size.write_s), 0.0
+    stall = max(0.0, size.copy_s - step_s) if spec.overlap else size.copy_s
+    return stall, size.copy_s - stall + size.write_s

@@ -18,13 +18,18 @@ from clusim.workload.parallel.plan import TrainingPlan
 __all__ = ["plan_notes", "written"]
 
 
-def written(plan: TrainingPlan, folder: Folder | None, steps: int) -> tuple[StepWriter, Schedule]:
-    """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it."""
+def written(
+    plan: TrainingPlan, folder: Folder | None, steps: int, *, saved: bool = False
+) -> tuple[StepWriter, Schedule]:
+    """Return the schedule of so many steps, as planned on the plan's fabric, and what wrote it.
+
+    With `saved` the last step has the workload's checkpoint.
+    """
     builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
     host = plan.host()
     threads = HostThreads(host, builder) if host is not None else None
     writer = StepWriter(Emitter(plan, builder, folder, host=threads))
-    writer.write(steps)
+    writer.write(steps, saved=saved)
     return writer, builder.build()
 
 

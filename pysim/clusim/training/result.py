@@ -10,9 +10,10 @@ import numpy as np
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
 from clusim.training.breakdown import Breakdown
-from clusim.training.expected import StepClass, expected_step
+from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
+from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
 from clusim.workload.memory import Memory
@@ -40,6 +41,8 @@ class TrainingResult:
         Time of the last step by worker, if they are asynchronous [ps].
     wires : list of (name, busy)
         Busiest wires and the part of the run in which they were busy.
+    saved : SavedStep or None
+        What a checkpoint adds to a step, if the workload has them.
     """
 
     plan: TrainingPlan
@@ -57,6 +60,7 @@ class TrainingResult:
     sharing: Sharing = field(default_factory=Sharing)
     switching: Switching | None = None
     worker_ps: list[int] = field(default_factory=list)
+    saved: SavedStep | None = None
 
     @property
     def step_time_s(self) -> float:
@@ -67,6 +71,11 @@ class TrainingResult:
     def expected(self) -> StepClass | None:
         """The error to expect, by measured steps on this chip with this framework; None is not known."""
         return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
+
+    @property
+    def expected_text(self) -> str:
+        """What error to expect, or why that is not known."""
+        return expected_text(self.plan.chip.name, self.plan.workload.host.framework)
 
     @property
     def samples_per_s(self) -> float:
@@ -93,7 +102,9 @@ class TrainingResult:
     @property
     def goodput(self) -> Goodput | None:
         """What part of the time counts when GPUs fail, if the workload says how often."""
-        return goodput_of(self.plan, 1 / self.pace)
+        return goodput_of(
+            self.plan, 1 / self.pace, self.saved.stall_s if self.saved is not None else None
+        )
 
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
@@ -123,10 +134,12 @@ class TrainingResult:
                 n: getattr(plan.mesh, n)
                 for n in ("tensor", "context", "expert", "data", "pipeline")
             },
+            "stage_gpus": list(plan.crew.replicas),
             "placement": plan.placement(),
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),
             "expected_error": self.expected.to_json() if self.expected is not None else None,
+            "expected_error_text": self.expected_text,
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],
             f"{plan.model.unit}_per_s": round(self.samples_per_s, 3),
             "tflops_per_gpu": round(plan.model_flops * self.pace / plan.mesh.size / 1e12, 3),
@@ -153,6 +166,7 @@ class TrainingResult:
                 }
                 for row in self.ranks
             ],
+            "checkpoint": self.saved.to_json(self.step_time_s) if self.saved is not None else None,
             "goodput": self.goodput.to_json() if self.goodput is not None else None,
             "memory_GiB": worst.to_json(),
             "memory_by_stage_GiB": [item.to_json() for item in self.memory],

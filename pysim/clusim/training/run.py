@@ -16,14 +16,17 @@ from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
+from clusim.training.expected import expected_text
 from clusim.training.planned import plan_notes, written
 from clusim.training.proof import affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
+from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
 from clusim.workload.memory import Memory
+from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
@@ -85,7 +88,8 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(plan.fabric, _Runs(setup, request.granularity))
-    steps = _Steps(request, plan, tuple(notes), options)
+    error = expected_text(plan.chip.name, workload.host.framework)
+    steps = _Steps(request, plan, (*notes, f"expected error of a step: {error}"), options)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
     elif request.folding == "all":
@@ -93,6 +97,7 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
     else:
         run = steps.proved(folder)
     found = _evaluate(run, memory, notes, time.perf_counter() - began)
+    found = replace(found, saved=steps.with_checkpoint(run))
     done = switching(
         Setup(plan.fabric), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
@@ -118,10 +123,10 @@ class _Steps:
     notes: tuple[str, ...]
     options: RunOptions
 
-    def run(self, folder: Folder | None, *, traced: bool = True) -> _Run:
-        """Run them once, with what `folder` knows already left out."""
+    def run(self, folder: Folder | None, *, traced: bool = True, saved: bool = False) -> _Run:
+        """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`."""
         request = self.request
-        writer, schedule = written(self.plan, folder, request.steps)
+        writer, schedule = written(self.plan, folder, request.steps, saved=saved)
         asked = ScheduleRequest(
             *(request.setup, schedule, self.notes),
             granularity=request.granularity,
@@ -139,6 +144,18 @@ class _Steps:
         if again is not None:
             again.restart(again.written)
         return self.run(again)
+
+    def with_checkpoint(self, run: _Run) -> SavedStep | None:
+        """Run them again with a checkpoint in the last one, all else as in `run`."""
+        own, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
+        if own is None or checkpoint is None:
+            return None
+        folder = run.writer.emitter.folder
+        if folder is not None:
+            folder = replace(folder, blocks=[], last=-1)
+        again = self.run(folder, traced=False, saved=True)
+        plain_ps, saved_ps = (_ends(own)[-1] for own in (run, again))
+        return SavedStep(checkpoint, saved_ps - plain_ps, own.every)
 
     def _rounds(self, folder: Folder) -> _Run:
         """Run again and again, writing in full what was not proved identical, until every folded block is.
@@ -180,8 +197,7 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
     blocks = emitter.folder.blocks if emitter.folder is not None else []
     folded = {task: block.found for block in blocks for task in block.tasks.values()}
     spans = spans_of(schedule, start, end, folded)
-    ends = [max(int(end[t]) for tasks in step.values() for t in tasks) for step in writer.steps]
-    ends[-1] = max(ends[-1], result.time_ps) if len(ends) == 1 else ends[-1]
+    ends = _ends(run)
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passes = 0
     if plan.mesh.pipeline > 1:
@@ -211,6 +227,13 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
         worker_ps=_worker_steps(writer, end) if free else [],
     )
+
+
+def _ends(run: _Run) -> list[int]:
+    """Return the end of every step [ps]."""
+    end = run.result.tasks.end_ps
+    ends = [max(int(end[t]) for tasks in step.values() for t in tasks) for step in run.writer.steps]
+    return [max(ends[0], run.result.time_ps)] if len(ends) == 1 else ends
 
 
 def _worker_steps(writer: StepWriter, end: Any) -> list[int]:

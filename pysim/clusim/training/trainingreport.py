@@ -7,6 +7,7 @@ from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
+from clusim.workload.parallel.plan import TrainingPlan
 
 __all__ = ["training_report"]
 
@@ -21,6 +22,7 @@ def training_report(result: TrainingResult) -> str:
         _ranks(result),
         _volumes(result),
         _memory(result),
+        _checkpoint(result),
         _goodput(result),
         _wires(result),
     ]
@@ -49,26 +51,26 @@ def _head(result: TrainingResult) -> list[str]:
         f" {plan.workload.precision}, recompute {plan.workload.recompute}, {plan.workload.data.kind}"
         + (f" over {mesh.shards}" if mesh.shard else ""),
     ]
+    if plan.crew.stages < mesh.pipeline:
+        turns = ", ".join(
+            f"{_layers(plan, stage)} on {workers}"
+            for stage, workers in enumerate(plan.crew.replicas)
+        )
+        lines.append(f"  layers of stages on GPUs that take turns: {turns}")
     lines += [f"  {line}" for line in said(result.result.provenance.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
 
-def _expected(result: TrainingResult) -> str:
-    """Say what error to expect, and how far the host is modelled."""
-    found = result.expected
-    if found is not None:
-        return found.text()
-    if result.plan.workload.host.framework == "none":
-        return "not known without a host; 'host: {framework: pytorch}' in the workload has one"
-    return "not known: no published step is like it"
+def _layers(plan: TrainingPlan, stage: int) -> int:
+    return sum(len(chunk) for chunk in plan.stages[plan.crew.first(stage)])
 
 
 def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
-        ("expected error", _expected(result)),
+        ("expected error", result.expected_text),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (
@@ -161,6 +163,22 @@ def _memory(result: TrainingResult) -> list[str]:
         values = " ".join(f"{getattr(item, name) / 2**30:>11.2f}" for name in names)
         lines.append(f"  {f'stage {stage}':<10} {values}{_room(item)}")
     return lines
+
+
+def _checkpoint(result: TrainingResult) -> list[str]:
+    """Say what a checkpoint adds to the step that has it."""
+    own = result.saved
+    if own is None:
+        return []
+    size, step = own.checkpoint, result.step_time_s
+    longer = f"{format_time(own.stall_ps)} longer than without"
+    if own.every:
+        longer += f"; one of {own.every:,} steps: {own.stall_s / own.every / step:.2%} on average"
+    parts = (
+        f"{format_size(size.bytes)}, up to {format_size(max(size.copied))} of a GPU: {size.copy_s:.4g} s to the host,"
+        f" {size.write_s:.4g} s to storage"
+    )
+    return _table([("step with a checkpoint", longer), ("its states", parts)])
 
 
 def _goodput(result: TrainingResult) -> list[str]:

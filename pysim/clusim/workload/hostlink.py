@@ -13,7 +13,10 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric, Link
 
-__all__ = ["HostWay", "host_way"]
+__all__ = ["TO_HOST", "HostWay", "host_way"]
+
+TO_HOST = "copies to host"
+"""Stream of all copies to the host: they go one after the other."""
 
 
 @dataclass(frozen=True, slots=True)

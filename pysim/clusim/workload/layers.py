@@ -53,6 +53,11 @@ class Comm:
         Thread blocks that it gets, whatever the library would choose; 0 is what that chooses.
     least_ps : int
         What it takes at least, on wires that cost nothing [ps].
+    flags : bool
+        With `channels`: every line of data has its flag (LL128), instead of a flag behind the data (Simple).
+    across : int
+        Not 0: it goes in two legs at once, with so many bytes between the ranks at the same place of several machines
+        and `bytes` among the ranks of a machine.
     """
 
     dim: Dim
@@ -64,6 +69,8 @@ class Comm:
     core: bool = False
     channels: int = 0
     least_ps: int = 0
+    across: int = 0
+    flags: bool = False
 
 
 @dataclass(frozen=True, slots=True)

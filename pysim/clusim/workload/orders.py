@@ -18,12 +18,14 @@ __all__ = [
     "CUT",
     "SCHEDULES",
     "Action",
+    "Crew",
     "StageLayout",
     "Timeline",
     "before",
     "beside",
     "layout_of",
     "order",
+    "round_robin",
     "timeline",
     "waves",
 ]
@@ -89,6 +91,47 @@ class StageLayout(NamedTuple):
         index = wanted % self.stages
         back = self.shape != "round" and there % 2
         return (self.stages - 1 - index if back else index), there
+
+
+class Crew(NamedTuple):
+    """Workers of a pipeline: how many each stage has, which take its microbatches in turn (1F1B-RR of PipeDream)."""
+
+    replicas: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline."""
+        return len(self.replicas)
+
+    def stage(self, worker: int) -> int:
+        """Return the stage that a worker is of."""
+        return next(s for s in range(self.stages) if worker < self.first(s + 1))
+
+    def first(self, stage: int) -> int:
+        """Return the first worker of a stage."""
+        return sum(self.replicas[:stage])
+
+    def of(self, worker: int) -> range:
+        """Return the workers of a worker's stage."""
+        stage = self.stage(worker)
+        return range(self.first(stage), self.first(stage + 1))
+
+    def worker(self, stage: int, microbatch: int) -> int:
+        """Return the worker of a stage that has a microbatch."""
+        return self.first(stage) + microbatch % self.replicas[stage]
+
+    def ahead(self, worker: int) -> int:
+        """Return the forward passes before the first backward pass is under way: as many as fill the stages behind."""
+        stage = self.stage(worker)
+        return -(-sum(self.replicas[stage + 1 :]) // self.replicas[stage])
+
+
+def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
+    """Return what a worker does: 1F1B with the microbatches that are its turn."""
+    workers = crew.of(worker)
+    own = range(worker - workers[0], microbatches, len(workers))
+    forward, backward = [Action("F", i) for i in own], [Action("B", i) for i in own]
+    return _alternate(forward, backward, min(crew.ahead(worker), len(own)))
 
 
 def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticCustomError
@@ -135,6 +135,7 @@ class PipelineSpec(Spec):
     """The order of passes, which layers are where, and whether computing waits for the messages between stages.
 
     `layers`: how many each part of the model has, in its order; ``balanced``: so that the slowest part is the fastest.
+    `replicas`: with ``pipedream`` the GPUs of each stage, which take turns; ``replicated`` chooses these, too.
     `pieces`: parts of the sequence that go as a wave through a recurrent network, with ``wavefront``.
     """
 
@@ -153,7 +154,8 @@ class PipelineSpec(Spec):
     chunks: Small = 1
     pieces: Small = 1
     layers: list[Annotated[int, Field(ge=0, le=2**20)]] | None = None
-    partition: Literal["even", "balanced"] = "even"
+    partition: Literal["even", "balanced", "replicated"] = "even"
+    replicas: Annotated[list[Small], Field(min_length=1)] | None = None
     messages: Literal["blocking", "overlapped"] | None = None
     scatter_gather: bool = True
 
@@ -193,13 +195,15 @@ class ExpertsSpec(Spec):
     """Load of the experts: `skew` 0 is even; the busiest rank has 1 + skew times the mean; `capacity` is the limit.
 
     With `pad` every expert gets as many tokens as its capacity, filled up with nothing. With ``exchange: deepep`` a
-    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`.
+    token goes once to each rank that has one of its experts, by `sms` thread blocks, in the numbers of `dispatch`, and
+    with `low_latency` to each of its experts; the experts of a token are on so many `machines` at most.
     """
 
     exchange: Literal["alltoall", "deepep"] = "alltoall"
     sms: Annotated[int, Field(ge=2, le=64)] = 20
     dispatch: Literal["bf16", "fp8"] = "bf16"
-
+    machines: Small | None = None
+    low_latency: bool = False
     pad: bool = False
     capacity: Annotated[float, Field(ge=0, le=1024)] = 0.0
     skew: Annotated[float, Field(ge=0, le=1024)] = 0.0
@@ -245,12 +249,15 @@ class StragglerSpec(Spec):
 class CheckpointSpec(Spec):
     """Checkpoints: what all GPUs together `write` [B/s], and how often; by default as often as wastes the least.
 
-    With `asynchronous` training only stops until the states are copied to the hosts.
+    `every` is in steps, `every_s` in seconds. With `asynchronous` training only stops until the states are copied to
+    the hosts; with `overlap` they are copied under the passes of a step, and its optimiser waits for them.
     """
 
     write: Bandwidth
+    every: Positive | None = None
     every_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     asynchronous: bool = False
+    overlap: bool = False
 
 
 class ReliabilitySpec(Spec):
@@ -258,7 +265,7 @@ class ReliabilitySpec(Spec):
 
     gpu_mtbf_h: Annotated[float, Field(gt=0, le=1e9)]
     restart_s: Annotated[float, Field(ge=0, le=1e9)]
-    checkpoint: CheckpointSpec
+    checkpoint: CheckpointSpec | None = None
     days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
 
 
@@ -321,6 +328,7 @@ class Workload(Spec):
     collectives: Literal["nccl", "clusim"] = "nccl"
     stragglers: StragglerSpec = StragglerSpec()
     hardware: HardwareSpec = HardwareSpec()
+    checkpoint: CheckpointSpec | None = None
     reliability: ReliabilitySpec | None = None
     host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
@@ -330,6 +338,12 @@ class Workload(Spec):
     def __hash__(self) -> int:
         """Hash what is quick to look at."""
         return hash((self.name, self.topology, self.nodes))
+
+    @property
+    def checkpoints(self) -> CheckpointSpec | None:
+        """What is said of checkpoints, of the workload or with its failures."""
+        own = self.reliability
+        return self.checkpoint or (own.checkpoint if own is not None else None)
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
         """Return what is said of the collectives of a dimension, None if nothing is."""
@@ -399,6 +413,9 @@ def loads_workload(
         raise
     if found.model.huggingface and base is not None:
         found.model.huggingface = os.fspath(base / found.model.huggingface)
+    kernels = found.hardware.kernels
+    if kernels and base is not None and (base / kernels).is_file():
+        found.hardware.kernels = os.fspath(base / kernels)
     found._document = problems
     return found
 
@@ -447,9 +464,9 @@ def _keys_at(path: tuple[Any, ...]) -> list[str]:
         field = model.model_fields.get(str(part))
         if field is None:
             return []
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                model = kind
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from clusim.errors import InputError
 from clusim.training.measured.models import model_spec
 from clusim.training.measured.rows import NEEDED, StepRow
@@ -40,6 +42,19 @@ _FRAMEWORKS = (
 """Words of the column framework -> the host that issues as it does; PyTorch otherwise."""
 
 
+_EAGER = (
+    "pytorch",
+    "torch",
+    "llm-foundry",
+    "composer",
+    "fsdp",
+    "simumax",
+    "deepspeed",
+    "huggingface",
+)
+"""Words of the column framework that issue as PyTorch does."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepCase:
     """What is simulated for a row.
@@ -67,6 +82,9 @@ def case_of(row: StepRow) -> StepCase:
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
             raise InputError(f"{name} {text[:40]!r}: is no number that it can be")
+    for name in ("seq", "global_batch"):
+        if not getattr(row, name):
+            raise InputError(f"{name} is not given")
     topology = _machine(row)
     if not row.measured_s:
         raise InputError("no time of a step, and no tokens per second that give one")
@@ -74,7 +92,7 @@ def case_of(row: StepRow) -> StepCase:
     spec: dict[str, Any] = {
         "name": row.id or row.where,
         "model": model_spec(row),
-        "sequence": row.seq or 2048,
+        "sequence": row.seq,
         "batch": {"global": row.global_batch, "micro": _micro(row, notes)},
         "precision": _precision(row, notes),
         "attention": _attention(row, notes),
@@ -98,8 +116,15 @@ def case_of(row: StepRow) -> StepCase:
         spec["tensor"] = {"sequence_parallel": wanted}
     if row.n_gpus < GPUS:
         sizes["ranks"] = list(range(row.n_gpus))
+    if framework_of(row) == "pytorch" and not any(name in row.framework.lower() for name in _EAGER):
+        notes.append(f"framework {row.framework[:40]!r}: issued as PyTorch's assumed")
     nodes = 1 if "nvl72" in topology else max(1, -(-row.n_gpus // GPUS))
-    return StepCase(row, topology, nodes, Workload.model_validate(spec), tuple(notes))
+    try:
+        workload = Workload.model_validate(spec)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        raise InputError(f"{'.'.join(map(str, found['loc']))}: {found['msg'].lower()}") from None
+    return StepCase(row, topology, nodes, workload, tuple(notes))
 
 
 def _machine(row: StepRow) -> str:

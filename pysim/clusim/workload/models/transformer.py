@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clusim.errors import InputError
-from clusim.workload.deepep import Routed
 from clusim.workload.kernels import Gemm, Part
 from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
 from clusim.workload.models.parts import Attention, Recorder
@@ -405,12 +404,13 @@ class Transformer:
         if own is None or shard.expert == 1:
             rec.exchange(kind, tokens * self.top_k * self.hidden * e)
             return
-        routed = Routed(tokens, self.hidden, shard.expert, self.experts, self.top_k)
+        routed = own.routed(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
 
         def once(way: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
-            size = own.size_bytes(way, routed, e)
-            how = own.sms, own.least_ps(way, tokens, size)
-            return Comm("expert", "alltoall", size, name, "", part, False, *how)
+            size = own.exchanged(way, routed, e)
+            least = own.least_ps(way, routed, size.inside)
+            how = False, own.blocks, least, size.across, own.low_latency
+            return Comm("expert", "alltoall", size.inside, name, "", part, *how)
 
         # Gradients come back the other way about.
         back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"

@@ -6,18 +6,22 @@ from clusim.collectives import ALGORITHMS
 from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
+from clusim.workload.hostlink import host_way
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet
-from clusim.workload.orders import layout_of, order
+from clusim.workload.orders import Crew, layout_of, order
+from clusim.workload.parallel.legs import spread
 from clusim.workload.spec import Workload, complain
 
 __all__ = [
+    "check_checkpoints",
     "check_chunks",
     "check_exchange",
     "check_interleaving",
     "check_kind",
     "check_names",
     "check_servers",
+    "check_turns",
 ]
 
 
@@ -39,6 +43,35 @@ def check_kind(workload: Workload, model: Model) -> None:
     if workload.sequence % own.pieces:
         message = f"sequence {workload.sequence} cannot be cut into {own.pieces} pieces"
         raise complain(workload, ("pipeline", "pieces"), message)
+
+
+def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
+    """Raise an error for checkpoints that are said twice or not at all, or that no step can have."""
+    own, spec = workload.checkpoint, workload.checkpoints
+    if workload.reliability is not None and spec is None:
+        raise complain(workload, ("reliability",), "'checkpoint' is missing")
+    if spec is None:
+        return
+    place = ("checkpoint",) if own is not None else ("reliability", "checkpoint")
+    if own is not None and workload.reliability is not None and workload.reliability.checkpoint:
+        message = "checkpoints are described twice; leave one of the two out"
+        raise complain(workload, ("reliability", "checkpoint"), message)
+    if spec.every is not None and spec.every_s is not None:
+        raise complain(workload, (*place, "every_s"), "give every (steps) or every_s, not both")
+    if spec.overlap and not spec.asynchronous:
+        message = "what is copied under passes is written later; needs asynchronous"
+        raise complain(workload, (*place, "overlap"), message)
+    message = ""
+    if workload.data.kind == "parameter-server":
+        message = "servers have the states; give it in reliability, which has a formula for it"
+    if workload.pipeline.schedule == "pipedream" and workload.parallel.pipeline > 1:
+        message = "pipedream has no moment between two steps; give it in reliability, which has a formula for it"
+    if message and (own is not None or spec.overlap):
+        raise complain(workload, place, message)
+    try:
+        host_way(fabric)
+    except InputError as error:
+        raise complain(workload, place, str(error)) from None
 
 
 def check_names(workload: Workload, fabric: Fabric) -> None:
@@ -75,14 +108,50 @@ def check_servers(workload: Workload, fabric: Fabric) -> None:
 
 def check_chunks(workload: Workload) -> None:
     """Raise an error for chunks without a schedule that has them, and for layers that are given twice."""
-    if workload.pipeline.layers is not None and workload.pipeline.partition == "balanced":
-        raise complain(workload, ("pipeline", "layers"), "balanced chooses the layers itself")
+    own = workload.pipeline
+    if own.layers is not None and own.partition != "even":
+        raise complain(
+            workload, ("pipeline", "layers"), f"{own.partition} chooses the layers itself"
+        )
+    _check_replicas(workload)
     if workload.pipeline.chunks == 1:
         return
     if workload.parallel.pipeline == 1:
         raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
     if workload.pipeline.schedule != "interleaved":
         raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+
+
+def _check_replicas(workload: Workload) -> None:
+    own, mesh = workload.pipeline, workload.parallel
+    chosen = own.partition == "replicated"
+    if own.replicas is None and not chosen:
+        return
+    place = ("pipeline", "partition" if chosen else "replicas")
+    if chosen and own.replicas is not None:
+        message = "replicated chooses the replicas itself"
+    elif own.schedule != "pipedream":
+        message = "replicas of stages need schedule pipedream"
+    elif mesh.tensor * mesh.context * mesh.expert * (mesh.data or 1) > 1:
+        message = "replicas of stages are the only other parallelism that pipedream has here"
+    elif workload.data.kind != "ddp":
+        message = "gradients of a stage's replicas are summed by ddp"
+    elif own.replicas is not None and sum(own.replicas) != mesh.pipeline:
+        message = f"{own.replicas}: must add up to the {mesh.pipeline} GPUs of the pipeline"
+    else:
+        return
+    raise complain(workload, place, message)
+
+
+def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
+    """Raise an error for microbatches that the workers of a stage cannot share out evenly."""
+    for stage, workers in enumerate(crew.replicas):
+        if microbatches % workers:
+            message = (
+                f"{microbatches} microbatches are no multiple of the {workers} GPUs of stage {stage}, which"
+                " take turns"
+            )
+            raise complain(workload, ("batch", "global"), message)
 
 
 def check_interleaving(workload: Workload, microbatches: int) -> None:
@@ -108,16 +177,21 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
         raise complain(workload, ("pipeline", "messages"), message)
 
 
-def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> None:
-    """Raise an error for exchanges of tokens that are not modelled like this."""
+def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> int:
+    """Return how many machines exchange tokens; raise an error for exchanges that are not modelled like this."""
     own = workload.experts
     if own.exchange != "deepep":
-        return
+        for key in ("machines", "low_latency"):
+            if getattr(own, key):
+                raise complain(workload, ("experts", key), "needs exchange deepep")
+        return 1
     if own.skew or own.capacity:
         message = "deepep: with an even load and without a capacity only"
         raise complain(workload, ("experts", "exchange"), message)
     zone = zones_of(fabric)
     groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
-    if any(len({zone[rank] for rank in group}) > 1 for group in groups):
-        message = "deepep: only inside machines; its kernels for several are not modelled"
+    shapes = {tuple(len(ranks) for ranks in spread(group, zone)) for group in groups}
+    if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
+        message = "deepep: the ranks of a group must be as many on each of its machines"
         raise complain(workload, ("experts", "exchange"), message)
+    return len(next(iter(shapes)))

@@ -81,6 +81,13 @@ class DataParallel:
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Be called after a pass of a layer; `last` is the last microbatch."""
 
+    def post(self) -> None:
+        """Give others what they wait for before this step can end."""
+
+    def ready(self) -> bool:
+        """Return whether others have given what this step waits for."""
+        return True
+
     def finish(self) -> None:
         """End a step: what is left to reduce, the optimiser, new weights."""
         self.complete()

@@ -28,6 +28,7 @@ from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
 from clusim.workload.parallel.issue import HostThreads
+from clusim.workload.parallel.legs import legs_of
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.skew import Uneven, expert_loads, write_uneven
 from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume
@@ -52,6 +53,8 @@ class Exchange:
         Size as `clusim.schedule.CollectiveCall` has it [bytes].
     algorithm, dtype : str or None
         None is what the workload says.
+    channels, protocol : int and str
+        Of 0 channels the library chooses both.
     """
 
     dim: str
@@ -61,6 +64,7 @@ class Exchange:
     algorithm: str | None = None
     dtype: str | None = None
     channels: int = 0
+    protocol: str = "simple"
 
 
 @dataclass
@@ -96,6 +100,7 @@ class Emitter:
     _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
     _backward: dict[int, list[Step]] = field(default_factory=dict)
     _times: dict[Kernel, int] = field(default_factory=dict)
+    _launched: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Read the stragglers and the load of experts."""
@@ -198,14 +203,18 @@ class Emitter:
             self.flops += flops
 
     def _issue(self, rank: int, issue: Issue | None, name: str) -> tuple[int, ...]:
-        """Add what the host of a rank does for a run of kernels."""
+        """Add what the host of a rank does for a run of kernels; of a pass that is launched whole, for the first."""
         if self.host is None or issue is None:
             return ()
+        if self.host.host.framework.whole:
+            if self._launched.get(rank) == name:
+                return ()
+            self._launched[rank] = name
         return (self.host.issue(rank, issue, name),)
 
     def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
         """Let the next kernels wait for a task of the GPU, and for the host that has issued it."""
-        if self.host is not None and issue is not None:
+        if self.host is not None and issue is not None and host:
             self.host.issued(rank, task, issue.launches)
         self.tail[rank] = (task, *host)
 
@@ -242,12 +251,18 @@ class Emitter:
     def _communicate(self, stage: int, step: Comm) -> None:
         done: Tails = {}
         for group in self.groups(step.dim, stage):
-            exchange = Exchange(
-                step.dim, step.operation, step.bytes, step.name, channels=step.channels
-            )
             paced = self._pace(group, step)
-            for rank, tasks in self.collective(exchange, group).items():
-                done[rank] = (*tasks, *paced.get(rank, ()))
+            for leg in legs_of(step, group, self._zones):
+                exchange = Exchange(
+                    step.dim,
+                    step.operation,
+                    leg.bytes,
+                    step.name,
+                    channels=leg.channels,
+                    protocol=leg.protocol,
+                )
+                for rank, tasks in self.collective(exchange, leg.ranks, leg.stream).items():
+                    done[rank] = (*done.get(rank, ()), *tasks, *paced.pop(rank, ()))
         if step.key:
             self._open[stage, step.key] = done
         else:
@@ -292,7 +307,7 @@ class Emitter:
         if exchange.algorithm is not None:
             options["algorithm"] = exchange.algorithm
         if exchange.channels:
-            options |= {"channels": exchange.channels, "protocol": "simple"}
+            options |= {"channels": exchange.channels, "protocol": exchange.protocol}
         experts = operation == "alltoall" and own == "expert"
         if experts and len(set(self.loads)) == 1:
             size_bytes = round(size_bytes * self.loads[0])

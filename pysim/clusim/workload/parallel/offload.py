@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusim.workload.hostlink import host_way
+from clusim.workload.hostlink import TO_HOST, host_way
 from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Emitter, Tails
 
@@ -41,9 +41,9 @@ def step_on_host(emitter: Emitter, ranks: Iterable[int], elements: int) -> None:
             after = start
             for name, seconds in stages:
                 delay_ps = round(seconds * 1e12)
-                after = (
-                    emitter.builder.delay(rank, delay_ps, stream=name, name=name, after=after),
-                )
+                stream = TO_HOST if name.endswith("to host") else name
+                task = emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
+                after = (task,)
         emitter.tail[rank] = after
 
 
@@ -81,10 +81,11 @@ class Away:
         _, chunk, index = place
         size = self.chunks[chunk][index].kept(self.emitter.plan.workload.recompute)
         delay_ps = round(size / self.rate_Bps * 1e12)
+        stream = TO_HOST if name.endswith("to host") else name
         there = self._gone.pop(place, {})
         found: Tails = {}
         for rank in self.ranks:
             after = (*self.emitter.tail.get(rank, ()), *there.get(rank, ()))
-            task = self.emitter.builder.delay(rank, delay_ps, stream=name, name=name, after=after)
+            task = self.emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
             found[rank] = (task,)
         return found

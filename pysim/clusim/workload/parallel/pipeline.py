@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
 from clusim.workload.orders import CUT, Action, before, beside
+from clusim.workload.parallel.checkpoints import Saving, checkpoint_of, save_behind
 from clusim.workload.parallel.data import DataParallel, Replicated
 from clusim.workload.parallel.emitter import Emitter, Exchange
 from clusim.workload.parallel.offload import Away
+from clusim.workload.parallel.rounds import Board, Rounds
 from clusim.workload.parallel.servers import Served
 from clusim.workload.parallel.sharded import Sharded
 
@@ -56,8 +58,11 @@ class StepWriter:
         self.blocking = (
             own.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
-        self.data = [_data_parallel(self.emitter, stage) for stage in range(self.stages)]
+        self.crew = plan.crew
+        self.boards = [Board(self.crew.of(self.crew.first(s))) for s in range(self.crew.stages)]
+        self.data = [self._data_parallel(stage) for stage in range(self.stages)]
         self.away: list[Away] = []
+        self.saving: list[Saving] = []
         if plan.workload.offload.activations:
             self.away = [Away(self.emitter, stage) for stage in range(self.stages)]
         host = self.emitter.host
@@ -67,14 +72,33 @@ class StepWriter:
         self._ready: set[int] = set()
         self._summed: set[int] = set()
 
-    def write(self, steps: int) -> None:
-        """Write so many steps."""
-        schedule = self.plan.workload.pipeline.schedule
-        if schedule == "pipedream" and self.stages > 1:
+    def write(self, steps: int, *, saved: bool = False) -> None:
+        """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
+        if self.plan.schedule == "pipedream":
             self._write(self.plan.microbatches * steps, steps)
             return
-        for _ in range(steps):
-            self._write(self.plan.microbatches, 1)
+        for index in range(steps):
+            if saved and index == steps - 1:
+                self._write_saved()
+            else:
+                self._write(self.plan.microbatches, 1)
+
+    def _write_saved(self) -> None:
+        """Write a step with a checkpoint, under its passes or behind it."""
+        checkpoint, spec = checkpoint_of(self.plan), self.plan.workload.checkpoints
+        assert checkpoint is not None
+        assert spec is not None
+        if spec.overlap:
+            self.saving = [Saving(self.emitter, stage, checkpoint) for stage in range(self.stages)]
+        self._write(self.plan.microbatches, 1)
+        self.saving = []
+        if spec.overlap:
+            return
+        save_behind(self.emitter, checkpoint, written=not spec.asynchronous)
+        for stage in range(self.stages):
+            ranks = self.emitter.ranks(stage)
+            self.emitter.synchronize(ranks, "end of checkpoint")
+            self.steps[-1] |= {rank: self.emitter.tail.get(rank, ()) for rank in ranks}
 
     def _write(self, microbatches: int, steps: int) -> None:
         """Write one step, or several without a flush in between (PipeDream)."""
@@ -83,11 +107,13 @@ class StepWriter:
         self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()
+        for own, saving in zip(orders, self.saving, strict=False):
+            saving.begin(own)
         running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
         while alive:
-            moved, known = False, (len(self._posted), len(self._sent))
+            moved, known = False, self._known()
             for stage in sorted(alive):
                 for made in running[stage]:
                     if made is None:
@@ -100,11 +126,25 @@ class StepWriter:
                 else:
                     alive.discard(stage)
                     moved = True
-            if not moved and known == (len(self._posted), len(self._sent)):
+            if not moved and known == self._known():
                 raise InputError(
                     f"pipeline schedule {schedule}: stages {sorted(alive)} wait for each other"
                 )
         self.steps += ends
+
+    def _known(self) -> tuple[int, int, int]:
+        """Return how much stages have told each other."""
+        return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
+
+    def _data_parallel(self, stage: int) -> DataParallel:
+        kind, board = self.plan.workload.data.kind, self.boards[self.crew.stage(stage)]
+        if len(board.workers) > 1:
+            return Rounds(self.emitter, stage, board)
+        if kind in ("zero3", "fsdp"):
+            return Sharded(self.emitter, stage)
+        if kind == "parameter-server":
+            return Served(self.emitter, stage)
+        return Replicated(self.emitter, stage)
 
     def _stage(self, stage: int, actions: list[Action], steps: int) -> Iterator[int | None]:
         """Write the passes of a stage; gives None when it has to wait for others, the number of a step at its end."""
@@ -115,8 +155,8 @@ class StepWriter:
         for action in actions:
             if action.kind != "F":
                 kind = "W" if action.kind == "BW" else action.kind
-                last[kind, action.chunk] = action.microbatch if steps == 1 else -1
-        pipedream = steps > 1
+                last[kind, action.chunk] = action.microbatch
+        pipedream = self.plan.schedule == "pipedream"
         pairs = beside(self.plan.schedule, stage, self.stages, self.plan.microbatches)
         for index, action in enumerate(actions):
             if index - 1 in pairs:
@@ -145,6 +185,9 @@ class StepWriter:
             yield -1
             if pipedream and action.kind == "B":
                 # Every backward pass is followed by a step of the optimiser, on the newest weights.
+                self.data[stage].post()
+                while not self.data[stage].ready():
+                    yield None
                 self.data[stage].finish()
                 self.data[stage].begin()
                 done_backward += 1
@@ -157,6 +200,8 @@ class StepWriter:
             self._sum_whole(stage)
             yield from self._tie(stage)
             self._before_optimizer(stage)
+            for saving in self.saving[stage : stage + 1]:
+                saving.end()
             self.data[stage].step()
             self.emitter.synchronize(self.emitter.ranks(stage), "end of step")
             yield 0
@@ -165,7 +210,8 @@ class StepWriter:
         """Let hosts do what a microbatch needs besides its layers: data in the first stage, the loss in the last."""
         if self.emitter.host is None or action.kind != "F" or action.chunk:
             return
-        ends = (stage == 0) + (stage == self.stages - 1)
+        own = self.crew.stage(stage)
+        ends = (own == 0) + (own == self.crew.stages - 1)
         time_ps = self.emitter.host.host.microbatch_ps * (1 + ends) // 3
         self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
 
@@ -221,18 +267,21 @@ class StepWriter:
             yield None
 
     def _needs(self, stage: int, action: Action) -> list[Message]:
-        source = before(action, stage, self.layout)
-        if source is None or source[0] == stage:
+        own = self.crew.stage(stage)
+        source = before(action, own, self.layout)
+        if source is None or source[0] == own:
             return []
-        return [(source[0], stage, action.gives)]
+        return [(self.crew.worker(source[0], action.microbatch), stage, action.gives)]
 
     def _makes(self, stage: int, action: Action) -> list[Message]:
         """Return the messages that a pass makes for others."""
         kind, microbatch, chunk = action.gives
-        target = None if kind == "W" else self.layout.next(stage, chunk, 1 if kind == "F" else -1)
-        if target is None or target[0] == stage:
+        own, step = self.crew.stage(stage), 1 if kind == "F" else -1
+        target = None if kind == "W" else self.layout.next(own, chunk, step)
+        if target is None or target[0] == own:
             return []
-        return [(stage, target[0], Action(kind, microbatch, target[1]))]
+        there = self.crew.worker(target[0], microbatch)
+        return [(stage, there, Action(kind, microbatch, target[1]))]
 
     def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
         """Send and receive between two passes; waits until the other sides are there."""
@@ -275,7 +324,7 @@ class StepWriter:
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
         if action.kind == "F":
-            made = self.layout.next(target, action.chunk, -1)
+            made = self.layout.next(self.crew.stage(target), action.chunk, -1)
             assert made is not None, "what is received was made"
             return max(16, self.plan.stages[source][made[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
@@ -319,6 +368,8 @@ class StepWriter:
             emitter.run(stage, steps_of(index), name)
             for away in self.away[stage : stage + 1]:
                 away.after(action, index)
+            for saving in self.saving[stage : stage + 1]:
+                saving.turn()
             if data.hooked(kind, microbatch, last):
                 data.after(kind, chunk, index, last)
 
@@ -386,12 +437,3 @@ def _part(steps: list[Step], kind: str) -> list[Step]:
     if kind == "W":
         return [step for step in steps if isinstance(step, Kernel) and step.part == wanted]
     return [step for step in steps if not (isinstance(step, Kernel) and step.part == "weight")]
-
-
-def _data_parallel(emitter: Emitter, stage: int) -> DataParallel:
-    kind = emitter.plan.workload.data.kind
-    if kind in ("zero3", "fsdp"):
-        return Sharded(emitter, stage)
-    if kind == "parameter-server":
-        return Served(emitter, stage)
-    return Replicated(emitter, stage)

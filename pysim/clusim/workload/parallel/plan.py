@@ -20,16 +20,28 @@ from clusim.workload.models import (
     read_config,
 )
 from clusim.workload.optimizers import Optimizer, find_optimizer
-from clusim.workload.orders import CUT, Action, StageLayout, layout_of, order, waves
+from clusim.workload.orders import (
+    CUT,
+    Action,
+    Crew,
+    StageLayout,
+    layout_of,
+    order,
+    round_robin,
+    waves,
+)
 from clusim.workload.parallel.checks import (
+    check_checkpoints,
     check_chunks,
     check_exchange,
     check_interleaving,
     check_kind,
     check_names,
     check_servers,
+    check_turns,
 )
-from clusim.workload.parallel.stages import COPY, stages_of
+from clusim.workload.parallel.stages import COPY, Ground, stages_of
+from clusim.workload.peers import peer_rates
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["TrainingPlan", "make_plan", "model_of"]
@@ -51,7 +63,9 @@ class TrainingPlan:
     Attributes
     ----------
     stages : list of list of list of Layer
-        Layers by stage and chunk, as a rank of the stage has them.
+        Layers by stage and chunk, as a rank of the stage has them; workers of one stage count as stages each.
+    crew : Crew
+        Which workers are one stage; without replicas each is one.
     microbatches : int
         Microbatches of a model replica per step.
     servers : tuple of int
@@ -68,6 +82,7 @@ class TrainingPlan:
     shard: Shard
     microbatches: int
     stages: list[list[list[Layer]]]
+    crew: Crew
     servers: tuple[int, ...] = ()
 
     @property
@@ -79,8 +94,10 @@ class TrainingPlan:
     def model_flops(self) -> int:
         """Operations that utilisation counts, per step over all ranks: no recomputation, no padding to experts."""
         total = 0
-        for chunks in self.stages:
-            for layer in (layer for chunk in chunks for layer in chunk):
+        for stage in range(self.crew.stages):
+            for layer in (
+                layer for chunk in self.stages[self.crew.first(stage)] for layer in chunk
+            ):
                 total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
         return total * self.microbatches * self.mesh.size // self.mesh.pipeline // self.copies
 
@@ -112,13 +129,15 @@ class TrainingPlan:
         own, stages = self.workload.pipeline, self.mesh.pipeline
         if self.schedule == "wavefront":
             return waves(stage, stages, microbatches, own.pieces)
+        if self.schedule == "pipedream":
+            return round_robin(self.crew, stage, microbatches)
         chunks = own.chunks if self.schedule == "interleaved" else 1
         return order(self.schedule, stage, stages, microbatches, chunks)
 
     @property
     def layout(self) -> StageLayout:
         """Which part of the model is where."""
-        return layout_of(self.schedule, self.mesh.pipeline, len(self.stages[0]))
+        return layout_of(self.schedule, self.crew.stages, len(self.stages[0]))
 
     @property
     def copies(self) -> int:
@@ -199,7 +218,10 @@ class TrainingPlan:
         held = own.pipeline.pieces
         if schedule != "wavefront":
             held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
-        versions = mesh.pipeline - stage if schedule == "pipedream" else 1
+        versions = 1
+        if schedule == "pipedream":
+            # It never empties its pipeline.
+            held = versions = self.crew.ahead(stage) + 1
         return stage_memory(
             self.stages[stage],
             self.optimizer,
@@ -290,23 +312,25 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("model",), str(error)) from None
     mesh, servers = _mesh(workload, fabric)
     check_names(workload, fabric)
+    check_checkpoints(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
-    check_exchange(workload, mesh, fabric)
-    shard = _shard(workload, mesh, precision)
+    machines = check_exchange(workload, mesh, fabric)
+    shard = replace(_shard(workload, mesh, precision), deepep=_deepep(workload, fabric, machines))
+    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
-        own = workload.pipeline
-        layout = layout_of(own.schedule, mesh.pipeline, own.chunks)
         layers = model.build(shard)
         if workload.accumulation == "added" and microbatches > 1:
             layers = _accumulating(layers, precision)
-        stages = stages_of(workload, model, layers, layout, chip)
+        crew, stages = stages_of(
+            workload, model, layers, Ground(chip, fabric, mesh, optimizer.reduced, microbatches)
+        )
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
     check_interleaving(workload, microbatches)
-    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
+    check_turns(workload, crew, microbatches)
     return TrainingPlan(
         workload,
         fabric,
@@ -318,6 +342,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         shard,
         microbatches,
         stages,
+        crew,
         servers,
     )
 
@@ -447,8 +472,14 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         around=workload.context.style,
         overlap=workload.tensor.overlap and mesh.tensor > 1,
         norm=mesh.norm,
-        deepep=DeepEp(workload.experts.sms, workload.experts.dispatch == "fp8")
-        if workload.experts.exchange == "deepep"
-        else None,
         fused_loss=workload.loss == "fused",
     )
+
+
+def _deepep(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | None:
+    own = workload.experts
+    if own.exchange != "deepep":
+        return None
+    limit = 0 if own.machines is None or own.machines >= machines else own.machines
+    inside_Bps, _ = peer_rates(fabric)
+    return DeepEp(own.sms, own.dispatch == "fp8", machines, limit, own.low_latency, inside_Bps)

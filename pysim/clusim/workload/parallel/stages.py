@@ -5,39 +5,72 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from clusim.errors import InputError
+from clusim.fabric.model import Fabric
 from clusim.workload.kernels import Chip, Kernel
 from clusim.workload.layers import Layer, backward_steps
+from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Transformer
-from clusim.workload.orders import StageLayout
-from clusim.workload.partition import balanced
+from clusim.workload.orders import Crew, StageLayout, layout_of
+from clusim.workload.partition import LayerCost, WorkerRates, balanced, replicated
+from clusim.workload.peers import peer_rates
 from clusim.workload.recompute import Recomputer
 from clusim.workload.spec import Workload
 
-__all__ = ["COPY", "divide", "stages_of"]
+__all__ = ["COPY", "Ground", "divide", "stages_of"]
 
 COPY = "embedding copy"
 """Tensor of the last stage, if the head uses the weights of the embedding, which is in the first."""
 
 
+class Ground(NamedTuple):
+    """What layers are divided over: `element` is that of the gradients that are summed [bytes].
+
+    Workers that take turns must share out the `microbatches` evenly.
+    """
+
+    chip: Chip
+    fabric: Fabric
+    mesh: Mesh
+    element: int
+    microbatches: int
+
+
 def stages_of(
-    workload: Workload, model: Model, layers: Sequence[Layer], layout: StageLayout, chip: Chip
-) -> list[list[list[Layer]]]:
-    """Return the layers by stage and part, with what each computes again."""
-    own = workload.pipeline
+    workload: Workload, model: Model, layers: Sequence[Layer], ground: Ground
+) -> tuple[Crew, list[list[list[Layer]]]]:
+    """Return the workers of the stages, and the layers by worker and part, with what each computes again."""
+    own, workers = workload.pipeline, ground.mesh.pipeline
+    crew = Crew(tuple(own.replicas or [1] * workers))
+    times = [_time_ps(layer, workload, ground.chip) for layer in layers]
+    counts: list[int] = []
+    if own.partition == "replicated":
+        costs = [
+            LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
+            for time_ps, layer in zip(times, layers, strict=True)
+        ]
+        found = replicated(costs, _rates(ground), ground.microbatches)
+        crew, counts = Crew(tuple(own for _, own in found)), [count for count, _ in found]
+    layout = layout_of(own.schedule, crew.stages, own.chunks)
     if own.partition == "balanced":
-        times = [_time_ps(layer, workload, chip) for layer in layers]
-        parts = _cut(layers, balanced(times, layout.parts))
-    else:
-        parts = divide(layers, layout, own.layers)
+        counts = balanced(times, own.replicas or [1] * layout.parts)
+    parts = _cut(layers, counts) if counts else divide(layers, layout, own.layers)
     stages = [
         [parts[layout.part(stage, chunk)] for chunk in range(layout.chunks)]
         for stage in range(layout.stages)
     ]
     _copy_embedding(stages, model, layout, own.schedule)
     again = Recomputer(workload)
-    return [[again.part(chunk) for chunk in chunks] for chunks in stages]
+    done = [[again.part(chunk) for chunk in chunks] for chunks in stages]
+    return crew, [done[crew.stage(worker)] for worker in range(workers)]
+
+
+def _rates(ground: Ground) -> WorkerRates:
+    zones = zones_of(ground.fabric)
+    machines = tuple(zones[ground.mesh.stage(w)[0]] for w in range(ground.mesh.pipeline))
+    return WorkerRates(*peer_rates(ground.fabric), machines)
 
 
 def divide(

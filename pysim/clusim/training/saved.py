@@ -1,0 +1,45 @@
+"""A step with a checkpoint against the same step without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.workload.parallel.checkpoints import Checkpoint
+
+__all__ = ["SavedStep"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """What a checkpoint adds to the step that has it.
+
+    Attributes
+    ----------
+    stall_ps : int
+        How much longer that step takes [ps].
+    every : int or None
+        Steps from one checkpoint to the next; None if the workload does not say.
+    """
+
+    checkpoint: Checkpoint
+    stall_ps: int
+    every: int | None = None
+
+    @property
+    def stall_s(self) -> float:
+        """How much longer that step takes [s]."""
+        return self.stall_ps / 1e12
+
+    def to_json(self, step_s: float) -> dict[str, float | int | None]:
+        """Return the numbers a script wants; `step_s` is the step without it [s]."""
+        mean = step_s + self.stall_s / self.every if self.every else None
+        return {
+            "bytes": self.checkpoint.bytes,
+            "most_bytes_per_gpu": max(self.checkpoint.copied),
+            "copy_s": round(self.checkpoint.copy_s, 9),
+            "write_s": round(self.checkpoint.write_s, 9),
+            "stall_s": round(self.stall_s, 9),
+            "step_s": round(step_s + self.stall_s, 9),
+            "every_steps": self.every,
+            "mean_step_s": round(mean, 9) if mean is not None else None,
+        }

@@ -1,0 +1,53 @@
+"""Exchanges in two legs: between the ranks at the same place of several machines, and inside each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clusim.workload.layers import Comm
+
+__all__ = ["Leg", "legs_of", "spread"]
+
+
+QUICK_RAILS = 8
+"""Channels between machines of kernels for low latency, whose GPUs post messages themselves: so few that the proxies of
+channels do not limit them, and enough for the adapter. Assumed, with the times in DeepEP's README in view."""
+
+
+class Leg(NamedTuple):
+    """A collective of some ranks of a group [bytes]; an empty stream is that of the dimension."""
+
+    bytes: int
+    ranks: tuple[int, ...]
+    stream: str = ""
+    protocol: str = "simple"
+    channels: int = 0
+
+
+def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the ranks of a group by machine, in the order of the group."""
+    found: dict[int, list[int]] = {}
+    for rank in group:
+        found.setdefault(zones[rank], []).append(rank)
+    return [tuple(ranks) for ranks in found.values()]
+
+
+def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[Leg]:
+    """Return what a communication of a group is made of.
+
+    Between machines a flag follows the data. Legs run beside each other, as tokens are handed on one by one.
+    """
+    protocol = "ll128" if step.flags else "simple"
+    if not step.across:
+        return [Leg(step.bytes, group, "", protocol, step.channels)]
+    machines = spread(group, zones)
+    inside = [
+        Leg(step.bytes, ranks, "", protocol, step.channels) for ranks in machines if len(ranks) > 1
+    ]
+    channels = min(step.channels, QUICK_RAILS) if step.flags else step.channels
+    rails = [
+        Leg(step.across, ranks, f"{step.dim} rails", "simple", channels)
+        for ranks in zip(*machines, strict=True)
+    ]
+    return [*rails, *inside]

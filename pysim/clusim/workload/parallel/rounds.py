@@ -1,0 +1,94 @@
+"""Sums of gradients over the workers of a replicated stage, as PipeDream has them (1F1B-RR).
+
+**Hardware** PipeDream (SOSP 2019): the workers of a stage take its microbatches in turn; PyTorch's DDP adds up the
+gradients of a round, one microbatch of each worker, under their backward passes, and every worker steps when it has all
+of them. **Model** The same: a bucket is summed when the last worker of the round has made it. **Not modelled** Versions
+of weights that differ while a microbatch is under way: they cost memory and no time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clusim.workload.parallel.data import DataParallel, fill_buckets
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
+
+__all__ = ["Board", "Rounds"]
+
+
+@dataclass
+class Board:
+    """What the workers of a stage have made: by round and bucket, the tails of each, and of the sums.
+
+    Attributes
+    ----------
+    given : int
+        Buckets that workers have made so far.
+    """
+
+    workers: range
+    made: dict[tuple[int, int], Tails] = field(default_factory=dict)
+    summed: dict[tuple[int, int], Tails] = field(default_factory=dict)
+    given: int = 0
+
+
+class Rounds(DataParallel):
+    """A worker of a replicated stage."""
+
+    def __init__(self, emitter: Emitter, stage: int, board: Board) -> None:
+        super().__init__(emitter, stage)
+        own = self.plan.workload.data
+        self.board, self.overlap, self.round = board, own.overlap, -1
+        size = self.plan.element_bytes_reduced
+        self.buckets = fill_buckets(self.chunks, size, own.first_bucket, own.bucket)
+        self.missing: list[set[tuple[int, int]]] = []
+
+    def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
+        """Hook into backward passes."""
+        return self.overlap and kind == "B"
+
+    def begin(self) -> None:
+        """Start a round."""
+        self.round += 1
+        self.missing = [set(bucket.layers) for bucket in self.buckets]
+
+    def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
+        """Give the buckets that are complete with this layer."""
+        for number, missing in enumerate(self.missing):
+            if (chunk, index) in missing:
+                missing.discard((chunk, index))
+                if not missing:
+                    self._give(number)
+
+    def post(self) -> None:
+        """Give what is left."""
+        for number, missing in enumerate(self.missing):
+            if missing:
+                missing.clear()
+                self._give(number)
+
+    def ready(self) -> bool:
+        """Return whether all of this round is being summed."""
+        return all((self.round, number) in self.board.summed for number in range(len(self.buckets)))
+
+    def complete(self) -> None:
+        """Wait for the sums."""
+        for number in range(len(self.buckets)):
+            done = self.board.summed[self.round, number]
+            self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(self.stage)})
+
+    def _give(self, number: int) -> None:
+        """Note that this worker has made a bucket; the last one adds the sum."""
+        board, key = self.board, (self.round, number)
+        made = board.made.setdefault(key, {})
+        made |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}
+        board.given += 1
+        groups = [*zip(*(self.emitter.ranks(worker) for worker in board.workers), strict=True)]
+        if len(made) < len(groups) * len(board.workers):
+            return
+        size = self.buckets[number].elements * self.plan.element_bytes_reduced
+        dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
+        exchange = Exchange("replica", "allreduce", size, "gradients", dtype=dtype)
+        done = board.summed.setdefault(key, {})
+        for group in groups:
+            done |= self.emitter.collective(exchange, group, after=made)

@@ -1,0 +1,31 @@
+"""What a GPU sends to others: inside its machine, and its part of what the machine sends out."""
+
+from __future__ import annotations
+
+from clusim.fabric.arrays import arrays_of
+from clusim.fabric.model import Fabric
+
+__all__ = ["peer_rates"]
+
+
+def peer_rates(fabric: Fabric) -> tuple[float, float]:
+    """Return what the first GPU sends over NVLink (without any, PCIe), and over its machine's network [B/s].
+
+    All GPUs of a machine share its network alike; without one there is nobody to send to.
+    """
+    by_name = {node.name: node for node in fabric.nodes}
+    first = fabric.nodes[arrays_of(fabric).node_of(0)]
+    near: dict[bool, float] = {}
+    out = 0.0
+    for link in fabric.links:
+        rate = float(link.rate.bytes_per_s * link.count)
+        ends = by_name[link.a], by_name[link.b]
+        if first in ends:
+            nvlink = link.format.startswith("nvlink") and "c2c" not in link.format
+            near[nvlink] = near.get(nvlink, 0.0) + rate
+        zones = {node.zone for node in ends}
+        if first.zone in zones and len(zones) > 1:
+            out += rate
+    gpus = sum(node.kind == "gpu" and node.zone == first.zone for node in fabric.nodes)
+    inside = near.get(True) or near.get(False) or out / gpus
+    return inside, out / gpus or inside
