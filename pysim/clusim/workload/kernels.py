@@ -182,6 +182,8 @@ class Chip:
         What was measured of matrix products and of fused attention.
     given_fraction : float
         Part of the peak that long fused attention reaches, if the workload says so; 0: as measured.
+    eager : bool
+        Kernels that move data are those of an eager framework.
     """
 
     name: str
@@ -197,6 +199,7 @@ class Chip:
     attending_flops: float = 0.0
     sustained: float = 1.0
     precision: Precision = PRECISIONS["bf16"]
+    eager: bool = False
 
     @cached_property
     def silicon(self) -> Silicon:
@@ -260,7 +263,7 @@ class Chip:
         elif kernel.fused is not None:
             seconds = self.fused_s(kernel.fused)
         else:
-            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps)
+            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps, eager=self.eager)
             seconds = max(moved, self.arithmetic_s(kernel))
         return max(self.floor_ps, round(seconds * 1e12))
 

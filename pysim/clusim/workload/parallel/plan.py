@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
+from clusim.hardware import FRAMEWORKS
 from clusim.workload.deepep import DeepEp
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
-from clusim.workload.layers import Layer, Shard, accumulating
+from clusim.workload.layers import Layer, Shard, accumulating, gathering
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
@@ -296,17 +298,21 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     check_exchange(workload, mesh, fabric)
     shard = _shard(workload, mesh, precision)
+    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
         own = workload.pipeline
         layout = layout_of(own.schedule, mesh.pipeline, own.chunks)
         layers = model.build(shard)
         if workload.accumulation == "added" and microbatches > 1:
-            layers = _accumulating(layers, precision)
+            layers = _alike(layers, lambda layer: accumulating(layer, precision.bytes))
+        if workload.data.kind == "fsdp" and shard.eager:
+            sizes = precision.bytes, optimizer.reduced
+            layers = _alike(layers, lambda layer: gathering(layer, *sizes))
+        chip = replace(chip, eager=shard.eager)
         stages = stages_of(workload, model, layers, layout, chip)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
     check_interleaving(workload, microbatches)
-    optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     return TrainingPlan(
         workload,
         fabric,
@@ -322,9 +328,9 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     )
 
 
-def _accumulating(layers: list[Layer], precision: Precision) -> list[Layer]:
-    """Return layers that add up gradients in kernels of their own; like layers stay one object."""
-    made = {id(layer): accumulating(layer, precision.bytes) for layer in layers}
+def _alike(layers: list[Layer], change: Callable[[Layer], Layer]) -> list[Layer]:
+    """Return changed layers; like layers stay one object."""
+    made = {id(layer): change(layer) for layer in layers}
     return [made[id(layer)] for layer in layers]
 
 
@@ -433,6 +439,7 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
             *(workload, ("tensor", "style")),
             f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
         )
+    own = FRAMEWORKS.get(workload.host.framework)
     return Shard(
         batch=workload.batch.micro,
         sequence=workload.sequence // workload.pipeline.pieces,
@@ -451,4 +458,6 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         if workload.experts.exchange == "deepep"
         else None,
         fused_loss=workload.loss == "fused",
+        sums=own is not None and own.sums,
+        eager=own is not None and own.eager,
     )
