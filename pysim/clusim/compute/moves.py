@@ -1,9 +1,9 @@
 """Kernels that move data: what part of the memory rate each kind reaches.
 
 **Hardware** Copies, sums and optimisers stream through memory. Kernels with functions in them (activations, dropout
-with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold registers and wait for partial
-sums, and reach less. Norms of an eager framework read their rows again for every sum; those of kernel libraries and
-compilers keep them in registers. **Model** A share of the rate of copies for every kind, and the fill of the memory
+with its random numbers) and kernels that reduce rows (norms, softmax, cross-entropy) hold registers and wait for
+partial sums, and reach less. Norms of an eager framework read their rows again for every sum; those of kernel libraries
+and compilers keep them in registers. **Model** A share of the rate of copies for every kind, and the fill of the memory
 system in front. **Not modelled** What a library makes of one kernel: fused ones differ from release to release; data
 that are still in L2. **Parameters** `SHARES`, `EAGER_NORM`, `FILL_US`.
 """
@@ -29,7 +29,7 @@ H100 (linkedin/Liger-Kernel)."""
 FILL_US = 1.0
 """Until the memory system is full, and until it is empty [us]; assumed: two latencies of memory."""
 
-_NORMS = re.compile(r"\bnorm\b")
+_NORMS = re.compile(r"^(?!summed).*\bnorm\b")
 _ELEMENTS = re.compile(r"\bentropy (cast|difference|exponent|quotient)\b")
 _ROWS = re.compile(r"\b(softmax|entropy)\b")
 _FUNCTIONS = re.compile(r"\b(activation|residual|dropout|rotary)\b")

@@ -308,7 +308,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         if workload.data.kind == "fsdp" and shard.eager:
             sizes = precision.bytes, optimizer.reduced
             layers = _alike(layers, lambda layer: gathering(layer, *sizes))
-        chip = replace(chip, eager=shard.eager)
+        chip = replace(chip, eager=shard.eager, adds=_adds(workload, optimizer))
         stages = stages_of(workload, model, layers, layout, chip)
     except InputError as error:
         raise complain(workload, _blamed(workload, str(error)), str(error)) from None
@@ -326,6 +326,12 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         stages,
         servers,
     )
+
+
+def _adds(workload: Workload, optimizer: Optimizer) -> bool:
+    """Return whether products add weight gradients to 32-bit sums; sharded weights have none of their own."""
+    whole = workload.data.kind not in ("fsdp", "zero3")
+    return whole and workload.accumulation == "fused" and optimizer.main_gradient > 0
 
 
 def _alike(layers: list[Layer], change: Callable[[Layer], Layer]) -> list[Layer]:
