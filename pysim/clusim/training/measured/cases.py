@@ -162,6 +162,11 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
         # attn_impl of its benchmark script until April 2024, behind both of its tables.
         notes.append("attention of Triton, as LLM Foundry's benchmark script had it")
         return {"attention_library": "flash-triton"}
+    if row.framework.lower().startswith("nemo container 24.0"):
+        # Before Transformer Engine took FlashAttention 3.
+        library = "flash2" if row.context > 1 else "cudnn"
+        notes.append(f"attention not said: {library} assumed, as it is older than FlashAttention 3")
+        return {"attention_library": library}
     named = [name for name in _LIBRARIES if name in word.replace("attention-", "")]
     if named and "not stated" not in word:
         return {"attention_library": named[0]}
