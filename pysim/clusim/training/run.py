@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clusim.bounded import uncollected
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
@@ -33,6 +34,15 @@ __all__ = ["trained"]
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
+
+
+MOST_MESSAGES = 4096
+"""Messages between stages, up to which all are written; beyond it those of equal size and place are folded."""
+
+
+def _messages(plan: TrainingPlan) -> int:
+    """Return the messages between stages in a step, at least about."""
+    return 2 * plan.microbatches * plan.mesh.size * plan.layout.chunks
 
 
 @dataclass
@@ -69,6 +79,12 @@ class _Runs:
 
 def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
     """Simulate training steps; the last one is reported, those before it warm up."""
+    # Schedules are hundreds of thousands of small objects without circles.
+    with uncollected():
+        return _trained(request, options)
+
+
+def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     began = time.perf_counter()
     setup, workload = request.setup, request.workload
     plan = make_plan(workload, setup.known)
@@ -81,10 +97,11 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
     notes += plan_notes(plan, setup.fabric)
     if workload.depth is not None:
         found = by_depth(
-            workload, plan, lambda part: trained(replace(request, workload=part), options)
+            workload, plan, lambda part: _trained(replace(request, workload=part), options)
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(plan.fabric, _Runs(setup, request.granularity))
+    folder.messages = _messages(plan) * request.steps > MOST_MESSAGES
     steps = _Steps(request, plan, tuple(notes), options)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
@@ -121,13 +138,15 @@ class _Steps:
     def run(self, folder: Folder | None, *, traced: bool = True) -> _Run:
         """Run them once, with what `folder` knows already left out."""
         request = self.request
+        options = self.options if traced else replace(self.options, trace_out=None)
+        if folder is not None:
+            folder.joint = options.trace_out is None
         writer, schedule = written(self.plan, folder, request.steps)
         asked = ScheduleRequest(
             *(request.setup, schedule, self.notes),
             granularity=request.granularity,
             seed=request.seed,
         )
-        options = self.options if traced else replace(self.options, trace_out=None)
         return _Run(self.plan, writer, schedule, result_of(asked, options))
 
     def proved(self, folder: Folder) -> _Run:
@@ -178,8 +197,7 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
     start, end = result.tasks.start_ps, result.tasks.end_ps
     emitter = writer.emitter
     blocks = emitter.folder.blocks if emitter.folder is not None else []
-    folded = {task: block.found for block in blocks for task in block.tasks.values()}
-    spans = spans_of(schedule, start, end, folded)
+    spans = spans_of(schedule, start, end, blocks)
     ends = [max(int(end[t]) for tasks in step.values() for t in tasks) for step in writer.steps]
     ends[-1] = max(ends[-1], result.time_ps) if len(ends) == 1 else ends[-1]
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]

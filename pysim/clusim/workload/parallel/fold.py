@@ -9,6 +9,7 @@ and can write the others in full and run again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +80,8 @@ class FoldedBlock:
         Number of the block in the schedule, counting those that were not folded.
     coupled : bool
         Its ranks communicate, so that it matters whether they are ready at the same time.
+    message : bool
+        It is messages between two stages, which are beside kernels.
     """
 
     tasks: dict[int, int]
@@ -86,6 +89,7 @@ class FoldedBlock:
     found: Folded
     number: int = 0
     coupled: bool = True
+    message: bool = False
 
 
 @dataclass
@@ -102,6 +106,11 @@ class Folder:
         Numbers of blocks that are written in full, because they were found to differ when they were folded.
     last : int
         Number of the block asked for last.
+    joint : bool
+        One pause stands for all ranks of a block that are done at the same time; else every rank has its own, as traces
+        show them.
+    messages : bool
+        Messages between stages are blocks, too.
     """
 
     fabric: Fabric
@@ -110,6 +119,8 @@ class Folder:
     measured: int = 0
     written: frozenset[int] = frozenset()
     last: int = -1
+    joint: bool = True
+    messages: bool = False
     _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
     _alias: dict[Any, Folded] = field(default_factory=dict)
 
@@ -125,6 +136,7 @@ class Folder:
             seen[zone] = self.local[-1] + 1
         self.kind = machine_kinds(self.fabric)
         self.twins = switched_machines(self.fabric)
+        self.ports = network_ports(self.fabric)
 
     def restart(self, written: frozenset[int]) -> None:
         """Begin another schedule in which these blocks are written in full; keep what was simulated."""
@@ -138,19 +150,10 @@ class Folder:
 
     def find(self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]) -> Folded:
         """Return what a block takes on these ranks; simulate what `alone` writes if no equal one was."""
-        zones = {self.zone[rank] for rank in ranks}
-        place: Any = ranks
-        if len(zones) == 1:
-            zone = next(iter(zones))
-            within = tuple(self.local[rank] for rank in ranks)
-            if zone in self.twins:
-                # Any GPUs will do, in the same order of their numbers.
-                order = sorted(within)
-                within = tuple(order.index(local) for local in within)
-            place = (self.kind.get(zone, -1), within)
         exact = (key, ranks)
         if exact in self._alias:
             return self._alias[exact]
+        place = self._place(ranks)
         if (key, place) not in self._found:
             self._found[key, place] = (ranks, self._simulate(ranks, alone()))
         origin, found = self._found[key, place]
@@ -158,6 +161,28 @@ class Folder:
             found = self._moved(found, origin, ranks)
         self._alias[exact] = found
         return found
+
+    def _place(self, ranks: tuple[int, ...]) -> Any:
+        """Return where ranks are: equal for ranks at equal places, and the ranks themselves where that is not known."""
+        zones = tuple(dict.fromkeys(self.zone[rank] for rank in ranks))
+        within = tuple(self.local[rank] for rank in ranks)
+        kinds = tuple(self.kind.get(zone, -1) for zone in zones)
+        if len(zones) == 1:
+            if zones[0] in self.twins:
+                # Any GPUs will do, in the same order of their numbers.
+                order = sorted(within)
+                within = tuple(order.index(local) for local in within)
+            return kinds[0], within
+        ports = {self.ports.get(zone) for zone in zones}
+        if len(ports) > 1 or None in ports:
+            return ranks
+        # All machines are at the same switches, alike: there any of them will do.
+        return (
+            kinds,
+            within,
+            tuple(zones.index(self.zone[rank]) for rank in ranks),
+            next(iter(ports)),
+        )
 
     def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
         result = self.measure(block.schedule)
@@ -177,9 +202,17 @@ class Folder:
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
-        """Return a block as it is at other ranks, on a machine that is alike."""
+        """Return a block as it is at other ranks, on machines that are alike."""
         there = dict(zip(origin, ranks, strict=True))
-        old, new = f"n{self.zone[origin[0]]}/", f"n{self.zone[ranks[0]]}/"
+        names = {
+            f"n{self.zone[old]}/": f"n{self.zone[new]}/"
+            for old, new in there.items()
+            if self.zone[old] != self.zone[new]
+        }
+        machine = re.compile(r"\bn\d+/")
+
+        def renamed(wire: str) -> str:
+            return machine.sub(lambda found: names.get(found[0], found[0]), wire)
 
         def move(times: dict[int, int]) -> dict[int, int]:
             return {there[rank]: value for rank, value in times.items() if rank in there}
@@ -191,7 +224,7 @@ class Folder:
             move(found.communication_ps),
             found.traffic,
             found.flops,
-            {name.replace(old, new): value for name, value in found.wires.items()},
+            {renamed(name): value for name, value in found.wires.items()} if names else found.wires,
             found.sharing,
             found.hops,
             found.instances,
@@ -223,6 +256,22 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
             )
     known: dict[Any, int] = {}
     return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
+
+
+def network_ports(fabric: Fabric) -> dict[int, Any]:
+    """Return how every machine is linked to the network, if each of its links leads to a switch that all machines
+    with an equal entry are linked to in the same way: what two of them say to each other crosses those switches only.
+    """
+    zone_of = {node.name: node.zone for node in fabric.nodes}
+    found: dict[int, list[Any]] = {}
+    for link in fabric.links:
+        for own, other in ((link.a, link.b), (link.b, link.a)):
+            zone = zone_of[own]
+            if zone >= 0 and zone_of[other] < 0:
+                inside = own.partition("/")[2]
+                row = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+                found.setdefault(zone, []).append((inside, other, *row))
+    return {zone: tuple(sorted(map(repr, rows))) for zone, rows in found.items()}
 
 
 def switched_machines(fabric: Fabric) -> frozenset[int]:

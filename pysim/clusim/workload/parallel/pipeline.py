@@ -66,6 +66,7 @@ class StepWriter:
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
         self._summed: set[int] = set()
+        self._partners: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
 
     def write(self, steps: int) -> None:
         """Write so many steps."""
@@ -263,14 +264,24 @@ class StepWriter:
         ):
             size = -(-size // self.mesh.tensor)
         done: dict[int, tuple[int, ...]] = {}
-        for src, dst in zip(self.mesh.stage(source), self.mesh.stage(target), strict=True):
-            tails = {src: emitter.tail.get(src, ())}
-            tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
-            stream = f"pipeline {source}>{target} {action.kind}"
-            exchange = Exchange("pipeline", "send", size, str(action))
-            one, two = emitter.message(exchange, (src, dst), tails, stream)
-            done[src], done[dst] = (one,), (two,)
+        stream = f"pipeline {source}>{target} {action.kind}"
+        exchange = Exchange("pipeline", "send", size, str(action))
+        for pairs in self._pairs(source, target):
+            tails: dict[int, tuple[int, ...]] = {}
+            for src, dst in pairs:
+                tails[src] = emitter.tail.get(src, ())
+                tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
+            done |= emitter.messages(exchange, pairs, tails, stream)
         self._sent[message] = done
+
+    def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
+        """Return who sends to whom between two stages, those together whose senders communicate."""
+        if (source, target) not in self._partners:
+            to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
+            self._partners[source, target] = [
+                [(src, to[src]) for src in own] for own in self.mesh.coupled(source)
+            ]
+        return self._partners[source, target]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
