@@ -56,47 +56,52 @@ class FoldReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps]."""
+    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps].
+
+    It is the `same` as where it was simulated, or only alike.
+    """
 
     late_ps: int
     beside_ps: int
     total_ps: int
+    same: bool = True
 
     @property
     def proved(self) -> bool:
-        return not self.late_ps and not self.beside_ps
+        return self.same and not self.late_ps and not self.beside_ps
 
 
 def states(
-    folder: Folder, spans: Mapping[int, Spans], start: Any, end: Any
+    blocks: Sequence[FoldedBlock], spans: Mapping[int, Spans], start: Any, end: Any
 ) -> list[tuple[FoldedBlock, BlockState]]:
     """Return every folded block and what was under way at its ranks meanwhile; for messages also on their wires."""
-    if not folder.blocks:
+    if not blocks:
         return []
-    rows = _Rows(folder.blocks, start.tolist(), end.tolist())
+    rows = _Rows(blocks, start, end.tolist())
     beside = rows.beside(spans)
-    beside += np.where(rows.message, _crossing(folder.blocks, rows), 0)
-    late, total = rows.late, rows.total
-    numbers = zip(late, beside.tolist(), total.tolist(), strict=True)
-    return [(b, BlockState(*own)) for b, own in zip(folder.blocks, numbers, strict=True)]
+    beside += np.where(rows.message, _crossing(blocks, rows), 0)
+    same = [block.found.same for block in blocks]
+    numbers = zip(rows.late, beside.tolist(), rows.total.tolist(), same, strict=True)
+    return [(b, BlockState(*own)) for b, own in zip(blocks, numbers, strict=True)]
 
 
 class _Rows:
     """Folded blocks as columns: a row for every block and rank, and sums by block."""
 
-    def __init__(self, blocks: Sequence[FoldedBlock], start: list[int], end: list[int]) -> None:
+    def __init__(self, blocks: Sequence[FoldedBlock], start: Array, end: list[int]) -> None:
         self.message = np.array([block.message for block in blocks], bool)
-        self.late, index, ranks, low, high = [], [], [], [], []
-        for number, block in enumerate(blocks):
-            self.late.append(_late(block, end) if block.coupled else 0)
-            for rank, task in block.tasks.items():
-                index.append(number)
-                ranks.append(rank)
-                low.append(start[task])
-                high.append(start[task] + block.found.end_ps[rank])
-        self.index, self.rank = np.array(index, np.int64), np.array(ranks, np.int64)
-        self.span = np.stack([np.array(low, np.int64), np.array(high, np.int64)], axis=1)
-        length = self.span[:, 1] - self.span[:, 0]
+        self.late = [_late(block, end) if block.coupled else 0 for block in blocks]
+        ranks: list[int] = []
+        tasks: list[int] = []
+        takes: list[int] = []
+        for block in blocks:
+            ranks.extend(block.tasks)
+            tasks.extend(block.tasks.values())
+            takes.extend(map(block.found.end_ps.__getitem__, block.tasks))
+        self.index = np.repeat(np.arange(len(blocks)), [len(block.tasks) for block in blocks])
+        self.rank, low = np.array(ranks, np.int64), start[np.array(tasks, np.int64)]
+        length = np.array(takes, np.int64)
+        self.span = np.stack([low, low + length], axis=1)
         self.total = np.bincount(self.index, length, len(blocks)).astype(np.int64)
 
     def beside(self, spans: Mapping[int, Spans]) -> Array:
@@ -146,7 +151,9 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
     found = np.zeros(len(blocks), np.int64)
     kinds: dict[int, list[int]] = {}
     for number in np.flatnonzero(rows.message).tolist():
-        kinds.setdefault(id(blocks[number].found), []).append(number)
+        # Which wires are used is known where messages are the same, and nothing is proved elsewhere.
+        if blocks[number].found.same:
+            kinds.setdefault(id(blocks[number].found), []).append(number)
     low, high = (np.zeros(len(blocks), np.int64) for _ in "lh")
     low[:] = np.iinfo(np.int64).max
     np.minimum.at(low, rows.index, rows.span[:, 0])
@@ -156,20 +163,26 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         for wire in blocks[own[0]].found.wires:
             users.setdefault(wire, []).append(kind)
     spans = {kind: np.stack([low[own], high[own]], axis=1) for kind, own in kinds.items()}
-    pairs = {(one, two) for kind in set(map(tuple, users.values())) for one in kind for two in kind}
+    busy = {kind: merge(own) for kind, own in spans.items()}
+    pairs = {
+        (one, two)
+        for together in set(map(tuple, users.values()))
+        for one in together
+        for two in together
+        if one != two
+    }
     for one, two in pairs:
-        if one != two:
-            overlap = _overlap(merge(spans[two]), spans[one])
-            found[kinds[one]] = np.maximum(found[kinds[one]], overlap)
+        found[kinds[one]] = np.maximum(found[kinds[one]], _overlap(busy[two], spans[one]))
     return found
 
 
 def fold_report(
-    folder: Folder | None, spans: Mapping[int, Spans], start: Any, end: Any
+    folder: Folder | None, found_states: Sequence[tuple[FoldedBlock, BlockState]]
 ) -> FoldReport:
+    """Return what a run says of its folded blocks."""
     if folder is None or not folder.blocks:
         return FoldReport()
-    found = [state for _, state in states(folder, spans, start, end)]
+    found = [state for _, state in found_states]
     alone = [state for state in found if not state.beside_ps]
     return FoldReport(
         folder.measured,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import astuple, dataclass, replace
+from collections import Counter
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,14 @@ from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.planned import plan_notes, written
-from clusim.training.proof import affordable, fold_report, states
+from clusim.training.proof import BlockState, affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
 from clusim.workload.memory import Memory
-from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from clusim.workload.spec import complain
@@ -37,7 +38,10 @@ MOST_ROUNDS = 4
 
 
 MOST_MESSAGES = 4096
-"""Messages between stages, up to which all are written; beyond it those of equal size and place are folded."""
+"""Messages between stages in a step, up to which all are written; beyond it they are folded."""
+
+MOST_RANKS = 256
+"""Ranks up to which collectives of data parallelism, and layers beside them, are written; beyond it they are folded."""
 
 
 def _messages(plan: TrainingPlan) -> int:
@@ -55,7 +59,7 @@ class _Runs:
     def __call__(self, schedule: Schedule) -> Measured:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = result_of(asked, RunOptions(bins=2))
+        result = result_of(asked, RunOptions(bins=2, histories=False))
         spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
         rows = breakdown(spans, list(spans), 0, result.time_ps)
         counters = result.wires.counters
@@ -101,7 +105,8 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(plan.fabric, _Runs(setup, request.granularity))
-    folder.messages = _messages(plan) * request.steps > MOST_MESSAGES
+    folder.messages = _messages(plan) > MOST_MESSAGES
+    folder.reductions = plan.mesh.size > MOST_RANKS
     steps = _Steps(request, plan, tuple(notes), options)
     if request.folding == "none" or setup.broken.faults:
         run = steps.run(None)
@@ -124,6 +129,7 @@ class _Run:
     writer: StepWriter
     schedule: Schedule
     result: Result
+    states: list[tuple[FoldedBlock, BlockState]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -169,9 +175,10 @@ class _Steps:
             run = self.run(folder, traced=False)
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
             spans = spans_of(run.schedule, start, end)
-            rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
+            found = states(folder.blocks, spans, start, end)
+            rest = [block for block, state in found if not state.proved]
             if not rest or not (always or affordable(run.result.grants, rest)):
-                return run
+                return replace(run, states=found)
             folder.restart(folder.written | {block.number for block in rest})
         return self.run(None, traced=False)
 
@@ -219,8 +226,8 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
         ranks=rows,
         memory=memory,
         traffic=emitter.traffic,
-        wires=_wires(result, [block.found.wires for block in blocks]),
-        fold=fold_report(emitter.folder, spans, start, end),
+        wires=_wires(result, [block.found for block in blocks]),
+        fold=fold_report(emitter.folder, run.states or states(blocks, spans, start, end)),
         result=result,
         executed_flops=emitter.flops // len(ends),
         wall_s=wall_s,
@@ -241,12 +248,11 @@ def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
     ]
 
 
-def _wires(
-    result: Result, folded: list[dict[str, tuple[int, int]]], count: int = 5
-) -> list[tuple[str, float]]:
+def _wires(result: Result, folded: list[Folded], count: int = 5) -> list[tuple[str, float]]:
     busy = dict(zip(result.wires.names, result.wires.counters["busy_ps"].tolist(), strict=True))
-    for wires in folded:
-        for name, (busy_ps, _) in wires.items():
-            busy[name] = busy.get(name, 0) + busy_ps
+    times = Counter(map(id, folded))
+    for found in {id(found): found for found in folded}.values():
+        for name, (busy_ps, _) in found.wires.items():
+            busy[name] = busy.get(name, 0) + busy_ps * times[id(found)]
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
     return [(name, value / max(1, result.time_ps)) for name, value in top if value]

@@ -8,8 +8,8 @@ what is folded costs as many tasks as it has different ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from clusim.collectives import ScheduleBuilder
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Step
-from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock
 from clusim.workload.parallel.volumes import Volume
 
@@ -28,9 +28,10 @@ __all__ = ["BlockEmitter"]
 class BlockEmitter(Emitter):
     """Adds the steps of a plan to a schedule, folded where `folder` says so."""
 
-    def folds(self) -> bool:
+    def folds(self, *, beside: bool = False) -> bool:
         """Return whether equal blocks are folded: all ranks must take the same time every time."""
-        return self.folder is not None and self.uniform
+        folder = self.folder
+        return folder is not None and self.uniform and (folder.reductions or not beside)
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Do the steps of a block, folded if that is possible."""
@@ -67,17 +68,18 @@ class BlockEmitter(Emitter):
 
     def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
         """Add a block that communicates: its ranks start together."""
+        assert self.folder is not None
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
         tasks: dict[int, int] = {}
         for own, end_ps in self._alike(ranks, found.end_ps, issue):
             task = self._pause(own, end_ps, name, (_all(waits), issue))
             tasks |= dict.fromkeys(own, task)
-        self._folded(FoldedBlock(tasks, waits, found))
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last))
 
     def _folded(self, block: FoldedBlock) -> None:
         """Count a block that pauses stand for."""
         assert self.folder is not None
-        self.folder.blocks.append(replace(block, number=self.folder.last))
+        self.folder.blocks.append(block)
         for dim, moved in block.found.traffic.items():
             self.traffic.setdefault(dim, Volume()).add(moved)
         self.flops += block.found.flops
@@ -95,6 +97,7 @@ class BlockEmitter(Emitter):
 
     def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
         """Add kernels only: every rank starts for itself, and takes what it takes alone."""
+        assert self.folder is not None
         if not kernels:
             return
         time_ps = max(1, round(sum(self._time(kernel) for kernel in kernels)))
@@ -107,7 +110,7 @@ class BlockEmitter(Emitter):
         times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
         all_ps = time_ps * len(ranks)
         found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
-        self._folded(FoldedBlock(tasks, waits, found, coupled=False))
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, coupled=False))
 
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
@@ -116,25 +119,58 @@ class BlockEmitter(Emitter):
         folder = self.folder
         if folder is None or not (self.uniform and folder.messages and folder.wanted()):
             return super().messages(exchange, pairs, waits, stream)
+
+        def write(writer: Emitter) -> Tails:
+            nothing: Tails = {rank: () for pair in pairs for rank in pair}
+            return writer.messages(exchange, pairs, nothing, stream)
+
         ranks = (*(src for src, _ in pairs), *(dst for _, dst in pairs))
-        key = ("messages", exchange.bytes)
-        found = folder.find(key, ranks, partial(self._messages_alone, exchange, pairs))
+        return self._fold_beside(exchange, stream, {rank: waits[rank] for rank in ranks}, write)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add a collective of each of some groups, side by side; folded if that is wanted."""
+        folder = self.folder
+        if folder is None or not (groups and self.folds(beside=True) and folder.wanted()):
+            return super().collectives(exchange, groups, stream, after)
+
+        def write(writer: Emitter) -> Tails:
+            return writer.collectives(exchange, groups, stream)
+
+        ranks = [rank for group in groups for rank in group]
+        waits = {rank: (after or {}).get(rank, self.tail.get(rank, ())) for rank in ranks}
+        return self._fold_beside(exchange, stream or dim_of(exchange.dim), waits, write)
+
+    def _fold_beside(
+        self, exchange: Exchange, stream: str, waits: Tails, write: Callable[[Emitter], Tails]
+    ) -> Tails:
+        """Add what ranks exchange side by side, as `write` writes it, folded; the next kernels do not wait for it."""
+        assert self.folder is not None
+        ranks = tuple(waits)
+        self._enqueue(exchange, waits)
+
+        def alone() -> Alone:
+            builder = ScheduleBuilder(self.plan.fabric, exchange.operation)
+            writer = Emitter(self.plan, builder, nccl=self.nccl)
+            tail = write(writer)
+            return Alone(builder.build(), tail, writer.traffic, 0)
+
+        own_key = exchange.dim, exchange.operation, exchange.bytes
+        key = (*own_key, exchange.algorithm, exchange.dtype, exchange.channels)
+        found = self.folder.find(key, ranks, alone)
         tasks: dict[int, int] = {}
         for own, end_ps in self._alike(ranks, found.end_ps, None):
             task = self.builder.delay(
                 own[0], end_ps, stream=stream, name=f"{exchange.name} [folded]", after=_all(waits)
             )
             tasks |= dict.fromkeys(own, task)
-        self._folded(FoldedBlock(tasks, waits, found, message=True))
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, message=True))
         return {rank: (task,) for rank, task in tasks.items()}
-
-    def _messages_alone(self, exchange: Exchange, pairs: Sequence[tuple[int, int]]) -> Alone:
-        """Write messages as a schedule of their own."""
-        builder = ScheduleBuilder(self.plan.fabric, "messages")
-        writer = Emitter(self.plan, builder, nccl=self.nccl)
-        nothing: Tails = {rank: () for pair in pairs for rank in pair}
-        tail = writer.messages(exchange, pairs, nothing, "messages")
-        return Alone(builder.build(), tail, writer.traffic, 0)
 
     def _pause(
         self,

@@ -294,11 +294,7 @@ class Emitter:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
-        if self.host is not None:
-            own_ps = self.host.host
-            enqueued = Issue(own_ps.message_ps if operation == "send" else own_ps.collective_ps, 1)
-            for rank in group:
-                waits[rank] = (*waits[rank], self.host.issue(rank, enqueued, exchange.name or own))
+        self._enqueue(exchange, waits)
         tally = self.traffic.setdefault(own, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
@@ -318,6 +314,31 @@ class Emitter:
             kind = Switched(operation, chosen, size, len(group), dtype)
             tally.call(kind, group, self._machines(chosen, group))
         return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
+
+    def _enqueue(self, exchange: Exchange, waits: Tails) -> None:
+        """Let the hosts of ranks enqueue a collective or message, which then waits for that as well."""
+        if self.host is None:
+            return
+        own_ps = self.host.host
+        sends = exchange.operation == "send"
+        enqueued = Issue(own_ps.message_ps if sends else own_ps.collective_ps, 1)
+        for rank, own in waits.items():
+            task = self.host.issue(rank, enqueued, exchange.name or dim_of(exchange.dim))
+            waits[rank] = (*own, task)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add a collective of each of some groups, side by side; those of ranks not in `after` wait for their last."""
+        found: Tails = {}
+        for group in groups:
+            waits = {r: (after or {}).get(r, self.tail.get(r, ())) for r in group}
+            found |= self.collective(exchange, group, stream, waits)
+        return found
 
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
@@ -379,8 +400,8 @@ class Emitter:
             done |= {rank: (task,) for rank, task in zip(pair, tasks, strict=True)}
         return done
 
-    def folds(self) -> bool:
-        """Return whether equal blocks are folded."""
+    def folds(self, *, beside: bool = False) -> bool:
+        """Return whether equal blocks are folded, also those `beside` reductions."""
         return False
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
+from clusim.workload.parallel.alike import Places
 from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
@@ -56,7 +56,10 @@ Measure = Callable[[Schedule], Measured]
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps]."""
+    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps].
+
+    It is the `same` where it was simulated; elsewhere it may be only alike.
+    """
 
     end_ps: dict[int, int]
     compute_ps: dict[int, int]
@@ -68,6 +71,7 @@ class Folded:
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
     hops: int = 0
     instances: int = 0
+    same: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class FoldedBlock:
     coupled : bool
         Its ranks communicate, so that it matters whether they are ready at the same time.
     message : bool
-        It is messages between two stages, which are beside kernels.
+        It is messages or collectives that are beside kernels.
     """
 
     tasks: dict[int, int]
@@ -111,6 +115,8 @@ class Folder:
         show them.
     messages : bool
         Messages between stages are blocks, too.
+    reductions : bool
+        So are the collectives of data parallelism, and layers of the passes that they are beside.
     """
 
     fabric: Fabric
@@ -121,22 +127,14 @@ class Folder:
     last: int = -1
     joint: bool = True
     messages: bool = False
+    reductions: bool = False
     _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
     _alias: dict[Any, Folded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find which machines are alike."""
-        arrays = arrays_of(self.fabric)
-        many = self.fabric.num_zones > 1
-        self.zone = [arrays.zone_of(r) if many else 0 for r in range(self.fabric.num_ranks)]
-        self.local: list[int] = []
-        seen: dict[int, int] = {}
-        for zone in self.zone:
-            self.local.append(seen.get(zone, 0))
-            seen[zone] = self.local[-1] + 1
-        self.kind = machine_kinds(self.fabric)
-        self.twins = switched_machines(self.fabric)
-        self.ports = network_ports(self.fabric)
+        self.places = Places(self.fabric)
+        self.zone = self.places.zone
 
     def restart(self, written: frozenset[int]) -> None:
         """Begin another schedule in which these blocks are written in full; keep what was simulated."""
@@ -153,36 +151,14 @@ class Folder:
         exact = (key, ranks)
         if exact in self._alias:
             return self._alias[exact]
-        place = self._place(ranks)
-        if (key, place) not in self._found:
-            self._found[key, place] = (ranks, self._simulate(ranks, alone()))
-        origin, found = self._found[key, place]
+        place = self.places.of(ranks)
+        if (key, place.key) not in self._found:
+            self._found[key, place.key] = (ranks, self._simulate(ranks, alone()))
+        origin, found = self._found[key, place.key]
         if origin != ranks:
-            found = self._moved(found, origin, ranks)
+            found = replace(self._moved(found, origin, ranks), same=place.proved)
         self._alias[exact] = found
         return found
-
-    def _place(self, ranks: tuple[int, ...]) -> Any:
-        """Return where ranks are: equal for ranks at equal places, and the ranks themselves where that is not known."""
-        zones = tuple(dict.fromkeys(self.zone[rank] for rank in ranks))
-        within = tuple(self.local[rank] for rank in ranks)
-        kinds = tuple(self.kind.get(zone, -1) for zone in zones)
-        if len(zones) == 1:
-            if zones[0] in self.twins:
-                # Any GPUs will do, in the same order of their numbers.
-                order = sorted(within)
-                within = tuple(order.index(local) for local in within)
-            return kinds[0], within
-        ports = {self.ports.get(zone) for zone in zones}
-        if len(ports) > 1 or None in ports:
-            return ranks
-        # All machines are at the same switches, alike: there any of them will do.
-        return (
-            kinds,
-            within,
-            tuple(zones.index(self.zone[rank]) for rank in ranks),
-            next(iter(ports)),
-        )
 
     def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
         result = self.measure(block.schedule)
@@ -229,69 +205,3 @@ class Folder:
             found.hops,
             found.instances,
         )
-
-
-def machine_kinds(fabric: Fabric) -> dict[int, int]:
-    """Return a number for every machine; machines with equal nodes and links in equal order have the same one."""
-    if fabric.num_zones < 2:
-        return {0: 0}
-    zone_of = {node.name: node.zone for node in fabric.nodes}
-    shapes: dict[int, list[Any]] = {}
-    for node in fabric.nodes:
-        if node.zone >= 0:
-            rest = (
-                node.name.partition("/")[2],
-                node.kind,
-                node.latency_ps,
-                node.endpoint is None,
-                node.model,
-            )
-            shapes.setdefault(node.zone, []).append((*rest, repr(node.endpoint)))
-    for link in fabric.links:
-        zone = zone_of[link.a]
-        if zone >= 0 and zone == zone_of[link.b]:
-            ends = (link.a.partition("/")[2], link.b.partition("/")[2])
-            shapes[zone].append(
-                (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
-            )
-    known: dict[Any, int] = {}
-    return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
-
-
-def network_ports(fabric: Fabric) -> dict[int, Any]:
-    """Return how every machine is linked to the network, if each of its links leads to a switch that all machines
-    with an equal entry are linked to in the same way: what two of them say to each other crosses those switches only.
-    """
-    zone_of = {node.name: node.zone for node in fabric.nodes}
-    found: dict[int, list[Any]] = {}
-    for link in fabric.links:
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            zone = zone_of[own]
-            if zone >= 0 and zone_of[other] < 0:
-                inside = own.partition("/")[2]
-                row = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
-                found.setdefault(zone, []).append((inside, other, *row))
-    return {zone: tuple(sorted(map(repr, rows))) for zone, rows in found.items()}
-
-
-def switched_machines(fabric: Fabric) -> frozenset[int]:
-    """Return the machines whose GPUs hang on the same NVLink switches by equal links: there any of them are alike.
-
-    Only what crosses those switches is: blocks communicate over them where they are the fastest way, which NVLink is.
-    """
-    arrays = arrays_of(fabric)
-    crossbars = {n.name for n in fabric.nodes if n.tier == "switch" and n.zone >= 0}
-    gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
-    links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
-    for link in fabric.links:
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            if other in crossbars and own in links:
-                shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
-                links[own].append(shape)
-    found: dict[int, set[Any]] = {}
-    for gpu in gpus:
-        own_links = tuple(sorted(map(repr, links[gpu.name])))
-        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
-    return frozenset(
-        zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
-    )

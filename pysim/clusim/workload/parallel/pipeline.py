@@ -185,10 +185,9 @@ class StepWriter:
         if not size:
             return
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-        for group in self.emitter.groups("tensor", stage):
-            exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
-            done = self.emitter.collective(exchange, group)
-            self.emitter.join(done)
+        exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
+        groups = self.emitter.groups("tensor", stage)
+        self.emitter.join(self.emitter.collectives(exchange, groups))
 
     def _sum_copies(self, stage: int) -> Iterator[int | None]:
         """Add up the gradients of the two copies of the model that opposite stages have."""
@@ -199,9 +198,9 @@ class StepWriter:
         if other in self._summed:
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             ends = (self.emitter.ranks(min(stage, other)), self.emitter.ranks(max(stage, other)))
-            for pair in zip(*ends, strict=True):
-                exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
-                self.emitter.join(self.emitter.collective(exchange, pair, "copies"))
+            exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
+            pairs = list(zip(*ends, strict=True))
+            self.emitter.join(self.emitter.collectives(exchange, pairs, "copies"))
         while other not in self._summed:
             yield None
 
@@ -214,10 +213,9 @@ class StepWriter:
         if len(self._ready) == len(ends):
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             first, last = (self.emitter.ranks(end) for end in ends)
-            for pair in zip(first, last, strict=True):
-                exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
-                done = self.emitter.collective(exchange, pair)
-                self.emitter.join(done)
+            exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
+            pairs = list(zip(first, last, strict=True))
+            self.emitter.join(self.emitter.collectives(exchange, pairs))
         while len(self._ready) < len(ends):
             yield None
 
@@ -327,7 +325,11 @@ class StepWriter:
             data.before(kind, chunk, index)
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
-            emitter.run(stage, steps_of(index), name)
+            if emitter.folds(beside=True):
+                key = (kind if split or kind == "F" else "FB", 0, (id(layers[index]),))
+                emitter.block(stage, steps_of(index), key, name)
+            else:
+                emitter.run(stage, steps_of(index), name)
             for away in self.away[stage : stage + 1]:
                 away.after(action, index)
             if data.hooked(kind, microbatch, last):
