@@ -355,3 +355,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert HEADING in page.read_text(encoding="utf-8")
     assert run([*words[:-1], "--strict"]) == 2
     assert run(["validate", str(path), "--sizes", "3"]) == 2
+    capsys.readouterr()
+    table(path, {"hardware": "TPU v4"})
+    assert run(words[:-1]) == 2
+    none = capsys.readouterr()
+    assert (none.out, none.err.count("\n")) == ("", 1)
+    assert "nothing could be scored: 1 rows failed: hardware 'TPU v4'" in none.err

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim.errors import InputError
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
@@ -64,12 +66,12 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     is assumed, and counted.
 
     Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
-    knows are counted, and the rest goes on.
+    knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
     from clusim.nccltests.validate import validate
-    from clusim.nccltests.validationreport import report_lines
+    from clusim.nccltests.validationreport import left_out_lines, report_lines
 
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
@@ -95,6 +97,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         with counted_progress(shown, "predicted") as progress:
             sizes = given["sizes"] or 0
             report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
+        _require(report.points, left_out_lines(report))
         if given["releases"]:
             from clusim.nccltests.releases import with_releases
 
@@ -108,7 +111,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.training.measured.rows import read_steps
-    from clusim.training.measured.text import step_lines
+    from clusim.training.measured.text import left_out_steps, step_lines
     from clusim.training.measured.validate import validate_steps
 
     for name in ("system", "sizes", "releases", "explain", "plot"):
@@ -125,6 +128,7 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             granularity=given["granularity"],
             progress=progress,
         )
+    _require(report.points, left_out_steps(report))
     if given["markdown"] is not None:
         from clusim.training.measured.text import write_section
 
@@ -135,6 +139,13 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         write_step_data(report, given["data"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(step_lines(report)))
     return 2 if given["strict"] and report.unpredicted else 0
+
+
+def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
+    """Raise `InputError` of one line if nothing could be scored; `reasons` are why rows could not."""
+    if not points:
+        more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        raise InputError(f"nothing could be scored: {reasons[0]}{more}")
 
 
 def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:
