@@ -33,11 +33,16 @@ static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uin
 
 /* Count what has come back by now. */
 static inline void grant_collect(credit_pool *c, int64_t now) {
+    if (UNLIKELY(c->unsorted)) {
+        wire_sort_credit(c, now);
+        return;
+    }
     while (c->len && c->ring[c->head].at_ps <= now) {
         c->available += c->ring[c->head].bytes;
         c->head = (c->head + 1) & (c->size - 1);
         c->len--;
     }
+    if (c->len == 0) c->last_ps = 0;
 }
 
 enum { MOST_RETURNS = 32 }; /* that wait to be counted */
@@ -138,10 +143,7 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
     w->free_at = end;
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
-    if (UNLIKELY(w->stall_since >= 0)) {
-        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
-        w->stall_since = -1;
-    }
+    wire_end_stall(s, w);
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
@@ -155,16 +157,17 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
-static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
-    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->agenda.now_ps + 1);
+    if (UNLIKELY(wire_credit(s, from, vc)->traits & PAUSES))
+        end = base_max(end, s->agenda.now_ps + 1);
     return wire_return_credit(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */
 static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
-    if (wire_none(p->held_wire)) return CLUSIM_OK;
-    wire_state *from = wire_at(s, p->held_wire);
+    wire_id from = p->held_wire;
+    if (wire_none(from)) return CLUSIM_OK;
     p->held_wire = NO(wire);
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
         buffer_id shared = p->shared;

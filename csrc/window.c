@@ -21,9 +21,9 @@ static void use_windows(clusim_sim *s, bool use) {
     s->windows.on = use && s->model->window_ps > 0;
     s->windows.leading = s->windows.on && s->model->ends_window;
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
-        wire_state *w = wire_at(s, ID(wire, i));
-        w->traits = info_at(s, ID(wire, i))->traits;
-        if (!s->windows.on) w->traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
+        uint16_t traits = info_at(s, ID(wire, i))->traits;
+        if (!s->windows.on) traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
+        wire_set_traits(s, ID(wire, i), traits);
     }
     if (s->windows.crew) crew_mark(s);
 }

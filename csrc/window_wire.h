@@ -93,7 +93,8 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
 static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w) {
     int64_t at_ps = NEVER;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
-        const credit_pool *c = &w->credits[vc];
+        credit_pool *c = &w->credits[vc];
+        if (UNLIKELY(c->unsorted)) wire_sort_credit(c, -1);
         if (c->len) at_ps = base_min(at_ps, c->ring[c->head].at_ps);
     }
     return at_ps;
@@ -111,7 +112,7 @@ static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t n
 /* Nothing has credit: count what has come back, so that only what comes later matters. */
 static inline void window_stall(clusim_sim *s, wire_state *w) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) grant_collect(&w->credits[vc], s->agenda.now_ps);
-    if (w->stall_since < 0) w->stall_since = s->agenda.now_ps;
+    wire_stall(s, w);
 }
 
 /* The round robin goes on behind what was granted; others that are ready wait for it. */
