@@ -34,23 +34,22 @@ static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uin
 /* Count what has come back by now. */
 static inline void grant_collect(credit_pool *c, int64_t now) {
     if (UNLIKELY(c->unsorted)) {
-        wire_sort_credit(c, now);
-        return;
+        wire_count_credit(c, now);
+    } else {
+        while (c->len && c->ring[c->head].at_ps <= now) {
+            c->available += c->ring[c->head].bytes;
+            c->head = (c->head + 1) & (c->size - 1);
+            c->len--;
+        }
+        if (c->len == 0) c->last_ps = 0;
     }
-    while (c->len && c->ring[c->head].at_ps <= now) {
-        c->available += c->ring[c->head].bytes;
-        c->head = (c->head + 1) & (c->size - 1);
-        c->len--;
-    }
-    if (c->len == 0) c->last_ps = 0;
+    c->most = c->len > MOST_RETURNS / 2 ? 2 * c->len : MOST_RETURNS;
 }
-
-enum { MOST_RETURNS = 32 }; /* that wait to be counted */
 
 /* Whether there is credit for `bytes` now. What has come back is counted when it is needed, or when
  * much of it waits: often it is not, and to count many at once is cheap. */
 static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
-    if (c->available < (int64_t)bytes || c->len >= MOST_RETURNS) grant_collect(c, now);
+    if (c->available < (int64_t)bytes || c->len >= c->most) grant_collect(c, now);
     return c->available >= (int64_t)bytes;
 }
 

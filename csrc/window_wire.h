@@ -94,8 +94,7 @@ static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w)
     int64_t at_ps = NEVER;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         credit_pool *c = &w->credits[vc];
-        if (UNLIKELY(c->unsorted)) wire_sort_credit(c, -1);
-        if (c->len) at_ps = base_min(at_ps, c->ring[c->head].at_ps);
+        if (c->len) at_ps = base_min(at_ps, wire_credit_at(c));
     }
     return at_ps;
 }

@@ -33,6 +33,7 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         w->credits[vc].available = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
         w->credits[vc].credit_ps = info->credit_ps;
+        w->credits[vc].most = MOST_RETURNS;
     }
 }
 
@@ -88,22 +89,35 @@ STATUS wire_grow_credit(credit_pool *c) {
     return CLUSIM_OK;
 }
 
-void wire_sort_credit(credit_pool *c, int64_t now_ps) {
+void wire_count_credit(credit_pool *c, int64_t now_ps) {
     uint32_t mask = c->size - 1, kept = 0;
+    int64_t last_ps = 0;
+    bool unsorted = false;
     for (uint32_t i = 0; i < c->len; i++) {
         credit_return r = c->ring[(c->head + i) & mask];
         if (r.at_ps <= now_ps) {
             c->available += r.bytes;
             continue;
         }
-        uint32_t k = kept++;
+        c->ring[(c->head + kept++) & mask] = r;
+        unsorted |= r.at_ps < last_ps;
+        last_ps = base_max(last_ps, r.at_ps);
+    }
+    c->len = kept;
+    c->unsorted = unsorted;
+    c->last_ps = last_ps;
+}
+
+void wire_sort_credit(credit_pool *c) {
+    uint32_t mask = c->size - 1;
+    for (uint32_t i = 1; i < c->len; i++) {
+        credit_return r = c->ring[(c->head + i) & mask];
+        uint32_t k = i;
         for (; k > 0 && c->ring[(c->head + k - 1) & mask].at_ps > r.at_ps; k--)
             c->ring[(c->head + k) & mask] = c->ring[(c->head + k - 1) & mask];
         c->ring[(c->head + k) & mask] = r;
     }
-    c->len = kept;
     c->unsorted = 0;
-    c->last_ps = kept ? c->ring[(c->head + kept - 1) & mask].at_ps : 0;
 }
 
 void wire_drain(clusim_sim *s, wire_state *w) {

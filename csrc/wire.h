@@ -34,8 +34,18 @@ void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits);
 
 STATUS wire_grow_credit(credit_pool *c);
 
-/* Count what has come back by `now_ps`, and put the rest in order. */
-void wire_sort_credit(credit_pool *c, int64_t now_ps);
+enum { MOST_RETURNS = 32 };
+
+/* Count what has come back by `now_ps`, of a ring that is not by time. */
+void wire_count_credit(credit_pool *c, int64_t now_ps);
+
+void wire_sort_credit(credit_pool *c);
+
+/* When more comes back, of a ring with something in it. */
+static inline int64_t wire_credit_at(credit_pool *c) {
+    if (UNLIKELY(c->unsorted)) wire_sort_credit(c);
+    return c->ring[c->head].at_ps;
+}
 
 static inline credit_pool *wire_credit(const clusim_sim *s, wire_id wire, uint32_t vc) {
     return &s->wires.credits[(size_t)wire.i * s->wires.nvc + vc];

@@ -20,7 +20,8 @@ typedef struct credit_pool {
     uint16_t traits;  /* of the wire */
     uint8_t unsorted; /* the ring is not by time */
     uint8_t stalled;  /* the wire is: it looks at what comes back */
-    uint64_t pad[2];
+    uint32_t most;    /* returns that may wait to be counted */
+    uint32_t pad[3];
 } credit_pool;
 
 _Static_assert(sizeof(credit_pool) == 64, "a credit pool fills one cache line");
