@@ -20,6 +20,10 @@
 
 /* First set bit at or after `from`, cyclically; NONE if there is none. */
 static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uint32_t from) {
+    if (LIKELY(num_words == 1)) {
+        uint64_t behind = words[0] & (~UINT64_C(0) << from), any = behind ? behind : words[0];
+        return any ? (uint32_t)__builtin_ctzll(any) : NONE;
+    }
     uint32_t word = from >> 6;
     uint64_t bits = words[word] & (~UINT64_C(0) << (from & 63));
     for (uint32_t k = 0; k < num_words; k++) {

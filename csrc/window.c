@@ -101,21 +101,22 @@ static STATUS take_special(clusim_sim *s, window_packet next) {
 }
 
 /* What arrives over one wire. */
-static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                            bool *more) {
     window_ring *ring = &s->windows.wires[wire.i].under_way;
     const wire_state *w = wire_at(s, wire);
     window_packet next;
     window_prefetch(s, ring);
     while (window_next(s, ring, end_ps, &next)) {
         packet *p = packet_at(s, next.packet);
-        TRY(window_owes(s, w, p, next.at_ps));
+        TRY(window_owes(s, n, w, p, next.at_ps));
         s->agenda.event_count++;
         if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
         }
         uint32_t candidate = node_aim(s, p, wire);
-        TRY(inbox_arrives(s, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
+        TRY(inbox_arrives_at(s, n, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
     }
     *more = ring->len > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -141,8 +142,10 @@ static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) 
 }
 
 /* From grant to grant up to `end_ps`. */
-static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                              bool *more) {
     window_progress g;
+    (void)n;
     TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
