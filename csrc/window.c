@@ -141,6 +141,28 @@ static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) 
     return base_max(w->free_at, w->num_ready ? 0 : g->arrival->at_ps);
 }
 
+/* Whether a packet finds nothing in any queue of its wire, and nothing comes until it can go on. */
+static inline bool alone(const window_progress *g, int64_t now_ps) {
+    return g->w->num_ready == 0 && g->arrival[1].at_ps > now_ps;
+}
+
+/* Grant such a packet, which is as good as in its queue until then; not if credit is short. */
+static inline STATUS pass_on(clusim_sim *s, window_progress *g, int64_t now_ps, bool *passed) {
+    wire_state *w = g->w;
+    const window_arrival *a = g->arrival;
+    packet *p = packet_at(s, a->packet);
+    *passed = grant_credit(&w->credits[p->vc], p->wire_bytes, now_ps);
+    if (UNLIKELY(!*passed)) return CLUSIM_OK;
+    g->arrival++;
+    w->queued_max = base_umax(w->queued_max, p->wire_bytes);
+    if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    TRY(grant_start(s, w, a->packet));
+    w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
+    return grant_release(s, p, w->free_at);
+}
+
 /* From grant to grant up to `end_ps`. */
 static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
                               bool *more) {
@@ -150,6 +172,9 @@ static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
+        bool passed = false;
+        if (alone(&g, now_ps)) TRY(pass_on(s, &g, now_ps, &passed));
+        if (passed) continue;
         take_in(s, &g, now_ps);
         TRY(window_grant(s, g.w, false));
     }
