@@ -15,7 +15,7 @@ FUZZ_SEED ?= 1
 FUZZ_OPTIONS = max_allocation_size_mb=4000:hard_rss_limit_mb=6000:detect_leaks=1
 RUN_ARGS ?= run dgx-a100 --collective allreduce --algorithm ring --size 64MiB
 
-.PHONY: help wheel run test test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
+.PHONY: help wheel run test thorough test-c test-python sanitize tsan fuzz fuzz-readers lint format bench docs golden clean
 .DELETE_ON_ERROR:
 
 # What is compiled is kept, also where the environment says otherwise: tests start many processes.
@@ -26,6 +26,7 @@ help:
 	@echo "make test      set up .venv, build, run the C and the Python tests"
 	@echo "make sanitize  C tests and engine tests under address and undefined-behaviour sanitizers"
 	@echo "make tsan      runs in several threads, under the thread sanitizer"
+	@echo "make thorough  ten times as many random machines (EXECUTOR=dask://HOST:PORT: on other computers)"
 	@echo "make fuzz      FUZZ_CASES=$(FUZZ_CASES) damaged images from FUZZ_SEED=$(FUZZ_SEED) on, under the sanitizers"
 	@echo "make fuzz-readers  CLUSIM_FUZZ (1000000) damaged files for every reader, and as many traces"
 	@echo "make wheel     a wheel in build/wheels, its engine compiled by the profile of some runs (with GCC)"
@@ -48,6 +49,10 @@ test-c: $(VENV)/.venv
 
 test-python: $(VENV)/.dev $(VENV)/.built
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+# Workers elsewhere see this checkout, built, under the same path.
+thorough: $(VENV)/.dev $(VENV)/.built
+	CLUSIM_THOROUGH=1 PYTHONPATH=tests $(BIN)/python tests/support/spread.py $(if $(EXECUTOR),--executor $(EXECUTOR)) tests/reference
 
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own.

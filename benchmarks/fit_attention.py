@@ -1,6 +1,7 @@
 """Fit fused attention to measured kernels, into the files of `benchmarks/fit_products.py`.
 
-``python benchmarks/fit_attention.py PREFILL.csv CHARTS.csv CHIP``. The first table has forward kernels as
+``python benchmarks/fit_attention.py PREFILL.csv CHARTS.csv CHIP [LIBRARY ...]`` (named libraries only; the others of
+the file stay). The first table has forward kernels as
 ai-dynamo/aiconfigurator publishes them (system, backend, kernel_source, attn_dtype, kv_cache_dtype, batch_size, isl,
 num_heads, num_key_value_heads, head_dim, latency [ms]); three of four, by a hash of the shape, are calibration. The
 second has kernels of several sources (source, chip, op, impl, b, seq, heads, kv_heads, head_dim, head_dim_v, causal,
@@ -18,7 +19,7 @@ from dataclasses import asdict, fields, replace
 from math import exp, log
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from fit_products import silicon
 
@@ -37,8 +38,13 @@ FORWARD = {
 """Libraries with a table of forward kernels: system, kernel_source."""
 
 CHARTS = {
-    "a100-sxm4-80gb": {"flash2": ("A100 80GB SXM4", "FlashAttention-2")},
+    "a100-sxm4-80gb": {
+        "flash2": ("A100 80GB SXM4", "FlashAttention-2"),
+        "flash1": ("A100 80GB SXM4", "FlashAttention"),
+        "flash-triton": ("A100 80GB SXM4", "FlashAttention Triton"),
+    },
     "h100-sxm5": {
+        "flash1": ("H100 80GB SXM5", "FlashAttention"),
         "flash2": ("H100 80GB SXM5", "FlashAttention-2"),
         "flash3": ("H100 80GB SXM5", "FlashAttention-3"),
         "cudnn": ("H100 80GB SXM5", "cuDNN"),
@@ -53,7 +59,14 @@ WINDOWED = 0.95
 LONG = {("b200-sxm", "cudnn")}
 """Libraries that were measured in long loops."""
 
-ORDER = ("cudnn", "flash2", "flash3", "flashinfer")
+TOGETHER = ("flash1", "flash-triton")
+"""Libraries that charts have with both passes in one time only: both have one form."""
+
+TAKEN = {"h100-sxm5": {"flash-triton": ("a100-sxm4-80gb", "flash1")}}
+"""Libraries of which a chip has no measurements: the chip whose form they have, at the rates that another library of
+the same instructions (those of Ampere) has here against there."""
+
+ORDER = ("cudnn", "flash2", "flash3", "flashinfer", *TOGETHER)
 USUAL = {"a100-sxm4-80gb": "flash2", "h100-sxm5": "flash3", "b200-sxm": "cudnn"}
 
 FIRST = FusedForm(5.0, 0.8, 20.0, 1.0, 0.8, 2.0, 0.5)
@@ -63,8 +76,12 @@ MOST = FusedForm(30.0, 1.6, 2000.0, 20.0, 1.0, 12.0, 1.0)
 SOURCES = (
     "forward: ai-dynamo/aiconfigurator 095f58a5 (Apache-2.0), three of four shapes by sha256('batch,tokens,heads,"
     "kv_heads,head_dim') modulo 4 not 0; charts of Dao-AILab/flash-attention 0251105a (BSD-3) and lists of"
-    " MooreThreads/SimuMax 4dcaae51 (Apache-2.0), every second shape by the same hash modulo 2"
+    " MooreThreads/SimuMax 4dcaae51 (Apache-2.0), every second shape by the same hash modulo 2; flash1 and"
+    " flash-triton: 512, 2048 and 8192 tokens"
 )
+
+
+FOLDER = Path(__file__).parents[1] / "pysim/clusim/compute/measured"
 
 
 def _hash(*shape: Any) -> int:
@@ -128,10 +145,12 @@ def halves(rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def errors(
-    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | None
+    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | Literal["same"] | None
 ) -> list[float]:
     """Return logarithms of computed / measured; `before` is the form of the forward pass of joint rows."""
     found = []
+    if before == "same":
+        before = form
     for fused, seconds in rows:
         if before is None:
             took = fused_s(form, chip, fused)
@@ -141,7 +160,9 @@ def errors(
     return found
 
 
-def fit(chip: Silicon, rows: list[Row], before: FusedForm | None = None) -> FusedForm:
+def fit(
+    chip: Silicon, rows: list[Row], before: FusedForm | Literal["same"] | None = None
+) -> FusedForm:
     """Return the form with the least mean error, by a random walk."""
     random = Random(1)
     if len(rows) > 500:
@@ -172,7 +193,7 @@ def fit(chip: Silicon, rows: list[Row], before: FusedForm | None = None) -> Fuse
 
 
 def score(
-    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | None
+    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | Literal["same"] | None
 ) -> dict[str, Any]:
     """Return the errors on some rows."""
     found = [100 * (exp(error) - 1) for error in errors(form, chip, rows, before)]
@@ -185,6 +206,8 @@ def score(
 def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, Any]:
     """Return the fitted forms of a library as a file has them."""
     own = silicon(chip, "bf16")
+    if library in TAKEN.get(chip, {}):
+        return taken(chip, library)
     ahead: list[Row] = []
     back: list[Row] = []
     both: list[Row] = []
@@ -195,6 +218,13 @@ def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, A
         if library in FORWARD[chip]
         else halves(ahead)
     )
+    if library in TOGETHER:
+        # Half of the lengths, which are powers of two; a hash leaves too few of so few shapes.
+        known = [row for row in both if row[0].rows.bit_length() % 2 == 0]
+        left = [row for row in both if row[0].rows.bit_length() % 2]
+        form = fit(own, known, "same")
+        apart = score(form, own, left, "same")
+        return {"library": library, "forward": asdict(form), "left_out_together": apart}
     form = fit(own, forward)
     row: dict[str, Any] = {
         "library": library,
@@ -211,18 +241,42 @@ def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, A
     return row
 
 
+def taken(chip: str, library: str) -> dict[str, Any]:
+    """Return the form of a library that was measured on another chip."""
+    place, like = TAKEN[chip][library]
+    there, other, here = forms(place, library), forms(place, like), forms(chip, like)
+    ratio = here.rate / other.rate
+    form = replace(there, rate=float(f"{there.rate * ratio:.4g}"))
+    return {
+        "library": library,
+        "forward": asdict(form),
+        "taken": f"{library} of {place}, at the rate of {like}",
+    }
+
+
+def forms(chip: str, library: str) -> FusedForm:
+    """Return the form that the file of a chip has of a library."""
+    data = json.loads((FOLDER / f"{chip}.json").read_text(encoding="utf-8"))
+    return FusedForm.of(
+        next(row for row in data["attention"] if row["library"] == library)["forward"]
+    )
+
+
 def main(arguments: list[str]) -> None:
     """Fit the libraries of a chip."""
-    prefills, listed, chip = arguments
-    target = Path(__file__).parents[1] / f"pysim/clusim/compute/measured/{chip}.json"
+    prefills, listed, chip, *named = arguments
+    target = FOLDER / f"{chip}.json"
     data = json.loads(target.read_text(encoding="utf-8"))
     libraries = sorted(
-        {*FORWARD[chip], *CHARTS[chip]}, key=lambda name: (name != USUAL[chip], ORDER.index(name))
+        {*FORWARD[chip], *CHARTS[chip], *TAKEN.get(chip, ())},
+        key=lambda name: (name != USUAL[chip], ORDER.index(name)),
     )
-    data["attention"] = [table_of(chip, library, prefills, listed) for library in libraries]
+    there = {row["library"]: row for row in data["attention"]}
+    for library in named or libraries:
+        there[library] = table_of(chip, library, prefills, listed)
+        print(chip, there[library], flush=True)
+    data["attention"] = [there[library] for library in libraries if library in there]
     data["attention_source"] = SOURCES
-    for row in data["attention"]:
-        print(chip, row, flush=True)
     write_text(str(target), json.dumps(data, indent=1) + "\n")
 
 

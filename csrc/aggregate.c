@@ -140,7 +140,7 @@ static STATUS admit(clusim_sim *s, vertex_id vertex, packet_id index) {
     const clusim_vertex *v = tree_vertex(s, vertex);
     vertex_state *state = vertex_at(s, vertex);
     const packet *p = packet_at(s, index);
-    TRY(wire_return_credit(s, wire_at(s, p->out), p->vc, p->wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, p->out, p->vc, p->wire_bytes, s->agenda.now_ps));
     uint64_t place = ((uint64_t)state->head + (p->key - state->base)) % v->slots;
     uint32_t children = v->child_hi - v->child_lo;
     if (state->counts[place] == 0) state->payloads[place] = p->payload;

@@ -8,10 +8,10 @@
 
 /* No candidate is eligible: stall if one lacked only credit, and wake when more comes back. */
 static STATUS stall(clusim_sim *s, wire_state *w, uint32_t blocked_vcs) {
-    if (w->stall_since < 0) w->stall_since = s->agenda.now_ps;
+    wire_stall(s, w);
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
-        const credit_pool *c = &w->credits[vc];
-        if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, c->ring[c->head].at_ps));
+        credit_pool *c = &w->credits[vc];
+        if ((blocked_vcs >> vc & 1) && c->len) TRY(wire_wake(s, w, wire_credit_at(c)));
     }
     return CLUSIM_OK;
 }

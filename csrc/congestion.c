@@ -25,7 +25,7 @@ STATUS congestion_held(clusim_sim *s, wire_id wire, const packet *p) {
     count->overflows += state->held > image->buffer_bytes;
     if (state->held <= image->xoff_bytes || state->asked) return CLUSIM_OK;
     state->asked = 1;
-    return agenda_event(s, s->agenda.now_ps + w->credit_ps, EV_PAUSE, wire.i,
+    return agenda_event(s, s->agenda.now_ps + w->credits[p->vc].credit_ps, EV_PAUSE, wire.i,
                         (uint32_t)p->vc << 1 | 1);
 }
 
@@ -43,8 +43,8 @@ STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload) {
         payload & BYTES_MASK; /* or it would end after 2^60 */
     if (!state->asked || state->held > s->model->image.wires[wire.i].xon_bytes) return CLUSIM_OK;
     state->asked = 0;
-    return agenda_event(s, s->agenda.now_ps + wire_at(s, wire)->credit_ps, EV_PAUSE, wire.i,
-                        vc << 1);
+    return agenda_event(s, s->agenda.now_ps + wire_at(s, wire)->credits[vc].credit_ps, EV_PAUSE,
+                        wire.i, vc << 1);
 }
 
 /* A PAUSE (bit 0 of the payload) or RESUME reaches the sender. */

@@ -132,12 +132,12 @@ static void deal_others(clusim_sim *s, uint32_t parts) {
 
 void crew_mark(clusim_sim *s) {
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
-        wire_state *w = wire_at(s, ID(wire, i));
+        const wire_state *w = wire_at(s, ID(wire, i));
         const wire_info *info = info_at(s, ID(wire, i));
         bool inside = (w->traits & FROM_PLAIN) && (w->traits & TO_PLAIN);
         bool crosses = s->windows.nodes[info->src.i].part != s->windows.nodes[info->dst.i].part;
-        w->traits &= (uint16_t)~CROSSES;
-        if (inside && crosses) w->traits |= CROSSES;
+        uint16_t others = w->traits & (uint16_t)~CROSSES;
+        wire_set_traits(s, ID(wire, i), inside && crosses ? (uint16_t)(others | CROSSES) : others);
     }
 }
 
@@ -235,8 +235,7 @@ static enum clusim_status do_part(void *context, uint32_t number) {
 static STATUS hand_out(clusim_sim *s, const window_message *x) {
     switch (x->news) {
         case NEWS_PACKET: return inbox_put(s, x->wire, ID(packet, x->id), x->at_ps);
-        case NEWS_CREDIT:
-            return wire_return_credit(s, wire_at(s, x->wire), x->vc, x->bytes, x->at_ps);
+        case NEWS_CREDIT: return wire_return_credit(s, x->wire, x->vc, x->bytes, x->at_ps);
         default: return node_delivered(s, ID(xfer, x->id), x->bytes, x->at_ps, x->wire);
     }
 }

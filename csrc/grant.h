@@ -20,6 +20,10 @@
 
 /* First set bit at or after `from`, cyclically; NONE if there is none. */
 static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uint32_t from) {
+    if (LIKELY(num_words == 1)) {
+        uint64_t behind = words[0] & (~UINT64_C(0) << from), any = behind ? behind : words[0];
+        return any ? (uint32_t)__builtin_ctzll(any) : NONE;
+    }
     uint32_t word = from >> 6;
     uint64_t bits = words[word] & (~UINT64_C(0) << (from & 63));
     for (uint32_t k = 0; k < num_words; k++) {
@@ -33,19 +37,23 @@ static inline uint32_t grant_next(const uint64_t *words, uint32_t num_words, uin
 
 /* Count what has come back by now. */
 static inline void grant_collect(credit_pool *c, int64_t now) {
-    while (c->len && c->ring[c->head].at_ps <= now) {
-        c->available += c->ring[c->head].bytes;
-        c->head = (c->head + 1) & (c->size - 1);
-        c->len--;
+    if (UNLIKELY(c->unsorted)) {
+        wire_count_credit(c, now);
+    } else {
+        while (c->len && c->ring[c->head].at_ps <= now) {
+            c->available += c->ring[c->head].bytes;
+            c->head = (c->head + 1) & (c->size - 1);
+            c->len--;
+        }
+        if (c->len == 0) c->last_ps = 0;
     }
+    c->most = c->len > MOST_RETURNS / 2 ? 2 * c->len : MOST_RETURNS;
 }
-
-enum { MOST_RETURNS = 32 }; /* that wait to be counted */
 
 /* Whether there is credit for `bytes` now. What has come back is counted when it is needed, or when
  * much of it waits: often it is not, and to count many at once is cheap. */
 static inline bool grant_credit(credit_pool *c, uint32_t bytes, int64_t now) {
-    if (c->available < (int64_t)bytes || c->len >= MOST_RETURNS) grant_collect(c, now);
+    if (c->available < (int64_t)bytes || c->len >= c->most) grant_collect(c, now);
     return c->available >= (int64_t)bytes;
 }
 
@@ -138,10 +146,7 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
     w->free_at = end;
     w->contended = 0;
     w->credits[p->vc].available -= p->wire_bytes;
-    if (UNLIKELY(w->stall_since >= 0)) {
-        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
-        w->stall_since = -1;
-    }
+    wire_end_stall(s, w);
     w->packets += p->exact;
     w->grants++;
     w->bytes += p->wire_bytes;
@@ -155,16 +160,17 @@ static inline STATUS grant_start(clusim_sim *s, wire_state *w, packet_id packet_
 }
 
 /* Room in a receive buffer is free at `end`; nothing done in phase B acts at the same time. */
-static inline STATUS give_back(clusim_sim *s, wire_state *from, uint32_t vc, uint32_t bytes,
+static inline STATUS give_back(clusim_sim *s, wire_id from, uint32_t vc, uint32_t bytes,
                                int64_t end) {
-    if (UNLIKELY(from->traits & PAUSES)) end = base_max(end, s->agenda.now_ps + 1);
+    if (UNLIKELY(wire_credit(s, from, vc)->traits & PAUSES))
+        end = base_max(end, s->agenda.now_ps + 1);
     return wire_return_credit(s, from, vc, bytes, end);
 }
 
 /* The input buffer the packet sat in is free at `end`. */
 static inline STATUS grant_release(clusim_sim *s, packet *p, int64_t end) {
-    if (wire_none(p->held_wire)) return CLUSIM_OK;
-    wire_state *from = wire_at(s, p->held_wire);
+    wire_id from = p->held_wire;
+    if (wire_none(from)) return CLUSIM_OK;
     p->held_wire = NO(wire);
     if (UNLIKELY(p->copy && !buffer_none(p->shared))) {
         buffer_id shared = p->shared;

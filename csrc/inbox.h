@@ -21,14 +21,18 @@ static inline STATUS inbox_busy(clusim_sim *s, node_id node) {
     return node_push(&s->windows.busy, node);
 }
 
-/* A wire out of such a node has something to do. */
-static inline void inbox_activate(clusim_sim *s, wire_id wire) {
+/* A wire out of node `n`, which works in windows, has something to do. */
+static inline void inbox_activate_at(clusim_sim *s, window_node *n, wire_id wire) {
     window_wire *x = &s->windows.wires[wire.i];
     if (x->listed[ACTIVE]) return;
-    window_node *n = &s->windows.nodes[info_at(s, wire)->src.i];
     x->listed[ACTIVE] = 1;
     x->next[ACTIVE] = n->first[ACTIVE];
     n->first[ACTIVE] = wire;
+}
+
+static inline void inbox_activate(clusim_sim *s, wire_id wire) {
+    if (s->windows.wires[wire.i].listed[ACTIVE]) return;
+    inbox_activate_at(s, &s->windows.nodes[info_at(s, wire)->src.i], wire);
 }
 
 /* A wire into such a node has packets under way. */
@@ -71,17 +75,23 @@ STATUS inbox_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes, in
 /* `payload` bytes of a transfer that several endpoints receive are visible at one of them. */
 STATUS inbox_delivery(clusim_sim *s, wire_id wire, xfer_id x, uint32_t payload, int64_t visible);
 
-/* A packet enters a VOQ of a wire out of such a node in this window. */
-static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
+/* A packet enters a VOQ of a wire out of node `n` in this window. */
+static inline STATUS inbox_arrives_at(clusim_sim *s, window_node *n, wire_id out,
+                                      window_arrival arrival) {
     window_wire *x = &s->windows.wires[out.i];
-    uint32_t n = x->num_arrivals;
-    if (UNLIKELY(n + 1 >= x->size_arrivals)) /* and one that ends them */
+    uint32_t count = x->num_arrivals;
+    if (UNLIKELY(count + 1 >= x->size_arrivals)) /* and one that ends them */
         TRY(grow_array_from(&x->arrivals, &x->size_arrivals, sizeof arrival, 8));
-    if (n && x->arrivals[n - 1].at_ps > arrival.at_ps) x->unsorted = 1;
-    x->arrivals[n] = arrival;
-    x->num_arrivals = n + 1;
-    inbox_activate(s, out);
+    x->unsorted |= arrival.at_ps < x->last_ps;
+    x->last_ps = arrival.at_ps;
+    x->arrivals[count] = arrival;
+    x->num_arrivals = count + 1;
+    inbox_activate_at(s, n, out);
     return CLUSIM_OK;
+}
+
+static inline STATUS inbox_arrives(clusim_sim *s, wire_id out, window_arrival arrival) {
+    return inbox_arrives_at(s, &s->windows.nodes[info_at(s, out)->src.i], out, arrival);
 }
 
 /* The unit of the switch at the end of a wire will have finished an operation. */

@@ -90,7 +90,7 @@ static inline STATUS count_delivery(clusim_sim *s, const packet *p, int64_t visi
 }
 
 static STATUS accept_credit(clusim_sim *s, const packet *p, wire_id from, int64_t at) {
-    return wire_return_credit(s, wire_at(s, from), p->vc, p->wire_bytes, at);
+    return wire_return_credit(s, from, p->vc, p->wire_bytes, at);
 }
 
 /* Endpoints that work in windows keep their answers themselves. */

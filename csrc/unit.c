@@ -45,8 +45,7 @@ static STATUS admit(clusim_sim *s, packet_id op) {
     packet request = *packet_at(s, op);
     const xfer *x = xfer_at(s, request.xfer);
     unit_at(s, unit_of(s, from))->in_use += request.payload;
-    wire_state *w = wire_at(s, from);
-    TRY(wire_return_credit(s, w, request.vc, request.wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, from, request.vc, request.wire_bytes, s->agenda.now_ps));
     model_span span = model_members(im, x->mgroup);
     packet_at(s, op)->members = (uint16_t)(span.hi - span.lo);
     uint32_t vc = x->vc;
@@ -93,8 +92,7 @@ STATUS unit_request(clusim_sim *s, packet_id index, wire_id from) {
 
 STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const packet *p = packet_at(s, index);
-    wire_state *w = wire_at(s, from);
-    TRY(wire_return_credit(s, w, p->vc, p->wire_bytes, s->agenda.now_ps));
+    TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->agenda.now_ps));
     packet_id op = p->op;
     pool_free_packet(s, index);
     if (--packet_at(s, op)->members) return CLUSIM_OK;
@@ -102,7 +100,7 @@ STATUS unit_data(clusim_sim *s, packet_id index, wire_id from) {
     const clusim_image *im = &s->model->image;
     model_span span = model_members(im, xfer_at(s, packet_at(s, op)->xfer)->mgroup);
     int64_t at = unit_reduce(s, unit, (uint64_t)(span.hi - span.lo) * packet_at(s, op)->payload);
-    if (w->traits & TO_PLAIN) return inbox_result(s, from, op, at);
+    if (wire_at(s, from)->traits & TO_PLAIN) return inbox_result(s, from, op, at);
     return agenda_event(s, at, EV_RESULT, unit.i, op.i);
 }
 

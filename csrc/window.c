@@ -21,9 +21,9 @@ static void use_windows(clusim_sim *s, bool use) {
     s->windows.on = use && s->model->window_ps > 0;
     s->windows.leading = s->windows.on && s->model->ends_window;
     for (uint32_t i = 0; i < s->model->image.num_wires; i++) {
-        wire_state *w = wire_at(s, ID(wire, i));
-        w->traits = info_at(s, ID(wire, i))->traits;
-        if (!s->windows.on) w->traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
+        uint16_t traits = info_at(s, ID(wire, i))->traits;
+        if (!s->windows.on) traits &= (uint16_t)~(FROM_PLAIN | TO_PLAIN);
+        wire_set_traits(s, ID(wire, i), traits);
     }
     if (s->windows.crew) crew_mark(s);
 }
@@ -101,21 +101,22 @@ static STATUS take_special(clusim_sim *s, window_packet next) {
 }
 
 /* What arrives over one wire. */
-static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                            bool *more) {
     window_ring *ring = &s->windows.wires[wire.i].under_way;
     const wire_state *w = wire_at(s, wire);
     window_packet next;
     window_prefetch(s, ring);
     while (window_next(s, ring, end_ps, &next)) {
         packet *p = packet_at(s, next.packet);
-        TRY(window_owes(s, w, p, next.at_ps));
+        TRY(window_owes(s, n, w, p, next.at_ps));
         s->agenda.event_count++;
         if (((1u << p->kind) & SPECIAL) && !p->copy) {
             TRY(take_special(s, next));
             continue;
         }
         uint32_t candidate = node_aim(s, p, wire);
-        TRY(inbox_arrives(s, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
+        TRY(inbox_arrives_at(s, n, p->out, (window_arrival){next.at_ps, next.packet, candidate}));
     }
     *more = ring->len > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -140,13 +141,40 @@ static inline int64_t next_grant(const clusim_sim *s, const window_progress *g) 
     return base_max(w->free_at, w->num_ready ? 0 : g->arrival->at_ps);
 }
 
+/* Whether a packet finds nothing in any queue of its wire, and nothing comes until it can go on. */
+static inline bool alone(const window_progress *g, int64_t now_ps) {
+    return g->w->num_ready == 0 && g->arrival[1].at_ps > now_ps;
+}
+
+/* Grant such a packet, which is as good as in its queue until then; not if credit is short. */
+static inline STATUS pass_on(clusim_sim *s, window_progress *g, int64_t now_ps, bool *passed) {
+    wire_state *w = g->w;
+    const window_arrival *a = g->arrival;
+    packet *p = packet_at(s, a->packet);
+    *passed = grant_credit(&w->credits[p->vc], p->wire_bytes, now_ps);
+    if (UNLIKELY(!*passed)) return CLUSIM_OK;
+    g->arrival++;
+    w->queued_max = base_umax(w->queued_max, p->wire_bytes);
+    if (w->free_at > a->at_ps) w->stall_arbitration_ps += w->free_at - a->at_ps;
+    window_take_owed(s, g, now_ps);
+    s->agenda.now_ps = now_ps;
+    TRY(grant_start(s, w, a->packet));
+    w->next_candidate = a->candidate + 1 == w->num_candidates ? 0 : a->candidate + 1;
+    return grant_release(s, p, w->free_at);
+}
+
 /* From grant to grant up to `end_ps`. */
-static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                              bool *more) {
     window_progress g;
+    (void)n;
     TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_grant(s, &g);
         if (now_ps >= end_ps) break;
+        bool passed = false;
+        if (alone(&g, now_ps)) TRY(pass_on(s, &g, now_ps, &passed));
+        if (passed) continue;
         take_in(s, &g, now_ps);
         TRY(window_grant(s, g.w, false));
     }

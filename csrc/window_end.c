@@ -41,7 +41,8 @@ static STATUS start_all(clusim_sim *s, window_end *e, int64_t end_ps) {
 }
 
 /* What arrives over one wire. */
-static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS gather(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                            bool *more) {
     window_ring *ring = &s->windows.wires[wire.i].under_way;
     const wire_state *w = wire_at(s, wire);
     window_packet next;
@@ -49,13 +50,13 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
     while (window_next(s, ring, end_ps, &next)) {
         const packet *p = packet_at(s, next.packet);
         const xfer *x = xfer_at(s, p->xfer);
-        TRY(window_owes(s, w, p, next.at_ps));
+        TRY(window_owes(s, n, w, p, next.at_ps));
         TRY(inbox_access(s, w->far_endpoint, (window_arrival){next.at_ps, next.packet, 0}));
         s->agenda.event_count++;
         bool response = p->kind == CLUSIM_KIND_READ_RESP || p->kind == CLUSIM_KIND_RED_RESULT;
         if (!response || x->window == 0) continue;
         uint32_t flow = wire_at(s, p->first_wire)->num_voqs + x->slot;
-        TRY(inbox_arrives(s, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
+        TRY(inbox_arrives_at(s, n, p->first_wire, (window_arrival){next.at_ps, NO(packet), flow}));
     }
     *more = ring->len > 0;
     if (*more) inbox_due(s, inbox_entry(ring, 0)->at_ps);
@@ -63,13 +64,13 @@ static inline STATUS gather(clusim_sim *s, wire_id wire, int64_t end_ps, bool *m
 }
 
 /* Answers that are ready in this window were asked for before it. */
-static STATUS answer(clusim_sim *s, window_ring *replies, int64_t end_ps) {
+static STATUS answer(clusim_sim *s, window_node *n, window_ring *replies, int64_t end_ps) {
     window_packet next;
     window_prefetch(s, replies);
     while (window_next(s, replies, end_ps, &next)) {
         uint32_t candidate = node_answer(s, packet_at(s, next.packet));
         wire_id out = packet_at(s, next.packet)->out;
-        TRY(inbox_arrives(s, out, (window_arrival){next.at_ps, next.packet, candidate}));
+        TRY(inbox_arrives_at(s, n, out, (window_arrival){next.at_ps, next.packet, candidate}));
         s->agenda.event_count++;
     }
     if (replies->len) inbox_due(s, inbox_entry(replies, 0)->at_ps);
@@ -104,16 +105,18 @@ static inline int64_t next_look(const clusim_sim *s, const window_progress *g) {
     return base_max(w->free_at, w->num_ready ? 0 : more_ps);
 }
 
-static inline STATUS run_wire(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more) {
+static inline STATUS run_wire(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                              bool *more) {
     window_progress g;
-    window_end *e = end_of(s, &s->windows.nodes[info_at(s, wire)->src.i]);
+    const window_end *e = end_of(s, n);
     TRY(window_begin(s, wire, &g));
     for (;;) {
         int64_t now_ps = next_look(s, &g);
         if (now_ps >= end_ps) break;
         TRY(take_in(s, &g, now_ps));
         if (g.w->num_ready) TRY(window_grant(s, g.w, true));
-        if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps)) TRY(start_all(s, e, end_ps));
+        if (UNLIKELY(e->num_starts && e->starts[0].at_ps < end_ps))
+            TRY(start_all(s, end_of(s, n), end_ps));
     }
     TRY(take_in(s, &g, end_ps - 1));
     *more = g.w->num_ready || g.w->soonest != NEVER;
@@ -154,8 +157,8 @@ STATUS window_end_run(clusim_sim *s, window_node *n, int64_t end_ps) {
     window_end *e = end_of(s, n);
     TRY(start_all(s, e, end_ps));
     TRY(window_walk(s, n, INBOXES, gather, end_ps));
-    TRY(answer(s, &e->replies[0], end_ps));
-    if (e->replies[1].len) TRY(answer(s, &e->replies[1], end_ps));
+    TRY(answer(s, n, &e->replies[0], end_ps));
+    if (e->replies[1].len) TRY(answer(s, n, &e->replies[1], end_ps));
     TRY(window_walk(s, n, ACTIVE, run_wire, end_ps));
     if (e->num_accesses) TRY(use_memory(s, n->endpoint, e));
     if (e->num_starts) inbox_due(s, e->starts[0].at_ps);

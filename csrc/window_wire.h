@@ -19,8 +19,8 @@
 
 /* A packet that arrives over `from` is acknowledged over the wire back. Where nothing is owed and
  * nothing comes to it, there is nothing to drain either. */
-static inline STATUS window_owes(clusim_sim *s, const wire_state *from, const packet *p,
-                                 int64_t at_ps) {
+static inline STATUS window_owes(clusim_sim *s, window_node *n, const wire_state *from,
+                                 const packet *p, int64_t at_ps) {
     if (wire_none(from->reverse)) return CLUSIM_OK;
     uint64_t control = (uint64_t)p->exact * from->rate->format->control_256[p->kind];
     window_wire *x = &s->windows.wires[from->reverse.i];
@@ -29,7 +29,7 @@ static inline STATUS window_owes(clusim_sim *s, const wire_state *from, const pa
     if (UNLIKELY(x->num_owed + 1 >= x->size_owed)) /* and one that ends them */
         TRY(grow_array_from(&x->owed, &x->size_owed, sizeof *x->owed, 8));
     x->owed[x->num_owed++] = (window_owed){at_ps, control};
-    inbox_activate(s, from->reverse);
+    inbox_activate_at(s, n, from->reverse);
     return CLUSIM_OK;
 }
 
@@ -86,6 +86,7 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
         out->owed = x->owed;
     }
     x->num_arrivals = x->num_owed = 0;
+    x->last_ps = 0;
     return CLUSIM_OK;
 }
 
@@ -93,8 +94,8 @@ static inline STATUS window_begin(clusim_sim *s, wire_id wire, window_progress *
 static inline int64_t window_credit_at(const clusim_sim *s, const wire_state *w) {
     int64_t at_ps = NEVER;
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
-        const credit_pool *c = &w->credits[vc];
-        if (c->len) at_ps = base_min(at_ps, c->ring[c->head].at_ps);
+        credit_pool *c = &w->credits[vc];
+        if (c->len) at_ps = base_min(at_ps, wire_credit_at(c));
     }
     return at_ps;
 }
@@ -111,7 +112,7 @@ static inline void window_take_owed(clusim_sim *s, window_progress *g, int64_t n
 /* Nothing has credit: count what has come back, so that only what comes later matters. */
 static inline void window_stall(clusim_sim *s, wire_state *w) {
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++) grant_collect(&w->credits[vc], s->agenda.now_ps);
-    if (w->stall_since < 0) w->stall_since = s->agenda.now_ps;
+    wire_stall(s, w);
 }
 
 /* The round robin goes on behind what was granted; others that are ready wait for it. */
@@ -142,7 +143,8 @@ ALWAYS_INLINE STATUS window_grant(clusim_sim *s, wire_state *w, bool flows) {
 /* ---- the wires of a node -----------------------------------------------------------------------
  */
 
-typedef STATUS (*window_work)(clusim_sim *s, wire_id wire, int64_t end_ps, bool *more);
+typedef STATUS (*window_work)(clusim_sim *s, window_node *n, wire_id wire, int64_t end_ps,
+                              bool *more);
 
 /* Work off a list of a node's wires; those with more to do stay on it. */
 ALWAYS_INLINE STATUS window_walk(clusim_sim *s, window_node *n, enum window_list list,
@@ -152,7 +154,7 @@ ALWAYS_INLINE STATUS window_walk(clusim_sim *s, window_node *n, enum window_list
         wire_id wire = *link;
         window_wire *x = &s->windows.wires[wire.i];
         bool more;
-        TRY(work(s, wire, end_ps, &more));
+        TRY(work(s, n, wire, end_ps, &more));
         if (more) {
             link = &x->next[list];
         } else {

@@ -24,15 +24,22 @@ static void init_wire(clusim_sim *s, wire_id wire) {
     w->far_endpoint = info->dst_endpoint;
     w->far_node = info->dst;
     w->reverse = info->reverse;
-    w->credit_ps = info->credit_ps;
     w->in_queue = info->in_local * s->wires.nvc;
     w->num_voqs = info->num_voqs;
     w->num_candidates = info->num_candidates;
     w->num_words = (uint16_t)info->num_words;
     w->soonest = NEVER;
-    w->traits = info->traits;
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+    wire_set_traits(s, wire, info->traits);
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) {
         w->credits[vc].available = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
+        w->credits[vc].credit_ps = info->credit_ps;
+        w->credits[vc].most = MOST_RETURNS;
+    }
+}
+
+void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits) {
+    wire_at(s, wire)->traits = traits;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) wire_credit(s, wire, vc)->traits = traits;
 }
 
 STATUS wire_init(clusim_sim *s) {
@@ -43,7 +50,9 @@ STATUS wire_init(clusim_sim *s) {
     w->nvc = m->image.nvc;
     w->all = aligned_alloc(64, (count + 1) * sizeof *w->all);
     if (w->all == NULL) return CLUSIM_ERR_NO_MEMORY;
-    ZEROED(w->credits, count * w->nvc);
+    w->credits = aligned_alloc(64, (count * w->nvc + 1) * sizeof *w->credits);
+    if (w->credits == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memset(w->credits, 0, (count * w->nvc + 1) * sizeof *w->credits);
     ZEROED(w->voqs, m->num_voqs);
     ZEROED(w->ready_bits, m->num_words);
     ZEROED(w->waits, m->num_flows);
@@ -68,7 +77,7 @@ void wire_free(clusim_sim *s) {
 /* ---- credit and control bytes ------------------------------------------------------------------
  */
 
-static STATUS grow_ring(credit_pool *c) {
+STATUS wire_grow_credit(credit_pool *c) {
     uint32_t bigger = c->size ? 2 * c->size : 16;
     credit_return *ring = malloc(bigger * sizeof *ring);
     if (ring == NULL) return CLUSIM_ERR_NO_MEMORY;
@@ -80,16 +89,35 @@ static STATUS grow_ring(credit_pool *c) {
     return CLUSIM_OK;
 }
 
-/* The uncommon cases of wire_return_credit: a full ring, or a return that overtakes others. */
-STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps) {
-    if (c->len == c->size) TRY(grow_ring(c));
-    uint32_t mask = c->size - 1, i = c->len++;
-    while (i > 0 && c->ring[(c->head + i - 1) & mask].at_ps > at_ps) {
-        c->ring[(c->head + i) & mask] = c->ring[(c->head + i - 1) & mask];
-        i--;
+void wire_count_credit(credit_pool *c, int64_t now_ps) {
+    uint32_t mask = c->size - 1, kept = 0;
+    int64_t last_ps = 0;
+    bool unsorted = false;
+    for (uint32_t i = 0; i < c->len; i++) {
+        credit_return r = c->ring[(c->head + i) & mask];
+        if (r.at_ps <= now_ps) {
+            c->available += r.bytes;
+            continue;
+        }
+        c->ring[(c->head + kept++) & mask] = r;
+        unsorted |= r.at_ps < last_ps;
+        last_ps = base_max(last_ps, r.at_ps);
     }
-    c->ring[(c->head + i) & mask] = (credit_return){at_ps, bytes};
-    return CLUSIM_OK;
+    c->len = kept;
+    c->unsorted = unsorted;
+    c->last_ps = last_ps;
+}
+
+void wire_sort_credit(credit_pool *c) {
+    uint32_t mask = c->size - 1;
+    for (uint32_t i = 1; i < c->len; i++) {
+        credit_return r = c->ring[(c->head + i) & mask];
+        uint32_t k = i;
+        for (; k > 0 && c->ring[(c->head + k - 1) & mask].at_ps > r.at_ps; k--)
+            c->ring[(c->head + k) & mask] = c->ring[(c->head + k - 1) & mask];
+        c->ring[(c->head + k) & mask] = r;
+    }
+    c->unsorted = 0;
 }
 
 void wire_drain(clusim_sim *s, wire_state *w) {
@@ -122,10 +150,7 @@ STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
         return agenda_arbitrate(s, wire);
     }
     s->wires.any_down = true;
-    if (w->stall_since >= 0) {
-        w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
-        w->stall_since = -1;
-    }
+    wire_end_stall(s, w);
     return CLUSIM_OK;
 }
 

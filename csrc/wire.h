@@ -29,7 +29,41 @@ void wire_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *out);
 /* Let whole owed flits leave while the wire idles, up to now. */
 void wire_drain(clusim_sim *s, wire_state *w);
 
-STATUS wire_return_late(credit_pool *c, uint32_t bytes, int64_t at_ps);
+/* What is out of the ordinary about a wire now. */
+void wire_set_traits(const clusim_sim *s, wire_id wire, uint16_t traits);
+
+STATUS wire_grow_credit(credit_pool *c);
+
+enum { MOST_RETURNS = 32 };
+
+/* Count what has come back by `now_ps`, of a ring that is not by time. */
+void wire_count_credit(credit_pool *c, int64_t now_ps);
+
+void wire_sort_credit(credit_pool *c);
+
+/* When more comes back, of a ring with something in it. */
+static inline int64_t wire_credit_at(credit_pool *c) {
+    if (UNLIKELY(c->unsorted)) wire_sort_credit(c);
+    return c->ring[c->head].at_ps;
+}
+
+static inline credit_pool *wire_credit(const clusim_sim *s, wire_id wire, uint32_t vc) {
+    return &s->wires.credits[(size_t)wire.i * s->wires.nvc + vc];
+}
+
+/* A wire has something to send and no credit, from now on. */
+static inline void wire_stall(const clusim_sim *s, wire_state *w) {
+    if (w->stall_since >= 0) return;
+    w->stall_since = s->agenda.now_ps;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 1;
+}
+
+static inline void wire_end_stall(const clusim_sim *s, wire_state *w) {
+    if (LIKELY(w->stall_since < 0)) return;
+    w->stall_credit_ps += s->agenda.now_ps - w->stall_since;
+    w->stall_since = -1;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) w->credits[vc].stalled = 0;
+}
 
 static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
     if (w->wake_at <= at_ps) return CLUSIM_OK;
@@ -43,24 +77,21 @@ static inline STATUS wire_wake(clusim_sim *s, wire_state *w, int64_t at_ps) {
 }
 
 /* Bytes of the receive buffer of (wire, vc) are free at `free_ps`: the sender gets credit, or the
- * receiver may let it go on. */
-ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_state *w, uint32_t vc, uint32_t bytes,
+ * receiver may let it go on. Returns need no order until credit runs short. */
+ALWAYS_INLINE STATUS wire_return_credit(clusim_sim *s, wire_id wire, uint32_t vc, uint32_t bytes,
                                         int64_t free_ps) {
-    if (UNLIKELY(w->traits & (PAUSES | CROSSES))) {
-        if (w->traits & PAUSES) return congestion_free_at(s, w, vc, bytes, free_ps);
-        if (s->windows.thread) return inbox_credit(s, wire_of(s, w), vc, bytes, free_ps);
+    credit_pool *c = wire_credit(s, wire, vc);
+    if (UNLIKELY(c->traits & (PAUSES | CROSSES))) {
+        if (c->traits & PAUSES) return congestion_free_at(s, wire_at(s, wire), vc, bytes, free_ps);
+        if (s->windows.thread) return inbox_credit(s, wire, vc, bytes, free_ps);
     }
-    int64_t at_ps = free_ps + w->credit_ps;
-    if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire_of(s, w).i);
-    credit_pool *c = &w->credits[vc];
-    uint32_t mask = c->size - 1;
-    if (LIKELY(c->len < c->size &&
-               (c->len == 0 || c->ring[(c->head + c->len - 1) & mask].at_ps <= at_ps))) {
-        c->ring[(c->head + c->len++) & mask] = (credit_return){at_ps, bytes};
-    } else {
-        TRY(wire_return_late(c, bytes, at_ps));
-    }
-    if (UNLIKELY(w->stall_since >= 0)) TRY(wire_wake(s, w, at_ps));
+    int64_t at_ps = free_ps + c->credit_ps;
+    if (UNLIKELY(at_ps >= RANGE_TIME_END)) agenda_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
+    if (UNLIKELY(c->len == c->size)) TRY(wire_grow_credit(c));
+    c->unsorted |= at_ps < c->last_ps;
+    c->last_ps = base_max(c->last_ps, at_ps);
+    c->ring[(c->head + c->len++) & (c->size - 1)] = (credit_return){at_ps, bytes};
+    if (UNLIKELY(c->stalled)) TRY(wire_wake(s, wire_at(s, wire), at_ps));
     return CLUSIM_OK;
 }
 

@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "bins": "",
     "bounded": "errors",
     "files": "errors",
+    "executors": "errors resources",
     "units": "errors",
     "vocabulary": "errors",
     # what clusim.h says, and what the engines read and write
@@ -85,16 +86,18 @@ MAY_IMPORT = {
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units version vocabulary",
-    "training": "analysis collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
-    " schedule units workload workload.models workload.parallel",
+    "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
+    " run schedule units workload workload.models workload.parallel",
     "training.__init__": "training",
-    "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
-    " ranges report resources result run schedule units version vocabulary",
-    "training.measured": "bounded errors files hardware lowering nccltests run training version workload"
+    "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
+    " nccl.programs ranges report resources result run schedule units version vocabulary",
+    "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
+    "sweeping": "analysis bounded errors executors fabric files nccl nccltests resources run training units vocabulary"
+    " workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
-    "api": "errors fabric files nccltests replaying run training",
+    "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
 }
@@ -107,7 +110,9 @@ GATEKEEPERS = {
     "h5py": ("clusim/trace/",),
     "matplotlib": ("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
     "defusedxml": ("clusim/formats/xmltext.py",),
-    "pyarrow": ("clusim/export/tables.py",),
+    "pyarrow": ("clusim/export/tables.py", "clusim/sweeping/results.py"),
+    "distributed": ("clusim/executors/connect.py",),
+    "mpi4py": ("clusim/executors/connect.py",),
     "google.protobuf": ("clusim/formats/recordings/chakra_schema.py",),
     "torch": ("clusim/calibrating/probe.py",),
     "networkx": ("clusim/fabric/graph.py", "clusim/fabric/generators"),
@@ -116,7 +121,10 @@ GATEKEEPERS = {
 }
 
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
-LAZY = {"torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"}
+LAZY = {
+    *("torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"),
+    *("distributed", "mpi4py"),
+}
 LAZY_HOMES = (
     "clusim/trace/",
     "clusim/fabric/graph.py",

@@ -26,7 +26,7 @@ __all__ = ["cli", "main"]
 
 _ORDER = (
     *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
-    *("validate", "replay", "analyze", "diff", "report", "view", "plot", "export"),
+    *("sweep", "validate", "replay", "analyze", "diff", "report", "view", "plot", "export"),
 )
 """Order in the help; other commands come after these."""
 

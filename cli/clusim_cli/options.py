@@ -33,6 +33,7 @@ __all__ = [
     "dtype",
     "engine",
     "env",
+    "executor",
     "faults",
     "granularity",
     "jobs",
@@ -319,6 +320,16 @@ def kind(more: str = "") -> Decorator[Any]:
 def jobs() -> Decorator[Any]:
     """Worker processes."""
     return _option("--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core")
+
+
+def executor() -> Decorator[Any]:
+    """Who works in place of processes; `clusim_cli.outputs.working` makes one value of it and of `jobs`."""
+    return _option(
+        "--executor",
+        metavar="ADDRESS",
+        default=None,
+        help="Who works in place of processes here: dask://HOST:PORT, dask:SCHEDULER_FILE, or mpi.",
+    )
 
 
 def no_progress() -> Decorator[Any]:

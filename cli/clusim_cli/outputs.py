@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,19 @@ import click
 from clusim import files
 
 if TYPE_CHECKING:
+    from clusim.executors import Jobs
     from clusim.run.setup import Setup
 
-__all__ = ["OUTPUT", "TRACE_OUT", "GuardedCommand", "GuardedGroup", "beside", "doubts", "echo_done"]
+__all__ = [
+    "OUTPUT",
+    "TRACE_OUT",
+    "GuardedCommand",
+    "GuardedGroup",
+    "beside",
+    "doubts",
+    "echo_done",
+    "working",
+]
 
 
 class OutputFile(click.Path):
@@ -76,6 +87,20 @@ def _names(value: Any) -> Iterator[str]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _names(part)
+
+
+@contextmanager
+def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
+    """Give who works: processes of this computer, or the executor at an address."""
+    if address is None:
+        yield jobs
+        return
+    if jobs is not None:
+        raise click.UsageError("--jobs are processes here, --executor works elsewhere; give one")
+    from clusim.executors import connected
+
+    with connected(address) as executor:
+        yield executor
 
 
 def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -> list[str]:

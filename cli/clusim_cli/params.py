@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from clusim.errors import InputError, UnitError
-from clusim.units import parse_size, parse_time
+from clusim.units import parse_ranks, parse_size, parse_time
 from clusim.vocabulary.algorithms import PROTOCOL_NAMES, own_algorithm, protocol_named
 from clusim.vocabulary.dtypes import REDUCTIONS, find_dtype, redop_named
 from clusim.vocabulary.operations import operation_named
@@ -113,20 +113,10 @@ class _Ranks(click.ParamType[tuple[int, ...]]):
     ) -> tuple[int, ...]:
         if isinstance(value, tuple):
             return value
-        ranks: list[int] = []
-        for part in str(value).split(","):
-            low, dash, high = part.strip().partition("-")
-            if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 20:
-                self.fail(
-                    f"{value!r}: not a list of ranks; write for example 0-7 or 0,2,4-6", param, ctx
-                )
-            first, last = int(low), int(high or low)
-            if last < first or last - first > 1_000_000:
-                self.fail(
-                    f"{value!r}: {part.strip()} is not an ascending range of ranks", param, ctx
-                )
-            ranks += range(first, last + 1)
-        return tuple(ranks)
+        try:
+            return parse_ranks(str(value))
+        except UnitError as error:
+            self.fail(str(error), param, ctx)
 
 
 ALGORITHM = _Algorithm()

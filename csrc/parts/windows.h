@@ -55,6 +55,7 @@ typedef struct window_wire {
     wire_id next[WINDOW_LISTS];
     uint8_t listed[WINDOW_LISTS];
     uint8_t unsorted;         /* the arrivals, by time */
+    int64_t last_ps;          /* of the last one, or 0 */
     window_arrival *arrivals; /* owned; of this window */
     window_owed *owed;        /* owned; likewise, by time */
     uint32_t num_arrivals, size_arrivals;

@@ -9,12 +9,22 @@ typedef struct credit_return {
     int64_t bytes;
 } credit_return;
 
-/* Credit of one (wire, VC): what may be sent now, and what is on its way back, by time. */
+/* Credit of one (wire, VC): what may be sent now, and what is on its way back, in one cache line:
+ * whoever gives something back touches nothing else of the wire, and reads nothing of the ring. */
 typedef struct credit_pool {
     int64_t available;
+    int64_t credit_ps;   /* of the wire */
+    int64_t last_ps;     /* the latest of the ring, 0 when it is empty */
     credit_return *ring; /* owned */
     uint32_t head, len, size;
+    uint16_t traits;  /* of the wire */
+    uint8_t unsorted; /* the ring is not by time */
+    uint8_t stalled;  /* the wire is: it looks at what comes back */
+    uint32_t most;    /* returns that may wait to be counted */
+    uint32_t pad[3];
 } credit_pool;
+
+_Static_assert(sizeof(credit_pool) == 64, "a credit pool fills one cache line");
 
 typedef struct voq {
     packet_id head, tail; /* head none when empty */
@@ -56,10 +66,10 @@ typedef struct wire_state {
     int64_t stall_credit_ps;
     int64_t stall_since; /* start of the present credit stall, or -1 */
     uint64_t control_bytes, replays;
-    int64_t credit_ps;
     struct flow_wait *waits; /* flows that wait for their pace, by time */
     struct flow_cursor *flows;
     int64_t soonest; /* when the first of `waits` becomes available, or NEVER */
+    uint64_t pad;
 } wire_state;
 
 _Static_assert(sizeof(wire_state) == 256, "a wire fills four cache lines");

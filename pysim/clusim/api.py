@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from clusim import files
 from clusim.errors import InputError
+from clusim.executors import Jobs
 from clusim.fabric import Fabric
 from clusim.nccltests.front import Table, table_of
 from clusim.nccltests.harness import kind_named
@@ -152,8 +153,8 @@ class NcclTestsOptions(TypedDict, total=False):
         NCCL's release; the newest known by default.
     harness : str
         What launches: ``nccl-tests``, or ``torch`` for a Python loop around torch.distributed.
-    jobs : int
-        Worker processes; one per core by default, 1 works in this process.
+    jobs : int or Executor
+        Worker processes, or whoever takes work; one process per core by default, 1 works in this one.
     """
 
     nodes: int | None
@@ -161,7 +162,7 @@ class NcclTestsOptions(TypedDict, total=False):
     harness: str
     env: Mapping[str, str]
     version: str
-    jobs: int | None
+    jobs: Jobs
 
 
 def nccl_tests(

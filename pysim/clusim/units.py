@@ -19,6 +19,7 @@ __all__ = [
     "format_rate",
     "format_size",
     "format_time",
+    "parse_ranks",
     "parse_rate",
     "parse_size",
     "parse_time",
@@ -265,3 +266,23 @@ def format_rate(rate: Rate | float, *, exact: bool = False) -> str:
 def format_time(time_ps: int, *, exact: bool = False) -> str:
     """Write a time; with `exact` it reads back as the same number."""
     return _scaled(Fraction(time_ps), _TIME_NAMES, exact)
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """Return the ranks of a list such as ``0-7`` or ``0,2,4-6``.
+
+    Raises
+    ------
+    UnitError
+        It is no such list.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 20:
+            raise UnitError(f"{text!r}: not a list of ranks; write for example 0-7 or 0,2,4-6")
+        first, last = int(low), int(high or low)
+        if last < first or last - first > 1_000_000:
+            raise UnitError(f"{text!r}: {part.strip()} is not an ascending range of ranks")
+        ranks += range(first, last + 1)
+    return tuple(ranks)

@@ -106,11 +106,32 @@ def test_validate_a_table_of_ones_own(clusim: Clusim, tmp_path: Path) -> None:
 
 def test_validate_counts_what_nobody_knows(clusim: Clusim, tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
-    path.write_text(f"{HEADER}\nnowhere,1,2,all_gather,auto,auto,8,5.6\n", encoding="utf-8")
-    done = clusim("validate", path)
+    known = "gh200x4-mesh,1,2,all_gather,auto,auto,8,5.6"
+    path.write_text(f"{HEADER}\nnowhere,1,2,all_gather,auto,auto,8,5.6\n{known}\n", "utf-8")
+    done = clusim("validate", path, "--jobs", 1)
     assert (done.code, done.err) == (0, "")
     assert "1 rows of an unknown word: system 'nowhere': not a preset" in done.out
-    assert clusim("validate", path, "--strict").code == 2
+    assert clusim("validate", path, "--jobs", 1, "--strict").code == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("nowhere,1,2,all_gather,auto,auto,8,5.6", "1 rows of an unknown word: system 'nowhere'"),
+        ("gh200x4-mesh,1,2,all_gather,nvls,auto,8,5", "1 rows failed: "),
+        ("gh200x4-mesh,1,2,all_gather,auto,auto,0,0.1", "1 rows cannot be used: size 0"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_validate_of_nothing_that_could_be_scored_is_an_error(
+    clusim: Clusim, tmp_path: Path, row: str, reason: str, form: list[str]
+) -> None:
+    path, page = tmp_path / "m.csv", tmp_path / "page.md"
+    path.write_text(f"{HEADER}\n{row}\n", "utf-8")
+    done = clusim("validate", path, "--jobs", 1, "--markdown", page, *form)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"nothing could be scored: {reason}" in done.err
+    assert not page.exists()
 
 
 def test_validate_writes_page_figures_and_classes(clusim: Clusim, tmp_path: Path) -> None:

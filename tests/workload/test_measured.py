@@ -151,6 +151,32 @@ class TestCases:
         assert "framework 'Colossal-AI': issued as PyTorch's assumed" in found.notes
         assert not any("issued as" in note for note in case_of(row(framework="PyTorch FSDP")).notes)
 
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({}, None),
+            ({"framework": "llm-foundry", "attention": "flash2"}, "flash-triton"),
+            ({"framework": "torchtitan", "attention": "flash2"}, "flash2"),
+            ({"framework": "torchtitan", "attention": ""}, "flash2"),
+            ({"framework": "megatron", "attention": "flash3"}, "flash3"),
+            ({"framework": "megatron", "attention": "unknown"}, None),
+            ({"framework": "NeMo container 24.07", "attention": "unknown"}, "cudnn"),
+            (
+                {"framework": "NeMo container 24.07", "attention": "", "context": 2, "n_gpus": 16},
+                "flash2",
+            ),
+            ({"framework": "NeMo container 25.04", "attention": "unknown"}, None),
+        ],
+    )
+    def test_whose_attention(self, changes: dict[str, Any], expected: str | None) -> None:
+        own = case_of(row(**changes)).workload.hardware
+        assert own.attention_library == expected
+
+    def test_gradients_of_mosaics_default_mode_are_reduced_with_32_bits(self) -> None:
+        for notes, bits in (("FSDP mixed-precision mode DEFAULT", 32), ("mode PURE", 16)):
+            found = case_of(row(framework="llm-foundry", attention="flash", notes=notes)).workload
+            assert found.gradient_bits == bits
+
     def test_what_is_not_said_is_noted(self) -> None:
         found = case_of(row(micro_batch=0, precision="", recompute="unknown", attention=""))
         assert [note.partition(":")[0].partition(" not said")[0] for note in found.notes] == [
@@ -329,3 +355,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert HEADING in page.read_text(encoding="utf-8")
     assert run([*words[:-1], "--strict"]) == 2
     assert run(["validate", str(path), "--sizes", "3"]) == 2
+    capsys.readouterr()
+    table(path, {"hardware": "TPU v4"})
+    assert run(words[:-1]) == 2
+    none = capsys.readouterr()
+    assert (none.out, none.err.count("\n")) == ("", 1)
+    assert "nothing could be scored: 1 rows failed: hardware 'TPU v4'" in none.err

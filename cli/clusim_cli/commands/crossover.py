@@ -7,7 +7,7 @@ import json
 import click
 
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand, doubts
+from clusim_cli.outputs import GuardedCommand, doubts, working
 from clusim_cli.progress import counted_progress
 
 __all__ = ["command"]
@@ -29,6 +29,7 @@ __all__ = ["command"]
 @options.strict("What an importer assumed decides them.")
 @options.as_json()
 @options.jobs()
+@options.executor()
 @options.no_progress()
 def command(
     topology: str,
@@ -42,6 +43,7 @@ def command(
     strict: bool,
     as_json: bool,
     jobs: int | None,
+    executor: str | None,
     no_progress: bool,
 ) -> None:
     """Simulate a collective on TOPOLOGY with everything NCCL could use and, for all-reduce inside a machine, with the
@@ -58,8 +60,11 @@ def command(
     setup = Setup(topology, nodes, gpus, version, env)
     doubtful = doubts(setup, strict, mark="# " if as_csv else "", quiet=as_json)
     wanted = tuple(sorted(set(sizes))) or SIZES
-    with counted_progress(not no_progress, "simulated") as progress:
-        found = crossover(setup, collective, wanted, jobs=jobs, progress=progress)
+    with (
+        working(jobs, executor) as workers,
+        counted_progress(not no_progress, "simulated") as progress,
+    ):
+        found = crossover(setup, collective, wanted, jobs=workers, progress=progress)
     if as_json:
         click.echo(json.dumps({**found.to_json(), "doubts": doubtful}))
     else:

@@ -13,7 +13,7 @@ from clusim.errors import InputError
 from clusim.files import check_place, write_text
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli import options
-from clusim_cli.outputs import GuardedCommand, doubts
+from clusim_cli.outputs import GuardedCommand, doubts, working
 
 if TYPE_CHECKING:
     from clusim.nccltests.options import PerfOptions
@@ -49,6 +49,7 @@ def _flags(function: Any) -> Any:
 @options.env()
 @options.nccl_version()
 @options.jobs()
+@options.executor()
 @options.strict("What an importer assumed decides them.")
 @options.as_json("It is what -J writes.")
 @_flags
@@ -61,6 +62,7 @@ def command(
     environment: tuple[str, ...],
     version: str,
     jobs: int | None,
+    executor: str | None,
     strict: bool,
     as_json: bool,
     **flags: str | None,
@@ -86,7 +88,8 @@ def command(
     doubtful = doubts(setup, strict, mark="# ", quiet=as_json)
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
-    found = table_of(where, test, wanted, jobs=jobs, show=None if as_json else click.echo)
+    with working(jobs, executor) as workers:
+        found = table_of(where, test, wanted, jobs=workers, show=None if as_json else click.echo)
     data = found.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
     if target is not None:
         write_text(target, json.dumps(data) + "\n")

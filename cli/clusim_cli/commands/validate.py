@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusim.errors import InputError
 from clusim_cli import options
-from clusim_cli.outputs import OUTPUT, GuardedCommand
+from clusim_cli.outputs import OUTPUT, GuardedCommand, working
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ __all__ = ["command"]
 @click.option("--rows", type=click.IntRange(1), metavar="N",
               help="Of tables of training steps, predict so many rows, spread over them.  [default: all]")  # fmt: skip
 @options.jobs()
+@options.executor()
 @options.granularity("quick")
 @click.option("--releases", is_flag=True,
               help="Predict rows that do not say their release for all that may differ.")  # fmt: skip
@@ -63,12 +66,12 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     is assumed, and counted.
 
     Rows that calibrated figures of clusim are scored apart from those that did not. Rows with a word that nobody
-    knows are counted, and the rest goes on.
+    knows are counted, and the rest goes on; if nothing is left that could be scored, that is an error.
     """
     from clusim.files import check_place
     from clusim.nccltests.measurements import read_measurements
     from clusim.nccltests.validate import validate
-    from clusim.nccltests.validationreport import report_lines
+    from clusim.nccltests.validationreport import left_out_lines, report_lines
 
     for target in (given["plot"], given["markdown"], given["data"]):
         if target is not None and not target.is_dir():
@@ -89,21 +92,17 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
         found = explained(row_named(rows, given["explain"]), given["granularity"])
         click.echo(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
         return 0
-    with counted_progress(not given["no_progress"], "predicted") as progress:
-        report = validate(
-            rows,
-            sizes=given["sizes"] or 0,
-            jobs=given["jobs"],
-            granularity=given["granularity"],
-            progress=progress,
-        )
-    if given["releases"]:
-        from clusim.nccltests.releases import with_releases
+    shown, grain = not given["no_progress"], given["granularity"]
+    with working(given["jobs"], given["executor"]) as jobs:
+        with counted_progress(shown, "predicted") as progress:
+            sizes = given["sizes"] or 0
+            report = validate(rows, sizes=sizes, jobs=jobs, granularity=grain, progress=progress)
+        _require(report.points, left_out_lines(report))
+        if given["releases"]:
+            from clusim.nccltests.releases import with_releases
 
-        with counted_progress(not given["no_progress"], "by other releases") as progress:
-            report = with_releases(
-                report, jobs=given["jobs"], granularity=given["granularity"], progress=progress
-            )
+            with counted_progress(shown, "by other releases") as progress:
+                report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
     _write(report, files, given)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(report_lines(report)))
     return 2 if given["strict"] and (report.unknown or report.failed) else 0
@@ -112,20 +111,24 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.training.measured.rows import read_steps
-    from clusim.training.measured.text import step_lines
+    from clusim.training.measured.text import left_out_steps, step_lines
     from clusim.training.measured.validate import validate_steps
 
     for name in ("system", "sizes", "releases", "explain", "plot"):
         if given[name]:
             raise click.UsageError(f"--{name} is for tables of collectives")
-    with counted_progress(not given["no_progress"], "predicted") as progress:
+    with (
+        working(given["jobs"], given["executor"]) as jobs,
+        counted_progress(not given["no_progress"], "predicted") as progress,
+    ):
         report = validate_steps(
             read_steps(files),
             most=given["rows"] or 0,
-            jobs=given["jobs"],
+            jobs=jobs,
             granularity=given["granularity"],
             progress=progress,
         )
+    _require(report.points, left_out_steps(report))
     if given["markdown"] is not None:
         from clusim.training.measured.text import write_section
 
@@ -136,6 +139,13 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
         write_step_data(report, given["data"], files)
     click.echo(json.dumps(report.to_json()) if as_json else "\n".join(step_lines(report)))
     return 2 if given["strict"] and report.unpredicted else 0
+
+
+def _require(points: Sequence[object], reasons: Sequence[str]) -> None:
+    """Raise `InputError` of one line if nothing could be scored; `reasons` are why rows could not."""
+    if not points:
+        more = f", and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        raise InputError(f"nothing could be scored: {reasons[0]}{more}")
 
 
 def _write(report: Report, files: tuple[Path, ...], given: dict[str, Any]) -> None:

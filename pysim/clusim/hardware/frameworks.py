@@ -52,6 +52,10 @@ class Framework:
         Operators that a softmax of scores is where the fused kernel does not take its shape; 1 is always fused.
     waits : str
         Where the host waits for its GPU.
+    sums : bool
+        Its automatic differentiation adds gradients that come together by kernels of their own.
+    eager : bool
+        Kernels that move data are PyTorch's own, and not those of a library or a compiler.
     """
 
     name: str
@@ -66,6 +70,8 @@ class Framework:
     whole: bool = False
     unfused: int = 1
     waits: Waits = "step"
+    sums: bool = False
+    eager: bool = False
 
     def __post_init__(self) -> None:
         """Check units and sources."""
@@ -103,6 +109,8 @@ _PYTORCH = Framework(
     tensor=assumed("4us", "lists of tensors (foreach) are walked in C++ a few times"),
     microbatch=assumed("1ms", "data, loss and the loop of the trainer"),
     step=assumed("3ms", "norm of the gradients, learning rate, callbacks and log"),
+    sums=True,
+    eager=True,
 )  # fmt: skip
 
 _LEGACY = Framework(
@@ -117,6 +125,8 @@ _LEGACY = Framework(
     step=assumed("2ms", "loss scale, norm, learning rate and log"),
     unfused=6,
     waits="pass",
+    sums=True,
+    eager=True,
 )  # fmt: skip
 
 _MEGATRON = Framework(
@@ -132,6 +142,7 @@ _MEGATRON = Framework(
     step=assumed("4ms", "norm, learning rate, log"),
     unfused=6,
     waits="receive",
+    sums=True,
 )  # fmt: skip
 
 _COMPILED = Framework(
@@ -160,6 +171,7 @@ _GRAPH = Framework(
     step=assumed("4ms", "as Megatron"),
     whole=True,
     waits="step",
+    sums=True,
 )  # fmt: skip
 
 _JAX = Framework(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusim.errors import InputError, one_line
+from clusim.executors import Jobs
 from clusim.nccl.calls.choice import Wanted, runnable
 from clusim.nccl.calls.launch import DEFAULT_ITERATIONS, host_of
 from clusim.nccltests.harness import Harness
@@ -100,7 +101,7 @@ def crossover(
     operation: str = "allreduce",
     sizes: Sequence[int] = SIZES,
     *,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     progress: Progress | None = None,
 ) -> Crossover:
     """Simulate every candidate at every size."""

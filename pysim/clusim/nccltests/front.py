@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import localtime, strftime
 from typing import Any
 
+from clusim.executors import Jobs
 from clusim.nccl.env import SYMMETRIC
 from clusim.nccltests.expected import Expected, RunPlace, expected_error
 from clusim.nccltests.operations import Program
@@ -86,15 +87,15 @@ def table_of(
     test: Program,
     options: PerfOptions,
     *,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     show: Callable[[str], None] | None = None,
 ) -> Table:
     """Run a program of nccl-tests.
 
     Parameters
     ----------
-    jobs : int or None
-        Worker processes; None is one per core, 1 works in this process.
+    jobs : int or Executor or None
+        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
     show : callable or None
         Called with every line as soon as it is known.
     """

@@ -1,32 +1,26 @@
-"""Many predictions, spread over worker processes; each distinct one is made once."""
+"""Many predictions, spread over workers; each distinct one is made once."""
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from clusim.errors import ClusimError
+from clusim.executors import Jobs, Workers, workers
 from clusim.nccltests.kernel import PerfKernel, kernel
 from clusim.nccltests.known import Times, known_times, learn
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 
-__all__ = ["Failure", "in_order", "kernels", "workers"]
+__all__ = ["Failure", "in_order", "kernels"]
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many are done; raising from it ends the work."""
 
 MOST_MACHINES = 4
 """Machines that are simulated, about, in place of more."""
-
-OBJECTS = 100_000
-"""Objects made until a worker looks for garbage."""
 
 SHARE = 8
 """Batches per worker that many cases make at least: what shares a setup stays together as far as that allows."""
@@ -61,81 +55,55 @@ def _batch(cases: list[Request], known: Times) -> _Done:
     return _Done(kernels, dict(islice(known_times().items(), before, None)))
 
 
-def _quiet() -> None:
-    """End at once when told to: a worker has nothing to clean up. Look for circles of garbage less often.
-
-    Plans are hundreds of thousands of objects without any, and to look at them all again and again is a seventh of
-    the time to make them.
-    """
-    gc.set_threshold(OBJECTS, 20, 20)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of processes that ends at once when the block is left by an exception."""
-    pool = ProcessPoolExecutor(jobs, initializer=_quiet)
-    try:
-        yield pool
-    except BaseException:
-        for process in list(pool._processes.values()):
-            process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def in_order(
-    cases: Sequence[Request], *, jobs: int | None = None
-) -> Iterator[PerfKernel | Failure]:
+def in_order(cases: Sequence[Request], *, jobs: Jobs = None) -> Iterator[PerfKernel | Failure]:
     """Yield the kernels of cases in their order, each as soon as it and those before it are known."""
-    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(set(cases))))
-    if count == 1:
+    distinct = dict.fromkeys(cases)
+    with workers(jobs, len(distinct)) as spread:
+        if spread is None:
+            yield from map(_timed, cases)
+            return
+        futures = {case: spread.submit(_timed, case) for case in distinct}
         for case in cases:
-            yield _timed(case)
-        return
-    with workers(count) as pool:
-        futures = {case: pool.submit(_timed, case) for case in dict.fromkeys(cases)}
-        for case in cases:
-            yield futures[case].result()
+            yield spread.outcome(futures[case])
 
 
 def kernels(
-    cases: Iterable[Request], *, jobs: int | None = None, progress: Progress | None = None
+    cases: Iterable[Request], *, jobs: Jobs = None, progress: Progress | None = None
 ) -> dict[Request, PerfKernel | Failure]:
     """Return the kernel of every distinct case.
 
     Parameters
     ----------
-    jobs : int or None
-        Worker processes; None is one per core, 1 works in this process.
+    jobs : int or Executor or None
+        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
     """
     wanted = list(dict.fromkeys(cases))
-    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(wanted)))
     tell = progress or (lambda done, total: None)
-    if count == 1:
-        return _here(wanted, tell)
+    with workers(jobs, len(wanted)) as spread:
+        return _here(wanted, tell) if spread is None else _spread(wanted, spread, tell)
+
+
+def _spread(
+    wanted: list[Request], spread: Workers, tell: Progress
+) -> dict[Request, PerfKernel | Failure]:
     found: dict[Request, PerfKernel | Failure] = {}
-    agenda = _Agenda(wanted, count)
-    with workers(count) as pool:
-        waiting: dict[Future[_Done], _Batch] = {}
-        free: list[Hashable] = [None] * count
-        while True:
-            while free and (batch := agenda.next(free[0])) is not None:
-                # A copy, because another thread writes it out while answers are added.
-                known = dict(agenda.times.setdefault(batch.machine, {}))
-                waiting[pool.submit(_batch, batch.cases, known)] = batch
-                del free[0]
-            if not waiting:
-                return found
-            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-            for future in done:
-                batch, outcome = waiting.pop(future), future.result()
-                found.update(zip(batch.cases, outcome.kernels, strict=True))
-                agenda.times[batch.machine].update(outcome.new)
-                free.append(batch.machine)
-            tell(len(found), len(wanted))
+    agenda = _Agenda(wanted, spread.count)
+    waiting: dict[Future[_Done], _Batch] = {}
+    free: list[Hashable] = [None] * spread.count
+    while True:
+        while free and (batch := agenda.next(free[0])) is not None:
+            # A copy, because another thread writes it out while answers are added.
+            known = dict(agenda.times.setdefault(batch.machine, {}))
+            waiting[spread.submit(_batch, batch.cases, known)] = batch
+            del free[0]
+        if not waiting:
+            return found
+        for future in spread.done(waiting):
+            batch, outcome = waiting.pop(future), spread.outcome(future)
+            found.update(zip(batch.cases, outcome.kernels, strict=True))
+            agenda.times[batch.machine].update(outcome.new)
+            free.append(batch.machine)
+        tell(len(found), len(wanted))
 
 
 def _here(wanted: list[Request], tell: Progress) -> dict[Request, PerfKernel | Failure]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from clusim.errors import ClusimError
+from clusim.executors import Jobs
 from clusim.nccl.calls.choice import choose, way_of
 from clusim.nccl.calls.launch import host_of
 from clusim.nccl.versions import FEATURES, Version, since
@@ -47,7 +48,7 @@ def with_releases(
     report: Report,
     *,
     granularity: str | int = "auto",
-    jobs: int | None = None,
+    jobs: Jobs = None,
     progress: Progress | None = None,
 ) -> Report:
     """Return a report whose points without a release have the span of all that they may have had."""

@@ -8,6 +8,7 @@ from time import localtime, strftime
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.executors import Jobs
 from clusim.hardware import GPUS
 from clusim.nccl.calls.launch import Launch, host_of
 from clusim.nccl.env import windows
@@ -111,7 +112,7 @@ def harness_of(options: PerfOptions, kind: str = "nccl-tests") -> Harness:
 
 
 def rows(
-    where: PerfPlace, test: Program, options: PerfOptions, *, jobs: int | None = None
+    where: PerfPlace, test: Program, options: PerfOptions, *, jobs: Jobs = None
 ) -> Iterator[PerfLine]:
     """Yield the rows in nccl-tests' order, each when it is known."""
     setup = where.setup

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.executors import Jobs
 from clusim.lowering import QUICK
 from clusim.nccl.calls.launch import host_of
 from clusim.nccltests.breakdown import calibrated_by, class_tables
@@ -174,7 +175,7 @@ def validate(
     rows: Sequence[Row],
     *,
     sizes: int = 0,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     granularity: str | int = QUICK,
     progress: Progress | None = None,
 ) -> Report:
@@ -184,8 +185,8 @@ def validate(
     ----------
     sizes : int
         Most sizes of a group; 0 is all.
-    jobs : int or None
-        Worker processes; None is one per core.
+    jobs : int or Executor or None
+        Worker processes, or whoever takes work; None is one per core.
     """
     if sizes < 0:
         raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")

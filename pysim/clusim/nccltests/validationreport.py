@@ -12,7 +12,7 @@ from clusim.nccltests.scores import REGIME_TITLES, REGIMES, Point, Score, score,
 from clusim.nccltests.validate import Report
 from clusim.units import format_size
 
-__all__ = ["MEANING", "group_title", "remarks", "report_lines"]
+__all__ = ["MEANING", "group_title", "left_out_lines", "remarks", "report_lines"]
 
 MEANING = (
     "error of the time in %: median and mean of the absolute error; bias: mean, + is predicted too long; spread: mean"
@@ -100,6 +100,12 @@ def remarks(report: Report, *, paths: bool = True) -> list[str]:
             text = _alike(note)
             notes[text] = notes.get(text, 0) + 1
     lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
+    return lines + left_out_lines(report, paths=paths)
+
+
+def left_out_lines(report: Report, *, paths: bool = True) -> list[str]:
+    """Return why rows could not be predicted, a line for each reason; `paths` as in `remarks`."""
+    lines: list[str] = []
     for title, rows in (
         ("of an unknown word", report.unknown),
         ("cannot be used", report.unusable),

@@ -17,7 +17,7 @@ import numpy as np
 from clusim.errors import InputError
 from clusim.fabric import Fabric
 from clusim.formats.logs import Log, read_logs
-from clusim.formats.logs.anomalies import find_anomalies
+from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
 from clusim.formats.logs.calls import (
     CallTable,
     LoggedCall,
@@ -71,7 +71,6 @@ class _Kept:
 
 
 _DAMAGE = (
-    "ranks contradict",
     "file",
     "rows",
     "spliced",
@@ -228,6 +227,7 @@ def replay_log(
     if request.whole:
         whole = _whole(job, table, options, machine)
         whole.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
+        whole.doubts += _contradicted(log)
         return whole
     other = None if request.other is None else job_on(request.other, _ANEW)
     placed = job.placed
@@ -241,6 +241,7 @@ def replay_log(
         family=placed.family,
     )  # fmt: skip
     found.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
+    found.doubts += _contradicted(log)
     _notes(found, job, other, table)
     _time_all(found, job, other, table, counted)
     if options.trace_out is not None:
@@ -291,8 +292,18 @@ def _require_calls(log: Log, table: CallTable) -> None:
     )
 
 
+def _contradicted(log: Log) -> list[str]:
+    """Return where a log says two things about its ranks."""
+    return [
+        f"{odd.text}: give the logs of one job only, and let every process write a file of its own"
+        " (NCCL_DEBUG_FILE=nccl.%h.%p)"
+        for odd in find_anomalies(log)
+        if odd.kind == CONTRADICTION
+    ]
+
+
 def _partly(log: Log) -> list[str]:
-    """Return what of a log was not understood, or is contradicted by itself."""
+    """Return what of a log was not understood."""
     return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
 
 

@@ -85,12 +85,19 @@ class ProgramBuilder:
 
     def task(self, task: Task, after: Iterable[int] = ()) -> int:
         """Append `task` to its rank's stream and return its index."""
+        deps = self._waits(task.rank, task.stream, (*task.deps, *after))
+        return self._append(task if deps == task.deps else replace(task, deps=deps))
+
+    def _waits(self, rank: int, stream: str, after: Iterable[int]) -> tuple[int, ...]:
+        """Return what the next task of a stream waits for."""
+        return tuple(sorted({*self._last.get((rank, stream), ()), *after}))
+
+    def _append(self, task: Task) -> int:
+        """Append a task that has all its dependencies."""
         if not 0 <= task.rank < self.num_ranks:
             raise InputError(f"rank {task.rank}: out of range; must be 0..{self.num_ranks - 1}")
-        key = (task.rank, task.stream)
-        deps = tuple(sorted({*task.deps, *self._last.get(key, ()), *after}))
-        self._tasks.append(replace(task, deps=deps))
-        self._last[key] = (len(self._tasks) - 1,)
+        self._tasks.append(task)
+        self._last[task.rank, task.stream] = (len(self._tasks) - 1,)
         return len(self._tasks) - 1
 
     def kernel(
@@ -110,8 +117,9 @@ class ProgramBuilder:
         if compute_ps < 0 or flops < 0 or hbm_bytes < 0 or (compute_ps and flops):
             raise InputError(f"kernel {name!r}: give compute_ps or flops, none negative")
         fields: dict[str, Any] = {"flops": flops, "precision": precision, "sms": sms, "name": name}
-        task = Task("kernel", rank, stream, compute_ps=compute_ps, mem_bytes=hbm_bytes, **fields)
-        return self.task(task, after)
+        deps = self._waits(rank, stream, after)
+        fields |= {"compute_ps": compute_ps, "mem_bytes": hbm_bytes, "deps": deps}
+        return self._append(Task("kernel", rank, stream, **fields))
 
     def delay(
         self,
@@ -125,7 +133,8 @@ class ProgramBuilder:
         """Add a pause of `delay_ps` [ps]."""
         if delay_ps < 0:
             raise InputError(f"delay of rank {rank}: {delay_ps} ps; must be >= 0")
-        return self.task(Task("delay", rank, stream, name=name, delay_ps=delay_ps), after)
+        deps = self._waits(rank, stream, after)
+        return self._append(Task("delay", rank, stream, name, deps, delay_ps=delay_ps))
 
     def marker(
         self, rank: int, name: str, *, stream: str = "compute", after: Iterable[int] = ()

@@ -8,7 +8,7 @@ the pipeline until the last pass of any stage is done, and *idle* otherwise: wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.schedule.ir import ABSENT, Schedule
-from clusim.workload.parallel.fold import Folded
+from clusim.workload.parallel.fold import Folded, FoldedBlock
 from clusim.workload.parallel.issue import STREAM
 
 __all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
@@ -86,24 +86,31 @@ def covered(spans: Array, others: Array) -> int:
 
 
 def spans_of(
-    schedule: Schedule, start_ps: Array, end_ps: Array, folded: Mapping[int, Folded] | None = None
+    schedule: Schedule, start_ps: Array, end_ps: Array, folded: Iterable[FoldedBlock] = ()
 ) -> dict[int, Spans]:
-    """Return the intervals of every rank; `folded` are the blocks that tasks stand for."""
-    tasks, known = schedule.tasks, folded or {}
+    """Return the intervals of every rank; `folded` are the blocks that pauses stand for."""
+    tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
     moving: dict[int, int] = {}
     for index, task in enumerate(tasks):
         if task.kind == "program" and task.call != ABSENT:
-            moving[task.call] = max(moving.get(task.call, 0), int(start_ps[index]))
+            moving[task.call] = max(moving.get(task.call, 0), starts[index])
     hosts = {index for index, task in enumerate(tasks) if task.stream == STREAM}
     rows: dict[int, tuple[list[Any], list[Any], list[Any], list[Any], list[Any]]] = {}
+    for block in folded:
+        for rank, index in block.tasks.items():
+            own = rows.setdefault(rank, ([], [], [], [], []))
+            if block.message:
+                own[1].append((starts[index], ends[index]))
+            else:
+                own[3].append((starts[index], ends[index], block.found))
     for index, task in enumerate(tasks):
         own = rows.setdefault(task.rank, ([], [], [], [], []))
-        low, high = int(start_ps[index]), int(end_ps[index])
+        low, high = starts[index], ends[index]
         if index in hosts:
             continue
         if hosts:
-            issued = max((int(end_ps[d]) for d in task.deps if d in hosts), default=0)
-            ready = max((int(end_ps[d]) for d in task.deps if d not in hosts), default=0)
+            issued = max((ends[d] for d in task.deps if d in hosts), default=0)
+            ready = max((ends[d] for d in task.deps if d not in hosts), default=0)
             if issued > ready:
                 own[4].append((ready, issued))
         if task.kind == "kernel":
@@ -115,8 +122,6 @@ def spans_of(
         elif task.stream.endswith(MOVING):
             own[1].append((low, high))
             own[2].append((low, high))
-        elif index in known:
-            own[3].append((low, high, known[index]))
     return {
         rank: Spans(_pairs(own[0]), _pairs(own[1]), _pairs(own[2]), own[3], _pairs(own[4]))
         for rank, own in rows.items()

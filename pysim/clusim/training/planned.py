@@ -9,7 +9,7 @@ from clusim.fabric.model import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl.notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
-from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.pipeline import StepWriter
@@ -28,7 +28,7 @@ def written(
     builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
     host = plan.host()
     threads = HostThreads(host, builder) if host is not None else None
-    writer = StepWriter(Emitter(plan, builder, folder, host=threads))
+    writer = StepWriter(BlockEmitter(plan, builder, folder, host=threads))
     writer.write(steps, saved=saved)
     return writer, builder.build()
 

@@ -6,16 +6,19 @@ identical: the engine is deterministic and knows no absolute time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clusim.training.breakdown import Spans, covered, merge
+from clusim.training.breakdown import Spans, merge
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
 __all__ = ["AFFORDABLE", "BlockState", "FoldReport", "affordable", "fold_report", "states"]
+
+Array = NDArray[Any]
 
 AFFORDABLE = 1 << 26
 """Events of a run in which the default writes out blocks that were not proved: about half a minute."""
@@ -53,43 +56,133 @@ class FoldReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps]."""
+    """What a run says of a folded block: how far apart its ranks were ready, how long they did other things [ps].
+
+    It is the `same` as where it was simulated, or only alike.
+    """
 
     late_ps: int
     beside_ps: int
     total_ps: int
+    same: bool = True
 
     @property
     def proved(self) -> bool:
-        return not self.late_ps and not self.beside_ps
+        return self.same and not self.late_ps and not self.beside_ps
 
 
 def states(
-    folder: Folder, spans: Mapping[int, Spans], start: Any, end: Any
-) -> Iterator[tuple[FoldedBlock, BlockState]]:
-    """Give every folded block and what was under way at its ranks meanwhile."""
-    active = {rank: merge(np.concatenate((own.active, own.compute))) for rank, own in spans.items()}
-    for block in folder.blocks:
-        ready = [max((int(end[t]) for t in tasks), default=0) for tasks in block.waits.values()]
-        late = max(ready) - min(ready) if block.coupled else 0
-        beside = total = 0
-        for rank, task in block.tasks.items():
-            low, high = int(start[task]), int(start[task]) + block.found.end_ps[rank]
-            own = active[rank]
-            first = np.searchsorted(own[:, 1], low, side="right")
-            last = np.searchsorted(own[:, 0], high, side="left")
-            if last > first:
-                beside += covered(own[first:last], np.array([[low, high]], np.int64))
-            total += high - low
-        yield block, BlockState(late, beside, total)
+    blocks: Sequence[FoldedBlock], spans: Mapping[int, Spans], start: Any, end: Any
+) -> list[tuple[FoldedBlock, BlockState]]:
+    """Return every folded block and what was under way at its ranks meanwhile; for messages also on their wires."""
+    if not blocks:
+        return []
+    rows = _Rows(blocks, start, end.tolist())
+    beside = rows.beside(spans)
+    beside += np.where(rows.message, _crossing(blocks, rows), 0)
+    same = [block.found.same for block in blocks]
+    numbers = zip(rows.late, beside.tolist(), rows.total.tolist(), same, strict=True)
+    return [(b, BlockState(*own)) for b, own in zip(blocks, numbers, strict=True)]
+
+
+class _Rows:
+    """Folded blocks as columns: a row for every block and rank, and sums by block."""
+
+    def __init__(self, blocks: Sequence[FoldedBlock], start: Array, end: list[int]) -> None:
+        self.message = np.array([block.message for block in blocks], bool)
+        self.late = [_late(block, end) if block.coupled else 0 for block in blocks]
+        ranks: list[int] = []
+        tasks: list[int] = []
+        takes: list[int] = []
+        for block in blocks:
+            ranks.extend(block.tasks)
+            tasks.extend(block.tasks.values())
+            takes.extend(map(block.found.end_ps.__getitem__, block.tasks))
+        self.index = np.repeat(np.arange(len(blocks)), [len(block.tasks) for block in blocks])
+        self.rank, low = np.array(ranks, np.int64), start[np.array(tasks, np.int64)]
+        length = np.array(takes, np.int64)
+        self.span = np.stack([low, low + length], axis=1)
+        self.total = np.bincount(self.index, length, len(blocks)).astype(np.int64)
+
+    def beside(self, spans: Mapping[int, Spans]) -> Array:
+        """Return by block how long its ranks did something else meanwhile, summed over them [ps]."""
+        found = np.zeros(len(self.message), np.int64)
+        anywhere = merge(np.concatenate([own.active for own in spans.values()]))
+        order = np.argsort(self.rank, kind="stable")
+        edges = np.flatnonzero(np.diff(self.rank[order])) + 1
+        for rows in np.split(order, edges):
+            own, message = spans[int(self.rank[rows[0]])], self.message[self.index[rows]]
+            busy, at = np.concatenate((own.active, own.compute)), self.span[rows]
+            blocks, messages = at[~message], at[message]
+            for wanted, others in (
+                (~message, (busy, messages)),
+                # What else is on its wires may come from other ranks.
+                (message, (busy, blocks, anywhere)),
+            ):
+                overlap = _overlap(merge(np.concatenate(others)), at[wanted])
+                np.add.at(found, self.index[rows[wanted]], overlap)
+        return found
+
+
+def _late(block: FoldedBlock, end: list[int]) -> int:
+    """Return how far apart the ranks of a block were ready [ps]."""
+    ready = {max((end[t] for t in tasks), default=0) for tasks in set(block.waits.values())}
+    return max(ready) - min(ready)
+
+
+def _overlap(busy: Array, spans: Array) -> Array:
+    """Return how much of each of `spans` is in disjoint intervals in their order [ps]."""
+    if not len(busy) or not len(spans):
+        return np.zeros(len(spans), np.int64)
+    before = np.concatenate(([0], np.cumsum(busy[:, 1] - busy[:, 0])))
+
+    def until(times: Array) -> Array:
+        at = np.searchsorted(busy[:, 0], times, side="right")
+        last = np.maximum(at - 1, 0)
+        part = np.clip(times - busy[last, 0], 0, busy[last, 1] - busy[last, 0])
+        return np.where(at > 0, before[last] + part, 0)
+
+    found: Array = until(spans[:, 1]) - until(spans[:, 0])
+    return found
+
+
+def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
+    """Return by block how long other folded messages used the same wires meanwhile [ps]."""
+    found = np.zeros(len(blocks), np.int64)
+    kinds: dict[int, list[int]] = {}
+    for number in np.flatnonzero(rows.message).tolist():
+        # Which wires are used is known where messages are the same, and nothing is proved elsewhere.
+        if blocks[number].found.same:
+            kinds.setdefault(id(blocks[number].found), []).append(number)
+    low, high = (np.zeros(len(blocks), np.int64) for _ in "lh")
+    low[:] = np.iinfo(np.int64).max
+    np.minimum.at(low, rows.index, rows.span[:, 0])
+    np.maximum.at(high, rows.index, rows.span[:, 1])
+    users: dict[str, list[int]] = {}
+    for kind, own in kinds.items():
+        for wire in blocks[own[0]].found.wires:
+            users.setdefault(wire, []).append(kind)
+    spans = {kind: np.stack([low[own], high[own]], axis=1) for kind, own in kinds.items()}
+    busy = {kind: merge(own) for kind, own in spans.items()}
+    pairs = {
+        (one, two)
+        for together in set(map(tuple, users.values()))
+        for one in together
+        for two in together
+        if one != two
+    }
+    for one, two in pairs:
+        found[kinds[one]] = np.maximum(found[kinds[one]], _overlap(busy[two], spans[one]))
+    return found
 
 
 def fold_report(
-    folder: Folder | None, spans: Mapping[int, Spans], start: Any, end: Any
+    folder: Folder | None, found_states: Sequence[tuple[FoldedBlock, BlockState]]
 ) -> FoldReport:
+    """Return what a run says of its folded blocks."""
     if folder is None or not folder.blocks:
         return FoldReport()
-    found = [state for _, state in states(folder, spans, start, end)]
+    found = [state for _, state in found_states]
     alone = [state for state in found if not state.beside_ps]
     return FoldReport(
         folder.measured,

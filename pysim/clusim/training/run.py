@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import astuple, dataclass, replace
+from collections import Counter
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from clusim.bounded import uncollected
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
@@ -18,7 +20,7 @@ from clusim.training.breakdown import breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
 from clusim.training.planned import plan_notes, written
-from clusim.training.proof import affordable, fold_report, states
+from clusim.training.proof import BlockState, affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.request import TrainRequest
 from clusim.training.result import TrainingResult
@@ -27,7 +29,7 @@ from clusim.training.sharing import sharing
 from clusim.training.switches import switching
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import Folder, Measured
+from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
 from clusim.workload.spec import complain
@@ -36,6 +38,18 @@ __all__ = ["trained"]
 
 MOST_ROUNDS = 4
 """Runs in which fewer and fewer blocks are folded, before everything is simulated."""
+
+
+MOST_MESSAGES = 4096
+"""Messages between stages in a step, up to which all are written; beyond it they are folded."""
+
+MOST_RANKS = 256
+"""Ranks up to which collectives of data parallelism, and layers beside them, are written; beyond it they are folded."""
+
+
+def _messages(plan: TrainingPlan) -> int:
+    """Return the messages between stages in a step, at least about."""
+    return 2 * plan.microbatches * plan.mesh.size * plan.layout.chunks
 
 
 @dataclass
@@ -48,7 +62,7 @@ class _Runs:
     def __call__(self, schedule: Schedule) -> Measured:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = result_of(asked, RunOptions(bins=2))
+        result = result_of(asked, RunOptions(bins=2, histories=False))
         spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
         rows = breakdown(spans, list(spans), 0, result.time_ps)
         counters = result.wires.counters
@@ -72,6 +86,12 @@ class _Runs:
 
 def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:  # noqa: B008 - frozen
     """Simulate training steps; the last one is reported, those before it warm up."""
+    # Schedules are hundreds of thousands of small objects without circles.
+    with uncollected():
+        return _trained(request, options)
+
+
+def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     began = time.perf_counter()
     setup, workload = request.setup, request.workload
     plan = make_plan(workload, setup.known)
@@ -85,10 +105,12 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
     notes += plan_notes(plan, setup.fabric)
     if workload.depth is not None:
         found = by_depth(
-            workload, plan, lambda part: trained(replace(request, workload=part), options)
+            workload, plan, lambda part: _trained(replace(request, workload=part), options)
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
     folder = Folder(plan.fabric, _Runs(setup, request.granularity))
+    folder.messages = _messages(plan) > MOST_MESSAGES
+    folder.reductions = plan.mesh.size > MOST_RANKS
     error = expected_text(plan.chip.name, workload.host.framework)
     steps = _Steps(request, plan, (*notes, f"expected error of a step: {error}"), options)
     if request.folding == "none" or setup.broken.faults:
@@ -113,6 +135,7 @@ class _Run:
     writer: StepWriter
     schedule: Schedule
     result: Result
+    states: list[tuple[FoldedBlock, BlockState]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -127,13 +150,15 @@ class _Steps:
     def run(self, folder: Folder | None, *, traced: bool = True, saved: bool = False) -> _Run:
         """Run them once, with what `folder` knows already left out, and with a checkpoint if they are to be `saved`."""
         request = self.request
+        options = self.options if traced else replace(self.options, trace_out=None)
+        if folder is not None:
+            folder.joint = options.trace_out is None
         writer, schedule = written(self.plan, folder, request.steps, saved=saved)
         asked = ScheduleRequest(
             *(request.setup, schedule, self.notes),
             granularity=request.granularity,
             seed=request.seed,
         )
-        options = self.options if traced else replace(self.options, trace_out=None)
         return _Run(self.plan, writer, schedule, result_of(asked, options))
 
     def proved(self, folder: Folder) -> _Run:
@@ -168,9 +193,10 @@ class _Steps:
             run = self.run(folder, traced=False)
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
             spans = spans_of(run.schedule, start, end)
-            rest = [b for b, state in states(folder, spans, start, end) if not state.proved]
+            found = states(folder.blocks, spans, start, end)
+            rest = [block for block, state in found if not state.proved]
             if not rest or not (always or affordable(run.result.grants, rest)):
-                return run
+                return replace(run, states=found)
             folder.restart(folder.written | {block.number for block in rest})
         return self.run(None, traced=False)
 
@@ -196,8 +222,7 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
     start, end = result.tasks.start_ps, result.tasks.end_ps
     emitter = writer.emitter
     blocks = emitter.folder.blocks if emitter.folder is not None else []
-    folded = {task: block.found for block in blocks for task in block.tasks.values()}
-    spans = spans_of(schedule, start, end, folded)
+    spans = spans_of(schedule, start, end, blocks)
     ends = _ends(run)
     low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
     passes = 0
@@ -218,8 +243,8 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
         ranks=rows,
         memory=memory,
         traffic=emitter.traffic,
-        wires=_wires(result, [block.found.wires for block in blocks]),
-        fold=fold_report(emitter.folder, spans, start, end),
+        wires=_wires(result, [block.found for block in blocks]),
+        fold=fold_report(emitter.folder, run.states or states(blocks, spans, start, end)),
         result=result,
         executed_flops=emitter.flops // len(ends),
         wall_s=wall_s,
@@ -247,12 +272,11 @@ def _worker_steps(writer: StepWriter, end: Any) -> list[int]:
     ]
 
 
-def _wires(
-    result: Result, folded: list[dict[str, tuple[int, int]]], count: int = 5
-) -> list[tuple[str, float]]:
+def _wires(result: Result, folded: list[Folded], count: int = 5) -> list[tuple[str, float]]:
     busy = dict(zip(result.wires.names, result.wires.counters["busy_ps"].tolist(), strict=True))
-    for wires in folded:
-        for name, (busy_ps, _) in wires.items():
-            busy[name] = busy.get(name, 0) + busy_ps
+    times = Counter(map(id, folded))
+    for found in {id(found): found for found in folded}.values():
+        for name, (busy_ps, _) in found.wires.items():
+            busy[name] = busy.get(name, 0) + busy_ps * times[id(found)]
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
     return [(name, value / max(1, result.time_ps)) for name, value in top if value]

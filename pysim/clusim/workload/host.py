@@ -10,7 +10,7 @@ from clusim.hardware import FRAMEWORKS, LAUNCH_QUEUE, PROCESSORS, Framework
 from clusim.hardware.figures import Figure
 from clusim.units import parse_time
 from clusim.workload.kernels import Kernel
-from clusim.workload.layers import Beside, Comm, Shard, Step
+from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec
 
 __all__ = ["HostTimes", "Issue", "host_of"]
@@ -76,6 +76,8 @@ class HostTimes:
         return Issue(work.time_ps + calls * self.collective_ps, work.launches + calls)
 
     def _operators(self, kernel: Kernel) -> int:
+        if kernel.name.startswith((SUMMED, JOINED)):
+            return 0
         return self.softmax if kernel.name.startswith(SOFTMAX) else 1
 
     def _time(self, kernel: Kernel) -> int:

@@ -34,6 +34,9 @@ from clusim.workload.spec import HardwareSpec
 
 __all__ = ["PRECISIONS", "Chip", "Gemm", "Kernel", "Part", "Precision", "chip_of"]
 
+SUM_BYTES = 4
+"""Element of sums of gradients [bytes]."""
+
 Part = Literal["forward", "input", "weight"]
 """Forward, or backward towards the inputs (activation gradient) or the weights."""
 
@@ -182,6 +185,10 @@ class Chip:
         What was measured of matrix products and of fused attention.
     given_fraction : float
         Part of the peak that long fused attention reaches, if the workload says so; 0: as measured.
+    eager : bool
+        Kernels that move data are those of an eager framework.
+    adds : bool
+        Products for weight gradients add them to 32-bit sums, which they read and write.
     """
 
     name: str
@@ -197,6 +204,8 @@ class Chip:
     attending_flops: float = 0.0
     sustained: float = 1.0
     precision: Precision = PRECISIONS["bf16"]
+    eager: bool = False
+    adds: bool = False
 
     @cached_property
     def silicon(self) -> Silicon:
@@ -204,21 +213,36 @@ class Chip:
         rate = self.peak_flops * self.gemm_fraction * self.sustained
         return Silicon(self.sms, rate, self.memory_Bps)
 
-    def product_s(self, gemm: Gemm, moved_bytes: int = 0) -> float:
-        """Return what a matrix product takes [s]; `moved_bytes` is its traffic, if that is less than its matrices."""
+    def product_s(self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False) -> float:
+        """Return what a matrix product takes [s].
+
+        Parameters
+        ----------
+        moved_bytes : int
+            Its traffic, if that is less than its matrices.
+        adds : bool
+            It adds to an output of 32 bits.
+        """
         sizes = self.precision.gemm_bytes, self.precision.bytes
         batch, m, n, k = gemm.batch, gemm.m, gemm.n, gemm.k
         whole = batch * (sizes[0] * (m + n) * k + sizes[1] * m * n)
         fresh = min(1.0, moved_bytes / whole) if moved_bytes else 1.0
+        if adds:
+            # Sums are read and written instead of an output.
+            moved = fresh * whole + batch * (2 * SUM_BYTES - sizes[1]) * m * n
+            whole += batch * (SUM_BYTES - sizes[1]) * m * n
+            sizes, fresh = (sizes[0], SUM_BYTES), moved / whole
         return self.products.time_s(self.silicon, Product(batch, m, n, k, fresh), sizes)
 
     def _products_s(self, kernel: Kernel) -> float:
         """Return what the products of a kernel take: those of experts run one after the other."""
         gemm = kernel.gemm
         assert gemm is not None
+        adds = self.adds and kernel.part == "weight"
         if not kernel.expert or gemm.batch == 1:
-            return self.product_s(gemm, kernel.bytes)
-        return gemm.batch * self.product_s(replace(gemm, batch=1), kernel.bytes // gemm.batch)
+            return self.product_s(gemm, kernel.bytes, adds=adds)
+        one = replace(gemm, batch=1)
+        return gemm.batch * self.product_s(one, kernel.bytes // gemm.batch, adds=adds)
 
     def gemm_efficiency(self, gemm: Gemm) -> float:
         """Return the part of the peak that a matrix product of this shape reaches."""
@@ -260,7 +284,7 @@ class Chip:
         elif kernel.fused is not None:
             seconds = self.fused_s(kernel.fused)
         else:
-            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps)
+            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps, eager=self.eager)
             seconds = max(moved, self.arithmetic_s(kernel))
         return max(self.floor_ps, round(seconds * 1e12))
 

@@ -15,6 +15,8 @@ from clusim.workload.deepep import DeepEp
 from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, Part, Precision
 
 __all__ = [
+    "JOINED",
+    "SUMMED",
     "Activations",
     "Again",
     "Beside",
@@ -30,10 +32,14 @@ __all__ = [
     "Wait",
     "accumulating",
     "backward_steps",
+    "gathering",
     "linear",
     "memory_kernel",
     "total",
 ]
+
+SUMMED, JOINED = "summed", "joined"
+"""How names of kernels begin that are launched inside another operator: they cost the host next to nothing."""
 
 Dim = Literal["tensor", "context", "expert", "norm"]
 Recompute = Literal["none", "selective", "full"]
@@ -255,6 +261,11 @@ class Shard:
         Products of tensor parallelism go in pieces, each under the message of another one.
     fused_loss : bool
         Cross-entropy in two kernels, and not one per operation on 32-bit logits.
+    sums : bool
+        Gradients that come together (of a residual and of the norm beside it) are added by a kernel of their own.
+    eager : bool
+        Kernels of an eager framework: gradients of queries, keys and values are copied into those of their product,
+        and norms have a second kernel for the gradients of their weights.
     """
 
     batch: int = 1
@@ -272,6 +283,8 @@ class Shard:
     norm: int = 1
     deepep: DeepEp | None = None
     fused_loss: bool = True
+    sums: bool = False
+    eager: bool = False
 
     @property
     def tokens(self) -> int:
@@ -341,6 +354,19 @@ def accumulating(layer: Layer, element_bytes: int) -> Layer:
         return layer
     size = 3 * layer.parameters * element_bytes
     kernel = Kernel("gradient accumulation", bytes=size, part="weight")
+    return replace(layer, backward=(*layer.backward, kernel))
+
+
+def gathering(layer: Layer, element_bytes: int, reduced_bytes: int) -> Layer:
+    """Return a layer that copies its gradients into the one buffer that is reduced, and casts it for that.
+
+    Weights that are views of one gathered buffer have gradients of their own, which autograd puts together.
+    """
+    if not layer.parameters:
+        return layer
+    cast = element_bytes + reduced_bytes if reduced_bytes != element_bytes else 0
+    size = layer.parameters * (2 * element_bytes + cast)
+    kernel = Kernel(f"{JOINED} gradients", bytes=size, part="weight")
     return replace(layer, backward=(*layer.backward, kernel))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -104,9 +105,14 @@ class Mesh:
 
     def stage(self, pipeline: int) -> list[int]:
         """Return the ranks of a pipeline stage."""
+        return list(self._stages[pipeline])
+
+    @cached_property
+    def _stages(self) -> list[tuple[int, ...]]:
+        inside = list(product(range(self.data), range(self.context), range(self.tensor)))
         return [
-            self.at(tensor=t, context=c, data=d, pipeline=pipeline)
-            for d, c, t in product(range(self.data), range(self.context), range(self.tensor))
+            tuple(self.at(tensor=t, context=c, data=d, pipeline=stage) for d, c, t in inside)
+            for stage in range(self.pipeline)
         ]
 
     def groups(self, dim: str, pipeline: int) -> list[tuple[int, ...]]:
@@ -152,6 +158,13 @@ class Mesh:
 
     def coupled(self, pipeline: int) -> list[tuple[int, ...]]:
         """Return the sets of ranks of a stage that communicate within a microbatch, in the order of `stage`."""
+        return list(self._coupled[pipeline])
+
+    @cached_property
+    def _coupled(self) -> list[list[tuple[int, ...]]]:
+        return [self._unite(stage) for stage in range(self.pipeline)]
+
+    def _unite(self, pipeline: int) -> list[tuple[int, ...]]:
         parent = {rank: rank for rank in self.stage(pipeline)}
 
         def root(rank: int) -> int:

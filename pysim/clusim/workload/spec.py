@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -349,8 +350,16 @@ class Workload(Spec):
         return next((spec for name, spec in self.communicators.items() if name == dim), None)
 
 
-def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
-    """Return the workload in a file, or the shipped one called so."""
+def load_workload(
+    name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None
+) -> Workload:
+    """Return the workload in a file, or the shipped one called so.
+
+    Parameters
+    ----------
+    changes : mapping or None
+        Values instead of those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
+    """
     shown = os.fspath(name_or_path)
     path = Path(shown)
     if not path.is_file():
@@ -370,13 +379,21 @@ def load_workload(name_or_path: str | os.PathLike[str]) -> Workload:
         raise InputError(f"{shown}: not UTF-8 text") from None
     except OSError as error:
         raise InputError(f"{shown}: {error.strerror or error}") from None
-    return loads_workload(text, shown, base=path.parent, name=path.stem)
+    return loads_workload(text, shown, base=path.parent, name=path.stem, changes=changes)
 
 
 def loads_workload(
-    text: str, where: str = "workload", *, base: Path | None = None, name: str = "workload"
+    text: str,
+    where: str = "workload",
+    *,
+    base: Path | None = None,
+    name: str = "workload",
+    changes: Mapping[str, Any] | None = None,
 ) -> Workload:
-    """Return the workload that a YAML text describes; `where` is its name in errors."""
+    """Return the workload that a YAML text describes; `where` is its name in errors.
+
+    `changes` are as of `load_workload`.
+    """
     if not text.strip():
         raise InputError(f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'")
     document = parse(text, where)
@@ -387,6 +404,8 @@ def loads_workload(
         problems.add((), "must be a mapping with 'model' and 'batch'")
     problems.raise_if_any()
     data = {"name": name, **document.data}
+    for dotted, value in (changes or {}).items():
+        _change(data, dotted, value)
     try:
         found = Workload.model_validate(data)
     except ValidationError as error:
@@ -401,6 +420,21 @@ def loads_workload(
         found.hardware.kernels = os.fspath(base / kernels)
     found._document = problems
     return found
+
+
+def _change(data: dict[str, Any], dotted: str, value: Any) -> None:
+    """Put a value at a path, below mappings that are made where there are none; a model's name becomes its base."""
+    *above, last = dotted.split(".")
+    for key in above:
+        below = data.get(key)
+        if below is None or (key == "model" and isinstance(below, str)):
+            below = {} if below is None else {"base": below}
+        if not isinstance(below, dict):
+            raise InputError(f"{dotted}: {key} is {below!r}, not a mapping")
+        below = dict(below)
+        data[key] = below
+        data = below
+    data[last] = value
 
 
 def _explain(item: Any, problems: Problems) -> None:

@@ -24,7 +24,10 @@ from clusim.formats.logs.operations import MOST_ALIKE, TYPE_BYTES, alike
 from clusim.formats.logs.tables import TableRun
 from clusim.hardware import gpu_by_product, nccl_link_GBps
 
-__all__ = ["Anomaly", "find_anomalies"]
+__all__ = ["CONTRADICTION", "Anomaly", "find_anomalies"]
+
+CONTRADICTION = "ranks contradict"
+"""The kind of what lines say of ranks that cannot all be so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def _all(log: Log) -> Iterator[Anomaly]:
     yield from _job(log)
     yield from _contradictions(log)
     for communicator in log.communicators:
+        yield from _sizes_of_calls(log, communicator)
+        yield from _same_gpu(log, communicator)
         yield from _ranks(log, communicator)
         yield from _transports(log, communicator)
         yield from _graph(log, communicator)
@@ -123,7 +128,7 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
                 continue
             told.add((*ident, member.n_ranks))
             yield Anomaly(
-                "ranks contradict", f"{name} has {first.n_ranks} ranks at {facts.place(first.line)} and"
+                CONTRADICTION, f"{name} has {first.n_ranks} ranks at {facts.place(first.line)} and"
                 f" {member.n_ranks} at {facts.place(member.line)}: taken as two",
             )  # fmt: skip
             continue
@@ -132,8 +137,38 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
         other = ranks.setdefault((*ident, member.n_ranks, member.rank), member)
         if other.process != member.process:
             yield Anomaly(
-                "ranks contradict", f"two processes are rank {member.rank} of {name}: at"
+                CONTRADICTION, f"two processes are rank {member.rank} of {name}: at"
                 f" {facts.place(other.line)} and at {facts.place(member.line)}; the first is believed",
+            )  # fmt: skip
+
+
+def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
+    """Compare how many ranks calls say that a communicator has with what it said itself."""
+    facts = log.facts
+    odd = {h: facts.miscounts[h] for h in communicator.handles if h in facts.miscounts}
+    if odd:
+        handle, first = min(odd.items(), key=lambda item: item[1].line)
+        yield Anomaly(
+            CONTRADICTION, f"{_name(log, communicator)}{sum(m.calls for m in odd.values())} calls say another"
+            f" number of ranks than the {facts.members[handle].n_ranks} of {facts.place(facts.members[handle].line)},"
+            f" first {first.n_ranks} at {facts.place(first.line)}; the former is believed",
+        )  # fmt: skip
+
+
+def _same_gpu(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
+    """Compare where the ranks of a communicator are: a GPU is one rank's."""
+    facts = log.facts
+    seen: dict[tuple[str, int], Member] = {}
+    for member in log.members(communicator):
+        if member.bus == NONE or member.rank == NONE:
+            continue
+        host = facts.processes[member.process].host
+        other = seen.setdefault((host, member.bus), member)
+        if other.rank != member.rank:
+            yield Anomaly(
+                CONTRADICTION, f"{_name(log, communicator)}ranks {other.rank} and {member.rank} are on one GPU,"
+                f" bus {member.bus:x} of {host}: at {facts.place(other.line)} and at {facts.place(member.line)};"
+                " taken as two GPUs",
             )  # fmt: skip
 
 

@@ -185,6 +185,10 @@ def _problem(log: Log, row: _Row, name: str) -> str:
         return f"{name} of 0 elements"
     if not 0 < size <= MOST_BYTES:
         return f"{name} with an impossible size"
+    if row.root >= log.communicators[comm].n_ranks and (
+        name in ("Send", "Recv") or logged_operation(name) in ROOTED
+    ):
+        return f"{name} of a root or peer that the communicator does not have"
     if name and name not in ("Send", "Recv") and not logged_operation(name):
         return f"{name}, which clusim has no program for"
     return ""

@@ -16,6 +16,7 @@ __all__ = [
     "LineKind",
     "LoggedPattern",
     "Member",
+    "Miscount",
     "Process",
     "SystemNode",
     "Thread",
@@ -149,6 +150,15 @@ class Member:
 
 
 @dataclass(slots=True)
+class Miscount:
+    """Calls of a handle that say another number of ranks than it has: how many, and what and where the first says."""
+
+    calls: int
+    n_ranks: int
+    line: int
+
+
+@dataclass(slots=True)
 class LineKind:
     """Lines of one kind that were counted and not used further."""
 
@@ -209,6 +219,7 @@ class Facts:
         self.ordered = self.path_lines = 0
         self.left_out = self.lost_handles = self.later_calls = 0
         self.torn_handles: set[int] = set()
+        self.miscounts: dict[int, Miscount] = {}
         self.connections = Columns(
             "member", "channel", "index", "source", "target", "route", "side"
         )
@@ -420,6 +431,11 @@ class Facts:
         """Count a line as one of a kind that was found otherwise."""
         found = table.setdefault(kind, LineKind(0, example, self.place(line)))
         found.count += 1
+
+    def miscounted(self, member: int, n_ranks: int, line: int, calls: int = 1) -> None:
+        """Note calls that say another number of ranks than their handle has."""
+        known = self.miscounts.setdefault(member, Miscount(0, n_ranks, line))
+        known.calls += calls
 
     def add_call(self, *row: int) -> None:
         """Add one call, its values in the order of the columns."""

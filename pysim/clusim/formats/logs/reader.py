@@ -355,6 +355,7 @@ class LogReader:
             facts.cut_calls += int(np.count_nonzero(member < 0))
             self._calls(scan, data, calls.only(member >= 0), threads, line)
             return
+        self._compare_sizes(member, calls, lines)
         for i in np.flatnonzero(calls.global_rank >= 0)[:4096].tolist():
             known = facts.members[int(member[i])]
             rank = int(calls.global_rank[i])
@@ -374,6 +375,17 @@ class LogReader:
                 "line": lines, "time_ns": self._times[calls.rows],
             }
         )  # fmt: skip
+
+    def _compare_sizes(self, member: Positions, calls: Calls, lines: Positions) -> None:
+        """Note the calls that say another number of ranks than their handle has."""
+        facts = self.facts
+        handles, which = np.unique(member, return_inverse=True)
+        sizes = np.array([facts.members[h].n_ranks for h in handles.tolist()], np.int64)
+        odd = np.flatnonzero(sizes[which] != calls.n_ranks.astype(np.int64))
+        _, first, times = np.unique(which[odd], return_index=True, return_counts=True)
+        for row, number in zip(odd[first].tolist(), times.tolist(), strict=True):
+            said = int(calls.n_ranks[row])
+            facts.miscounted(int(member[row]), said, int(lines[row]), number)
 
     def _resolve(
         self, process: Positions, calls: Calls, data: bytes, lines: Positions, thread: Positions

@@ -182,6 +182,8 @@ class SingleLines:
         known = facts.members[member]
         if known.n_ranks == NONE:
             known.n_ranks = n_ranks
+        if known.n_ranks != n_ranks:
+            facts.miscounted(member, n_ranks, number)
         if known.rank == NONE and 0 <= rank < known.n_ranks:
             known.rank = rank
         process = facts.threads[thread].process

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from clusim.formats.recordings.common import (
-    MOST_RANKS,
-    Groups,
-    clone_peers,
-    finish,
-)
-from clusim.formats.recordings.commranks import Owner, world_of
+from clusim.formats.recordings.common import MOST_RANKS
+from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.plugincalls import (
@@ -23,10 +18,11 @@ from clusim.formats.recordings.plugincalls import (
     MOST_SIZE,
     PluginCall,
     PluginJob,
-    write_calls,
+    read_files,
+    recorded,
 )
 from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.operations import ROOTED, operation_starting
 
 __all__ = ["KIND", "MOST_RECORDS", "read"]
@@ -35,8 +31,6 @@ KIND = "inspector"
 NS_PER_US = 1000
 MOST_US = 1 << 40
 """Longest call: 13 days [us]."""
-
-_NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 
 
 def read(paths: Paths) -> Recording:
@@ -48,20 +42,8 @@ def read(paths: Paths) -> Recording:
         Nothing in the files is a call of the Inspector, or they contradict each other.
     """
     job = PluginJob()
-    name = ""
-    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
-        name = name or part.name
-        _file(job, part)
-    found = Recording(KIND, name, 0)
-    groups = Groups()
-    if job.calls:
-        world = world_of(job.comms)
-        found.num_ranks, found.hosts = world.num_ranks, world.hosts
-        found.assumed += world.assumed
-        write_calls(found, groups, job, world)
-        _assume(found, job)
-        clone_peers(found, groups)
-    return finish(found, groups, job.left_out)
+    name = read_files(paths, lambda part: _file(job, part))
+    return recorded(KIND, name, job, lambda found: _assume(found, job))
 
 
 def _file(job: PluginJob, part: FileStream) -> None:

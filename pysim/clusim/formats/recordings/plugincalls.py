@@ -7,16 +7,20 @@ and receives nothing tells which were launched together: one waits for the one b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from clusim.errors import InputError
-from clusim.formats.recordings.common import Groups
-from clusim.formats.recordings.commranks import Owner, RecordedComm, World
+from clusim.formats.recordings.common import Groups, clone_peers, finish
+from clusim.formats.recordings.commranks import Owner, RecordedComm, World, world_of
 from clusim.formats.recordings.model import ABSENT, Event, EventKind, Recording
+from clusim.formats.recordings.source import Paths
+from clusim.formats.recordings.streams import FileStream, streams
 from clusim.vocabulary.operations import ROOTED, full_bytes
 
-__all__ = ["MOST_RECORDS", "MOST_SIZE", "PluginCall", "PluginJob", "write_calls"]
+__all__ = ["MOST_RECORDS", "MOST_SIZE", "PluginCall", "PluginJob", "read_files", "recorded"]
+
+_NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 
 MOST_RECORDS = 2_000_000
 """Records that are read; more are counted."""
@@ -94,7 +98,38 @@ class PluginJob:
         self.calls.append(call)
 
 
-def write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
+def read_files(paths: Paths, take: Callable[[FileStream], None]) -> str:
+    """Give every file of a job to `take` (plain, packed, a directory or an archive); return the name of the first."""
+    name = ""
+    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
+        name = name or part.name
+        take(part)
+    return name
+
+
+def recorded(
+    kind: str, name: str, job: PluginJob, assume: Callable[[Recording], None]
+) -> Recording:
+    """Return the recording of a job; `assume` adds what the files do not say.
+
+    Raises
+    ------
+    InputError
+        There is no call.
+    """
+    found = Recording(kind, name, 0)
+    groups = Groups()
+    if job.calls:
+        world = world_of(job.comms)
+        found.num_ranks, found.hosts = world.num_ranks, world.hosts
+        found.assumed += world.assumed
+        _write_calls(found, groups, job, world)
+        assume(found)
+        clone_peers(found, groups)
+    return finish(found, groups, job.left_out)
+
+
+def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
     """Append the events, in the order of each rank and communicator."""
     order = _order(job.calls)
     index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.formats.recordings.common import MOST_RANKS, Groups, clone_peers, finish
-from clusim.formats.recordings.commranks import Owner, world_of
+from clusim.formats.recordings.common import MOST_RANKS
+from clusim.formats.recordings.commranks import Owner
 from clusim.formats.recordings.model import ABSENT, EventKind, Recording
 from clusim.formats.recordings.objects import objects
 from clusim.formats.recordings.plugincalls import (
@@ -22,17 +22,17 @@ from clusim.formats.recordings.plugincalls import (
     MOST_SIZE,
     PluginCall,
     PluginJob,
-    write_calls,
+    read_files,
+    recorded,
 )
 from clusim.formats.recordings.source import Paths, integer
-from clusim.formats.recordings.streams import FileStream, streams
+from clusim.formats.recordings.streams import FileStream
 from clusim.vocabulary.dtypes import find_dtype
 from clusim.vocabulary.operations import ROOTED, operation_starting
 
 __all__ = ["read"]
 
 KIND = "jsonl"
-_NAMES = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
 _MOST_US = 1 << 52
 _LONGEST_US = 1 << 40
 _PID = re.compile(r"(?:pid|latency-)(\d{1,9})")
@@ -60,23 +60,10 @@ def read(paths: Paths) -> Recording:
     InputError
         Nothing in the files is a call, or they contradict each other.
     """
-    found_lines = _Lines()
-    name = ""
-    for part in streams(paths, lambda base: base.lower().endswith(_NAMES)):
-        name = name or part.name
-        _file(found_lines, part)
-    job = found_lines.job
-    found = Recording(KIND, name, 0)
-    groups = Groups()
-    _settle(found_lines)
-    if job.calls:
-        world = world_of(job.comms)
-        found.num_ranks, found.hosts = world.num_ranks, world.hosts
-        found.assumed += world.assumed
-        write_calls(found, groups, job, world)
-        _assume(found, found_lines)
-        clone_peers(found, groups)
-    return finish(found, groups, job.left_out)
+    lines = _Lines()
+    name = read_files(paths, lambda part: _file(lines, part))
+    _settle(lines)
+    return recorded(KIND, name, lines.job, lambda found: _assume(found, lines))
 
 
 def _file(lines: _Lines, part: FileStream) -> None:

@@ -34,6 +34,9 @@ _MACHINES = (
 )
 """Words of the column hardware -> the preset whose machines are like it."""
 
+_LIBRARIES = ("flash1", "flash2", "flash3", "cudnn")
+"""Words of the column attention that name a library."""
+
 _FRAMEWORKS = (
     (("megatron-deepspeed",), "megatron-deepspeed"),
     (("megatron", "nemo"), "megatron"),
@@ -99,8 +102,9 @@ def case_of(row: StepRow) -> StepCase:
         "recompute": _recompute(row, notes),
         "parallel": sizes,
         "data": _sharding(row, notes),
-        "gradient_bits": 32 if _megatron(row) == "megatron" else 16,
+        "gradient_bits": 32 if _megatron(row) == "megatron" or "mode DEFAULT" in row.notes else 16,
         "host": {"framework": framework_of(row)},
+        "hardware": _library(row, notes),
     }
     if _megatron(row) == "megatron-deepspeed":
         # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
@@ -172,6 +176,29 @@ def _attention(row: StepRow, notes: list[str]) -> str:
     if not word or word == "unknown":
         notes.append("attention not said: fused assumed")
     return "flash"
+
+
+def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
+    """Return whose fused attention a row ran."""
+    word = row.attention.lower()
+    if _attention(row, []) == "plain":
+        return {}
+    if "llm-foundry" in row.framework:
+        # attn_impl of its benchmark script until April 2024, behind both of its tables.
+        notes.append("attention of Triton, as LLM Foundry's benchmark script had it")
+        return {"attention_library": "flash-triton"}
+    if row.framework.lower().startswith("nemo container 24.0"):
+        # Before Transformer Engine took FlashAttention 3.
+        library = "flash2" if row.context > 1 else "cudnn"
+        notes.append(f"attention not said: {library} assumed, as it is older than FlashAttention 3")
+        return {"attention_library": library}
+    named = [name for name in _LIBRARIES if name in word.replace("attention-", "")]
+    if named and "not stated" not in word:
+        return {"attention_library": named[0]}
+    if framework_of(row) in ("pytorch", "torch-compile") and "cudnn" not in word:
+        # What its own fused attention is built on (2.2 and later).
+        return {"attention_library": "flash2"}
+    return {}
 
 
 def _recompute(row: StepRow, notes: list[str]) -> str:

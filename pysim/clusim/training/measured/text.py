@@ -10,7 +10,7 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.training.measured.scores import StepPoint, StepScore, step_groups, step_score
 from clusim.training.measured.validate import StepReport
 
-__all__ = ["HEADING", "step_lines", "write_section"]
+__all__ = ["HEADING", "left_out_steps", "step_lines", "write_section"]
 
 HEADING = "## Steps that others published"
 """First line of the section; it goes to the end of its page."""
@@ -67,12 +67,16 @@ def _remarks(report: StepReport) -> list[str]:
         for note in point.notes:
             notes[note] = notes.get(note, 0) + 1
     lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
+    return lines + left_out_steps(report)
+
+
+def left_out_steps(report: StepReport) -> list[str]:
+    """Return why rows could not be predicted, a line for each reason."""
     reasons: dict[str, list[str]] = {}
     for item in report.unpredicted:
         where = item.row.id or PurePath(item.row.where).name
         reasons.setdefault(item.reason, []).append(where)
-    lines += [f"{len(own)} rows failed: {why} ({own[0]})" for why, own in sorted(reasons.items())]
-    return lines
+    return [f"{len(own)} rows failed: {why} ({own[0]})" for why, own in sorted(reasons.items())]
 
 
 def write_section(report: StepReport, page: Path, command: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from clusim.executors import Jobs, workers
 from clusim.lowering import QUICK
-from clusim.nccltests.jobs import workers
 from clusim.training.measured.predict import Unpredicted, predicted
 from clusim.training.measured.rows import StepRow
 from clusim.training.measured.scores import StepPoint, step_groups, step_score
@@ -91,7 +90,7 @@ def validate_steps(
     rows: Sequence[StepRow],
     *,
     most: int = 0,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     granularity: str | int = QUICK,
     progress: Callable[[int, int], None] | None = None,
 ) -> StepReport:
@@ -101,11 +100,10 @@ def validate_steps(
     ----------
     most : int
         Predict so many rows, spread over the table; 0 is all.
-    jobs : int or None
-        Worker processes; None is one per core, 1 works in this process.
+    jobs : int or Executor or None
+        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
     """
     chosen = _spread(rows, most)
-    count = min(jobs or len(os.sched_getaffinity(0)), max(1, len(chosen)))
     work = partial(predicted, granularity=granularity)
     found: list[StepPoint | Unpredicted] = []
     tell = progress or (lambda done, total: None)
@@ -114,13 +112,9 @@ def validate_steps(
         found.append(made)
         tell(len(found), len(chosen))
 
-    if count == 1:
-        for row in chosen:
-            keep(work(row))
-    else:
-        with workers(count) as pool:
-            for made in pool.map(work, chosen):
-                keep(made)
+    with workers(jobs, len(chosen)) as spread:
+        for made in map(work, chosen) if spread is None else spread.each(work, chosen):
+            keep(made)
     return StepReport(
         [item for item in found if isinstance(item, StepPoint)],
         [item for item in found if isinstance(item, Unpredicted)],

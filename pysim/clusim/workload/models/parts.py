@@ -32,6 +32,7 @@ from typing import NamedTuple
 from clusim.compute.fused import Fused
 from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
+    SUMMED,
     Activations,
     Comm,
     Dim,
@@ -126,6 +127,26 @@ class Recorder:
             inside="expert" if inside == "expert" else "",
         )
         self.pair([one], [two.as_part("input")])
+
+    def norm(self, name: str, elements: int, *, forked: bool = False) -> None:
+        """Add a norm of so many elements.
+
+        Backwards it reads input and gradient and writes a gradient; an eager framework's reads both again for the
+        gradients of the weights. If its input also goes past it (`forked`), the gradient of that way is added: by a
+        kernel of its own, or while the norm's is written.
+        """
+        back = 5 if self.shard.eager else 3
+        if forked and self.shard.sums:
+            # Written first, it comes last in the backward pass.
+            self.behind(f"{SUMMED} {name}", 3 * elements)
+        elif forked:
+            back += 1
+        self.memory(name, elements, elements, back * elements)
+
+    def behind(self, name: str, elements: float) -> None:
+        """Add a kernel that moves elements to the backward pass alone."""
+        kernel = memory_kernel(name, elements, 0, self.element_bytes)
+        self.pair([], [kernel.as_part("input")])
 
     def linear(self, name: str, product: Gemm, *, inside: Inside = "", elements: int = 0) -> None:
         """Add a linear layer that communicates nothing."""

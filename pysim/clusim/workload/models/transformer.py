@@ -16,7 +16,15 @@ from typing import Literal
 
 from clusim.errors import InputError
 from clusim.workload.kernels import Gemm, Part
-from clusim.workload.layers import Activations, Comm, Layer, Shard, Tensor
+from clusim.workload.layers import (
+    JOINED,
+    Activations,
+    Comm,
+    Layer,
+    Shard,
+    Tensor,
+    memory_kernel,
+)
 from clusim.workload.models.parts import Attention, Recorder
 
 __all__ = ["Latent", "Transformer"]
@@ -170,7 +178,7 @@ class Transformer:
         rec = Recorder(shard)
         local, rows = shard.local_tokens * self.hidden, -(-self.vocab // shard.tensor)
         e = shard.precision.bytes
-        rec.memory("final norm", local, local, 3 * local)
+        rec.norm("final norm", local)
         tensors = [] if self.segments else self._norm("final norm")
         if self.pooler:
             tensors += [
@@ -205,12 +213,12 @@ class Transformer:
     def _block(self, shard: Shard, *, moe: bool) -> Layer:
         rec = Recorder(shard)
         e, local = shard.precision.bytes, shard.local_tokens * self.hidden
-        rec.memory("norm 1", local, local, 3 * local)
+        rec.norm("norm 1", local, forked=True)
         rec.module("layernorm", 0, local * e)
         tensors = self._norm("norm 1") + self._attention(rec, shard)
         kept_attention = self._residual(rec, shard)
         first = len(rec.forward)
-        rec.memory("norm 2", local, local, 3 * local)
+        rec.norm("norm 2", local, forked=True)
         rec.module("layernorm", first, local * e)
         tensors += self._norm("norm 2")
         first = len(rec.forward)
@@ -223,11 +231,17 @@ class Transformer:
         return rec.layer("block", "moe" if moe else "block", tensors, self._handed(shard), acts)
 
     def _residual(self, rec: Recorder, shard: Shard) -> int:
-        """Write bias, dropout and the residual addition; return the bytes of the mask that is kept."""
+        """Write bias, dropout and the residual addition; return the bytes of the mask that is kept.
+
+        Without dropout the gradient goes both ways as it is.
+        """
         local = shard.local_tokens * self.hidden
-        mask = local * self.dropout / shard.precision.bytes
+        if not self.dropout:
+            rec.pair([memory_kernel("add", 2 * local, local, rec.element_bytes)], [])
+            return 0
+        mask = local / shard.precision.bytes
         rec.memory("residual", 2 * local, local + mask, 2 * local + mask)
-        return local * self.dropout
+        return local
 
     def _attention_kept(self, shard: Shard) -> int:
         """Return what attention keeps besides its scores: its input, queries, keys, values and output [bytes]."""
@@ -268,6 +282,8 @@ class Transformer:
         else:
             width = heads * query + kv * 2 * query
             rec.column("qkv", n, width, h)
+            if shard.eager:
+                rec.behind(f"{JOINED} qkv", 2 * n * width)
             tensors = [Tensor("qkv", width * h)] + [Tensor("qkv bias", width)] * (
                 self.bias or self.qkv_bias
             )
@@ -342,7 +358,7 @@ class Transformer:
         wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
         rec.column("fc1", n, wide, h)
         first = len(rec.forward)
-        rec.memory("activation", n * wide, n * own, n * (2 * wide + own) - n * own)
+        rec.memory("activation", n * wide, n * own, n * (2 * wide + own))
         rec.module("mlp_act", first, n * own * shard.precision.bytes)
         rec.row("fc2", n, h, own)
         tensors = [Tensor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
@@ -366,7 +382,7 @@ class Transformer:
                 "shared activation",
                 2 * inner * shard.tokens,
                 inner * shard.tokens,
-                4 * inner * shard.tokens,
+                5 * inner * shard.tokens,
             )
             rec.row("shared fc2", shard.tokens, h, inner)
             rec.module("shared_experts", first, shard.tokens * 3 * inner * e)
@@ -382,7 +398,11 @@ class Transformer:
         rec.linear("expert fc1", Gemm(count, each, wide, h), inside="expert")
         first = len(rec.forward)
         rec.memory(
-            "expert activation", routed * wide, routed * own, routed * 2 * wide, inside="expert"
+            "expert activation",
+            routed * wide,
+            routed * own,
+            routed * (2 * wide + own),
+            inside="expert",
         )
         rec.module("moe_act", first, routed * own * e)
         rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")

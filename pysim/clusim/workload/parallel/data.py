@@ -171,18 +171,14 @@ class Replicated(DataParallel):
         size = bucket.elements * self.plan.element_bytes_reduced
         dim = self._dim(bucket)
         exchange = Exchange(dim, operation, size, "gradients", algorithm, dtype)
-        found: Tails = {}
-        for group in self.emitter.groups(dim, self.stage):
-            found |= self.emitter.collective(exchange, group)
+        found = self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
         if not self.scatter or not (last or not self.own.accumulate):
             return found
         mesh, dim = self.plan.mesh, "expert_copy" if bucket.expert else "copy"
         parts = mesh.expert_shards if bucket.expert else mesh.shards
         part = Exchange(dim, "allreduce", -(-size // parts), "gradients", None, dtype)
-        for group in self.emitter.groups(dim, self.stage):
-            waits = {rank: found.get(rank, self.emitter.tail.get(rank, ())) for rank in group}
-            found |= self.emitter.collective(part, group, "data copies", waits)
-        return found
+        groups = self.emitter.groups(dim, self.stage)
+        return found | self.emitter.collectives(part, groups, "data copies", found)
 
     def _dim(self, bucket: Bucket) -> str:
         """Return the dimension over which a bucket is reduced."""
@@ -210,7 +206,5 @@ class Replicated(DataParallel):
     def _gather(self, bucket: Bucket) -> Tails:
         dim = self._dim(bucket)
         size = bucket.elements * self.plan.precision.bytes
-        found: Tails = {}
-        for group in self.emitter.groups(dim, self.stage):
-            found |= self.emitter.collective(Exchange(dim, "all_gather", size, "weights"), group)
-        return found
+        exchange = Exchange(dim, "all_gather", size, "weights")
+        return self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))

@@ -2,9 +2,6 @@
 
 All ranks of a pipeline stage do the same steps side by side. Consecutive kernels become one task, whose time is the
 sum of theirs; the engine lengthens it when communication takes SMs or memory bandwidth away.
-
-A *block* is what a stage does between two messages for one microbatch. Where nothing else is issued meanwhile, it can
-be simulated once and stand as a pause of the same length at every rank: `Folder` does that, and counts.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -26,7 +22,7 @@ from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, backward_steps
 from clusim.workload.mesh import zones_of
-from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock, Folder
+from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.legs import legs_of
 from clusim.workload.parallel.plan import TrainingPlan
@@ -313,11 +309,7 @@ class Emitter:
             size_bytes = round(size_bytes * self.loads[0])
         size = _whole(size_bytes, len(group) * 16 if operation != "send" else 16)
         waits = {rank: (after or self.tail).get(rank, ()) for rank in group}
-        if self.host is not None:
-            own_ps = self.host.host
-            enqueued = Issue(own_ps.message_ps if operation == "send" else own_ps.collective_ps, 1)
-            for rank in group:
-                waits[rank] = (*waits[rank], self.host.issue(rank, enqueued, exchange.name or own))
+        self._enqueue(exchange, waits)
         tally = self.traffic.setdefault(own, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
@@ -337,6 +329,31 @@ class Emitter:
             kind = Switched(operation, chosen, size, len(group), dtype)
             tally.call(kind, group, self._machines(chosen, group))
         return {rank: (task,) for rank, task in zip(group, tasks, strict=True)}
+
+    def _enqueue(self, exchange: Exchange, waits: Tails) -> None:
+        """Let the hosts of ranks enqueue a collective or message, which then waits for that as well."""
+        if self.host is None:
+            return
+        own_ps = self.host.host
+        sends = exchange.operation == "send"
+        enqueued = Issue(own_ps.message_ps if sends else own_ps.collective_ps, 1)
+        for rank, own in waits.items():
+            task = self.host.issue(rank, enqueued, exchange.name or dim_of(exchange.dim))
+            waits[rank] = (*own, task)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add a collective of each of some groups, side by side; those of ranks not in `after` wait for their last."""
+        found: Tails = {}
+        for group in groups:
+            waits = {r: (after or {}).get(r, self.tail.get(r, ())) for r in group}
+            found |= self.collective(exchange, group, stream, waits)
+        return found
 
     def _write(
         self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
@@ -387,91 +404,29 @@ class Emitter:
         done = self.collective(exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after)
         return done[src][0], done[dst][0]
 
-    def folds(self) -> bool:
-        """Return whether equal blocks are folded: all ranks must take the same time every time."""
-        return self.folder is not None and self.uniform
+    def messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
+        """Add messages of the same size side by side, one for each pair of ranks."""
+        done: Tails = {}
+        for pair in pairs:
+            own = {rank: waits[rank] for rank in pair}
+            tasks = self.message(exchange, pair, own, stream)
+            done |= {rank: (task,) for rank, task in zip(pair, tasks, strict=True)}
+        return done
+
+    def folds(self, *, beside: bool = False) -> bool:
+        """Return whether equal blocks are folded, also those `beside` reductions."""
+        return False
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
-        """Do the steps of a block, folded if that is possible."""
-        folder = self.folder
-        if folder is None or not self.uniform:
-            self.run(stage, steps, name)
-            return
-        talks = any(isinstance(step, Comm | Beside) for step in steps)
-        for ranks in self.plan.mesh.coupled(stage):
-            if not folder.wanted():
-                self._run_on(stage, ranks, steps, name)
-            elif talks:
-                found = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
-                self._fold(ranks, found, name, self._issue_of(steps))
-            else:
-                self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
-
-    def _alone(self, stage: int, ranks: Sequence[int], steps: Sequence[Step]) -> Alone:
-        """Write steps on some ranks of a stage as a schedule of their own."""
-        builder = ScheduleBuilder(self.plan.fabric, "block")
-        writer = Emitter(self.plan, builder, only=frozenset(ranks), nccl=self.nccl)
-        writer.run(stage, steps, "block")
-        return Alone(builder.build(), writer.tail, writer.traffic, writer.flops)
-
-    def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
-        """Do steps on some ranks of a stage only."""
-        only, groups = self.only, self._groups
-        self.only, self._groups = frozenset(ranks), {}
+        """Do the steps of a block; those with the same `key` are equal."""
         self.run(stage, steps, name)
-        self.only, self._groups = only, groups
-
-    def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
-        return self.host.host.steps(steps) if self.host is not None else None
-
-    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
-        """Add a block that communicates: its ranks start together."""
-        assert self.folder is not None
-        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
-        everyone = tuple(sorted({task for own in waits.values() for task in own}))
-        tasks = {
-            rank: self._pause(rank, found.end_ps[rank], name, (everyone, issue)) for rank in ranks
-        }
-        self.folder.blocks.append(FoldedBlock(tasks, waits, found, self.folder.last))
-        for dim, moved in found.traffic.items():
-            self.traffic.setdefault(dim, Volume()).add(moved)
-        self.flops += found.flops
-
-    def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
-        """Add kernels only: every rank starts for itself, and takes what it takes alone."""
-        assert self.folder is not None
-        if not kernels:
-            return
-        time_ps = max(1, round(sum(self._time(kernel) for kernel in kernels)))
-        flops = sum(kernel.flops for kernel in kernels)
-        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
-        issue = self._issue_of(kernels)
-        tasks = {rank: self._pause(rank, time_ps, name, (waits[rank], issue)) for rank in ranks}
-        times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
-        all_ps = time_ps * len(ranks)
-        found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
-        block = FoldedBlock(tasks, waits, found, self.folder.last, coupled=False)
-        self.folder.blocks.append(block)
-        self.flops += found.flops
-
-    def _pause(
-        self, rank: int, time_ps: int, name: str, given: tuple[tuple[int, ...], Issue | None]
-    ) -> int:
-        """Add what stands for a block; `given` is what it waits for, and what its host does."""
-        after, issue = given
-        host = self._issue(rank, issue, name)
-        task = self.builder.delay(rank, time_ps, name=f"{name} [folded]", after=after)
-        self._behind(rank, task, host, issue)
-        return task
 
     def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
         """Add a step of the optimiser over so many parameters."""
         if elements > 0:
-            kernel, own = self.plan.optimizer.kernel(elements), tuple(ranks)
-            if self.folds() and self.folder is not None and self.folder.wanted():
-                self._fold_kernels(own, [kernel], name)
-            else:
-                self.kernels(own, [kernel], name)
+            self.kernels(tuple(ranks), [self.plan.optimizer.kernel(elements)], name)
 
 
 def _turns(steps: Iterable[Step]) -> list[list[Step]]:

@@ -9,13 +9,14 @@ and can write the others in full and run again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
+from clusim.workload.parallel.alike import Places
 from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
@@ -55,7 +56,10 @@ Measure = Callable[[Schedule], Measured]
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps]."""
+    """A block by rank: when each rank is done, computes and is exposed to communication, from the common start [ps].
+
+    It is the `same` where it was simulated; elsewhere it may be only alike.
+    """
 
     end_ps: dict[int, int]
     compute_ps: dict[int, int]
@@ -67,6 +71,7 @@ class Folded:
     sharing: tuple[int, int, int, int] = (0, 0, 0, 0)
     hops: int = 0
     instances: int = 0
+    same: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class FoldedBlock:
         Number of the block in the schedule, counting those that were not folded.
     coupled : bool
         Its ranks communicate, so that it matters whether they are ready at the same time.
+    message : bool
+        It is messages or collectives that are beside kernels.
     """
 
     tasks: dict[int, int]
@@ -86,6 +93,7 @@ class FoldedBlock:
     found: Folded
     number: int = 0
     coupled: bool = True
+    message: bool = False
 
 
 @dataclass
@@ -102,6 +110,13 @@ class Folder:
         Numbers of blocks that are written in full, because they were found to differ when they were folded.
     last : int
         Number of the block asked for last.
+    joint : bool
+        One pause stands for all ranks of a block that are done at the same time; else every rank has its own, as traces
+        show them.
+    messages : bool
+        Messages between stages are blocks, too.
+    reductions : bool
+        So are the collectives of data parallelism, and layers of the passes that they are beside.
     """
 
     fabric: Fabric
@@ -110,21 +125,16 @@ class Folder:
     measured: int = 0
     written: frozenset[int] = frozenset()
     last: int = -1
+    joint: bool = True
+    messages: bool = False
+    reductions: bool = False
     _found: dict[Any, tuple[tuple[int, ...], Folded]] = field(default_factory=dict)
     _alias: dict[Any, Folded] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find which machines are alike."""
-        arrays = arrays_of(self.fabric)
-        many = self.fabric.num_zones > 1
-        self.zone = [arrays.zone_of(r) if many else 0 for r in range(self.fabric.num_ranks)]
-        self.local: list[int] = []
-        seen: dict[int, int] = {}
-        for zone in self.zone:
-            self.local.append(seen.get(zone, 0))
-            seen[zone] = self.local[-1] + 1
-        self.kind = machine_kinds(self.fabric)
-        self.twins = switched_machines(self.fabric)
+        self.places = Places(self.fabric)
+        self.zone = self.places.zone
 
     def restart(self, written: frozenset[int]) -> None:
         """Begin another schedule in which these blocks are written in full; keep what was simulated."""
@@ -138,24 +148,15 @@ class Folder:
 
     def find(self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]) -> Folded:
         """Return what a block takes on these ranks; simulate what `alone` writes if no equal one was."""
-        zones = {self.zone[rank] for rank in ranks}
-        place: Any = ranks
-        if len(zones) == 1:
-            zone = next(iter(zones))
-            within = tuple(self.local[rank] for rank in ranks)
-            if zone in self.twins:
-                # Any GPUs will do, in the same order of their numbers.
-                order = sorted(within)
-                within = tuple(order.index(local) for local in within)
-            place = (self.kind.get(zone, -1), within)
         exact = (key, ranks)
         if exact in self._alias:
             return self._alias[exact]
-        if (key, place) not in self._found:
-            self._found[key, place] = (ranks, self._simulate(ranks, alone()))
-        origin, found = self._found[key, place]
+        place = self.places.of(ranks)
+        if (key, place.key) not in self._found:
+            self._found[key, place.key] = (ranks, self._simulate(ranks, alone()))
+        origin, found = self._found[key, place.key]
         if origin != ranks:
-            found = self._moved(found, origin, ranks)
+            found = replace(self._moved(found, origin, ranks), same=place.proved)
         self._alias[exact] = found
         return found
 
@@ -177,9 +178,17 @@ class Folder:
         )
 
     def _moved(self, found: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
-        """Return a block as it is at other ranks, on a machine that is alike."""
+        """Return a block as it is at other ranks, on machines that are alike."""
         there = dict(zip(origin, ranks, strict=True))
-        old, new = f"n{self.zone[origin[0]]}/", f"n{self.zone[ranks[0]]}/"
+        names = {
+            f"n{self.zone[old]}/": f"n{self.zone[new]}/"
+            for old, new in there.items()
+            if self.zone[old] != self.zone[new]
+        }
+        machine = re.compile(r"\bn\d+/")
+
+        def renamed(wire: str) -> str:
+            return machine.sub(lambda found: names.get(found[0], found[0]), wire)
 
         def move(times: dict[int, int]) -> dict[int, int]:
             return {there[rank]: value for rank, value in times.items() if rank in there}
@@ -191,58 +200,8 @@ class Folder:
             move(found.communication_ps),
             found.traffic,
             found.flops,
-            {name.replace(old, new): value for name, value in found.wires.items()},
+            {renamed(name): value for name, value in found.wires.items()} if names else found.wires,
             found.sharing,
             found.hops,
             found.instances,
         )
-
-
-def machine_kinds(fabric: Fabric) -> dict[int, int]:
-    """Return a number for every machine; machines with equal nodes and links in equal order have the same one."""
-    if fabric.num_zones < 2:
-        return {0: 0}
-    zone_of = {node.name: node.zone for node in fabric.nodes}
-    shapes: dict[int, list[Any]] = {}
-    for node in fabric.nodes:
-        if node.zone >= 0:
-            rest = (
-                node.name.partition("/")[2],
-                node.kind,
-                node.latency_ps,
-                node.endpoint is None,
-                node.model,
-            )
-            shapes.setdefault(node.zone, []).append((*rest, repr(node.endpoint)))
-    for link in fabric.links:
-        zone = zone_of[link.a]
-        if zone >= 0 and zone == zone_of[link.b]:
-            ends = (link.a.partition("/")[2], link.b.partition("/")[2])
-            shapes[zone].append(
-                (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
-            )
-    known: dict[Any, int] = {}
-    return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
-
-
-def switched_machines(fabric: Fabric) -> frozenset[int]:
-    """Return the machines whose GPUs hang on the same NVLink switches by equal links: there any of them are alike.
-
-    Only what crosses those switches is: blocks communicate over them where they are the fastest way, which NVLink is.
-    """
-    arrays = arrays_of(fabric)
-    crossbars = {n.name for n in fabric.nodes if n.tier == "switch" and n.zone >= 0}
-    gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
-    links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
-    for link in fabric.links:
-        for own, other in ((link.a, link.b), (link.b, link.a)):
-            if other in crossbars and own in links:
-                shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
-                links[own].append(shape)
-    found: dict[int, set[Any]] = {}
-    for gpu in gpus:
-        own_links = tuple(sorted(map(repr, links[gpu.name])))
-        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
-    return frozenset(
-        zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
-    )

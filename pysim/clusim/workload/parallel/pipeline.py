@@ -71,6 +71,7 @@ class StepWriter:
         self._sent: dict[Message, dict[int, tuple[int, ...]]] = {}
         self._ready: set[int] = set()
         self._summed: set[int] = set()
+        self._partners: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
 
     def write(self, steps: int, *, saved: bool = False) -> None:
         """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
@@ -230,10 +231,9 @@ class StepWriter:
         if not size:
             return
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-        for group in self.emitter.groups("tensor", stage):
-            exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
-            done = self.emitter.collective(exchange, group)
-            self.emitter.join(done)
+        exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
+        groups = self.emitter.groups("tensor", stage)
+        self.emitter.join(self.emitter.collectives(exchange, groups))
 
     def _sum_copies(self, stage: int) -> Iterator[int | None]:
         """Add up the gradients of the two copies of the model that opposite stages have."""
@@ -244,9 +244,9 @@ class StepWriter:
         if other in self._summed:
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             ends = (self.emitter.ranks(min(stage, other)), self.emitter.ranks(max(stage, other)))
-            for pair in zip(*ends, strict=True):
-                exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
-                self.emitter.join(self.emitter.collective(exchange, pair, "copies"))
+            exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
+            pairs = list(zip(*ends, strict=True))
+            self.emitter.join(self.emitter.collectives(exchange, pairs, "copies"))
         while other not in self._summed:
             yield None
 
@@ -259,10 +259,9 @@ class StepWriter:
         if len(self._ready) == len(ends):
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             first, last = (self.emitter.ranks(end) for end in ends)
-            for pair in zip(first, last, strict=True):
-                exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
-                done = self.emitter.collective(exchange, pair)
-                self.emitter.join(done)
+            exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
+            pairs = list(zip(first, last, strict=True))
+            self.emitter.join(self.emitter.collectives(exchange, pairs))
         while len(self._ready) < len(ends):
             yield None
 
@@ -312,14 +311,24 @@ class StepWriter:
         ):
             size = -(-size // self.mesh.tensor)
         done: dict[int, tuple[int, ...]] = {}
-        for src, dst in zip(self.mesh.stage(source), self.mesh.stage(target), strict=True):
-            tails = {src: emitter.tail.get(src, ())}
-            tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
-            stream = f"pipeline {source}>{target} {action.kind}"
-            exchange = Exchange("pipeline", "send", size, str(action))
-            one, two = emitter.message(exchange, (src, dst), tails, stream)
-            done[src], done[dst] = (one,), (two,)
+        stream = f"pipeline {source}>{target} {action.kind}"
+        exchange = Exchange("pipeline", "send", size, str(action))
+        for pairs in self._pairs(source, target):
+            tails: dict[int, tuple[int, ...]] = {}
+            for src, dst in pairs:
+                tails[src] = emitter.tail.get(src, ())
+                tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
+            done |= emitter.messages(exchange, pairs, tails, stream)
         self._sent[message] = done
+
+    def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
+        """Return who sends to whom between two stages, those together whose senders communicate."""
+        if (source, target) not in self._partners:
+            to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
+            self._partners[source, target] = [
+                [(src, to[src]) for src in own] for own in self.mesh.coupled(source)
+            ]
+        return self._partners[source, target]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is cut."""
@@ -365,7 +374,11 @@ class StepWriter:
             data.before(kind, chunk, index)
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
-            emitter.run(stage, steps_of(index), name)
+            if emitter.folds(beside=True):
+                key = (kind if split or kind == "F" else "FB", 0, (id(layers[index]),))
+                emitter.block(stage, steps_of(index), key, name)
+            else:
+                emitter.run(stage, steps_of(index), name)
             for away in self.away[stage : stage + 1]:
                 away.after(action, index)
             for saving in self.saving[stage : stage + 1]:

@@ -7,10 +7,9 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
-from clusim.workload.deepep import DeepEp
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
-from clusim.workload.layers import Layer, Shard, accumulating
+from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import (
     ZERO,
     Keeping,
@@ -47,8 +46,8 @@ from clusim.workload.parallel.checks import (
     check_servers,
     check_turns,
 )
+from clusim.workload.parallel.shards import adds_up, deepep_of, moving, shard_of
 from clusim.workload.parallel.stages import COPY, Ground, stages_of
-from clusim.workload.peers import peer_rates
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["TrainingPlan", "make_plan", "model_of"]
@@ -319,12 +318,12 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     machines = check_exchange(workload, mesh, fabric, model)
-    shard = replace(_shard(workload, mesh, precision), deepep=_deepep(workload, fabric, machines))
+    shard = shard_of(workload, mesh, precision, deepep_of(workload, fabric, machines))
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
         layers = model.build(shard)
-        if workload.accumulation == "added" and microbatches > 1:
-            layers = _accumulating(layers, precision)
+        layers = moving(layers, workload, shard, optimizer, microbatches)
+        chip = replace(chip, eager=shard.eager, adds=adds_up(workload, optimizer))
         crew, stages = stages_of(
             workload, model, layers, Ground(chip, fabric, mesh, optimizer.reduced, microbatches)
         )
@@ -346,12 +345,6 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         crew,
         servers,
     )
-
-
-def _accumulating(layers: list[Layer], precision: Precision) -> list[Layer]:
-    """Return layers that add up gradients in kernels of their own; like layers stay one object."""
-    made = {id(layer): accumulating(layer, precision.bytes) for layer in layers}
-    return [made[id(layer)] for layer in layers]
 
 
 def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
@@ -457,40 +450,3 @@ def _microbatches(workload: Workload, mesh: Mesh) -> int:
         message = f"{found:,} microbatches per step; at most {MOST_MICROBATCHES:,} are simulated"
         raise complain(workload, ("batch", "global"), message)
     return found
-
-
-def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
-    style, along = workload.tensor.style, workload.tensor.sequence_parallel
-    if workload.tensor.overlap and not along:
-        message = "what is overlapped is cut along the sequence; needs sequence_parallel"
-        raise complain(workload, ("tensor", "overlap"), message)
-    if along and style != "paired":
-        raise complain(
-            *(workload, ("tensor", "style")),
-            f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
-        )
-    return Shard(
-        batch=workload.batch.micro,
-        sequence=workload.sequence // workload.pipeline.pieces,
-        precision=precision,
-        tensor=mesh.tensor,
-        context=mesh.context,
-        expert=mesh.expert,
-        sequence_parallel=workload.tensor.sequence_parallel and mesh.tensor > 1,
-        style=workload.tensor.style,
-        flash=workload.attention == "flash",
-        capacity=workload.experts.capacity,
-        around=workload.context.style,
-        overlap=workload.tensor.overlap and mesh.tensor > 1,
-        norm=mesh.norm,
-        fused_loss=workload.loss == "fused",
-    )
-
-
-def _deepep(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | None:
-    own = workload.experts
-    if own.exchange != "deepep":
-        return None
-    limit = 0 if own.machines is None or own.machines >= machines else own.machines
-    inside_Bps, _ = peer_rates(fabric)
-    return DeepEp(own.sms, own.dispatch == "fp8", machines, limit, own.low_latency, inside_Bps)

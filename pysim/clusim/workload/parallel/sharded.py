@@ -46,13 +46,10 @@ class Sharded(DataParallel):
             elements = -(-sum(t.elements for t in tensors if t.expert == expert) // parts)
             dtype = "float32" if element == 4 else None
             exchange = Exchange(dim, "allreduce", elements * element, "gradients", dtype=dtype)
-            for group in self.emitter.groups(dim, self.stage) if elements else ():
-                waits = {
-                    rank: scattered.get(rank, self.emitter.tail.get(rank, ())) for rank in group
-                }
-                tasks = self.emitter.collective(exchange, group, "data copies", waits)
-                for rank, own in tasks.items():
-                    found[rank] = (*found.get(rank, ()), *own)
+            groups = self.emitter.groups(dim, self.stage) if elements else []
+            tasks = self.emitter.collectives(exchange, groups, "data copies", scattered)
+            for rank, own in tasks.items():
+                found[rank] = (*found.get(rank, ()), *own)
         return found
 
     def before(self, kind: str, chunk: int, index: int) -> None:
@@ -86,15 +83,12 @@ class Sharded(DataParallel):
         for expert, dim in ((False, "shard"), (True, "expert_shard")):
             tensors = self.chunks[chunk][index].tensors
             elements = sum(t.elements for t in tensors if t.expert == expert)
-            for group in self.emitter.groups(dim, self.stage) if elements else ():
-                # Gathers and scatters have a communicator each, so that they can run at the same time.
-                name = "gradients" if scatter else "weights"
-                exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
-                tasks = self.emitter.collective(
-                    exchange, group, "data scatter" if scatter else "data"
-                )
-                for rank, own in tasks.items():
-                    found[rank] = (*found.get(rank, ()), *own)
+            groups = self.emitter.groups(dim, self.stage) if elements else []
+            # Gathers and scatters have a communicator each, so that they can run at the same time.
+            name, stream = ("gradients", "data scatter") if scatter else ("weights", "data")
+            exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
+            for rank, own in self.emitter.collectives(exchange, groups, stream).items():
+                found[rank] = (*found.get(rank, ()), *own)
         return found
 
     def complete(self) -> None:

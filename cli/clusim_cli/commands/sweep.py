@@ -1,0 +1,112 @@
+"""``clusim sweep``: all combinations of a grid, into a table that can be continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusim.units import format_size
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand, working
+from clusim_cli.progress import counted_progress
+
+if TYPE_CHECKING:
+    from clusim.sweeping import SweepReport
+    from clusim.sweeping.points import Cell
+
+__all__ = ["command"]
+
+MOST_SHOWN = 40
+"""Rows that are printed."""
+
+
+@click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
+@click.argument("grid", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@options.output(
+    "A Parquet table; one of a sweep before is continued.", "GRID with the ending .parquet"
+)
+@options.jobs()
+@options.executor()
+@click.option("--again", is_flag=True, help="Run points that failed again.")
+@options.strict("Points that failed.")
+@options.as_json()
+@options.no_progress()
+def command(
+    grid: Path,
+    output: Path | None,
+    jobs: int | None,
+    executor: str | None,
+    again: bool,
+    strict: bool,
+    as_json: bool,
+    no_progress: bool,
+) -> int:
+    """Run all combinations of what GRID lists, a YAML file, and keep what each gave.
+
+    Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
+    redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: those of "clusim train"
+    (workload, topology, nodes, steps, fold, fault, granularity, seed) and change:, keys of the workload by their path.
+    A list is an axis; a list in it is one value.
+
+    Ended in the middle, by whatever, the same command goes on where it was. Points whose files or whose clusim have
+    changed run again; points that this grid does not have stay in the table.
+    """
+    from clusim.sweeping import read_grid, sweep
+
+    points, target = read_grid(grid), output or grid.with_suffix(".parquet")
+    with (
+        working(jobs, executor) as workers,
+        counted_progress(not no_progress, "points") as progress,
+    ):
+        report = sweep(points, target, jobs=workers, again=again, progress=progress)
+    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report, target)))
+    return 2 if report.failed and (strict or len(report.failed) == len(report.rows)) else 0
+
+
+MEASURES = {
+    "run": ("time_us", "iteration_us", "busbw_GBps", "ran_algorithm", "ran_protocol"),
+    "train": ("gpus", "step_time_s", "mfu", "memory_GiB", "fits"),
+}
+"""Columns that are printed besides the axes."""
+
+
+def _lines(report: SweepReport, output: Path) -> list[str]:
+    ran = len(report.rows) - report.known
+    words = [f"{len(report.rows)} points", f"{ran} run now", f"{report.known} there already"]
+    if report.outdated:
+        words.append(f"{report.outdated} run again, as clusim or their files have changed")
+    lines = [f"{output}: {', '.join(words)}"]
+    for kind, measures in MEASURES.items():
+        rows = [row for row in report.rows if row["kind"] == kind and not row.get("error")]
+        lines += _table(rows, [name for name in report.grid.axes if _any(rows, name)], measures)
+    for reason, count in report.reasons():
+        lines.append(f"  {count} failed: {reason}")
+    return lines
+
+
+def _any(rows: list[dict[str, Cell]], name: str) -> bool:
+    return any(row.get(name) not in (None, "") for row in rows)
+
+
+def _table(rows: list[dict[str, Cell]], axes: list[str], measures: tuple[str, ...]) -> list[str]:
+    names = [*axes, *measures]
+    cells = [[_cell(name, row.get(name)) for name in names] for row in rows[:MOST_SHOWN]]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = []
+    for line in [names, *cells] if rows else []:
+        parts = (f"{text:>{width}}" for text, width in zip(line, widths, strict=True))
+        lines.append(f"  {'  '.join(parts)}")
+    if len(rows) > MOST_SHOWN:
+        lines.append(f"  and {len(rows) - MOST_SHOWN} more")
+    return lines
+
+
+def _cell(name: str, value: Cell) -> str:
+    if value in (None, ""):
+        return "-"
+    if name == "size" and isinstance(value, int):
+        return format_size(value)
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,39 @@
+"""What makes two installations give the same answers: the text of the package and of the files shipped with it."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+from clusim.resources import shipped_topologies, shipped_workloads
+
+__all__ = ["file_digest", "model_digest"]
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def file_digest(path: str | Path) -> str:
+    """Return 16 hexadecimal digits of what is in a file; empty if it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return blake2b(file.read(), digest_size=8).hexdigest()
+    except OSError:
+        return ""
+
+
+@cache
+def model_digest() -> str:
+    """Return 16 hexadecimal digits of everything that decides answers, equal in equal installations.
+
+    The compiled engine is not in it, as every compiler makes another one of the same sources; that it fits the rest is
+    checked when it is imported.
+    """
+    found = blake2b(digest_size=8)
+    texts = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".json", ".csv")]
+    named = {path.relative_to(PACKAGE).as_posix(): path for path in texts}
+    for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads())):
+        named |= {f"{kind}/{name}": path for name, path in files.items()}
+    for name in sorted(named):
+        found.update(f"{name} {file_digest(named[name])}\n".encode())
+    return found.hexdigest()

@@ -1,0 +1,177 @@
+"""Runs the points of a grid that a table does not have yet, wherever there are workers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from clusim.errors import EnvironmentFailure
+from clusim.executors import Jobs, Workers, workers
+from clusim.files import Lock, LockedError, check_place
+from clusim.sweeping.grid import SweepGrid
+from clusim.sweeping.points import Cell, SweepPoint, answered, still_true
+from clusim.sweeping.results import read_rows, write_rows
+
+__all__ = ["SweepReport", "sweep"]
+
+Row = dict[str, Cell]
+Progress = Callable[[int, int], None]
+
+SAVE_S = 10.0
+"""What was found is written down this often [s], so that no more than this is lost whatever happens."""
+
+AHEAD = 2
+"""Points per worker that are under way at a time: one is worked on, the others wait there."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What a sweep found.
+
+    Attributes
+    ----------
+    rows : list of dict
+        A row per point, in the order of the grid.
+    known : int
+        Rows that were there already.
+    outdated : int
+        Rows that were there, but of another clusim or of files that were changed since; their points ran again.
+    """
+
+    grid: SweepGrid
+    rows: list[Row]
+    known: int
+    outdated: int
+
+    @property
+    def failed(self) -> list[Row]:
+        """Return the rows without a result."""
+        return [row for row in self.rows if row.get("error")]
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return why points failed, each with their number, the commonest first."""
+        return Counter(str(row["error"]) for row in self.failed).most_common()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rows, and what was done."""
+        return {
+            "grid": self.grid.name,
+            "axes": list(self.grid.axes),
+            "known": self.known,
+            "outdated": self.outdated,
+            "failed": len(self.failed),
+            "rows": self.rows,
+        }
+
+
+def sweep(
+    grid: SweepGrid,
+    target: Path,
+    *,
+    jobs: Jobs = None,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> SweepReport:
+    """Run all points of a grid and keep what they gave in a Parquet file.
+
+    A file that is there is continued: points that are in it are not run again, unless clusim or a file that they were
+    made from has changed. Rows of points that this grid does not have stay. The file is replaced as a whole every ten
+    seconds and at the end, also after an interrupt.
+
+    Parameters
+    ----------
+    jobs : int or Executor or None
+        Worker processes, or whoever takes work; None is one per core, 1 works in this process.
+    again : bool
+        Run points that failed again.
+    progress : callable or None
+        Called with how many points of how many are done.
+
+    Raises
+    ------
+    InputError
+        The file is something else.
+    EnvironmentFailure
+        It cannot be written, or another sweep writes it.
+    """
+    check_place(target)
+    lock = _locked(target)
+    try:
+        table = _SweepTable(target, grid, again)
+        tell = progress or (lambda done, total: None)
+        todo = [point for point in grid.points if point.name not in table.found]
+        known = len(grid.points) - len(todo)
+        tell(known, len(grid.points))
+        try:
+            with workers(jobs, len(todo)) as spread:
+                for count, row in enumerate(_answers(todo, spread), known + 1):
+                    table.add(row)
+                    tell(count, len(grid.points))
+        finally:
+            table.save()
+        rows = [table.found[point.name] for point in grid.points]
+        return SweepReport(grid, rows, known, table.outdated)
+    finally:
+        lock.release()
+
+
+def _locked(target: Path) -> Lock:
+    try:
+        return Lock(Path(f"{target}.lock"))
+    except LockedError as error:
+        raise EnvironmentFailure(
+            f"{target}: another sweep (process {error.holder}) writes it; wait, or give another file"
+        ) from None
+    except OSError as error:
+        raise EnvironmentFailure(f"{target}.lock: cannot be written: {error.strerror}") from None
+
+
+def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row]:
+    """Yield rows as they are found, in any order."""
+    if spread is None:
+        yield from map(answered, todo)
+        return
+    left = iter(todo)
+    waiting = {spread.submit(answered, point) for point in islice(left, AHEAD * spread.count)}
+    while waiting:
+        for future in spread.done(waiting):
+            waiting.remove(future)
+            yield spread.outcome(future)
+            waiting |= {spread.submit(answered, point) for point in islice(left, 1)}
+
+
+class _SweepTable:
+    """The rows found so far, by the names of their points, and the file they are in."""
+
+    def __init__(self, target: Path, grid: SweepGrid, again: bool) -> None:
+        self._target = target
+        self.found: dict[str, Row] = {}
+        self.outdated = 0
+        wanted = {point.name for point in grid.points}
+        for row in read_rows(target):
+            name = str(row["point"])
+            if name not in wanted or (still_true(row) and not (again and row.get("error"))):
+                self.found[name] = row
+            else:
+                self.outdated += not still_true(row)
+        self._changed = False
+        self._saved_s = time.monotonic()
+
+    def add(self, row: Row) -> None:
+        """Take in a row, and write all down from time to time."""
+        self.found[str(row["point"])] = row
+        self._changed = True
+        if time.monotonic() - self._saved_s >= SAVE_S:
+            self.save()
+
+    def save(self) -> None:
+        """Write all rows."""
+        if self._changed:
+            write_rows(self._target, list(self.found.values()))
+        self._changed = False
+        self._saved_s = time.monotonic()

@@ -1,0 +1,200 @@
+"""Which ranks are at equal places: machines that are wired alike, and how these are linked to the network.
+
+**Model** Machines with equal nodes and links in equal order are alike. Two machines at the same switches reach each
+other over those alone, so any two of them will do, and what is equal there is equal to the picosecond. Where ranks are
+at different switches, places are equal if machines, switches and links around them and distances between them are;
+which of several equal ways packets then take depends on the machine, so equal is not proved there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from clusim.fabric.arrays import arrays_of
+from clusim.fabric.model import Fabric
+
+__all__ = ["Place", "Places", "machine_kinds", "switched_machines"]
+
+ROUNDS = 4
+"""How far around a switch is looked to tell it from others [links]."""
+
+
+class Place(NamedTuple):
+    """Where some ranks are, equal for equal places, and whether what is done there is equal to the picosecond."""
+
+    key: Any
+    proved: bool
+
+
+class Places:
+    """The places of the ranks of a fabric.
+
+    Attributes
+    ----------
+    zone, local : list of int
+        Machine of every rank, and its number there.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        arrays = arrays_of(fabric)
+        many = fabric.num_zones > 1
+        self.zone = [arrays.zone_of(r) if many else 0 for r in range(fabric.num_ranks)]
+        self.local: list[int] = []
+        seen: dict[int, int] = {}
+        for zone in self.zone:
+            self.local.append(seen.get(zone, 0))
+            seen[zone] = self.local[-1] + 1
+        self._kind = machine_kinds(fabric)
+        self._twins = switched_machines(fabric)
+        self._network = _Network(fabric, self._kind)
+        self._spread: dict[tuple[int, ...], Place] = {}
+
+    def of(self, ranks: tuple[int, ...]) -> Place:
+        """Return where ranks are."""
+        zones = tuple(dict.fromkeys(self.zone[rank] for rank in ranks))
+        within = tuple(self.local[rank] for rank in ranks)
+        if len(zones) == 1:
+            if zones[0] in self._twins:
+                # Any GPUs will do, in the same order of their numbers.
+                order = sorted(within)
+                within = tuple(order.index(local) for local in within)
+            return Place((self._kind.get(zones[0], -1), within), True)
+        if zones not in self._spread:
+            kinds = tuple(self._kind.get(zone, -1) for zone in zones)
+            around = self._network.around(zones)
+            self._spread[zones] = Place((kinds, around.key), around.proved)
+        spread, number = self._spread[zones], {zone: i for i, zone in enumerate(zones)}
+        return Place(
+            (spread.key, within, tuple(number[self.zone[r]] for r in ranks)), spread.proved
+        )
+
+
+class _Network:
+    """What is between machines: switches, told apart by what is around them, and how far they are from each other."""
+
+    def __init__(self, fabric: Fabric, kinds: dict[int, int]) -> None:
+        zone_of = {node.name: node.zone for node in fabric.nodes}
+        self._links: dict[str, list[tuple[str, Any]]] = {}
+        self._ports: dict[int, list[tuple[str, str, Any]]] = {}
+        colors: dict[str, int] = {}
+        known: dict[Any, int] = {}
+        for node in fabric.nodes:
+            if node.zone < 0:
+                own_shape = (node.kind, node.tier, node.model, node.latency_ps, node.ports)
+                colors[node.name] = known.setdefault(own_shape, len(known))
+                self._links[node.name] = []
+        machines: dict[str, list[Any]] = {name: [] for name in colors}
+        for link in fabric.links:
+            shape = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+            for own, other in ((link.a, link.b), (link.b, link.a)):
+                zone = zone_of[own]
+                if zone_of[other] < 0 <= zone:
+                    port = own.partition("/")[2]
+                    self._ports.setdefault(zone, []).append((port, other, shape))
+                    machines[other].append((kinds.get(zone, -1), port, shape))
+                elif zone < 0 and zone_of[other] < 0:
+                    self._links[own].append((other, shape))
+        for _ in range(ROUNDS):
+            known = {}
+            colors = {
+                name: known.setdefault(
+                    repr(
+                        (
+                            color,
+                            sorted(map(repr, machines[name])),
+                            sorted(
+                                repr((shape, colors[other])) for other, shape in self._links[name]
+                            ),
+                        )
+                    ),
+                    len(known),
+                )
+                for name, color in colors.items()
+            }
+        self._colors = colors
+        self._far: dict[str, dict[str, int]] = {}
+
+    def around(self, zones: tuple[int, ...]) -> Place:
+        """Return how machines are linked to the network and, where they are at different switches, to each other."""
+        ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
+        kinds = dict.fromkeys(ports)
+        if len(kinds) == 1 and ports[0]:
+            return Place(ports[0], True)
+        number = {own: index for index, own in enumerate(kinds)}
+        shapes = tuple(
+            tuple((port, self._colors[switch], shape) for port, switch, shape in own)
+            for own in kinds
+        )
+        far = tuple(
+            self._distance(one[1], two[1])
+            for first in kinds
+            for second in kinds
+            if number[first] < number[second]
+            for one in first
+            for two in second
+        )
+        return Place((tuple(number[own] for own in ports), shapes, far), False)
+
+    def _distance(self, one: str, two: str) -> int:
+        """Return the links between two switches, -1 if nothing leads from one to the other."""
+        if one not in self._far:
+            far, queue = {one: 0}, deque([one])
+            while queue:
+                at = queue.popleft()
+                for other, _ in self._links[at]:
+                    if other not in far:
+                        far[other] = far[at] + 1
+                        queue.append(other)
+            self._far[one] = far
+        return self._far[one].get(two, -1)
+
+
+def machine_kinds(fabric: Fabric) -> dict[int, int]:
+    """Return a number for every machine; machines with equal nodes and links in equal order have the same one."""
+    if fabric.num_zones < 2:
+        return {0: 0}
+    zone_of = {node.name: node.zone for node in fabric.nodes}
+    shapes: dict[int, list[Any]] = {}
+    for node in fabric.nodes:
+        if node.zone >= 0:
+            rest = (
+                node.name.partition("/")[2],
+                node.kind,
+                node.latency_ps,
+                node.endpoint is None,
+                node.model,
+            )
+            shapes.setdefault(node.zone, []).append((*rest, repr(node.endpoint)))
+    for link in fabric.links:
+        zone = zone_of[link.a]
+        if zone >= 0 and zone == zone_of[link.b]:
+            ends = (link.a.partition("/")[2], link.b.partition("/")[2])
+            shapes[zone].append(
+                (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+            )
+    known: dict[Any, int] = {}
+    return {zone: known.setdefault(tuple(shape), len(known)) for zone, shape in shapes.items()}
+
+
+def switched_machines(fabric: Fabric) -> frozenset[int]:
+    """Return the machines whose GPUs hang on the same NVLink switches by equal links: there any of them are alike.
+
+    Only what crosses those switches is: blocks communicate over them where they are the fastest way, which NVLink is.
+    """
+    arrays = arrays_of(fabric)
+    crossbars = {n.name for n in fabric.nodes if n.tier == "switch" and n.zone >= 0}
+    gpus = [fabric.nodes[arrays.node_of(rank)] for rank in range(fabric.num_ranks)]
+    links: dict[str, list[Any]] = {gpu.name: [] for gpu in gpus}
+    for link in fabric.links:
+        for own, other in ((link.a, link.b), (link.b, link.a)):
+            if other in crossbars and own in links:
+                shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
+                links[own].append(shape)
+    found: dict[int, set[Any]] = {}
+    for gpu in gpus:
+        own_links = tuple(sorted(map(repr, links[gpu.name])))
+        found.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
+    return frozenset(
+        zone for zone, shapes in found.items() if len(shapes) == 1 and next(iter(shapes))[0]
+    )

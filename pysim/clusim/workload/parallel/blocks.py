@@ -1,0 +1,201 @@
+"""Writes equal blocks of work once: pauses stand for the others.
+
+A *block* is what a stage does between two messages for one microbatch, or messages of the same size that the ranks of
+a stage send side by side. Where nothing else is issued meanwhile, it can be simulated once and stand as a pause of the
+same length: `Folder` does that, and counts. Ranks of a block that are done at the same time wait for the same pause, so
+what is folded costs as many tasks as it has different ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from clusim.collectives import ScheduleBuilder
+from clusim.workload.host import Issue
+from clusim.workload.kernels import Kernel
+from clusim.workload.layers import Beside, Comm, Step
+from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
+from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock
+from clusim.workload.parallel.volumes import Volume
+
+__all__ = ["BlockEmitter"]
+
+
+@dataclass
+class BlockEmitter(Emitter):
+    """Adds the steps of a plan to a schedule, folded where `folder` says so."""
+
+    def folds(self, *, beside: bool = False) -> bool:
+        """Return whether equal blocks are folded: all ranks must take the same time every time."""
+        folder = self.folder
+        return folder is not None and self.uniform and (folder.reductions or not beside)
+
+    def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
+        """Do the steps of a block, folded if that is possible."""
+        folder = self.folder
+        if folder is None or not self.uniform:
+            super().block(stage, steps, key, name)
+            return
+        talks = any(isinstance(step, Comm | Beside) for step in steps)
+        for ranks in self.plan.mesh.coupled(stage):
+            if not folder.wanted():
+                self._run_on(stage, ranks, steps, name)
+            elif talks:
+                found = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
+                self._fold(ranks, found, name, self._issue_of(steps))
+            else:
+                self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
+
+    def _alone(self, stage: int, ranks: Sequence[int], steps: Sequence[Step]) -> Alone:
+        """Write steps on some ranks of a stage as a schedule of their own."""
+        builder = ScheduleBuilder(self.plan.fabric, "block")
+        writer = Emitter(self.plan, builder, only=frozenset(ranks), nccl=self.nccl)
+        writer.run(stage, steps, "block")
+        return Alone(builder.build(), writer.tail, writer.traffic, writer.flops)
+
+    def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
+        """Do steps on some ranks of a stage only."""
+        only, groups = self.only, self._groups
+        self.only, self._groups = frozenset(ranks), {}
+        self.run(stage, steps, name)
+        self.only, self._groups = only, groups
+
+    def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
+        return self.host.host.steps(steps) if self.host is not None else None
+
+    def _fold(self, ranks: tuple[int, ...], found: Folded, name: str, issue: Issue | None) -> None:
+        """Add a block that communicates: its ranks start together."""
+        assert self.folder is not None
+        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
+        tasks: dict[int, int] = {}
+        for own, end_ps in self._alike(ranks, found.end_ps, issue):
+            task = self._pause(own, end_ps, name, (_all(waits), issue))
+            tasks |= dict.fromkeys(own, task)
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last))
+
+    def _folded(self, block: FoldedBlock) -> None:
+        """Count a block that pauses stand for."""
+        assert self.folder is not None
+        self.folder.blocks.append(block)
+        for dim, moved in block.found.traffic.items():
+            self.traffic.setdefault(dim, Volume()).add(moved)
+        self.flops += block.found.flops
+
+    def _alike(
+        self, ranks: Sequence[int], values: Mapping[int, Any], issue: Issue | None
+    ) -> list[tuple[tuple[int, ...], Any]]:
+        """Return the ranks for which one pause may stand, with the value that they share."""
+        if issue is not None or self.folder is None or not self.folder.joint:
+            return [((rank,), values[rank]) for rank in ranks]
+        found: dict[Any, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(values[rank], []).append(rank)
+        return [(tuple(own), value) for value, own in found.items()]
+
+    def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
+        """Add kernels only: every rank starts for itself, and takes what it takes alone."""
+        assert self.folder is not None
+        if not kernels:
+            return
+        time_ps = max(1, round(sum(self._time(kernel) for kernel in kernels)))
+        flops = sum(kernel.flops for kernel in kernels)
+        waits = {rank: self.tail.get(rank, ()) for rank in ranks}
+        issue = self._issue_of(kernels)
+        tasks: dict[int, int] = {}
+        for own, after in self._alike(ranks, waits, issue):
+            tasks |= dict.fromkeys(own, self._pause(own, time_ps, name, (after, issue)))
+        times, none = dict.fromkeys(ranks, time_ps), dict.fromkeys(ranks, 0)
+        all_ps = time_ps * len(ranks)
+        found = Folded(times, times, none, none, {}, flops * len(ranks), {}, (all_ps, all_ps, 0, 0))
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, coupled=False))
+
+    def messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
+        """Add messages of the same size side by side, one for each pair of ranks; folded if that is wanted."""
+        folder = self.folder
+        if folder is None or not (self.uniform and folder.messages and folder.wanted()):
+            return super().messages(exchange, pairs, waits, stream)
+
+        def write(writer: Emitter) -> Tails:
+            nothing: Tails = {rank: () for pair in pairs for rank in pair}
+            return writer.messages(exchange, pairs, nothing, stream)
+
+        ranks = (*(src for src, _ in pairs), *(dst for _, dst in pairs))
+        return self._fold_beside(exchange, stream, {rank: waits[rank] for rank in ranks}, write)
+
+    def collectives(
+        self,
+        exchange: Exchange,
+        groups: Sequence[tuple[int, ...]],
+        stream: str = "",
+        after: Tails | None = None,
+    ) -> Tails:
+        """Add a collective of each of some groups, side by side; folded if that is wanted."""
+        folder = self.folder
+        if folder is None or not (groups and self.folds(beside=True) and folder.wanted()):
+            return super().collectives(exchange, groups, stream, after)
+
+        def write(writer: Emitter) -> Tails:
+            return writer.collectives(exchange, groups, stream)
+
+        ranks = [rank for group in groups for rank in group]
+        waits = {rank: (after or {}).get(rank, self.tail.get(rank, ())) for rank in ranks}
+        return self._fold_beside(exchange, stream or dim_of(exchange.dim), waits, write)
+
+    def _fold_beside(
+        self, exchange: Exchange, stream: str, waits: Tails, write: Callable[[Emitter], Tails]
+    ) -> Tails:
+        """Add what ranks exchange side by side, as `write` writes it, folded; the next kernels do not wait for it."""
+        assert self.folder is not None
+        ranks = tuple(waits)
+        self._enqueue(exchange, waits)
+
+        def alone() -> Alone:
+            builder = ScheduleBuilder(self.plan.fabric, exchange.operation)
+            writer = Emitter(self.plan, builder, nccl=self.nccl)
+            tail = write(writer)
+            return Alone(builder.build(), tail, writer.traffic, 0)
+
+        own_key = exchange.dim, exchange.operation, exchange.bytes
+        key = (*own_key, exchange.algorithm, exchange.dtype, exchange.channels)
+        found = self.folder.find(key, ranks, alone)
+        tasks: dict[int, int] = {}
+        for own, end_ps in self._alike(ranks, found.end_ps, None):
+            task = self.builder.delay(
+                own[0], end_ps, stream=stream, name=f"{exchange.name} [folded]", after=_all(waits)
+            )
+            tasks |= dict.fromkeys(own, task)
+        self._folded(FoldedBlock(tasks, waits, found, self.folder.last, message=True))
+        return {rank: (task,) for rank, task in tasks.items()}
+
+    def _pause(
+        self,
+        ranks: Sequence[int],
+        time_ps: int,
+        name: str,
+        given: tuple[tuple[int, ...], Issue | None],
+    ) -> int:
+        """Add what stands for a block at these ranks; `given` is what it waits for, and what its host does."""
+        after, issue = given
+        host = self._issue(ranks[0], issue, name)
+        task = self.builder.delay(ranks[0], time_ps, name=f"{name} [folded]", after=after)
+        for rank in ranks:
+            self._behind(rank, task, host, issue)
+        return task
+
+    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+        """Add a step of the optimiser over so many parameters."""
+        if elements > 0 and self.folds() and self.folder is not None and self.folder.wanted():
+            kernel, own = self.plan.optimizer.kernel(elements), tuple(ranks)
+            self._fold_kernels(own, [kernel], name)
+        else:
+            super().optimizer(ranks, elements, name)
+
+
+def _all(waits: Tails) -> tuple[int, ...]:
+    """Return all tasks that some ranks wait for."""
+    return tuple(sorted({task for own in waits.values() for task in own}))
