@@ -125,7 +125,11 @@ def test_a_graph_is_launched_once_for_a_pass(text: str, fold: Any) -> None:
     assert host is not None
     tensors = sum(len(layer.tensors) for layer in found.plan.stages[0][0])
     rest = 2 * host.microbatch_ps + host.step_ps + tensors * host.tensor_ps
-    assert found.step_time_s * 1e3 == pytest.approx(2 * (10 + again) + 10 + rest / 1e9, rel=5e-3)
+    expected_ps = (2 * (10 + again) + 10) * US * 1e3 + rest
+    # What a GPU does of a pass behind its first run of kernels comes after the launch: less than 2 ms in all.
+    row = found.ranks[0]
+    assert expected_ps * 0.995 <= row.total_ps <= expected_ps + row.compute_ps + row.exposed_ps
+    assert row.compute_ps + row.exposed_ps < 2 * US * 1e3
 
 
 def test_a_gpu_bound_step_waits_for_its_host_at_the_start_only() -> None:

@@ -230,3 +230,10 @@ def test_machines_without_hosts_are_told() -> None:
         ClusimError, match=r"tiny.yaml:5:13: checkpoint: .* no way to memory of a host"
     ):
         make_plan(tiny("checkpoint: {write: 1 GB/s}"), ideal(4))
+
+
+def test_writing_that_takes_for_ever_is_told() -> None:
+    with pytest.raises(
+        ClusimError, match=r"checkpoint.write: [\d,]+ bytes take .* s to write; at most 1,000,000"
+    ):
+        train(tiny("checkpoint: {write: 1 B/s}"), A100, steps=1)

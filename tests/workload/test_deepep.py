@@ -229,6 +229,7 @@ def test_published_exchanges_between_machines() -> None:
         ("", "{exchange: deepep, skew: 1}", "even load"),
         ("", "{low_latency: true}", "needs exchange deepep"),
         ("", "{machines: 2}", "needs exchange deepep"),
+        ("", "{sms: 24}", "experts.sms: needs exchange deepep"),
         (
             "ranks: [0, 1, 2, 3, 4, 5, 6, 8]",
             "{exchange: deepep}",
@@ -245,3 +246,18 @@ def test_what_is_not_modelled_is_told(ranks: str, text: str, message: str) -> No
     )
     with pytest.raises(ClusimError, match=message):
         make_plan(work, clusim.load("dgx-a100", nodes=2))
+
+
+def test_experts_of_a_token_must_fit_on_its_machines() -> None:
+    model = MODEL.replace("layers: 1", "layers: 1, experts: 16, top_k: 12")
+    text = "parallel: {expert: 16}\nexperts: {exchange: deepep, machines: 1}"
+    work = tiny(text, model=model, batch="{global: 16, micro: 1}")
+    with pytest.raises(
+        ClusimError, match=r"experts.machines: 1 machines have 8 experts, a token goes to 12"
+    ):
+        make_plan(work, clusim.load("dgx-a100", nodes=2))
+
+
+def test_models_without_experts_have_none_to_exchange() -> None:
+    with pytest.raises(ClusimError, match=r"deepep: gpt3-1.3b has no experts"):
+        make_plan(tiny("experts: {exchange: deepep}"), ideal(8))

@@ -155,6 +155,10 @@ def test_bad_files_are_told_where(text: str, message: str) -> None:
         ),
         (GOOD + "stragglers: {ranks: {first: 2}}\n", "rank 'first'"),
         (
+            GOOD + "hardware: {attention_library: flash9}\n",
+            "w.yaml:4:31: hardware.attention_library: attention_library 'flash9' was not measured",
+        ),
+        (
             GOOD + "communicators: {data: {algorithm: {allredduce: ring}}}\n",
             "no operation; did you mean 'allreduce'?",
         ),
@@ -170,6 +174,18 @@ def test_impossible_plans_are_told_where(text: str, message: str) -> None:
     line = str(found.value).splitlines()[0]
     assert message in line
     assert line.startswith("w.yaml:")
+
+
+def test_an_empty_file_is_told() -> None:
+    with pytest.raises(ClusimError, match="empty file; must be a mapping with 'model' and 'batch'"):
+        loads_workload("\n", "w.yaml")
+
+
+def test_keys_of_what_may_be_left_out_are_suggested() -> None:
+    text = GOOD + "reliability: {gpu_mtbf: 5, restart_s: 1}\n"
+    with pytest.raises(ClusimError) as found:
+        loads_workload(text, "w.yaml")
+    assert "gpu_mtbf: unknown key; did you mean 'gpu_mtbf_h'?" in str(found.value)
 
 
 def test_what_is_left_is_data_parallel() -> None:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, expm1, sqrt
 
-from clusim.errors import InputError
 from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
 from clusim.workload.parallel.plan import TrainingPlan
-from clusim.workload.spec import CheckpointSpec
+from clusim.workload.spec import CheckpointSpec, complain
 
 __all__ = ["Failing", "Goodput", "daly_interval_s", "goodput_of", "young_interval_s"]
 
@@ -177,10 +176,11 @@ def goodput_of(plan: TrainingPlan, step_s: float, stall_s: float | None = None) 
     if spec.every is not None or spec.every_s is not None:
         steps = spec.every or max(1, round((spec.every_s or 0) / step_s))
         if steps * step_s < job.write_s:
-            raise InputError(
-                f"reliability: a checkpoint takes {job.write_s:.4g} s to write, longer than the {steps * step_s:.4g} s"
+            message = (
+                f"a checkpoint takes {job.write_s:.4g} s to write, longer than the {steps * step_s:.4g} s"
                 " between two"
             )
+            raise complain(plan.workload, ("reliability",), message)
     return Goodput(job, size.bytes, steps, step_s, own.days)
 
 

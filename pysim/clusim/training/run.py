@@ -99,6 +99,7 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
         setup = setup.on(relaxed(setup.fabric, plan, request.steps))
         request = replace(request, setup=setup)
         plan = replace(plan, fabric=setup.known)
+    checkpoint_of(plan)  # Raises an error for one that nobody waits for.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = _memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric)

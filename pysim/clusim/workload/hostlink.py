@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric, Link
+from clusim.workload.peers import joins_gpus
 
 __all__ = ["TO_HOST", "HostWay", "host_way"]
 
@@ -41,7 +42,7 @@ def host_way(fabric: Fabric) -> HostWay:
     first = fabric.nodes[arrays_of(fabric).node_of(0)]
     near: dict[str, list[tuple[str, Link]]] = {}
     for link in fabric.links:
-        if "c2c" not in link.format and link.format.startswith("nvlink"):
+        if joins_gpus(link):
             continue
         for one, two in ((link.a, link.b), (link.b, link.a)):
             if by_name[one].zone == by_name[two].zone == first.zone:

@@ -14,7 +14,10 @@ from clusim.workload.layers import Layer, Recompute
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import CUT, order
 
-__all__ = ["Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
+__all__ = ["ZERO", "Keeping", "Memory", "communicator_bytes", "in_flight", "stage_memory"]
+
+ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+"""Stages of ZeRO by kind of data parallelism; the others cut nothing."""
 
 NCCL_BUFFER_BYTES = 4 << 20
 """Buffer of one direction of one channel with one peer, protocol Simple (``NCCL_BUFFSIZE``)."""
@@ -75,10 +78,8 @@ class Memory:
 def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
     """Return how many (microbatch, chunk) pairs a stage holds activations of, at most, in the order of its passes.
 
-    A schedule that cuts the backward pass needs them until the weight gradient. PipeDream never empties its pipeline.
+    A schedule that cuts the backward pass needs them until the weight gradient.
     """
-    if schedule == "pipedream":
-        return stages - stage
     passes = order(schedule, stage, stages, microbatches, chunks)
     last = ("W", "BW") if schedule in CUT else ("B",)
     held = most = 0

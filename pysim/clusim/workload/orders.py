@@ -161,7 +161,9 @@ def order(
         return [action for pair in zip(forward, backward, strict=True) for action in pair]
     if schedule == "gpipe":
         return forward + backward[::-1]
-    if schedule in ("1f1b", "pipedream"):
+    if schedule == "pipedream":
+        return round_robin(Crew((1,) * stages), stage, m)
+    if schedule == "1f1b":
         return _alternate(forward, backward, min(stages - stage - 1, m))
     if schedule == "zero-bubble":
         return _zero_bubble(stage, stages, m)

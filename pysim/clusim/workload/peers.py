@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from clusim.fabric.arrays import arrays_of
-from clusim.fabric.model import Fabric
+from clusim.fabric.model import Fabric, Link
 
-__all__ = ["peer_rates"]
+__all__ = ["joins_gpus", "peer_rates"]
+
+
+def joins_gpus(link: Link) -> bool:
+    """Return whether a link is NVLink among GPUs and their switches, and not to a host."""
+    return link.format.startswith("nvlink") and "c2c" not in link.format
 
 
 def peer_rates(fabric: Fabric) -> tuple[float, float]:
@@ -21,7 +26,7 @@ def peer_rates(fabric: Fabric) -> tuple[float, float]:
         rate = float(link.rate.bytes_per_s * link.count)
         ends = by_name[link.a], by_name[link.b]
         if first in ends:
-            nvlink = link.format.startswith("nvlink") and "c2c" not in link.format
+            nvlink = joins_gpus(link)
             near[nvlink] = near.get(nvlink, 0.0) + rate
         zones = {node.zone for node in ends}
         if first.zone in zones and len(zones) > 1:

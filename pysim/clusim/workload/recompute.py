@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from clusim.errors import InputError
 from clusim.workload.layers import Again, Layer, Module
+from clusim.workload.memory import ZERO
 from clusim.workload.spec import Workload
 
 __all__ = ["Recomputer"]
@@ -31,8 +32,17 @@ class Recomputer:
             raise InputError("modules need 'recompute: selective'")
         if sum((self.own.layers is not None, self.own.every is not None, self.own.group > 1)) > 1:
             raise InputError("give one of layers, every and group")
-        if self.own.group > 1 and workload.data.kind in ("zero3", "fsdp"):
+        if self.own.group > 1 and ZERO.get(workload.data.kind) == 3:
             raise InputError("groups of layers need whole weights, which sharded ones are not")
+
+    def check(self, layers: Sequence[Layer]) -> None:
+        """Raise an error for modules that no layer of the model has."""
+        known = {module.name for layer in layers for module in layer.modules}
+        for name in self.own.modules or ():
+            if name not in known:
+                raise InputError(
+                    f"recompute: no layer has a module {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+                )
 
     def part(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers of a part of a stage with what they compute again."""

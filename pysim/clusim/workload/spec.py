@@ -394,6 +394,8 @@ def loads_workload(
 
     `changes` are as of `load_workload`.
     """
+    if not text.strip():
+        raise InputError(f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'")
     document = parse(text, where)
     problems = Problems(where, document)
     for (line, column), message in document.problems:

@@ -21,6 +21,7 @@ from clusim.training.measured.scores import StepPoint
 from clusim.training.request import TrainRequest
 from clusim.training.run import trained
 from clusim.workload import Workload, make_plan
+from clusim.workload.memory import ZERO
 from clusim.workload.parallel.plan import TrainingPlan, model_of
 
 __all__ = ["Unpredicted", "predicted"]
@@ -99,7 +100,7 @@ def _step(case: StepCase, granularity: str | int) -> tuple[_Run, tuple[str, ...]
     if case.nodes <= DIRECT:
         return _run(case, data, granularity), ()
     replica = sizes.tensor * sizes.pipeline * sizes.context
-    sharded = case.workload.data.kind in ("fsdp", "zero3")
+    sharded = ZERO.get(case.workload.data.kind) == 3
     least = max(1, -(-sizes.expert // sizes.context))
     few = max(least, -(-GPUS * DIRECT // replica)) if sharded or replica < GPUS else least
     few = _divisor(data, few)
@@ -168,7 +169,7 @@ def _fixed_s(plan: TrainingPlan) -> float:
 
 def _depth(own: Workload) -> list[int] | None:
     """Return the layers to simulate instead of all, of models that are gathered layer by layer."""
-    if own.data.kind not in ("fsdp", "zero3") or own.parallel.pipeline > 1:
+    if ZERO.get(own.data.kind) != 3 or own.parallel.pipeline > 1:
         return None
     model = model_of(own.model)
     layers = getattr(model, "layers", 0)

@@ -21,8 +21,12 @@ from clusim.workload.orders import Action
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.stages import COPY
+from clusim.workload.spec import complain
 
 __all__ = ["Checkpoint", "Saving", "checkpoint_of", "save_behind"]
+
+LONGEST_S = 1_000_000
+"""Longest writing of a checkpoint [s]: more is a slip of the pen."""
 
 STORAGE = "states to storage"
 """Stream of what is written."""
@@ -69,7 +73,16 @@ def checkpoint_of(plan: TrainingPlan) -> Checkpoint | None:
     shares = [_share(plan, stage) for stage in range(plan.mesh.pipeline)]
     copied = tuple(round(share * plan.model.parameters * moved) for share in shares)
     rate = host_way(plan.fabric).rate_Bps
-    return Checkpoint(plan.model.parameters * each, copied, rate, float(spec.write))
+    found = Checkpoint(plan.model.parameters * each, copied, rate, float(spec.write))
+    if found.write_s > LONGEST_S:
+        place = (
+            ("checkpoint",)
+            if plan.workload.checkpoint is not None
+            else ("reliability", "checkpoint")
+        )
+        message = f"{found.bytes:,} bytes take {found.write_s:.3g} s to write; at most {LONGEST_S:,} s are simulated"
+        raise complain(plan.workload, (*place, "write"), message)
+    return found
 
 
 def _share(plan: TrainingPlan, stage: int) -> Fraction:

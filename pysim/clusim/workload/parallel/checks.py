@@ -8,7 +8,7 @@ from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.hostlink import host_way
 from clusim.workload.mesh import Mesh, zones_of
-from clusim.workload.models import Model, Recurrent, ResNet
+from clusim.workload.models import Model, Recurrent, ResNet, Transformer
 from clusim.workload.orders import Crew, layout_of, order
 from clusim.workload.parallel.legs import spread
 from clusim.workload.spec import Workload, complain
@@ -177,16 +177,19 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
         raise complain(workload, ("pipeline", "messages"), message)
 
 
-def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> int:
+def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model) -> int:
     """Return how many machines exchange tokens; raise an error for exchanges that are not modelled like this."""
     own = workload.experts
     if own.exchange != "deepep":
-        for key in ("machines", "low_latency"):
-            if getattr(own, key):
+        for key in ("sms", "dispatch", "machines", "low_latency"):
+            if key in own.model_fields_set:
                 raise complain(workload, ("experts", key), "needs exchange deepep")
         return 1
     if own.skew or own.capacity:
         message = "deepep: with an even load and without a capacity only"
+        raise complain(workload, ("experts", "exchange"), message)
+    if not isinstance(model, Transformer) or not model.experts:
+        message = f"deepep: {model.name} has no experts"
         raise complain(workload, ("experts", "exchange"), message)
     zone = zones_of(fabric)
     groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
@@ -194,4 +197,9 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric) -> int:
     if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
         message = "deepep: the ranks of a group must be as many on each of its machines"
         raise complain(workload, ("experts", "exchange"), message)
-    return len(next(iter(shapes)))
+    machines = len(next(iter(shapes)))
+    pool = model.experts * min(own.machines or machines, machines) // machines
+    if pool < model.top_k:
+        message = f"{own.machines} machines have {pool} experts, a token goes to {model.top_k}"
+        raise complain(workload, ("experts", "machines"), message)
+    return machines

@@ -138,12 +138,12 @@ class StepWriter:
         return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
 
     def _data_parallel(self, stage: int) -> DataParallel:
-        kind, board = self.plan.workload.data.kind, self.boards[self.crew.stage(stage)]
+        board = self.boards[self.crew.stage(stage)]
         if len(board.workers) > 1:
             return Rounds(self.emitter, stage, board)
-        if kind in ("zero3", "fsdp"):
+        if self.plan.zero == 3:
             return Sharded(self.emitter, stage)
-        if kind == "parameter-server":
+        if self.plan.servers:
             return Served(self.emitter, stage)
         return Replicated(self.emitter, stage)
 

@@ -10,7 +10,14 @@ from clusim.fabric.model import Fabric
 from clusim.workload.host import HostTimes, host_of
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard
-from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
+from clusim.workload.memory import (
+    ZERO,
+    Keeping,
+    Memory,
+    communicator_bytes,
+    in_flight,
+    stage_memory,
+)
 from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
 from clusim.workload.models import (
     Model,
@@ -50,9 +57,6 @@ WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "f
 
 MOST_MICROBATCHES = 1 << 14
 """Microbatches of a replica per step: more are a slip of the pen."""
-
-ZERO = {"zero1": 1, "distributed-optimizer": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
-"""Stages of ZeRO by kind of data parallelism."""
 
 
 @dataclass(frozen=True)
@@ -213,14 +217,13 @@ class TrainingPlan:
     def memory(self, stage: int) -> Memory:
         """Return the memory of a rank of a stage."""
         own, mesh = self.workload, self.mesh
-        schedule, count = self.schedule, own.pipeline.chunks
-        held = own.pipeline.pieces
-        if schedule != "wavefront":
-            held = in_flight(schedule, stage, mesh.pipeline, self.microbatches, count)
-        versions = 1
-        if schedule == "pipedream":
+        versions, held = 1, own.pipeline.pieces
+        if self.schedule == "pipedream":
             # It never empties its pipeline.
             held = versions = self.crew.ahead(stage) + 1
+        elif self.schedule != "wavefront":
+            chunks = own.pipeline.chunks
+            held = in_flight(self.schedule, stage, mesh.pipeline, self.microbatches, chunks)
         return stage_memory(
             self.stages[stage],
             self.optimizer,
@@ -302,9 +305,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         precision = PRECISIONS[workload.precision]
         chip = chip_of(fabric, precision, workload.hardware)
     except InputError as error:
-        kernels = workload.hardware.kernels
-        blamed = ("hardware", "kernels") if kernels and kernels in str(error) else ("precision",)
-        raise complain(workload, blamed, str(error)) from None
+        raise complain(workload, _blamed_of_chip(workload, str(error)), str(error)) from None
     try:
         model = model_of(workload.model)
     except InputError as error:
@@ -316,7 +317,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
-    machines = check_exchange(workload, mesh, fabric)
+    machines = check_exchange(workload, mesh, fabric, model)
     shard = shard_of(workload, mesh, precision, deepep_of(workload, fabric, machines))
     optimizer = find_optimizer(workload.optimizer, precision, workload.gradient_bits)
     try:
@@ -344,6 +345,16 @@ def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
         crew,
         servers,
     )
+
+
+def _blamed_of_chip(workload: Workload, message: str) -> tuple[str, ...]:
+    """Return the key of the file that the chip cannot do."""
+    own = workload.hardware
+    if own.kernels and own.kernels in message:
+        return ("hardware", "kernels")
+    if message.startswith("attention_library"):
+        return ("hardware", "attention_library")
+    return ("hardware",) if "gemm_fraction" in message else ("precision",)
 
 
 def _blamed(workload: Workload, message: str) -> tuple[str, ...]:

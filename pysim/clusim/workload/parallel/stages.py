@@ -63,6 +63,7 @@ def stages_of(
     ]
     _copy_embedding(stages, model, layout, own.schedule)
     again = Recomputer(workload)
+    again.check(layers)
     done = [[again.part(chunk) for chunk in chunks] for chunks in stages]
     return crew, [done[crew.stage(worker)] for worker in range(workers)]
 
