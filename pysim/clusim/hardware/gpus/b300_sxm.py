@@ -23,8 +23,8 @@ GPU = BASE.variant(
         "memory": published("275040MiB", DRIVER),
         "power": assumed(
             1100,
-            "a DGX B300 draws 14.5 kW where a DGX B200 with 1000 W per GPU draws 14.3 kW (NVIDIA user guides); 1400 W is"
-            " the most of any form",
+            "a DGX B300 draws 14.5 kW where a DGX B200 with 1000 W per GPU draws 14.3 kW (NVIDIA user guides); 1400 W"
+            " is the most of any form",
         ),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e"),
         "peak_flops": flops(SHEET, f32=76, f16=2250, bf16=2250, f8=4500),
