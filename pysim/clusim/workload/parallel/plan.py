@@ -8,9 +8,8 @@ from typing import Any
 
 from clusim.errors import ClusimError, InputError
 from clusim.fabric.model import Fabric
-from clusim.hardware import FRAMEWORKS
 from clusim.workload.deepep import DeepEp
-from clusim.workload.host import HostTimes, host_of
+from clusim.workload.host import HostTimes, host_of, kernels_by
 from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
 from clusim.workload.layers import Layer, Shard, accumulating, gathering
 from clusim.workload.memory import Keeping, Memory, communicator_bytes, in_flight, stage_memory
@@ -445,7 +444,7 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
             *(workload, ("tensor", "style")),
             f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
         )
-    own = FRAMEWORKS.get(workload.host.framework)
+    sums, eager = kernels_by(workload.host)
     return Shard(
         batch=workload.batch.micro,
         sequence=workload.sequence // workload.pipeline.pieces,
@@ -464,6 +463,6 @@ def _shard(workload: Workload, mesh: Mesh, precision: Precision) -> Shard:
         if workload.experts.exchange == "deepep"
         else None,
         fused_loss=workload.loss == "fused",
-        sums=own is not None and own.sums,
-        eager=own is not None and own.eager,
+        sums=sums,
+        eager=eager,
     )
