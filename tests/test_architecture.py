@@ -85,8 +85,8 @@ MAY_IMPORT = {
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units version vocabulary",
-    "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result run"
-    " schedule units workload workload.models workload.parallel",
+    "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
+    " run schedule units workload workload.models workload.parallel",
     "training.__init__": "training",
     "nccltests": "analysis bounded errors fabric files formats.logs hardware lowering nccl nccl.calls nccl.programs"
     " ranges report resources result run schedule units version vocabulary",

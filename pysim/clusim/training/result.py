@@ -36,6 +36,8 @@ class TrainingResult:
         What every dimension moved in a step.
     sharing : Sharing
         What communication took from kernels, in the whole run.
+    grain_error : float or None
+        Bound on the error of communication against exact packets, here and in what was folded; None is not known.
     worker_ps : list of int
         Time of the last step by worker, if they are asynchronous [ps].
     wires : list of (name, busy)
@@ -57,6 +59,7 @@ class TrainingResult:
     sharing: Sharing = field(default_factory=Sharing)
     switching: Switching | None = None
     worker_ps: list[int] = field(default_factory=list)
+    grain_error: float | None = None
 
     @property
     def step_time_s(self) -> float:
@@ -67,6 +70,13 @@ class TrainingResult:
     def expected(self) -> StepClass | None:
         """The error to expect, by measured steps on this chip with this framework; None is not known."""
         return expected_step(self.plan.chip.name, self.plan.workload.host.framework)
+
+    @property
+    def error_bound(self) -> float | None:
+        """Bound on the relative error of the step against exact packets: that of what is exposed; None is not known."""
+        if self.grain_error is None:
+            return None
+        return self.grain_error * self.mean("exposed") / self.step_time_s
 
     @property
     def samples_per_s(self) -> float:
@@ -176,6 +186,7 @@ class TrainingResult:
             "notes": self.notes,
             "broken_wires": broken_wires_json(self.result),
             "granularity": self.result.provenance.granularity_note,
+            "error_bound": None if self.error_bound is None else round(self.error_bound, 6),
             "tasks": self.tasks,
             "wall_s": round(self.wall_s, 3),
             "fingerprint": f"{self.result.fingerprint:016x}",

@@ -392,6 +392,12 @@ class Emitter:
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
+        """Add messages of the same size side by side, both of whose ranks wait for the same."""
+        return self.written_messages(exchange, pairs, waits, stream)
+
+    def written_messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
         """Add messages of the same size side by side, one for each pair of ranks."""
         done: Tails = {}
         for pair in pairs:
