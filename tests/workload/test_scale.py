@@ -15,7 +15,7 @@ from clusim.training import train
 from clusim.training.breakdown import NOTHING
 from clusim.training.proof import states
 from clusim.training.result import TrainingResult
-from clusim.workload.parallel.alike import Places
+from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder
 from support.workloads import ideal, tiny
 
@@ -103,7 +103,7 @@ def test_messages_beside_what_is_written_elsewhere_are_not_proved() -> None:
 
 
 def test_machines_at_the_same_switches_are_equal_places() -> None:
-    places = Places(clusim.load("dgx-a100", nodes=40))  # 20 machines at a leaf of each rail
+    places = EqualPlaces(clusim.load("dgx-a100", nodes=40))  # 20 machines at a leaf of each rail
 
     def pair(one: int, two: int) -> tuple[int, ...]:
         return tuple(machine * 8 + local for machine in (one, two) for local in range(8))
