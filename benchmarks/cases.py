@@ -80,6 +80,11 @@ CASES: dict[str, Case] = {
     "tree-p5-16": Case(
         _exact("aws-p5:nodes=16", "allreduce", "tree"), 4 * MIB, MIB // 8, HOPS_GOAL
     ),
+    "permutation-superpod-2048": Case(  # 16,384 endpoints
+        partial(_permutation, "superpod-h100:nodes=2048"),
+        64 * KIB,
+        goals={"goal_peak_rss_MB": 4000.0},
+    ),
     "auto-8GiB-dgx-a100": Case(
         partial(_collective, "dgx-a100", "allreduce", "ring", "auto"),
         8 * GIB,

@@ -182,22 +182,25 @@ model_sizes model_packets(const clusim_image *im) {
     return sizes;
 }
 
-/* Bucket width: a few events per bucket if every wire sends packets of the smallest kind in use. */
+enum { PER_BUCKET = 12 }; /* packets: fewer than half come where wires are not busy throughout */
+
+/* Bucket width: so that a few events are in each if wires send packets of the smallest kind in use
+ * as fast as they can. */
 static int32_t choose_shift(const clusim_model *m) {
     const clusim_image *im = &m->image;
     model_sizes sizes = model_packets(im);
-    uint64_t gap = UINT64_MAX;
+    uint64_t packets = 1; /* of all wires in 2^40 ps */
     int64_t longest = 1;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         const rate_class *rate = &m->rates[m->wires[w].rate];
         int64_t latency_ps = m->wires[w].latency_ps + m->wires[w].dst_latency_ps;
-        gap = base_umin(gap, (uint64_t)model_est(rate, sizes.smallest));
+        packets += (UINT64_C(1) << 40) / (uint64_t)base_max(model_est(rate, sizes.smallest), 1);
         longest = base_max(longest, base_min(model_est(rate, sizes.largest), LONG_PS) + latency_ps);
     }
     for (uint32_t e = 0; e < im->num_endpoints; e++) {
         longest = base_max(longest, im->endpoints[e].read_latency_ps);
     }
-    uint64_t width = 4 * gap / (im->num_wires + 1);
+    uint64_t width = ((uint64_t)PER_BUCKET << 40) / packets;
     int32_t shift = 2;
     while (shift < 24 && (UINT64_C(2) << shift) <= width) shift++;
     /* The ring spans the longest way of a packet, its serialisation included, or the heap would do

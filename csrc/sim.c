@@ -249,7 +249,8 @@ static STATUS step(clusim_sim *s) {
     bool more;
     do {
         TRY(dispatch_events(s));
-        TRY(wave_run(s, &more));
+        more = wave_due(s);
+        if (more) TRY(wave_run(s, &more));
     } while (more);
     if (s->endpoints.dirty.len) TRY(memory_settle(s));
     if (LIKELY(s->agenda.beyond == BEYOND_NOTHING)) TRY(phase_b(s));

@@ -7,7 +7,15 @@
 #ifndef CLUSIM_WAVE_H
 #define CLUSIM_WAVE_H
 
+#include "parts/programs.h"
+#include "parts/tasks.h"
 #include "state.h"
+
+/* Whether there may be something to do: at most timestamps there is not. */
+static inline bool wave_due(const clusim_sim *s) {
+    return s->programs.due.len || s->tasks.due.len || s->tasks.due_starts.len ||
+           s->tasks.slot_freed;
+}
 
 STATUS wave_run(clusim_sim *s, bool *any); /* phase A, step 5: whether anything was due */
 

@@ -93,8 +93,8 @@ MAY_IMPORT = {
     " nccl.programs ranges report resources result run schedule units version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
-    "sweeping": "analysis bounded errors executors fabric files nccl nccltests resources run training units vocabulary"
-    " workload",
+    "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training units"
+    " vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",

@@ -98,11 +98,11 @@ class _Reduction(click.ParamType[str]):
 
 
 class _Granularity(_Size):
-    name = "packet|auto|quick|size"
+    name = "packet|auto|quick|step|coarse|size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         word = str(value).lower()
-        return word if word in ("packet", "auto", "quick") else super().convert(value, param, ctx)
+        return word if word in self.name.split("|")[:-1] else super().convert(value, param, ctx)
 
 
 class _Ranks(click.ParamType[tuple[int, ...]]):

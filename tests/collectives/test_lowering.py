@@ -91,7 +91,9 @@ def test_granularity_can_be_a_size(h100: Fabric) -> None:
         lower(h100, ring(h100), 0)
     with pytest.raises(InputError, match="too coarse; at most 1 GiB"):
         lower(h100, ring(h100), 1 << 40)
-    with pytest.raises(InputError, match="'fine': unknown; use packet, auto, quick or a size"):
+    with pytest.raises(
+        InputError, match="'fine': unknown; use packet, auto, quick, step, coarse or a size"
+    ):
         lower(h100, ring(h100), "fine")
 
 

@@ -189,6 +189,36 @@ def test_states_of_nvlinks() -> None:
         import_text("GPU 0: Tesla\nGPU 0: Tesla\n\t Link 0: 25 GB/s\n", "x")
 
 
+@pytest.mark.parametrize(
+    ("links", "near", "cpus"),
+    [
+        ("NV1", ["0-79"] * 4, [{0, 1, 2, 3}]),
+        ("SYS", ["0-79"] * 4, [{0, 1, 2, 3}]),
+        ("NV1", ["0-39", "40-79", "0-39", "40-79"], [{0, 2}, {1, 3}]),
+        ("NV1", None, [{0, 1}, {2, 3}]),
+    ],
+)
+def test_gpus_near_the_same_processors_are_at_one_cpu(
+    links: str, near: list[str] | None, cpus: list[set[int]]
+) -> None:
+    """A CPU for each affinity, whatever joins the GPUs; only without any it is assumed that there are two."""
+    head = "".join(f"\tGPU{i}" for i in range(4)) + ("\tCPU Affinity" if near else "") + "\n"
+    rows = ""
+    for i in range(4):
+        cells = ["X" if i == j else links for j in range(4)] + ([near[i]] if near else [])
+        rows += "\t".join([f"GPU{i}", *cells]) + "\n"
+    found = import_text(head + rows, "x", chip="v100-sxm2")
+    at: dict[str, set[int]] = {}
+    for link in found.data["links"]:
+        below = link["from"].startswith("gpu") and not link["to"].startswith("gpu")
+        if below and not link["type"].startswith("nvlink"):
+            at.setdefault(link["to"], set()).add(int(link["from"].removeprefix("gpu")))
+    assert list(at.values()) == cpus
+    said = [f"{a.what} {a.why}" for a in found.assumptions]
+    assert any("half of the GPUs" in text for text in said) == (near is None)
+    assert any("says SYS" in text for text in said) == (links == "SYS")
+
+
 def test_as_many_nvlinks_as_two_chips_have() -> None:
     table = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
         f"GPU{i}\t" + "\t".join("X" if i == j else "NV8" for j in range(4)) + "\n" for i in range(4)

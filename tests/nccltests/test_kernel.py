@@ -45,8 +45,8 @@ def test_fewer_machines_predict_many(
 
 def test_long_streams_are_followed_from_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request(Setup("gh200x4-mesh", env=RING_LL), "allreduce", 64 * MIB)
-    monkeypatch.setattr(grain, "EXACT_HOPS", 50_000)
-    monkeypatch.setattr(grain, "TARGET_HOPS", 50_000)
+    small = replace(grain.RULES["auto"], exact_hops=50_000, target_hops=50_000)
+    monkeypatch.setitem(grain.RULES, "auto", small)
     whole = kernel(request)
     monkeypatch.setattr(module, "MOST_BURSTS", 50_000)
     short = kernel(request)

@@ -234,6 +234,27 @@ def test_chunks_that_move_at_once_take_the_slots_of_one(
         assert result.verified, (counts, size_bytes, result.verify_note)
 
 
+@pytest.mark.parametrize(("protocol", "most"), [("simple", 2), ("ll", 8), ("ll128", 8)])
+@pytest.mark.parametrize("chunk_bytes", [256, 30_000])
+def test_an_operation_takes_the_slots_of_a_chunk_however_few_bytes_it_has(
+    tmp_path: Path, dgx: Fabric, protocol: str, most: int, chunk_bytes: int
+) -> None:
+    """A connection has eight steps: of Simple an operation takes four (MSCCL_CHUNKSTEPS), of the others one.
+
+    So two, or eight, are sent before any is received; with one more both GPUs wait for ever. `genericOp` posts slices
+    without data, too.
+    """
+    for count in (most, most + 1):
+        plan = read_plan(written(tmp_path, pairs(2, [1] * count)))
+        wanted = WantedPlan(count * chunk_bytes, ranks=range(2), protocol=protocol)
+        schedule = build(plan, dgx, wanted)
+        if count == most:
+            assert simulate(dgx, schedule, verify=True).verified
+        else:
+            with pytest.raises(DeadlockError):
+                simulate(dgx, schedule)
+
+
 def test_chunks_that_move_at_once_are_one_operation_to_the_picosecond(
     tmp_path: Path, dgx: Fabric
 ) -> None:

@@ -25,7 +25,7 @@ __all__ = ["command"]
 @options.nodes()
 @click.option("--steps", type=click.IntRange(1, 1000), default=2, show_default=True,
               help="Steps; the last one is reported.")  # fmt: skip
-@options.granularity("quick")
+@options.granularity("step")
 @click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
               help="Simulate equal blocks of work once: all, the proved, or what is affordable.")  # fmt: skip
 @click.option("--layers", is_flag=True,

@@ -17,7 +17,7 @@ from clusim.fabric.model import Fabric
 from clusim.image import Image
 from clusim.lowering.buffers import Packets, largest_bursts, roomy_units, roomy_wires
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
-from clusim.lowering.grain import QUICK, SLICE_SHARE, Grain, automatic, checked, forced, power_below
+from clusim.lowering.grain import SLICE_SHARE, Grain, automatic, checked, forced, power_below
 from clusim.lowering.legs import CarriedTraffic
 from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
 from clusim.lowering.programs import ProgramLowering
@@ -60,7 +60,7 @@ def lower(
     Parameters
     ----------
     granularity : str or int
-        ``"packet"``, ``"auto"``, ``"quick"`` or the size of a burst [bytes].
+        ``"packet"``, a word of `clusim.lowering.grain.RULES` or the size of a burst [bytes].
     seed : int
         Seed of whatever is random in the run (packet replays).
     faults : iterable of Fault
@@ -162,7 +162,8 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
     packets = [leg.packet_bytes for leg in links.leg_of]
     forms = [leg.forms for leg in links.leg_of]
     cut = _Cut(links.traffic(), packets, [1] * len(packets), forms)
-    if checked(granularity) == "packet":
+    word = checked(granularity)
+    if word == "packet":
         return cut
 
     if isinstance(granularity, int):
@@ -182,8 +183,7 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
         return _within(links, moving, most, factor)
 
     hops = cut.hops()
-    quick = checked(granularity) == QUICK
-    found = automatic([hops[number] for number in moving], limits, quick=quick)
+    found = automatic([hops[number] for number in moving], limits, str(word))
     for number, burst in zip(moving, found, strict=True):
         cut.bursts[number] = burst
     return cut

@@ -18,12 +18,15 @@ from clusim.errors import InputError
 
 __all__ = [
     "AUTO_ERROR",
+    "COARSE",
     "EXACT_HOPS",
     "QUICK",
     "QUICK_HOPS",
     "SLICE_SHARE",
+    "STEP",
     "TARGET_HOPS",
     "Grain",
+    "GrainRule",
     "automatic",
     "checked",
     "forced",
@@ -43,6 +46,15 @@ QUICK_HOPS = 2_000_000
 """Packet-hops up to which ``quick`` simulates exact packets, and that it aims at otherwise: a quarter of a second.
 Where more than twice as many are left, bursts exceed their limits as `FACTORS` says."""
 
+STEP = "step"
+"""Granularity of training steps: exact up to `EXACT_HOPS`, then the bursts of ``quick``."""
+
+COARSE = "coarse"
+"""Granularity of what hardly counts: the rule of ``auto`` with `COARSE_HOPS`, and bursts of up to whole slices."""
+
+COARSE_HOPS = 500_000
+"""Packet-hops up to which ``coarse`` simulates exact packets, and that it aims at otherwise."""
+
 SLICE_SHARE = 24
 """``auto`` makes no burst larger than this fraction of the mean slice of its connection."""
 
@@ -57,6 +69,40 @@ MAX_BURST_BYTES = 1 << 30
 
 AUTO_ERROR = 0.08
 """Bound on the error of the time in bursts that ``auto`` chose; the largest found is 0.067 (docs/granularity.md)."""
+
+COARSE_ERROR = 0.2
+"""Bound on the error of a step with ``step`` and ``coarse``, as a part of the communication that is exposed; the
+largest found is 0.176 (docs/granularity.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrainRule:
+    """How finely a run is cut whose granularity is a word.
+
+    Attributes
+    ----------
+    exact_hops, target_hops : int
+        Packet-hops up to which packets are exact; hops of bursts aimed at otherwise.
+    most_hops : int
+        Hops of bursts beyond which these exceed their limits by the next of `factors`.
+    error : float or None
+        Bound on the error against exact packets; None is none that is known.
+    """
+
+    exact_hops: int
+    target_hops: int
+    most_hops: int
+    factors: Sequence[int]
+    error: float | None
+
+
+RULES = {
+    "auto": GrainRule(EXACT_HOPS, TARGET_HOPS, MOST_HOPS, FACTORS, AUTO_ERROR),
+    QUICK: GrainRule(QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, None),
+    STEP: GrainRule(EXACT_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, COARSE_ERROR),
+    COARSE: GrainRule(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, 24), COARSE_ERROR),
+}
+"""The words, and what they mean."""
 
 Limits = Callable[[int], Sequence[int]]
 """Most packets per burst of every stream, for a factor of `FACTORS`."""
@@ -96,7 +142,8 @@ class Grain:
         """Bound on the relative error of the time against exact packets; None is none that is known."""
         if self.exact:
             return 0.0
-        return AUTO_ERROR if self.requested == "auto" else None
+        rule = RULES.get(self.requested)
+        return None if rule is None else rule.error
 
     def describe(self) -> str:
         """Say in one line how finely the run is simulated, and how far off that may be."""
@@ -110,7 +157,7 @@ class Grain:
 
 
 def checked(granularity: str | int) -> str | int:
-    """Return a granularity that has a meaning: ``auto``, ``quick``, ``packet`` or a size [bytes]."""
+    """Return a granularity that has a meaning: ``packet``, a word of `RULES` or a size [bytes]."""
     if isinstance(granularity, int):
         if granularity < 1:
             raise InputError(f"granularity {granularity}: must be at least 1 byte")
@@ -118,9 +165,9 @@ def checked(granularity: str | int) -> str | int:
             raise InputError(f"granularity {granularity}: too coarse; at most 1 GiB")
         return granularity
     word = granularity.strip().lower()
-    if word not in ("auto", QUICK, "packet"):
+    if word != "packet" and word not in RULES:
         raise InputError(
-            f"granularity {granularity!r}: unknown; use packet, auto, quick or a size in bytes"
+            f"granularity {granularity!r}: unknown; use packet, {', '.join(RULES)} or a size in bytes"
         )
     return word
 
@@ -142,20 +189,18 @@ def forced(hops: Sequence[int], limits: Limits) -> list[int]:
     return found
 
 
-def automatic(hops: Sequence[int], limits: Limits, *, quick: bool = False) -> list[int]:
-    """Return the bursts that the rule of this module chooses, as ``auto`` or `quick`; parameters as of `forced`."""
-    exact, target, enough = EXACT_HOPS, TARGET_HOPS, MOST_HOPS
-    if quick:
-        exact, target, enough = QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS
+def automatic(hops: Sequence[int], limits: Limits, word: str = "auto") -> list[int]:
+    """Return the bursts that a rule of `RULES` chooses; parameters as of `forced`."""
+    rule = RULES[word]
     burst = 1
-    if sum(hops) <= exact:
+    if sum(hops) <= rule.exact_hops:
         return [1] * len(hops)
     counts, most = np.asarray(hops, np.int64), np.ones(len(hops), np.int64)
-    for factor in FACTORS:
+    for factor in rule.factors:
         most = np.asarray(limits(factor), np.int64)
-        while burst < most.max(initial=1) and _total(counts, most, burst) > target:
+        while burst < most.max(initial=1) and _total(counts, most, burst) > rule.target_hops:
             burst *= 2
-        if _total(counts, most, burst) <= enough:
+        if _total(counts, most, burst) <= rule.most_hops:
             break
     found: list[int] = np.minimum(burst, most).tolist()
     return found

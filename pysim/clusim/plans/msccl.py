@@ -9,9 +9,10 @@ into the same chunk that follow each other are one, too. **Model**: the same; wa
 pair of thread blocks and wait. Where thread blocks that talk to each other do operations of different numbers of
 chunks, the larger ones are written as several of the largest common size, their connections have as many more slots (64
 at most), and they share a fixed cost, as do fused reductions. Sizes that the chunks do not divide are rounded up (MSCCL
-leaves such calls to NCCL's own algorithms). **Not modelled**: the time of the barriers around waits; the slots that
-slices without data take (an operation smaller than two least slices leaves some of its slots free). **Parameters**:
-those of the plan and of its protocol.
+leaves such calls to NCCL's own algorithms). An operation takes the slots of a chunk however few bytes it has: slices
+without data are posted, too (``genericOp``). **Not modelled**: the time of the barriers around waits; slots that the
+last loop's slices without data take where it is smaller than the others. **Parameters**: those of the plan and of its
+protocol.
 """
 
 from __future__ import annotations
@@ -278,6 +279,7 @@ class _Emitter:
             if any(step.op.sends for step in block.steps)
         }
         self.grains = self._grains()
+        self.taken, self.cut = self._shape()
 
     def emit(self) -> None:
         """Write an instance per thread block."""
@@ -322,12 +324,31 @@ class _Emitter:
             stride=self.chunk_bytes,
             limit=self.room * self.chunk_bytes,
             fixed_div=self._shared(own, prims, length),
+            slices=self.cut,
+            slots_per_slice=self.taken // self.cut,
         )
+
+    def _in_flight(self, pieces: int) -> int:
+        """Return how many operations, of so many pieces, may be under way on a connection [pieces]."""
+        shape = self.written.shape
+        return shape.slots // (shape.slices * shape.slots_per_slice) * pieces
+
+    def _shape(self) -> tuple[int, int]:
+        """Return the slots that a piece takes, however few bytes it has, and in how many slices it is moved.
+
+        Slices without data take their slots, too. Flags join thread blocks, so that these are the same for all.
+        """
+        shape = self.written.shape
+        grains = set(self.grains.values()) or {_Grain(1, 1)}
+        room = MAX_SLOTS // max(self._in_flight(grain.pieces) for grain in grains)
+        taken = max(1, min(shape.slices * shape.slots_per_slice, room))
+        length = max(grain.chunks for grain in grains) * self.chunk_bytes
+        most = max(1, min(shape.slices, -(-length // shape.slice_min)))
+        return taken, next(n for n in range(most, 0, -1) if taken % n == 0)
 
     def _shared(self, own: _Written, prims: Sequence[Prim], length: int) -> int:
         """Return over how many slices a fixed cost is spread, so that a thread block pays one per operation it does."""
-        shape = self.written.shape
-        slices = max(1, min(shape.slices, -(-length // shape.slice_min)))
+        slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
         paid = sum(-(-count // self.at_once) for count in own.counts) * slices
         done = sum(1 if prim.sync else prim.repeat * slices for prim in prims)
         return max(1, round(done / max(1, paid)))
@@ -348,7 +369,8 @@ class _Emitter:
 
     def _connection(self, key: tuple[int, int, int]) -> int:
         if key not in self.data:
-            slots = self.written.shape.slots * self.grains[self.senders[key]].pieces
+            pieces = self.grains[self.senders[key]].pieces
+            slots = self._in_flight(pieces) * self.taken
             self.data[key] = self.written.connect(*key, slots=min(slots, MAX_SLOTS))
         return self.data[key]
 

@@ -20,7 +20,7 @@ from clusim.fabric.arrays import arrays_of
 from clusim.image import Image, empty
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, roomy_wires
-from clusim.lowering.grain import QUICK, automatic, checked, power_below
+from clusim.lowering.grain import automatic, checked, power_below
 from clusim.ranges import packets_refused
 from clusim.result import Messages
 from clusim.units import format_size, format_time
@@ -349,7 +349,7 @@ def grain_of(
     if isinstance(granularity, int):
         burst = max(1, min(granularity // traffic.packet_bytes, whole))
     elif word != "packet":
-        burst = automatic([hops], lambda factor: [_largest(whole, factor)], quick=word == QUICK)[0]
+        burst = automatic([hops], lambda factor: [_largest(whole, factor)], str(word))[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     return Grain(str(granularity), burst, (size, size), hops, -(-hops // burst))
 

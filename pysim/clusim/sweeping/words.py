@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusim.errors import InputError
+from clusim.lowering.grain import RULES
 from clusim.nccl import parse_version
 from clusim.nccl.env import windows
 from clusim.resources import find_topology, find_workload
@@ -88,7 +89,7 @@ def _size(value: Any) -> Value:
 
 def _grain(value: Any) -> Value:
     word = str(value).strip().lower()
-    if word in ("packet", "auto", "quick"):
+    if word == "packet" or word in RULES:
         return word, word
     size_bytes = _size(value)[1]
     return str(size_bytes), size_bytes

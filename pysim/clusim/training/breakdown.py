@@ -19,7 +19,7 @@ from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.fold import Folded, FoldedBlock
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["Breakdown", "Spans", "breakdown", "spans_of"]
+__all__ = ["NOTHING", "Breakdown", "Spans", "breakdown", "spans_of"]
 
 Array = NDArray[Any]
 
@@ -54,6 +54,11 @@ class Spans:
     active: Array
     folded: list[tuple[int, int, Folded]]
     issuing: Array = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+
+
+_NONE = np.zeros((0, 2), np.int64)
+NOTHING = Spans(_NONE, _NONE, _NONE, [])
+"""The intervals of a rank without tasks of its own."""
 
 
 def merge(spans: Array) -> Array:
@@ -137,9 +142,8 @@ def breakdown(
 ) -> list[Breakdown]:
     """Return how ranks spent the window; what is left over before `pipeline_end` is the bubble."""
     found = []
-    empty = Spans(_pairs([]), _pairs([]), _pairs([]), [])
     for rank in ranks:
-        own = spans.get(rank, empty)
+        own = spans.get(rank, NOTHING)
         compute, moving = merge(clip(own.compute, low, high)), merge(clip(own.moving, low, high))
         blocks = [(a, b, f) for a, b, f in own.folded if a < high and b > low]
         pauses = np.array([(a, b) for a, b, _ in blocks], np.int64).reshape(-1, 2)

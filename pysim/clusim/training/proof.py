@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.training.breakdown import Spans, merge
+from clusim.training.breakdown import NOTHING, Spans, merge
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
 __all__ = ["AFFORDABLE", "BlockState", "FoldReport", "affordable", "fold_report", "states"]
@@ -107,11 +107,13 @@ class _Rows:
     def beside(self, spans: Mapping[int, Spans]) -> Array:
         """Return by block how long its ranks did something else meanwhile, summed over them [ps]."""
         found = np.zeros(len(self.message), np.int64)
-        anywhere = merge(np.concatenate([own.active for own in spans.values()]))
+        anywhere = merge(np.concatenate([NOTHING.active, *(own.active for own in spans.values())]))
         order = np.argsort(self.rank, kind="stable")
         edges = np.flatnonzero(np.diff(self.rank[order])) + 1
         for rows in np.split(order, edges):
-            own, message = spans[int(self.rank[rows[0]])], self.message[self.index[rows]]
+            # A rank for which pauses of others stand may have nothing of its own.
+            own = spans.get(int(self.rank[rows[0]]), NOTHING)
+            message = self.message[self.index[rows]]
             busy, at = np.concatenate((own.active, own.compute)), self.span[rows]
             blocks, messages = at[~message], at[message]
             for wanted, others in (

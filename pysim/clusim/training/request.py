@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusim.errors import InputError
+from clusim.lowering.grain import STEP
 from clusim.run.request import own_words
 from clusim.run.setup import Setup
 from clusim.workload.spec import Workload
 
-__all__ = ["FOLDS", "TrainRequest"]
+__all__ = ["FOLDS", "WANTED_ERROR", "TrainRequest"]
+
+WANTED_ERROR = 0.03
+"""Bound on the error of a step against exact packets that bursts of any size are good enough for."""
 
 FOLDS = ("auto", "all", "proved", "none")
 """What may be folded."""
@@ -32,8 +36,10 @@ class TrainRequest:
         all that are left were; ``auto`` does that where a run takes half a minute or less, and else is ``all``.
     strict_memory : bool
         Memory that does not suffice is an error rather than a note.
-    granularity, seed
-        As of `clusim.run.request.Request`.
+    granularity : str or int
+        As of `clusim.run.request.Request`; ``step`` is ``coarse`` where that moves the step by `WANTED_ERROR` at most.
+    seed : int
+        As there.
     """
 
     setup: Setup
@@ -41,7 +47,7 @@ class TrainRequest:
     steps: int = 2
     fold: str | None = None
     strict_memory: bool = False
-    granularity: str | int = "quick"
+    granularity: str | int = STEP
     seed: int = 0
 
     def __post_init__(self) -> None:

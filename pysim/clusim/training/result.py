@@ -37,6 +37,8 @@ class TrainingResult:
         What every dimension moved in a step.
     sharing : Sharing
         What communication took from kernels, in the whole run.
+    grain_error : float or None
+        Bound on the error of communication against exact packets, here and in what was folded; None is not known.
     worker_ps : list of int
         Time of the last step by worker, if they are asynchronous [ps].
     wires : list of (name, busy)
@@ -61,6 +63,7 @@ class TrainingResult:
     switching: Switching | None = None
     worker_ps: list[int] = field(default_factory=list)
     saved: SavedStep | None = None
+    grain_error: float | None = None
 
     @property
     def step_time_s(self) -> float:
@@ -76,6 +79,13 @@ class TrainingResult:
     def expected_text(self) -> str:
         """What error to expect, or why that is not known."""
         return expected_text(self.plan.chip.name, self.plan.workload.host.framework)
+
+    @property
+    def error_bound(self) -> float | None:
+        """Bound on the relative error of the step against exact packets: that of what is exposed; None is not known."""
+        if self.grain_error is None:
+            return None
+        return self.grain_error * self.mean("exposed") / self.step_time_s
 
     @property
     def samples_per_s(self) -> float:
@@ -190,6 +200,7 @@ class TrainingResult:
             "notes": self.notes,
             "broken_wires": broken_wires_json(self.result),
             "granularity": self.result.provenance.granularity_note,
+            "error_bound": None if self.error_bound is None else round(self.error_bound, 6),
             "tasks": self.tasks,
             "wall_s": round(self.wall_s, 3),
             "fingerprint": f"{self.result.fingerprint:016x}",

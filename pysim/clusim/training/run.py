@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from clusim.bounded import uncollected
+from clusim.lowering.grain import COARSE, STEP
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
@@ -22,7 +23,7 @@ from clusim.training.expected import expected_text
 from clusim.training.planned import plan_notes, written
 from clusim.training.proof import BlockState, affordable, fold_report, states
 from clusim.training.quantum import relaxed
-from clusim.training.request import TrainRequest
+from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
@@ -41,7 +42,7 @@ MOST_ROUNDS = 4
 
 
 MOST_MESSAGES = 4096
-"""Messages between stages in a step, up to which all are written; beyond it they are folded."""
+"""Overlapped messages between stages in a step, up to which all are written; beyond it they are folded."""
 
 MOST_RANKS = 256
 """Ranks up to which collectives of data parallelism, and layers beside them, are written; beyond it they are folded."""
@@ -58,11 +59,13 @@ class _Runs:
 
     setup: Setup
     granularity: str | int
+    errors: list[float | None] = field(default_factory=list)
 
     def __call__(self, schedule: Schedule) -> Measured:
         """Run the schedule of a block, alone."""
         asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
         result = result_of(asked, RunOptions(bins=2, histories=False))
+        self.errors.append(result.provenance.error_bound)
         spans = spans_of(schedule, result.tasks.start_ps, result.tasks.end_ps)
         rows = breakdown(spans, list(spans), 0, result.time_ps)
         counters = result.wires.counters
@@ -92,6 +95,19 @@ def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> Traini
 
 
 def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
+    """Choose the grain by what it costs in error, where that is asked for."""
+    if request.granularity != STEP:
+        return _simulated(request, options)
+    coarse = replace(request, granularity=COARSE)
+    found = _simulated(coarse, replace(options, trace_out=None))
+    enough = found.error_bound is not None and found.error_bound <= WANTED_ERROR
+    if enough and options.trace_out is None:
+        return found
+    again = _simulated(coarse if enough else request, options)
+    return replace(again, wall_s=found.wall_s + again.wall_s)
+
+
+def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     began = time.perf_counter()
     setup, workload = request.setup, request.workload
     plan = make_plan(workload, setup.known)
@@ -105,10 +121,11 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     notes += plan_notes(plan, setup.fabric)
     if workload.depth is not None:
         found = by_depth(
-            workload, plan, lambda part: _trained(replace(request, workload=part), options)
+            workload, plan, lambda part: _simulated(replace(request, workload=part), options)
         )
         return replace(found, memory=memory, notes=[*notes, *found.notes], switching=None)
-    folder = Folder(plan.fabric, _Runs(setup, request.granularity))
+    runs = _Runs(setup, request.granularity)
+    folder = Folder(plan.fabric, runs)
     folder.messages = _messages(plan) > MOST_MESSAGES
     folder.reductions = plan.mesh.size > MOST_RANKS
     error = expected_text(plan.chip.name, workload.host.framework)
@@ -124,7 +141,10 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     done = switching(
         Setup(plan.fabric), found.traffic, plan.mesh.size, request.steps, request.granularity
     )
-    return replace(found, switching=done)
+    errors = [run.result.provenance.error_bound, *runs.errors]
+    known = [error for error in errors if error is not None]
+    worst = max(known) if len(known) == len(errors) else None
+    return replace(found, switching=done, grain_error=worst)
 
 
 @dataclass(frozen=True)

@@ -216,9 +216,15 @@ def _wires(result: TrainingResult) -> list[str]:
     return [head, *(f"  {name:<{width}} {busy:>7.1%}" for name, busy in result.wires)]
 
 
+def _bound(result: TrainingResult) -> str:
+    """Say how far the step is off exact packets at most."""
+    bound = result.error_bound
+    return "" if bound is None else f"; the step is within {bound:.1%} of exact packets"
+
+
 def _foot(result: TrainingResult) -> list[str]:
     rows = [
-        ("granularity", result.result.provenance.granularity_note),
+        ("granularity", result.result.provenance.granularity_note + _bound(result)),
         ("tasks", f"{result.tasks:,}"),
     ]
     fold = result.fold

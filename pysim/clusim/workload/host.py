@@ -13,7 +13,7 @@ from clusim.workload.kernels import Kernel
 from clusim.workload.layers import JOINED, SUMMED, Beside, Comm, Shard, Step
 from clusim.workload.spec import HostSpec
 
-__all__ = ["HostTimes", "Issue", "host_of"]
+__all__ = ["HostTimes", "Issue", "host_of", "kernels_by"]
 
 SHAPES = 4
 """Megatron's fused softmax takes matrices of scores by so many at a time (fused_softmax.py, is_kernel_available)."""
@@ -135,6 +135,12 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
         queue=spec.queue or queue,
         softmax=_softmax(own, shard, heads),
     )
+
+
+def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
+    """Return whether gradients that come together are added by kernels of their own, and whether others are eager."""
+    own = FRAMEWORKS.get(spec.framework)
+    return (False, False) if own is None else (own.sums, own.eager)
 
 
 def _softmax(own: Framework, shard: Shard, heads: int) -> int:

@@ -7,6 +7,7 @@ and receives nothing tells which were launched together: one waits for the one b
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any, NamedTuple
 
 from clusim.formats.recordings.common import MOST_RANKS
@@ -93,7 +94,7 @@ def _record(job: PluginJob, record: dict[str, Any], where: str) -> None:
     if not isinstance(ident, (str, int)) or not n_ranks or rank is None or rank >= n_ranks:
         job.skip("calls whose header has no id, or no rank below n_ranks", where)
         return
-    call = _call(job, record, _Seat(str(ident)[:64], rank, n_ranks), where)
+    call = _call(job, record, _Seat(intern(str(ident)[:64]), rank, n_ranks), where)
     if call is None:
         return
     call.dumped = (integer(about.get("dump_timestamp_us"), 1 << 60) or 0) * NS_PER_US
@@ -150,9 +151,8 @@ def _call(job: PluginJob, record: dict[str, Any], seat: _Seat, where: str) -> Pl
 
 
 def _word(value: Any) -> str:
-    return (
-        value.lower() if isinstance(value, str) and len(value) < 40 and value != "unknown" else ""
-    )
+    known = isinstance(value, str) and len(value) < 40 and value != "unknown"
+    return intern(value.lower()) if known else ""
 
 
 def _traced(perf: dict[str, Any], kind: str) -> tuple[int, int]:

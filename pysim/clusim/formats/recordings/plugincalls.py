@@ -123,20 +123,25 @@ def recorded(
         world = world_of(job.comms)
         found.num_ranks, found.hosts = world.num_ranks, world.hosts
         found.assumed += world.assumed
-        _write_calls(found, groups, job, world)
         assume(found)
+        _write_calls(found, groups, job, world)
         clone_peers(found, groups)
     return finish(found, groups, job.left_out)
 
 
 def _write_calls(found: Recording, groups: Groups, job: PluginJob, world: World) -> None:
-    """Append the events, in the order of each rank and communicator."""
+    """Append the events, in the order of each rank and communicator; every call is given up for its event."""
+    job.seen.clear()
     order = _order(job.calls)
     index = {comm: groups.add(comm, world.ranks[comm]) for comm in job.comms}
     origin = min((call.start for call in job.calls if call.start >= 0), default=0)
     messages: Counter[tuple[str, int, int, str]] = Counter()
     numbers: dict[tuple[str, str, int], int] = {}
-    for call in sorted(job.calls, key=lambda call: order[_identity(call)]):
+    job.calls.sort(key=lambda call: order[_identity(call)])
+    order.clear()
+    job.calls.reverse()
+    while job.calls:
+        call = job.calls.pop()
         own = world.ranks[call.comm]
         stream, sequence = call.comm, 0
         size = call.size

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
 
 from clusim.formats.recordings.common import MOST_RANKS
@@ -97,7 +98,11 @@ def _comma(lines: _Lines, record: dict[str, Any], name: str, where: str) -> None
     begun = record.get("child_start_ts", record.get("ts"))
     took = _us(record.get("child_dur"), _LONGEST_US)
     call = _call(
-        lines, record.get("name"), (comm[:64], rank, size, number), record.get("peer"), where
+        lines,
+        record.get("name"),
+        (intern(comm[:64]), rank, size, number),
+        record.get("peer"),
+        where,
     )
     if call is None:
         return
@@ -126,7 +131,7 @@ def _minimal(lines: _Lines, record: dict[str, Any], where: str) -> None:
         if kind in ("ncclProfileColl", "ncclProfileP2p"):
             lines.job.skip("calls without communicator, rank or size", where)
         return
-    name = f"{comm:x}"[:64]
+    name = intern(f"{comm:x}"[:64])
     if kind == "ProfilerLifecycle":
         n_ranks = integer(details.get("nranks"), MOST_RANKS)
         if n_ranks:
@@ -209,6 +214,9 @@ def _settle(lines: _Lines) -> None:
         if call.took == 0:
             lines.untimed += 1
         lines.job.add(call, whose, max(2, lines.n_ranks[call.comm]))
+    lines.calls.clear()
+    lines.owners.clear()
+    lines.of_address.clear()
 
 
 def _time(value: Any) -> int | None:
@@ -223,7 +231,7 @@ def _us(value: Any, most: int) -> int | None:
 
 
 def _word(value: Any) -> str:
-    return value.lower() if isinstance(value, str) and len(value) < 40 else ""
+    return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
 
 
 def _assume(found: Recording, lines: _Lines) -> None:

@@ -325,8 +325,9 @@ def _add_tree(
                 "the table says SYS, but gives both the same NUMA node: host bridges of one CPU",
             )
         roots.join(other, name)
-    _by_affinity(matrix, roots, draft)
-    if not any(matrix.level(a, b) for a, b in combinations(names, 2)) and not matrix.numa:
+    placed = _by_affinity(matrix, roots, draft)
+    levels = any(matrix.level(a, b) for a, b in combinations(names, 2))
+    if not (levels or matrix.numa or placed):
         # Only NVLinks are known: half of the GPUs at each of two CPUs, as in most machines.
         half = -(-len(names) // 2)
         for part in (names[:half], names[half:]) if len(names) > 2 else (names,):
@@ -357,19 +358,23 @@ def _add_tree(
         )
 
 
-def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> None:
-    """Join what is near the same processors where no NUMA node is named, as in virtual machines."""
+def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
+    """Join what is near the same processors where no NUMA node is named, as in virtual machines.
+
+    Returns whether that places the GPUs.
+    """
     gpus = matrix.gpus
     if matrix.numa or any(name not in matrix.near for name in gpus):
-        return
+        return False
     first: dict[str, str] = {}
     for name in gpus:
         other = first.setdefault(matrix.near[name], name)
         if roots.find(other) != roots.find(name):
+            far = "the table says SYS, but " if matrix.level(other, name) else ""
             draft.assume(
                 f"{other}-{name}".lower(),
                 "both at one CPU",
-                f"the table says SYS, but both are near processors {matrix.near[name][:40]}",
+                f"{far}both are near processors {matrix.near[name][:40]}",
             )
         roots.join(other, name)
     alone = [n for n in matrix.names if n not in gpus and roots.find(n) == n]
@@ -382,6 +387,7 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> None:
             "at the one CPU",
             "the table says SYS, but all GPUs are near all processors",
         )
+    return True
 
 
 def _fill_cpu(

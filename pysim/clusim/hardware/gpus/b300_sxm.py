@@ -21,7 +21,11 @@ GPU = BASE.variant(
         "compute_capability": published(10.3, CUDA),
         **units(148, SHEET),
         "memory": published("275040MiB", DRIVER),
-        "power": published(1400, f"{SHEET}: thermal design power"),
+        "power": assumed(
+            1100,
+            "a DGX B300 draws 14.5 kW where a DGX B200 with 1000 W per GPU draws 14.3 kW (NVIDIA user guides); 1400 W"
+            " is the most of any form",
+        ),
         "memory_rate": published("8 TB/s", f"{SHEET}: 8 stacks HBM3e"),
         "peak_flops": flops(SHEET, f32=76, f16=2250, bf16=2250, f8=4500),
         "gemm_fraction": assumed(0.78, "as the B200"),

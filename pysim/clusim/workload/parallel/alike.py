@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.model import Fabric
 
-__all__ = ["Place", "Places", "machine_kinds", "switched_machines"]
+__all__ = ["EqualPlace", "EqualPlaces", "machine_kinds", "switched_machines"]
 
 ROUNDS = 4
 """How far around a switch is looked to tell it from others [links]."""
 
 
-class Place(NamedTuple):
+class EqualPlace(NamedTuple):
     """Where some ranks are, equal for equal places, and whether what is done there is equal to the picosecond."""
 
     key: Any
     proved: bool
 
 
-class Places:
+class EqualPlaces:
     """The places of the ranks of a fabric.
 
     Attributes
@@ -48,9 +48,9 @@ class Places:
         self._kind = machine_kinds(fabric)
         self._twins = switched_machines(fabric)
         self._network = _Network(fabric, self._kind)
-        self._spread: dict[tuple[int, ...], Place] = {}
+        self._spread: dict[tuple[int, ...], EqualPlace] = {}
 
-    def of(self, ranks: tuple[int, ...]) -> Place:
+    def of(self, ranks: tuple[int, ...]) -> EqualPlace:
         """Return where ranks are."""
         zones = tuple(dict.fromkeys(self.zone[rank] for rank in ranks))
         within = tuple(self.local[rank] for rank in ranks)
@@ -59,13 +59,13 @@ class Places:
                 # Any GPUs will do, in the same order of their numbers.
                 order = sorted(within)
                 within = tuple(order.index(local) for local in within)
-            return Place((self._kind.get(zones[0], -1), within), True)
+            return EqualPlace((self._kind.get(zones[0], -1), within), True)
         if zones not in self._spread:
             kinds = tuple(self._kind.get(zone, -1) for zone in zones)
             around = self._network.around(zones)
-            self._spread[zones] = Place((kinds, around.key), around.proved)
+            self._spread[zones] = EqualPlace((kinds, around.key), around.proved)
         spread, number = self._spread[zones], {zone: i for i, zone in enumerate(zones)}
-        return Place(
+        return EqualPlace(
             (spread.key, within, tuple(number[self.zone[r]] for r in ranks)), spread.proved
         )
 
@@ -115,12 +115,12 @@ class _Network:
         self._colors = colors
         self._far: dict[str, dict[str, int]] = {}
 
-    def around(self, zones: tuple[int, ...]) -> Place:
+    def around(self, zones: tuple[int, ...]) -> EqualPlace:
         """Return how machines are linked to the network and, where they are at different switches, to each other."""
         ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
         kinds = dict.fromkeys(ports)
         if len(kinds) == 1 and ports[0]:
-            return Place(ports[0], True)
+            return EqualPlace(ports[0], True)
         number = {own: index for index, own in enumerate(kinds)}
         shapes = tuple(
             tuple((port, self._colors[switch], shape) for port, switch, shape in own)
@@ -134,7 +134,7 @@ class _Network:
             for one in first
             for two in second
         )
-        return Place((tuple(number[own] for own in ports), shapes, far), False)
+        return EqualPlace((tuple(number[own] for own in ports), shapes, far), False)
 
     def _distance(self, one: str, two: str) -> int:
         """Return the links between two switches, -1 if nothing leads from one to the other."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
 from clusim.collectives import ScheduleBuilder
 from clusim.collectives.sharp import uses_switches
 from clusim.errors import ClusimError
+from clusim.fabric.model import Fabric
 from clusim.nccl.calls.communicators import Communicators
 from clusim.nccl.programs import Moved
 from clusim.schedule.builder import Site
@@ -114,7 +116,7 @@ class Emitter:
         self._loads = self._load_of_ranks()
         self._zones = zones_of(self.plan.fabric)
         if self.nccl is None and own.collectives == "nccl":
-            self.nccl = Communicators(self.plan.fabric)
+            self.nccl = _communicators(self.plan.fabric)
 
     @property
     def uniform(self) -> bool:
@@ -407,6 +409,12 @@ class Emitter:
     def messages(
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
+        """Add messages of the same size side by side, both of whose ranks wait for the same."""
+        return self.written_messages(exchange, pairs, waits, stream)
+
+    def written_messages(
+        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+    ) -> Tails:
         """Add messages of the same size side by side, one for each pair of ranks."""
         done: Tails = {}
         for pair in pairs:
@@ -427,6 +435,12 @@ class Emitter:
         """Add a step of the optimiser over so many parameters."""
         if elements > 0:
             self.kernels(tuple(ranks), [self.plan.optimizer.kernel(elements)], name)
+
+
+@lru_cache(maxsize=2)
+def _communicators(fabric: Fabric) -> Communicators:
+    """Return what NCCL does on a fabric, which steps written again need not search again."""
+    return Communicators(fabric)
 
 
 def _turns(steps: Iterable[Step]) -> list[list[Step]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusim.fabric.model import Fabric
 from clusim.schedule.ir import Schedule
-from clusim.workload.parallel.alike import Places
+from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.volumes import Volume
 
 __all__ = ["Alone", "Folded", "FoldedBlock", "Folder", "Measure", "Measured"]
@@ -133,7 +133,7 @@ class Folder:
 
     def __post_init__(self) -> None:
         """Find which machines are alike."""
-        self.places = Places(self.fabric)
+        self.places = EqualPlaces(self.fabric)
         self.zone = self.places.zone
 
     def restart(self, written: frozenset[int]) -> None:

@@ -318,7 +318,9 @@ class StepWriter:
             for src, dst in pairs:
                 tails[src] = emitter.tail.get(src, ())
                 tails[dst] = emitter.tail.get(dst, ()) if self.blocking else tails[src]
-            done |= emitter.messages(exchange, pairs, tails, stream)
+            # A sender that waits for nobody goes on while its data are in buffers: that is no pause of one length.
+            write = emitter.written_messages if self.blocking else emitter.messages
+            done |= write(exchange, pairs, tails, stream)
         self._sent[message] = done
 
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clusim.fabric.model import Fabric
-from clusim.hardware import FRAMEWORKS
 from clusim.workload.deepep import DeepEp
+from clusim.workload.host import kernels_by
 from clusim.workload.kernels import Precision
 from clusim.workload.layers import Layer, Shard, accumulating, gathering
 from clusim.workload.mesh import Mesh
@@ -28,7 +28,7 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
             *(workload, ("tensor", "style")),
             f"{style} with sequence_parallel: what is cut along the sequence fits matrices in pairs only; use paired",
         )
-    own = FRAMEWORKS.get(workload.host.framework)
+    sums, eager = kernels_by(workload.host)
     return Shard(
         batch=workload.batch.micro,
         sequence=workload.sequence // workload.pipeline.pieces,
@@ -45,8 +45,8 @@ def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepE
         norm=mesh.norm,
         deepep=deepep,
         fused_loss=workload.loss == "fused",
-        sums=own is not None and own.sums,
-        eager=own is not None and own.eager,
+        sums=sums,
+        eager=eager,
     )
 
 
