@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from clusim.workload.layers import Comm
 
-__all__ = ["Leg", "legs_of", "spread"]
+__all__ = ["ExchangeLeg", "legs_of", "spread"]
 
 
 QUICK_RAILS = 8
@@ -15,7 +15,7 @@ QUICK_RAILS = 8
 channels do not limit them, and enough for the adapter. Assumed, with the times in DeepEP's README in view."""
 
 
-class Leg(NamedTuple):
+class ExchangeLeg(NamedTuple):
     """A collective of some ranks of a group [bytes]; an empty stream is that of the dimension."""
 
     bytes: int
@@ -33,21 +33,23 @@ def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for ranks in found.values()]
 
 
-def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[Leg]:
+def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[ExchangeLeg]:
     """Return what a communication of a group is made of.
 
     Between machines a flag follows the data. Legs run beside each other, as tokens are handed on one by one.
     """
     protocol = "ll128" if step.flags else "simple"
     if not step.across:
-        return [Leg(step.bytes, group, "", protocol, step.channels)]
+        return [ExchangeLeg(step.bytes, group, "", protocol, step.channels)]
     machines = spread(group, zones)
     inside = [
-        Leg(step.bytes, ranks, "", protocol, step.channels) for ranks in machines if len(ranks) > 1
+        ExchangeLeg(step.bytes, ranks, "", protocol, step.channels)
+        for ranks in machines
+        if len(ranks) > 1
     ]
     channels = min(step.channels, QUICK_RAILS) if step.flags else step.channels
     rails = [
-        Leg(step.across, ranks, f"{step.dim} rails", "simple", channels)
+        ExchangeLeg(step.across, ranks, f"{step.dim} rails", "simple", channels)
         for ranks in zip(*machines, strict=True)
     ]
     return [*rails, *inside]
