@@ -11,14 +11,13 @@ of a layer are there when its backward pass is done. **Not modelled** Copies int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 from clusim.workload.parallel.offload import step_on_host
 
-__all__ = ["Bucket", "DataParallel", "Replicated", "fill_buckets"]
+__all__ = ["Bucket", "DataParallel", "Replicated", "Unfilled", "fill_buckets"]
 
 
 class Bucket(NamedTuple):
@@ -109,12 +108,31 @@ class DataParallel:
             self.emitter.optimizer(ranks, elements)
 
 
-@dataclass
-class _Pending:
-    """Buckets of a step: which layers each still waits for, and what has been started."""
+class Unfilled:
+    """Which layers buckets still wait for."""
 
-    missing: list[set[tuple[int, int]]]
-    done: list[Tails] = field(default_factory=list)
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self._missing = [set(bucket.layers) for bucket in buckets]
+
+    def __bool__(self) -> bool:
+        """Return whether any bucket waits."""
+        return any(self._missing)
+
+    def filled(self, chunk: int, index: int) -> list[int]:
+        """Return the buckets that are complete with this layer, and were not before."""
+        found = []
+        for number, missing in enumerate(self._missing):
+            if (chunk, index) in missing:
+                missing.discard((chunk, index))
+                found += [] if missing else [number]
+        return found
+
+    def rest(self) -> list[int]:
+        """Return the buckets that still wait, which are taken as they are."""
+        found = [number for number, missing in enumerate(self._missing) if missing]
+        for number in found:
+            self._missing[number].clear()
+        return found
 
 
 class Replicated(DataParallel):
@@ -136,10 +154,8 @@ class Replicated(DataParallel):
         self.overlap = own.overlap and not single
         self.every = own.kind == "zero2" or not own.accumulate
         self.scatter = self.plan.zero in (1, 2)
-        self.pending = self._fresh()
-
-    def _fresh(self) -> _Pending:
-        return _Pending([set(bucket.layers) for bucket in self.buckets])
+        self.unfilled = Unfilled(self.buckets)
+        self.done: list[Tails] = []
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
         """Hook into the passes that make gradients complete."""
@@ -149,19 +165,14 @@ class Replicated(DataParallel):
 
     def begin(self) -> None:
         """Start a step."""
-        self.pending = self._fresh()
+        self.unfilled, self.done = Unfilled(self.buckets), []
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Reduce the buckets that are complete with this layer."""
-        for number, missing in enumerate(self.pending.missing):
-            if (chunk, index) in missing:
-                missing.discard((chunk, index))
-                if not missing:
-                    self.pending.done.append(self.reduce(self.buckets[number], last=last))
-        if self.every and not any(self.pending.missing):
-            done = self.pending.done
-            self.pending = self._fresh()
-            self.pending.done = done
+        for number in self.unfilled.filled(chunk, index):
+            self.done.append(self.reduce(self.buckets[number], last=last))
+        if self.every and not self.unfilled:
+            self.unfilled = Unfilled(self.buckets)
 
     def reduce(self, bucket: Bucket, *, last: bool = True) -> Tails:
         """Add the reduction of a bucket, behind what the ranks have done so far."""
@@ -188,11 +199,10 @@ class Replicated(DataParallel):
 
     def complete(self) -> None:
         """Reduce what is left, and wait for it."""
-        complete = [number for number, missing in enumerate(self.pending.missing) if missing]
         if not (self.every and self.overlap):
-            for number in complete:
-                self.pending.done.append(self.reduce(self.buckets[number]))
-        for done in self.pending.done:
+            for number in self.unfilled.rest():
+                self.done.append(self.reduce(self.buckets[number]))
+        for done in self.done:
             self.emitter.join(done)
 
     def step(self) -> None:

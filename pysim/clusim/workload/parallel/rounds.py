@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusim.workload.parallel.data import DataParallel, fill_buckets
+from clusim.workload.parallel.data import DataParallel, Unfilled, fill_buckets
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 __all__ = ["Board", "Rounds"]
@@ -41,7 +41,7 @@ class Rounds(DataParallel):
         self.board, self.overlap, self.round = board, own.overlap, -1
         size = self.plan.element_bytes_reduced
         self.buckets = fill_buckets(self.chunks, size, own.first_bucket, own.bucket)
-        self.missing: list[set[tuple[int, int]]] = []
+        self.unfilled = Unfilled([])
 
     def hooked(self, kind: str, microbatch: int, last: bool) -> bool:
         """Hook into backward passes."""
@@ -50,22 +50,17 @@ class Rounds(DataParallel):
     def begin(self) -> None:
         """Start a round."""
         self.round += 1
-        self.missing = [set(bucket.layers) for bucket in self.buckets]
+        self.unfilled = Unfilled(self.buckets)
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Give the buckets that are complete with this layer."""
-        for number, missing in enumerate(self.missing):
-            if (chunk, index) in missing:
-                missing.discard((chunk, index))
-                if not missing:
-                    self._give(number)
+        for number in self.unfilled.filled(chunk, index):
+            self._give(number)
 
     def post(self) -> None:
         """Give what is left."""
-        for number, missing in enumerate(self.missing):
-            if missing:
-                missing.clear()
-                self._give(number)
+        for number in self.unfilled.rest():
+            self._give(number)
 
     def ready(self) -> bool:
         """Return whether all of this round is being summed."""

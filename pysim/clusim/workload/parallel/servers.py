@@ -9,7 +9,7 @@ or workers that do it too. **Not modelled** Stale gradients: time does not depen
 from __future__ import annotations
 
 from clusim.workload.kernels import Kernel
-from clusim.workload.parallel.data import Bucket, DataParallel, fill_buckets
+from clusim.workload.parallel.data import Bucket, DataParallel, Unfilled, fill_buckets
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 
 __all__ = ["Served"]
@@ -23,7 +23,7 @@ class Served(DataParallel):
         self.own = self.plan.workload.data
         size = self.plan.element_bytes_reduced
         self.buckets = fill_buckets(self.chunks, size, self.own.first_bucket, self.own.bucket)
-        self.missing = [set(bucket.layers) for bucket in self.buckets]
+        self.unfilled = Unfilled(self.buckets)
         self.pulled: list[Tails] = []
         self.workers = emitter.ranks(stage)
 
@@ -33,21 +33,17 @@ class Served(DataParallel):
 
     def begin(self) -> None:
         """Start a step."""
-        self.missing = [set(bucket.layers) for bucket in self.buckets]
+        self.unfilled = Unfilled(self.buckets)
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
         """Push the buckets that are complete with this layer."""
-        for number, missing in enumerate(self.missing):
-            if (chunk, index) in missing:
-                missing.discard((chunk, index))
-                if not missing:
-                    self._exchange(self.buckets[number])
+        for number in self.unfilled.filled(chunk, index):
+            self._exchange(self.buckets[number])
 
     def complete(self) -> None:
         """Push what is left; the next step waits for the weights."""
-        for number, missing in enumerate(self.missing):
-            if missing:
-                self._exchange(self.buckets[number])
+        for number in self.unfilled.rest():
+            self._exchange(self.buckets[number])
         for done in self.pulled:
             self.emitter.join(done)
         self.pulled = []
