@@ -306,7 +306,7 @@ The aim is 5% in the first table, which all rows meet, and 7% in the second, whi
   exposed for every microbatch.
 
 In the second table gradients are reduced after the last backward pass, in the two-node rows too (those used DDP, which
-hides a part).
+hides a part). [accuracy-causes.md](accuracy-causes.md) says what is known of the steps that others published.
 """
 
 MECHANISM = """
