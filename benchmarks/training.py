@@ -294,7 +294,7 @@ products of 8192 x 8192 in bf16 on another; measured in the published A100 envel
 
 WRONG = """## What is wrong, and why
 
-The aim is 5% in the first table, which all rows meet, and 7% in the second, which four rows miss by up to 3.2%.
+The aim is 5% in the first table, which all rows meet, and 7% in the second, which four rows miss by up to 2.6%.
 
 - Nearly all rows of the second table are too fast, and those of the first with full recomputation too slow. No one set
   of figures fits both: the same model, 530B on 8 x 35 GPUs with full recomputation, took 49.05 s for 280 sequences in
