@@ -404,12 +404,12 @@ def test_a_terminated_run_keeps_what_it_recorded(
 
 
 POOL = """
-import signal, time
-from clusim.nccltests.jobs import workers
+import functools, signal, time
+from clusim.executors import workers
 from clusim_cli import main
 signal.signal(signal.SIGTERM, main._terminated)
-with workers(2) as pool:
-    pool.submit(print, 'begun', flush=True)
+with workers(2, 2) as pool:
+    pool.submit(functools.partial(print, 'begun', flush=True))
     for _ in range(8):
         pool.submit(time.sleep, 600)
     time.sleep(600)
