@@ -32,6 +32,18 @@ def test_the_other_accounting_has_a_copy_of_the_gradients() -> None:
     assert memory.weights + memory.gradients + memory.optimizer == (2 + 2 + 16) * P
 
 
+@pytest.mark.parametrize(("accumulation", "each"), [("fused", 18), ("added", 20)])
+def test_products_that_add_to_sums_leave_no_other_gradients(accumulation: str, each: int) -> None:
+    # Megatron-LM counts 18 bytes a parameter, or 6 and 12 over the shards.
+    wide = f"gradient_bits: 32\naccumulation: {accumulation}\nparallel: {{data: 2}}"
+    narrow = stages_of("gradient_bits: 16\nparallel: {data: 2}")[0]
+    parameters = narrow.weights // 2
+    own = stages_of(wide)[0]
+    assert own.weights + own.gradients + own.optimizer == each * parameters
+    cut = stages_of(f"{wide}\ndata: {{kind: distributed-optimizer}}")[0]
+    assert cut.weights + cut.gradients + cut.optimizer == (each - 12 + 6) * parameters
+
+
 def test_experts_are_replicated_less() -> None:
     layer = Layer("moe", "moe", (Tensor("w", 800), Tensor("e", 800, True)))
     assert stage_memory([[layer]], ADAM, Keeping(zero=3, data=8, expert_data=2)).weights == 2 * (

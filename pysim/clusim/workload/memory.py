@@ -117,6 +117,8 @@ class Keeping:
         The optimiser's states are in the host's memory.
     activations_on_host : bool
         Activations are there, but those of the last layer of each part, and of two layers that come or go.
+    summed : bool
+        Products of weight gradients add to the 32-bit sums, so that there are no other gradients.
     """
 
     recompute: Recompute = "none"
@@ -128,6 +130,7 @@ class Keeping:
     weight_versions: int = 1
     states_on_host: bool = False
     activations_on_host: bool = False
+    summed: bool = False
 
 
 _USUAL = Keeping()
@@ -172,9 +175,10 @@ def stage_memory(
         whole = sizes if gathered is None else sizes[: gathered + 1]
         transient += sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
     transient += max((layer.transient(recompute) for layer in layers), default=0)
+    gradient = optimizer.main_gradient + (0 if keeping.summed else optimizer.gradient)
     return Memory(
         weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),
-        gradients=round(spread(zero >= 2, dense) * (optimizer.gradient + optimizer.main_gradient)),
+        gradients=round(spread(zero >= 2, dense) * gradient),
         optimizer=0 if keeping.states_on_host else round(spread(zero >= 1) * optimizer.state),
         activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
         transient=transient,

@@ -5,10 +5,10 @@
 checked for overflow (fp16), each a pass of its own. In mixed precision weights and gradients have 16 bits and
 the optimiser keeps 32-bit copies.
 
-Two accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
+Three accountings of Adam in mixed precision are in use. *2 + 2 + 12* (ZeRO, arXiv 1910.02054): 16-bit weights and
 gradients, and 12 bytes of 32-bit weights, momentum and variance. *2 + 2 + 16* adds a 32-bit copy of the gradients
-into which microbatches are accumulated (Megatron-LM, DeepSpeed with ``fp32`` accumulation); `gradient_bits` 32
-chooses it.
+into which microbatches are accumulated (DeepSpeed with ``fp32`` accumulation); `gradient_bits` 32 chooses it. Where
+products add to that copy themselves (Megatron-LM) there are no 16-bit gradients: *2 + 4 + 12*.
 """
 
 from __future__ import annotations

@@ -233,6 +233,7 @@ class TrainingPlan:
                 weight_versions=versions,
                 states_on_host=own.offload.optimizer,
                 activations_on_host=own.offload.activations,
+                summed=self.chip.adds,
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
