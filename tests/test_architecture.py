@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "executors": "errors resources",
     "units": "errors",
     "vocabulary": "errors",
+    "verdict": "errors units",
     # what clusim.h says, and what the engines read and write
     "abi": "errors",
     "ranges": "abi",
@@ -38,11 +39,11 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors vocabulary",
-    "trace": "abi bins errors files opcodes outcome ranges result vocabulary",
-    "analysis": "abi bins errors opcodes outcome result trace units vocabulary",
+    "result": "abi bins errors verdict vocabulary",
+    "trace": "abi bins errors files opcodes outcome ranges result verdict vocabulary",
+    "analysis": "abi bins errors opcodes outcome result trace units verdict vocabulary",
     "export": "abi analysis errors files opcodes result trace units vocabulary",
-    "report": "analysis bins errors files result trace units vocabulary",
+    "report": "analysis bins errors files result trace units verdict vocabulary",
     # machines
     "hardware": "errors units",
     "hardware.architectures": "hardware",
@@ -85,7 +86,7 @@ MAY_IMPORT = {
     "lowering": "abi errors fabric image opcodes schedule units",
     # runs, and studies of many of them
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
-    " outcome plans ranges reference result schedule trace units version vocabulary",
+    " outcome plans ranges reference result schedule trace units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
     " run schedule units workload workload.models workload.parallel",
     "training.__init__": "training",
@@ -93,7 +94,7 @@ MAY_IMPORT = {
     " nccl.programs ranges report resources result run schedule units version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
-    "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training units"
+    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units"
     " vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",

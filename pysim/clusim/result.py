@@ -7,7 +7,8 @@ what every rank must send per byte of the collective on the best possible point-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from clusim.abi import FaultKind
 from clusim.bins import Bins
 from clusim.errors import InputError
+from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
 from clusim.vocabulary.times import KERNEL
 
@@ -203,6 +205,8 @@ class Result:
         Whether the data came out as the definition says; None if nobody asked.
     verify_note : str
         What was compared, or the first difference.
+    judge : callable or None
+        Makes the verdict on this result.
     """
 
     time_ps: int
@@ -217,6 +221,14 @@ class Result:
     verified: bool | None = None
     verify_note: str = ""
     complete: bool = True
+    judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What held the run back, made when it is asked for first: see `clusim.verdict.Verdict`."""
+        if self.judge is None:
+            return Verdict(self.time_ps, (), basis="nothing was kept of the run to tell")
+        return self.judge(self)
 
     @property
     def launched_ps(self) -> int | None:

@@ -14,31 +14,9 @@ from clusim.analysis.network import Network
 from clusim.analysis.walk import Walk
 from clusim.image import DTYPES, Image
 from clusim.outcome import Stop
-from clusim.trace.inputs import Inputs
+from clusim.trace.held import HeldRecords, Inputs
 
 Array = Any
-
-
-class MemoryRecords:
-    """Completion records of a run, in blocks, like `clusim.trace.records.RecordFile`."""
-
-    def __init__(self, records: Array, block_rows: int) -> None:
-        self.path, self.cut, self.count = Path("memory"), False, len(records)
-        self.block_rows = block_rows
-        names = {"time": "time_ps", "gate": "gate_ps"}
-        columns = ("time", "gate", "instance", "seq", "wire", "cause")
-        self._columns = {n: np.ascontiguousarray(records[names.get(n, n)]) for n in columns}
-
-    @property
-    def num_blocks(self) -> int:
-        return -(-self.count // self.block_rows)
-
-    def block(self, index: int) -> dict[str, Array]:
-        low = index * self.block_rows
-        return {n: v[low : low + self.block_rows] for n, v in self._columns.items()}
-
-    def blocks(self) -> Any:
-        return (self.block(i) for i in range(self.num_blocks))
 
 
 @dataclass
@@ -74,7 +52,9 @@ def run_image(image: Image, *, block_rows: int = 7, until_ps: int = 20_000_000) 
     start_ps, end_ps = sim.task_times()
     names = [f"n{w['src']}->n{w['dst']}.{w['ordinal']}" for w in image.wires]
     network = Network(inputs_of(image), names, ["wire"] * len(names))
-    walk = Walk(MemoryRecords(records, block_rows), network, start_ps, end_ps)  # type: ignore[arg-type]
+    held = HeldRecords(block_rows)
+    held.records(records)
+    walk = Walk(held, network, start_ps, end_ps)
     return Ran(image, stop, sim.now_ps, records, start_ps, end_ps, sim.wires(), walk, network)
 
 

@@ -13,12 +13,13 @@ from clusim.nccltests import accuracydata, expected
 from clusim.nccltests.accuracydata import write_data
 from clusim.nccltests.accuracypage import page_text
 from clusim.nccltests.breakdown import calibrated_by, class_tables
-from clusim.nccltests.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.nccltests.measurements import CurveGroup, Row, read_measurements
-from clusim.nccltests.scores import Point, regime_of, score, statistics
+from clusim.nccltests.scores import Point, score, statistics
 from clusim.nccltests.validate import Report
+from clusim.run.expected import Expected, RunPlace, expected_error, expected_of
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.vocabulary.regimes import regime_of
 
 MIB = 1 << 20
 GROUP = CurveGroup("dgx-h100", 1, 8, "all_reduce", gpus_per_process=8, harness="nccl-tests")

@@ -19,7 +19,6 @@ from clusim.report.drawnmachine import WireGroups, group_wires, machine_of, natu
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, history
 from clusim.report.lanes import Lanes, lanes_of, shares_of, window
-from clusim.report.links import described
 from clusim.report.message import pack, unpack
 from clusim.report.picture import draw
 from clusim.report.svg import bent
@@ -28,6 +27,7 @@ from clusim.report.words import sentences
 from clusim.result import Wires
 from clusim.trace.reader import read_result
 from clusim.units import format_size
+from clusim.vocabulary.links import described
 
 FABRICS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     ("dgx-a100", ("nvlink",), None), ("dgx-1v", ("nvlink",), None), ("dgx-2", ("nvlink", "trunk"), None),
@@ -246,7 +246,7 @@ def test_the_summary_names_the_links_of_a_machine_without_nvlink(tmp_path: Path)
     schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20)
     result, idle = used_part(clusim.simulate(fabric, schedule))
     said = " ".join(sentences(result, Feed.of(result).shares, idle))
-    assert re.search(r"fullest wire, \S+ \(PCIe from \w+( switch)? to ", said)
+    assert re.search(r"By kind of link, wires were busy on average: PCIe \S+%, ", said)
     assert "left the machines" not in said
 
 

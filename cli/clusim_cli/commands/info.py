@@ -26,13 +26,15 @@ def command(file: Path, as_json: bool) -> None:
 
     Also reads the FILE.partial that an interrupted run leaves, and the one of a run still going on.
     """
+    from clusim.analysis.tracedverdict import judged_trace
     from clusim.report.runreport import collective_report, traffic_report
-    from clusim.trace.reader import columns, read_result
+    from clusim.trace.reader import columns
 
-    result, table = read_result(file), columns(file)
+    result, table = judged_trace(file), columns(file)
     if as_json:
         names = {c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units} for c in table}
-        more = {"command": result.provenance.command, "complete": result.complete, "columns": names}
+        origin = {"command": result.provenance.command, "complete": result.complete}
+        more = {"verdict": result.verdict.to_json(), **origin, "columns": names}
         click.echo(json.dumps(result.to_json() | more))
         return
     click.echo(traffic_report(result) if result.messages else collective_report(result))

@@ -15,8 +15,8 @@ from clusim_cli.params import SIZE, TIME, command_line
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.nccltests.expected import Expected
     from clusim.replaying import Replay
+    from clusim.run.expected import Expected
 
 __all__ = ["command"]
 
@@ -123,7 +123,7 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> None
 
 def _expected(found: Replay) -> Counter[Expected]:
     """Return the errors to expect of the calls, and of how many."""
-    from clusim.nccltests.expected import Expected, RunPlace, expected_error
+    from clusim.run.expected import Expected, RunPlace, expected_error
 
     errors: Counter[Expected] = Counter()
     machines = {comm.number: comm.hosts for comm in found.comms}

@@ -52,6 +52,9 @@ __all__ = ["command"]
     help="Put every completed slice into the trace, too.  [default: if at most a million]",
 )
 @options.trace_limit()
+@options.confirm(
+    "What runs again is without the verdict's first cause; small runs are checked unasked."
+)
 @options.seed()
 @options.strict("What an importer assumed decides them.")
 @options.as_json()
@@ -59,8 +62,9 @@ __all__ = ["command"]
 def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> int:
     """Run a collective on TOPOLOGY, a preset or a topology file: as NCCL would, unless --algorithm says how.
 
-    Prints time and bandwidths as nccl-tests defines them, the wire that is the limit, the busiest wires and
-    why they stood still, and what crossed each tier and class of wires.
+    Prints time and bandwidths as nccl-tests defines them, the verdict (what the time went into along the critical path,
+    and what fixing it saves), the busiest wires and why they stood still, and what crossed each tier and class of
+    wires.
 
     Faults at time 0 are known when the collective is planned; later ones hit it unprepared. FAULT is one of:
     "link LINK down", "lanes LINK 1/2", "plane SWITCH down", "node NODE down", "errors LINK 1e-7" (bit errors),
@@ -70,8 +74,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.analysis.limits import tables_json
     from clusim.nccl import parse_assignments
     from clusim.nccl.env import windows
-    from clusim.nccltests.expected import expected_of
     from clusim.report.runreport import collective_report
+    from clusim.run.expected import expected_of
     from clusim.run.job import RunOptions
     from clusim.run.request import Request
     from clusim.run.setup import Setup
@@ -103,14 +107,15 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
             progress=progress,
             command=command_line(),
             threads=given["threads"],
+            confirm=given["confirm"] or None,
         )
         result = result_of(request, how)
-    expected = expected_of(request, result.call.algorithm if result.call else "")
     if as_json:
-        more = {"expected_error": expected.to_json(), "doubts": found}
-        click.echo(json.dumps(result.to_json() | tables_json(result) | more))
+        expected = expected_of(request, result.call.algorithm if result.call else "")
+        more = {"verdict": result.verdict.to_json(), "expected_error": expected.to_json()}
+        click.echo(json.dumps(result.to_json() | tables_json(result) | more | {"doubts": found}))
     else:
-        click.echo(f"{collective_report(result)}\n  {expected.text()}")
+        click.echo(collective_report(result))
     if given["verify"] and result.verified is None:
         reason = "the plan is a custom one, which has no definition to compare with"
         click.echo(f"clusim: data: not verified: {reason}", err=True)

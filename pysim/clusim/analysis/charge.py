@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from clusim.abi import NONE, ConnKind, Op
 from clusim.analysis.network import Network, Stage
+from clusim.analysis.rivals import Rivals
 from clusim.analysis.usage import Usage
 from clusim.analysis.walk import Step, StepKind, Walk
+from clusim.verdict import CauseKind
+from clusim.vocabulary.links import is_network, kind_of, tier_of
 
 __all__ = ["Charge", "Charger", "Scale"]
 
@@ -27,6 +30,9 @@ Array = NDArray[Any]
 NEAR = 0.98
 """Of things as busy as this part of the busiest, the first on the way is named: the others follow its pace."""
 
+_KINDS = {"hbm": CauseKind.MEMORY, "unit": CauseKind.UNIT}
+"""Kind of thing that a transfer needs, besides wires and CTAs -> its cause."""
+
 Scale = Callable[[str, int], float]
 """How much faster something is to be: kind of thing (wire hbm unit cta step latency compute launch) and number."""
 
@@ -34,14 +40,17 @@ Scale = Callable[[str, int], float]
 class Charge(NamedTuple):
     """A part of a step.
 
-    `group` is ``stall`` (lost), ``cost`` (latencies and fixed costs) or ``work`` (bytes moving, kernels computing).
+    `group` is ``stall`` (lost), ``cost`` (latencies and fixed costs) or ``work`` (bytes moving, kernels computing);
+    `cause` what a verdict calls it, `rivals` the calls that a wire was busy with instead.
     """
 
     group: str
     resource: str
     reason: str
     ps: int
+    cause: CauseKind
     wire: int = -1
+    rivals: frozenset[int] = frozenset()
 
 
 class _Load(NamedTuple):
@@ -71,12 +80,25 @@ class Charger:
         The histories of the same trace.
     used : ndarray of bool, shape (wires,)
         Which wires carried anything; only these count as what is usual for their class.
+    rivals : Rivals or None
+        Collectives that share wires; None does not tell them apart.
     """
 
-    def __init__(self, walk: Walk, network: Network, usage: Usage, used: Array) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        network: Network,
+        usage: Usage,
+        used: Array,
+        rivals: Rivals | None = None,
+    ) -> None:
         self.walk, self.network, self.usage = walk, network, usage
-        self._image = network.image
+        self._image, self.rivals = network.image, rivals
         names = np.array(network.classes)
+        rates = network.wires["rate_num"] / np.maximum(1, network.wires["rate_den"])
+        self._best = {
+            name: float(rates[names == name].max()) * (1 - 1e-9) for name in set(network.classes)
+        }
         self._peers = {
             name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
         }
@@ -109,28 +131,56 @@ class Charger:
             conn = self._image["conns"][step.connection]
             ends = [self.network.ranks[int(conn[end])] for end in ("src", "dst")]
             what = "data" if step.kind is StepKind.TAIL else "room"
-            return Charge("cost", f"flags {ends[0]}->{ends[1]}", f"flag that says {what}", length)
+            return Charge(
+                *("cost", f"flags {ends[0]}->{ends[1]}", f"flag that says {what}", length),
+                CauseKind.LATENCY,
+            )
         if step.kind is StepKind.LAUNCH:
-            return Charge("cost", f"launch of {rank}", "start of CTAs, one after the other", length)
+            return Charge(
+                *("cost", f"launch of {rank}", "start of CTAs, one after the other", length),
+                CauseKind.LAUNCH,
+            )
         if step.kind is StepKind.SLOT:
-            return Charge("stall", f"CTA slots of {rank}", "all in use", length)
+            return Charge("stall", f"CTA slots of {rank}", "all in use", length, CauseKind.SLOTS)
         if step.kind is StepKind.DELAY:
-            return Charge("cost", f"delays of {rank}", "pause in the schedule", length)
-        return Charge("cost", rank, "task without slices", length)
+            return Charge(
+                *("cost", f"delays of {rank}", "pause in the schedule", length), CauseKind.LAUNCH
+            )
+        return Charge("cost", rank, "task without slices", length, CauseKind.OTHER)
 
     def _cta(self, step: Step) -> Iterator[Charge]:
         """Yield the nominal time of a CTA's step, and what its rank is slower than that."""
-        slow = self.network.slow_1024(step.endpoint, step.start_ps)
-        nominal = min(step.length_ps, step.length_ps * 1024 // max(1, slow))
         rank = self._rank(step.endpoint)
+        if self.walk.threads.serves(step.instance):
+            own = min(step.length_ps, self._fixed_ps(step))
+            where = f"proxies at {rank}"
+            yield Charge("cost", where, "work posted to the NIC", own, CauseKind.PROXY)
+            rest = step.length_ps - own
+            yield Charge("stall", where, "their thread at other messages", rest, CauseKind.PROXY)
+            return
+        nominal = self._nominal(step, step.length_ps)
         if self._is_proxy(step):
-            yield Charge("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
+            what = ("cost", f"proxies at {rank}", "work posted to the NIC", nominal)
+            yield Charge(*what, CauseKind.PROXY)
         elif step.kind is StepKind.FIXED:
-            yield Charge("cost", f"CTAs of {rank}", "fixed cost per step", nominal)
+            yield Charge(
+                *("cost", f"CTAs of {rank}", "fixed cost per step", nominal), CauseKind.STEP
+            )
         else:
-            yield Charge("work", f"CTAs of {rank}", "copies and reductions", nominal)
-        if step.length_ps > nominal:
-            yield Charge("stall", rank, "slow rank", step.length_ps - nominal)
+            yield Charge(
+                *("work", f"CTAs of {rank}", "copies and reductions", nominal), CauseKind.CTA
+            )
+        yield from self._slow(rank, step.length_ps - nominal)
+
+    def _nominal(self, step: Step, length_ps: int) -> int:
+        """Return what a CTA's work would take at the pace that its rank has by nature [ps]."""
+        slow = self.network.slow_1024(step.endpoint, step.start_ps)
+        return min(length_ps, length_ps * 1024 // max(1, slow))
+
+    @staticmethod
+    def _slow(rank: str, lost_ps: int) -> Iterator[Charge]:
+        if lost_ps:
+            yield Charge("stall", rank, "slow rank", lost_ps, CauseKind.STRAGGLER)
 
     def _kernel(self, step: Step) -> Iterator[Charge]:
         """Yield a kernel's time alone on its GPU, and what it lost to others."""
@@ -141,23 +191,25 @@ class Charger:
         rank, length = self._rank(step.endpoint), step.length_ps
         alone = min(length, max(compute, memory))
         bound = "memory" if memory > compute else "compute"
-        yield Charge("work", f"kernels of {rank}", f"kernel, {bound}-bound", alone)
+        cause = CauseKind.MEMORY if bound == "memory" else CauseKind.COMPUTE
+        yield Charge("work", f"kernels of {rank}", f"kernel, {bound}-bound", alone, cause)
         slow = self.network.slow_1024(step.endpoint, step.start_ps)
         lost = length - alone
         dragged = min(lost, max(0, compute * (slow - 1024) // 1024)) if slow > 1024 else 0
-        if dragged:
-            yield Charge("stall", rank, "slow rank", dragged)
+        yield from self._slow(rank, dragged)
         if lost > dragged:
             memory_bound = bound == "memory"
             what = f"HBM of {rank}" if memory_bound else f"SMs of {rank}"
-            yield Charge("stall", what, "kernel shares with others", lost - dragged)
+            reason = "kernel shares with others"
+            yield Charge("stall", what, reason, lost - dragged, CauseKind.SHARING)
 
     # ---- transfers
 
     def _transfer(self, step: Step) -> Iterator[Charge]:
         latency, loads = self.loads(step)
         if latency:
-            yield Charge("cost", f"latency to {self._rank(step.endpoint)}", "round trips", latency)
+            where = f"latency to {self._rank(step.endpoint)}"
+            yield Charge("cost", where, "round trips", latency, CauseKind.LATENCY)
         length = step.length_ps - latency
         if not length:
             return
@@ -175,19 +227,44 @@ class Charger:
     def _split(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
         """Yield the time in which the busiest thing was busy, as load and as stall."""
         if first.what == "wire":
-            name = self.network.link(first.number)
-            yield Charge("work", name, "bytes on the wire", load, first.number)
-            if busy > load:
-                reason = "slower or fuller than its like"
-                yield Charge("stall", name, reason, busy - load, first.number)
+            yield from self._on_wire(step, first, load, busy)
             return
         if first.what == "cta":
-            yield Charge("work", f"CTAs of {self._rank(step.endpoint)}", "pace of a CTA", busy)
+            rank, nominal = self._rank(step.endpoint), self._nominal(step, busy)
+            yield Charge("work", f"CTAs of {rank}", "pace of a CTA", nominal, CauseKind.CTA)
+            yield from self._slow(rank, busy - nominal)
             return
-        name = self._name(first)
-        yield Charge("work", name, "bytes served", load)
+        name, cause = self._name(first), _KINDS[first.what]
+        yield Charge("work", name, "bytes served", load, cause)
         if busy > load:
-            yield Charge("stall", name, "slower than all else on the way", busy - load)
+            yield Charge("stall", name, "slower than all else on the way", busy - load, cause)
+
+    def _on_wire(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
+        """Yield the time in which a wire was busy: with this and its like, with rivals, and for being slow or full."""
+        wire, name, rivals = first.number, self.network.link(first.number), frozenset[int]()
+        if self.rivals is not None:
+            part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
+            taken, rivals = int(busy * part), frozenset(who)
+            if taken:
+                what = ("stall", name, "busy with other collectives", taken)
+                yield Charge(*what, CauseKind.CONTENTION, wire, rivals)
+            busy -= taken
+            load = min(load, busy)
+        cause = self.wire_cause(wire)
+        yield Charge("work", name, "bytes on the wire", load, cause, wire)
+        if busy > load:
+            broken = self.network.rate(wire, step.start_ps) < self._best[self.network.classes[wire]]
+            why = CauseKind.FAULT if broken else CauseKind.UNEVEN
+            reason = "slower or fuller than its like"
+            yield Charge("stall", name, reason, busy - load, why, wire)
+
+    def wire_cause(self, wire: int) -> CauseKind:
+        """Return what a verdict calls bytes on a wire."""
+        kind, tier = kind_of(self.network.classes[wire]), tier_of(self.network.classes[wire])
+        if kind == "pcie":
+            return CauseKind.PCIE
+        at_nic = is_network(kind) and "nic" in tier.split("-")
+        return CauseKind.NIC if at_nic else CauseKind.WIRE
 
     def _next(self, first: _Load, loads: list[_Load]) -> float:
         """Return how busy the next limit was, as a part of the busiest thing's time."""
@@ -214,17 +291,18 @@ class Charger:
             stalled = self.usage.no_credit(first.number, step.start_ps, step.end_ps)
             credit = min(idle, int(step.length_ps * stalled))
             if credit:
-                yield Charge(
-                    "stall", self.network.link(first.number), "no credit", credit, first.number
-                )
+                what = ("stall", self.network.link(first.number), "no credit", credit)
+                yield Charge(*what, CauseKind.CREDIT, first.number)
             idle -= credit
         if not idle:
             return
         rank = self._rank(step.endpoint)
         if self._asks(step):
-            yield Charge("stall", f"window of {rank}", "answers on their way, wire idle", idle)
+            what = ("stall", f"window of {rank}", "answers on their way, wire idle", idle)
+            yield Charge(*what, CauseKind.WINDOW)
         else:
-            yield Charge("stall", f"CTAs of {rank}", "wire idle between packets", idle)
+            what = ("stall", f"CTAs of {rank}", "wire idle between packets", idle)
+            yield Charge(*what, CauseKind.CTA)
 
     def _asks(self, step: Step) -> bool:
         """Return whether a transfer is one of requests and answers."""
@@ -308,7 +386,8 @@ class Charger:
         source, target = int(conn["src"]), int(conn["dst"])
         ends = [self.network.ranks[end] for end in (source, target)]
         if alone:
-            yield Charge("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
+            what = ("cost", f"latency {ends[0]}->{ends[1]}", "flight of packets", alone)
+            yield Charge(*what, CauseKind.LATENCY)
         rest = step.length_ps - alone
         if not rest:
             return
@@ -318,9 +397,11 @@ class Charger:
         load = int(busy * self._next(first, loads))
         yield from self._split(step, first, load, busy)
         if rest > busy:
-            name = self.network.link(first.number) if first.what == "wire" else self._name(first)
             wire = first.number if first.what == "wire" else -1
-            yield Charge("stall", name, "wait in the network before it", rest - busy, wire)
+            name = self.network.link(wire) if wire >= 0 else self._name(first)
+            cause = self.wire_cause(wire) if wire >= 0 else CauseKind.MEMORY
+            what = ("stall", name, "wait in the network before it", rest - busy)
+            yield Charge(*what, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
         """Return what written packets need behind their first wire."""
@@ -344,9 +425,10 @@ class Charger:
             first = _busiest(self._behind(step))
             queue = (length - alone) / scale(first.what, first.number)
             return alone / scale("latency", endpoint) + queue
+        proxied = step.instance >= 0 and self.walk.threads.serves(step.instance)
         name = {
             StepKind.PACE: "cta",
-            StepKind.FIXED: "step",
+            StepKind.FIXED: "proxy" if proxied else "step",
             StepKind.TAIL: "latency",
             StepKind.HEAD: "latency",
             StepKind.LAUNCH: "launch",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.traced import Traced, open_traced
+from clusim.analysis.critical import Traced
+from clusim.analysis.traced import open_traced
 from clusim.units import format_size
 
 __all__ = ["congestion", "hot_spots", "wire_history"]

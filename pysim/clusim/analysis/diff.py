@@ -9,7 +9,9 @@ import numpy as np
 
 from clusim.analysis.blame import blame
 from clusim.analysis.columns import ColumnTable
-from clusim.analysis.traced import Traced, open_traced
+from clusim.analysis.critical import Traced
+from clusim.analysis.traced import open_traced
+from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
 from clusim.units import format_time
 
@@ -36,12 +38,18 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     tiers = _compared("tier", _tier_busy(a), _tier_busy(b))
     wires = _compared("wire", _wire_busy(a), _wire_busy(b))
     rows += [*phases, *blames, *tiers, *wires]
-    facts = {
+    facts: dict[str, Any] = {
         "time_a_ps": time_a,
         "time_b_ps": time_b,
         "complete": a.result.complete and b.result.complete,
     }
-    notes = [_headline(a, b), *_inputs(a, b)]
+    verdicts = [judged_trace(path).verdict for path in (path_a, path_b)]
+    facts |= {f"verdict_{name}": own.to_json() for name, own in zip("ab", verdicts, strict=True)}
+    notes = [_headline(a, b)]
+    notes += [
+        f"{name}: {line}" for name, own in zip("AB", verdicts, strict=True) for line in own.lines()
+    ]
+    notes += _inputs(a, b)
     notes += _phase_sentences(phases, time_a) + _blame_sentences(blames, time_a)
     notes += _wire_sentences(wires, a, b)
     return ColumnTable.of(COLUMNS, rows, facts, notes)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from clusim.result import Result
+from clusim.vocabulary.links import tier_of
 from clusim.vocabulary.operations import counted_share
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "limit",
     "machines_of",
     "tables_json",
-    "tier_of",
     "tier_traffic",
 ]
 
@@ -221,22 +221,6 @@ def machines_of(result: Result) -> int:
 
 
 _MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
-
-
-def tier_of(wire_class: str) -> str:
-    """Return the tier of a class of wires: ``infiniband leaf->nic`` is part of ``nic-leaf``."""
-    one, _, two = wire_class.rpartition(" ")[2].partition("->")
-    return "-".join(sorted((one, two), key=_height)) if two else one
-
-
-_HEIGHTS = (
-    *("gpu", "host", "memory", "nvswitch", "pcie", "root", "nic"),
-    *("leaf", "switch", "spine", "core"),
-)
-
-
-def _height(tier: str) -> tuple[int, str]:
-    return (_HEIGHTS.index(tier) if tier in _HEIGHTS else len(_HEIGHTS), tier)
 
 
 def class_traffic(result: Result) -> list[ClassTraffic]:

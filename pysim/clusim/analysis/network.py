@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import NONE, ConnKind, FaultKind, Kind, Op, Policy
-from clusim.trace.inputs import Inputs
+from clusim.trace.held import Inputs
 
 __all__ = ["Network", "Stage", "link_name"]
 
@@ -258,6 +258,12 @@ class Network:
         for fault in faults[mine]:
             rate = int(fault["num"]) / max(1, int(fault["den"]))
         return rate
+
+    def way_rate(self, connection: int, endpoint: int, flags: int) -> float:
+        """Return the nominal rate of the slowest stage of a transfer, its lanes together [bytes/ps]; 0 without any."""
+        rates = self.wires["rate_num"] / np.maximum(1, self.wires["rate_den"])
+        stages = self.stages_of(connection, endpoint, flags)
+        return min((float(rates[stage.lanes].sum()) for stage in stages), default=0.0)
 
     def slow_1024(self, endpoint: int, time_ps: int) -> int:
         """Return by how much CTAs and kernels of an endpoint are slowed at a time; 1024 is nominal."""

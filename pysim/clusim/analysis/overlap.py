@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.critical import Traced
 from clusim.analysis.intervals import Union, first_come
 from clusim.analysis.tasks import TaskColumns, task_columns
-from clusim.analysis.traced import Traced, open_traced
+from clusim.analysis.traced import open_traced
 from clusim.units import format_time
 
 __all__ = ["exposed_ps", "overlap"]

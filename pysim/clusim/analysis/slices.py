@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import NONE, Op
+from clusim.abi import NONE, Mode, Op
+from clusim.analysis import loops
 from clusim.errors import TraceError
 from clusim.opcodes import OP_FLAGS
 
@@ -71,6 +72,13 @@ class SliceTable:
         return np.asarray(self.prim[seq])
 
 
+def _turns(prims: Array, shape: list[int]) -> int:
+    """Return how many turns the loop over the slices of an instance takes at most, about; `shape` is the loop's."""
+    nchunks, mode, length, chunk = shape[:4]
+    span = max(1, nchunks * chunk if mode == Mode.INTERLEAVED else chunk)
+    return max(1, -(-length // span)) * int(prims[:, 3].sum()) * max(1, shape[10])
+
+
 class Slices:
     """The slices of all instances of an image, enumerated when they are needed.
 
@@ -99,6 +107,7 @@ class Slices:
         self._own: dict[tuple[int, int, bool], Array] = {}
         self._slots: dict[tuple[int, int, bool], Array] = {}
         self._own_size = 0
+        self._plain = 0
 
     def table(self, instance: int) -> SliceTable:
         """Return the slices of an instance."""
@@ -106,8 +115,6 @@ class Slices:
         if found is not None:
             self._tables.move_to_end(instance)
             return found
-        from clusim.analysis._kernels import slice_table
-
         row = self.image["instances"][instance]
         template = self.image["templates"][row["template"]]
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
@@ -118,14 +125,22 @@ class Slices:
         ]
         numbers = np.array(shape, np.int64)
         prims = np.ascontiguousarray(self._prims[low:high])
-        count = slice_table(prims, numbers, np.empty((0, 3), np.int64), MOST_SLICES)
-        if count < 0:
-            raise TraceError(
-                f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
-            )
-        rows = np.empty((count, 3), np.int64)
-        if count:
-            slice_table(prims, numbers, rows, count)
+        turns = _turns(prims, shape)
+        slice_table = loops.slice_table
+        if self._plain + turns > loops.PLAIN:
+            from clusim.analysis._kernels import slice_table
+        else:
+            self._plain += turns
+        # Damaged numbers overflow, as they do where the loop is compiled.
+        with np.errstate(over="ignore"):
+            count = slice_table(prims, numbers, np.empty((0, 3), np.int64), MOST_SLICES)
+            if count < 0:
+                raise TraceError(
+                    f"{self.where}: instance {instance} has more than {MOST_SLICES} slices; too many to follow"
+                )
+            rows = np.empty((count, 3), np.int64)
+            if count:
+                slice_table(prims, numbers, rows, count)
         prim = rows[:, 0].astype(np.int32) + np.int32(low)
         found = SliceTable(prim, rows[:, 1].copy(), rows[:, 2].astype(np.int32), self.where)
         self._tables[instance] = found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.analysis.traced import Traced
+from clusim.analysis.critical import Traced
 from clusim.errors import TraceError
 
 __all__ = ["TaskColumns", "task_columns"]

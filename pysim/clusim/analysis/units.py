@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import ConnKind, Op
+from clusim.analysis import loops
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices
 from clusim.opcodes import OP_FLAGS
-from clusim.trace.records import RecordFile
+from clusim.trace.held import Records
 
 __all__ = ["unit_busy_ps"]
 
@@ -19,14 +20,12 @@ Array = NDArray[Any]
 
 
 def unit_busy_ps(
-    records: RecordFile, slices: Slices, network: Network, edge_ps: Array
+    records: Records, slices: Slices, network: Network, edge_ps: Array
 ) -> Array | None:
     """Return the time each unit reduced in each bin [ps], shape (units, bins); None without units.
 
     A slice's operands are taken as spread evenly over the slice's time and over the units behind its connection.
     """
-    from clusim.analysis._kernels import count_spans
-
     image = network.image
     if (
         not len(image["units"])
@@ -34,6 +33,9 @@ def unit_busy_ps(
         or len(edge_ps) < 2
     ):
         return None
+    count_spans = loops.count_spans
+    if records.count * len(image["units"]) > loops.PLAIN:
+        from clusim.analysis._kernels import count_spans
     reduces = (OP_FLAGS[image["prims"]["opcode"]] & Op.REDUCE) != 0
     busy = np.zeros((len(image["units"]), len(edge_ps) - 1))
     for block in records.blocks():

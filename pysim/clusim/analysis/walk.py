@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from clusim.abi import NONE, ConnKind, Op, TaskKind
 from clusim.analysis.network import Network
 from clusim.analysis.slices import Slices, all_starts
+from clusim.analysis.threads import ThreadClocks
 from clusim.errors import TraceError
 from clusim.outcome import Cause
-from clusim.trace.records import RecordFile
+from clusim.trace.held import Records
 
 __all__ = ["Step", "StepKind", "Walk"]
 
@@ -76,7 +77,7 @@ class _Row(NamedTuple):
 class _Cursor:
     """Finds completed slices ever further back in time."""
 
-    def __init__(self, records: RecordFile) -> None:
+    def __init__(self, records: Records) -> None:
         self._records = records
         self._index = records.num_blocks - 1
 
@@ -85,12 +86,9 @@ class _Cursor:
 
     def find(self, instance: int, seq: int, time_ps: int) -> _Row:
         """Return slice `seq` of `instance`, completed at `time_ps` or before."""
-        from clusim.analysis._kernels import find_backward
-
         for index in range(self._index, -1, -1):
             columns = self._records.block(index)
-            start = self._upto(columns, time_ps)
-            row = find_backward(columns["instance"], columns["seq"], start, instance, seq)
+            row = _find_backward(columns, self._upto(columns, time_ps), instance, seq)
             if row >= 0:
                 self._index = index
                 return _row(columns, row)
@@ -114,6 +112,20 @@ class _Cursor:
         return None
 
 
+def _find_backward(columns: dict[str, Array], start: int, instance: int, seq: int) -> int:
+    """Return the last row at or before `start` that is slice `seq` of `instance`, or -1; most are near."""
+    high, width = start + 1, 256
+    while high > 0:
+        low = max(0, high - width)
+        found = np.flatnonzero(
+            (columns["instance"][low:high] == instance) & (columns["seq"][low:high] == seq)
+        )
+        if len(found):
+            return low + int(found[-1])
+        high, width = low, 4 * width
+    return -1
+
+
 def _row(columns: dict[str, Array], row: int) -> _Row:
     names = ("time", "gate", "instance", "seq", "wire", "cause")
     return _Row(*(int(columns[name][row]) for name in names))
@@ -124,19 +136,18 @@ class Walk:
 
     Parameters
     ----------
-    records : RecordFile
+    records : Records
         Its completed slices, open.
     start_ps, end_ps : ndarray
         Times of its tasks; -1 where not.
     """
 
-    def __init__(
-        self, records: RecordFile, network: Network, start_ps: Array, end_ps: Array
-    ) -> None:
+    def __init__(self, records: Records, network: Network, start_ps: Array, end_ps: Array) -> None:
         self.image = network.image
         self.network = network
         self._start_ps, self._end_ps = all_starts(network.image, start_ps), end_ps
         self.slices = Slices(network.image, self._start_ps, records.path)
+        self.threads = ThreadClocks(records, self.slices, network)
         self._records = records
         self._cursor = _Cursor(records)
         self._owner = self.image["instances"]["task"]
@@ -224,6 +235,9 @@ class Walk:
         slow = self.network.slow_1024(endpoint, row.gate_ps)
         fixed_ps = (int(self._fixed_ps[int(instance["cost"])]) * slow) >> 10
         began_ps = row.gate_ps + fixed_ps
+        if self.threads.serves(row.instance):
+            handed_ps = self.threads.began_ps(row.instance, row.seq)
+            began_ps = min(row.time_ps, began_ps if handed_ps is None else handed_ps)
         if row.time_ps > began_ps:
             kind, connection, wire = StepKind.PACE, -1, -1
             if row.wire != NONE:
@@ -233,10 +247,17 @@ class Walk:
                     raise TraceError(
                         f"{self._records.path}: slice {row.seq} of instance {row.instance} has a wire and no connection"
                     )
-            yield Step(
-                kind, began_ps, row.time_ps, task, endpoint, row.instance, row.seq, connection, wire
-            )
-        if fixed_ps:
+            read = self._read_connection(row.instance, prim) if wire >= 0 else NONE
+            fetched_ps = began_ps
+            if read != NONE:
+                part = self._read_part(read, connection, endpoint, self.slices.flags(prim))
+                fetched_ps += int(part * (row.time_ps - began_ps))
+            who = (task, endpoint, row.instance, row.seq)
+            if row.time_ps > fetched_ps:
+                yield Step(kind, fetched_ps, row.time_ps, *who, connection, wire)
+            if fetched_ps > began_ps:
+                yield Step(kind, began_ps, fetched_ps, *who, read)
+        if began_ps > row.gate_ps:
             yield Step(StepKind.FIXED, row.gate_ps, began_ps, task, endpoint, row.instance, row.seq)
 
     def transfer_connection(self, instance: int, prim: int) -> int:
@@ -248,6 +269,22 @@ class Walk:
         if send != NONE and int(kinds[send]) == ConnKind.WRITE:
             return send
         return self.slices.connection(instance, prim, send=False)
+
+    def _read_connection(self, instance: int, prim: int) -> int:
+        """Return the connection over which a primitive reads before it writes, or `NONE`."""
+        conns, flags = self.image["conns"], self.slices.flags(prim)
+        send = self.slices.connection(instance, prim, send=True)
+        receive = self.slices.connection(instance, prim, send=False)
+        if NONE in (send, receive) or flags & (Op.MCAST | Op.REDUCE | Op.AGGREGATE):
+            return NONE
+        writes = int(conns["kind"][send]) == ConnKind.WRITE
+        reads = int(conns["kind"][receive]) == ConnKind.READ or int(conns["stage"][receive]) != NONE
+        return receive if reads and writes else NONE
+
+    def _read_part(self, read: int, write: int, endpoint: int, flags: int) -> float:
+        """Return which part of a slice's transfers its read is, as if both ran at the rates of their ways."""
+        rates = [self.network.way_rate(connection, endpoint, flags) for connection in (read, write)]
+        return rates[1] / sum(rates) if all(rates) else 0.0
 
     def _wait(self, row: _Row, task: int) -> Generator[Step, None, _Row]:
         """Yield what passed before a slice's gate opened; return the slice that opened it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.abi import FaultKind
+from clusim.abi import NONE, FaultKind
 from clusim.analysis.network import Network
-from clusim.analysis.traced import critical
 from clusim.errors import InputError
 
-__all__ = ["THINGS", "Change", "Estimate", "changed_image", "estimate", "parse_change"]
+__all__ = ["THINGS", "Change", "Estimate", "changed_image", "estimate", "mended", "parse_change"]
 
 Array = NDArray[Any]
 
@@ -25,6 +24,7 @@ THINGS = {
     "hbm": "memory bandwidth",
     "cta": "what a CTA copies and reduces per second",
     "step": "fixed cost of a CTA per step",
+    "proxy": "what host threads do to post to NICs",
     "latency": "latencies of wires, nodes, memory and flags",
     "launch": "start of CTAs and pauses of the schedule",
     "compute": "kernels",
@@ -35,11 +35,26 @@ THINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something `factor` times as fast; `wires` are those it is about, none for `THINGS`."""
+    """Something `factor` times as fast.
+
+    Attributes
+    ----------
+    what : str
+        One of `THINGS`; with `wires` anything that names them. ``mended`` gives wires the best rate of their like and
+        takes their faults away, ``straggler`` has `endpoints` at their nominal pace, ``without`` leaves out what
+        `tasks` send.
+    wires, endpoints, tasks : frozenset of int
+        What it is about; none for `THINGS`.
+    like : tuple of (int, int)
+        Wires and which of their class has the highest rate, to be ``mended``.
+    """
 
     what: str
     factor: Fraction
     wires: frozenset[int] = field(default_factory=frozenset)
+    endpoints: frozenset[int] = field(default_factory=frozenset)
+    tasks: frozenset[int] = field(default_factory=frozenset)
+    like: tuple[tuple[int, int], ...] = ()
 
     def scale(self, what: str, index: int) -> float:
         """Return how much faster something is; see `clusim.analysis.charge.Scale`."""
@@ -83,12 +98,33 @@ def parse_change(what: str, factor: str, network: Network) -> Change:
     return Change(what, value, wires)
 
 
+def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
+    """Return the change in which some wires, with their other directions, are as fast as the fastest of their class.
+
+    Parameters
+    ----------
+    wires : ndarray
+        The image's.
+    """
+    both = set(chosen)
+    both |= {int(wires["reverse"][w]) for w in both if int(wires["reverse"][w]) < len(wires)}
+    rates = wires["rate_num"] / np.maximum(1, wires["rate_den"])
+    names = np.array(classes, object)
+    like = []
+    for wire in sorted(both):
+        alike = np.flatnonzero(names == classes[wire])
+        like.append((wire, int(alike[np.argmax(rates[alike])])))
+    return Change("mended", Fraction(1), frozenset(both), like=tuple(like))
+
+
 def estimate(path: str | Path, what: str, factor: str) -> Estimate:
     """Return what a trace's run would take if something were faster, in first order.
 
     Every step of the critical path gets shorter by itself, transfers down to the next busiest thing on their way.
     Nothing else is moved: another path may become the critical one, and the estimate is then too good.
     """
+    from clusim.analysis.traced import critical
+
     with critical(path) as run:
         change = parse_change(what, factor, run.traced.network)
         before, after = 0, 0.0
@@ -106,10 +142,46 @@ def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
         rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
 
 
+def _faster_costs(
+    image: dict[str, Array], names: tuple[str, ...], factor: Fraction, *, threads: bool
+) -> None:
+    """Divide columns of the costs of slices: of those that hosts' threads work on, or of the others."""
+    instances = image["instances"]
+    served = np.unique(instances["cost"][instances["thread"] != NONE])
+    mine = np.zeros(len(image["costs"]), bool)
+    mine[served] = True
+    rows = image["costs"][mine == threads]
+    _faster(rows, names, factor)
+    image["costs"][mine == threads] = rows
+
+
+def _repair(image: dict[str, Array], change: Change) -> None:
+    """Take what is broken, slow or in the way out of an image."""
+    faults = image["faults"]
+    gone = np.zeros(len(faults), bool)
+    if change.what == "mended":
+        gone = (faults["kind"] == FaultKind.RATE) & np.isin(faults["index"], list(change.wires))
+        for wire, best in change.like:
+            for name in ("rate_num", "rate_den"):
+                image["wires"][name][wire] = image["wires"][name][best]
+    elif change.what == "straggler":
+        own = list(change.endpoints)
+        image["endpoints"]["slow_1024"][own] = 1024
+        gone = (faults["kind"] == FaultKind.SLOW) & np.isin(faults["index"], own)
+    else:
+        quiet = np.isin(image["instances"]["task"], list(change.tasks))
+        image["instances"]["length"][quiet] = 0
+        image["instances"]["start_ps"][quiet] = 0
+    image["faults"] = faults[~gone]
+
+
 def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array]:
     """Return a copy of an image in which something is faster."""
     new = {name: np.array(values) for name, values in image.items()}
     factor = change.factor
+    if change.what in ("mended", "straggler", "without"):
+        _repair(new, change)
+        return new
     for wire in change.wires:
         row = new["wires"][wire]
         rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
@@ -121,9 +193,11 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
     if change.what == "hbm":
         _faster(new["endpoints"], ("mem_cost16",), factor)
     elif change.what == "cta":
-        _faster(new["costs"], ("op_cost16",), factor)
+        _faster_costs(new, ("op_cost16",), factor, threads=False)
     elif change.what == "step":
-        _faster(new["costs"], ("fixed_ps",), factor)
+        _faster_costs(new, ("fixed_ps",), factor, threads=False)
+    elif change.what == "proxy":
+        _faster_costs(new, ("fixed_ps", "after_ps", "op_cost16"), factor, threads=True)
     elif change.what == "launch":
         _faster(new["instances"], ("start_ps",), factor)
         _faster(new["tasks"], ("delay_ps",), factor)

@@ -15,7 +15,8 @@ from clusim.analysis.slices import Slices, all_starts
 from clusim.errors import TraceError, one_line
 from clusim.opcodes import OPCODES
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, read_run
+from clusim.trace.held import Inputs
+from clusim.trace.inputs import read_run
 from clusim.trace.records import RecordFile
 from clusim.vocabulary.dtypes import DataType, find_dtype
 

@@ -1,4 +1,4 @@
-"""The file that says what error to expect: written from a validation, read by `clusim.nccltests.expected`."""
+"""The file that says what error to expect: written from a validation, read by `clusim.run.expected`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 from clusim.files import write_text
 from clusim.nccltests.breakdown import left_out
-from clusim.nccltests.expected import ANY, ErrorClass, places_of
-from clusim.nccltests.scores import Point, by, regime_of, score
+from clusim.nccltests.scores import Point, by, score
 from clusim.nccltests.validate import Report
+from clusim.run.expected import ANY, ErrorClass, places_of
 from clusim.version import version
+from clusim.vocabulary.regimes import regime_of
 
 __all__ = ["write_data"]
 

@@ -12,9 +12,10 @@ from urllib.parse import quote
 from clusim.files import write_text
 from clusim.hardware.calibration import ROW_SETS
 from clusim.nccltests.breakdown import ClassLine, ClassTable, calibrated_by, class_tables
-from clusim.nccltests.scores import REGIME_TITLES, Point, Score, score, statistics
+from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
 from clusim.nccltests.validationreport import group_title, remarks
+from clusim.vocabulary.regimes import REGIME_TITLES
 
 __all__ = ["page_text", "write_page"]
 

@@ -8,14 +8,8 @@ from typing import Any
 
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
-from clusim.nccltests.scores import (
-    ONE,
-    SEVERAL,
-    Point,
-    by,
-    score,
-    statistics,
-)
+from clusim.nccltests.scores import Point, by, score, statistics
+from clusim.vocabulary.regimes import ONE, SEVERAL
 
 __all__ = ["ClassLine", "ClassTable", "calibrated_by", "class_tables", "left_out"]
 

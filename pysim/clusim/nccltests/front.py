@@ -9,12 +9,12 @@ from typing import Any
 
 from clusim.executors import Jobs
 from clusim.nccl.env import SYMMETRIC
-from clusim.nccltests.expected import Expected, RunPlace, expected_error
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
 from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said
+from clusim.run.expected import Expected, RunPlace, expected_error
 from clusim.vocabulary.operations import COLLECTIVE_OF
 from clusim.vocabulary.times import LAUNCHED
 

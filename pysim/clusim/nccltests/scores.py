@@ -19,29 +19,15 @@ from typing import Any
 
 from clusim.nccltests.measurements import Row
 from clusim.nccltests.unknown import TimeSpan
+from clusim.vocabulary.regimes import REGIMES, place_of
 
 __all__ = [
-    "ONE",
-    "REGIMES",
-    "REGIME_TITLES",
-    "SEVERAL",
     "Point",
     "Score",
     "by",
-    "place_of",
-    "regime_of",
     "score",
     "statistics",
 ]
-
-MIB = 1 << 20
-REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
-"""Name -> from which size to below which [bytes]."""
-
-REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
-"""Regime -> its sizes."""
-
-ONE, SEVERAL = "one machine", "several machines"
 
 
 @dataclass(frozen=True)
@@ -171,11 +157,6 @@ def score(points: Sequence[Point]) -> Score:
     )
 
 
-def regime_of(size_bytes: int) -> str:
-    """Return the regime of a size."""
-    return next(name for name, (low, high) in REGIMES.items() if low <= size_bytes < high)
-
-
 def statistics(points: Sequence[Point]) -> dict[str, Score]:
     """Return the scores of every regime of size."""
     return {
@@ -190,8 +171,3 @@ def by(points: Iterable[Point], key: Callable[[Point], str]) -> dict[str, list[P
     for point in points:
         found.setdefault(key(point), []).append(point)
     return dict(sorted(found.items()))
-
-
-def place_of(num_nodes: int) -> str:
-    """Return whether one machine took part or several."""
-    return ONE if num_nodes == 1 else SEVERAL

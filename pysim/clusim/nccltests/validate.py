@@ -16,11 +16,12 @@ from clusim.nccltests.jobs import Failure, Progress, kernels
 from clusim.nccltests.kernel import PerfKernel
 from clusim.nccltests.measurements import CurveGroup, Row, groups, setup_of
 from clusim.nccltests.operations import TESTS
-from clusim.nccltests.scores import ONE, REGIMES, SEVERAL, Point, statistics
+from clusim.nccltests.scores import Point, statistics
 from clusim.nccltests.unknown import launch_span, span_json
 from clusim.report.accuracy import Curve
 from clusim.run.request import Request
 from clusim.run.setup import Setup
+from clusim.vocabulary.regimes import ONE, REGIMES, SEVERAL
 
 __all__ = ["Report", "case_of", "point_of", "thinned", "validate"]
 

@@ -8,9 +8,10 @@ from pathlib import PurePath
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
 from clusim.nccltests.kernel import FOLLOWED
 from clusim.nccltests.measurements import CurveGroup, Row
-from clusim.nccltests.scores import REGIME_TITLES, REGIMES, Point, Score, score, statistics
+from clusim.nccltests.scores import Point, Score, score, statistics
 from clusim.nccltests.validate import Report
 from clusim.units import format_size
+from clusim.vocabulary.regimes import REGIME_TITLES, REGIMES
 
 __all__ = ["MEANING", "group_title", "left_out_lines", "remarks", "report_lines"]
 

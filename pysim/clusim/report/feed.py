@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clusim.analysis.blame import blame
 from clusim.analysis.calls import collectives
 from clusim.analysis.columns import ColumnTable
+from clusim.analysis.tracedverdict import judged_trace
 from clusim.errors import TraceError
 from clusim.report.drawnmachine import DrawnMachine, WireGroups, group_wires, machine_of
 from clusim.report.histories import MEASURES, History, history
@@ -24,7 +25,8 @@ from clusim.report.message import pack
 from clusim.report.picture import Picture, draw
 from clusim.report.used import used_part
 from clusim.result import Result
-from clusim.trace.inputs import Inputs, inputs_of
+from clusim.trace.held import Inputs
+from clusim.trace.inputs import inputs_of
 from clusim.trace.reader import open_trace, result_of
 
 __all__ = ["Feed"]
@@ -66,6 +68,8 @@ class Feed:
             # An older trace has no inputs, and no timeline.
             inputs = inputs_of(file) if "/image" in file else None
             result = result_of(file)
+        if findings:
+            result = judged_trace(path)
         found = _findings(path) if findings and inputs is not None else {}
         return cls.of(result, inputs, rows, **found)
 

@@ -14,24 +14,18 @@ from clusim.analysis.limits import (
     broken_wires,
     busiest_wires,
     class_traffic,
-    limit,
-    machines_of,
     tier_traffic,
 )
 from clusim.result import Result
 from clusim.units import format_size, format_time
-from clusim.vocabulary.times import includes
+from clusim.verdict import Verdict
 
-__all__ = ["collective_report", "said", "traffic_report"]
+__all__ = ["collective_report", "said", "traffic_report", "verdict_lines"]
 
 
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""
     rows = [("time", format_time(result.time_ps))]
-    if result.call is not None and result.complete:
-        launched_ps = result.launched_ps
-        launched_us = None if launched_ps is None else launched_ps / 1e6
-        rows.append(("includes", includes(launched_us, result.model_us)))
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:
@@ -57,13 +51,19 @@ def _report(result: Result, rows: list[tuple[str, str]]) -> str:
         _head(result),
         _table(rows),
         [f"  {line}" for line in said(result.provenance.faults, result.provenance.notes)],
-        _limit_lines(result),
+        verdict_lines(result.verdict),
         _wire_table(busiest_wires(result), broken_wires(result)),
         _tier_table(tier_traffic(result)),
         _class_table(class_traffic(result)),
         _table(_foot(result)),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def verdict_lines(verdict: Verdict, head: str = "verdict") -> list[str]:
+    """Return a verdict as lines below each other."""
+    first, *rest = verdict.lines()
+    return [f"  {head}: {first}", *(f"  {'':{len(head)}}  {line}" for line in rest)]
 
 
 def said(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
@@ -105,32 +105,6 @@ def _head(result: Result) -> list[str]:
 def _table(rows: list[tuple[str, str]]) -> list[str]:
     width = max(len(name) for name, _ in rows)
     return [f"  {name:<{width}}  {value}" for name, value in rows]
-
-
-def _limit_lines(result: Result) -> list[str]:
-    top = limit(result)
-    if top is None:
-        return []
-    text = f"{top.reached:.1%} of the time busy: {top.name} ({top.wire_class})"
-    if top.effective_GBps < top.rate_GBps * (1 - 1e-9):
-        text += f", at {_GBps(top.effective_GBps)} of its {_GBps(top.rate_GBps)} GB/s"
-    lines = [f"  limit: {text}"]
-    share = f"{top.payload_share:.1%} of what it carries is payload"
-    if top.busbw_bound_GBps is None:
-        lines.append(f"         {share}")
-    else:
-        bound = f"never idle, it would give {_GBps(top.busbw_bound_GBps)} GB/s of bus bandwidth"
-        lines.append(f"         {share}; {bound}")
-    if machines_of(result) > 1:
-        rate = top.tier_GBps / max(1, top.tier_wires)
-        left = ""
-        if top.tier_effective_GBps < top.tier_GBps * (1 - 1e-9):
-            left = f" ({top.tier_effective_GBps:.2f} with the faults)"
-        lines.append(
-            f"         {top.wire_class}: {top.tier_wires} x {rate:.2f} = {top.tier_GBps:.2f} GB/s per machine{left},"
-            f" {top.tier_busy:.1%} busy on average"
-        )
-    return lines
 
 
 MOST_BROKEN = 8

@@ -12,12 +12,13 @@ from clusim.report.calls import CallRow, call_rows
 from clusim.report.feed import Feed
 from clusim.report.frames import fill
 from clusim.report.lanes import Shares
-from clusim.report.links import kind_of, named, several
 from clusim.report.markup import Content, Markup, element, joined
 from clusim.report.runreport import said as broken_and_noted
 from clusim.report.svg import latency_svg, machine_svg
+from clusim.report.verdictcard import strip, verdict_card
 from clusim.report.words import key_numbers, sentences
 from clusim.units import format_rate, format_size, format_time
+from clusim.vocabulary.links import kind_of, named, several
 
 __all__ = ["sections"]
 
@@ -30,9 +31,6 @@ SHOWN_RANKS = 24
 SHOWN_BLAME = 12
 LEAST_BLAME = 0.002
 """Rows of blame that are shown, and the least share of the run to be shown."""
-
-WORTH_SAYING = 0.01
-"""Lost share of the run that the summary mentions."""
 
 GROUPS = {"work": "work", "cost": "latencies and fixed costs", "stall": "lost"}
 
@@ -65,33 +63,11 @@ def _summary(feed: Feed) -> Markup:
         element("li", element("span", name), element("strong", value), element("span", remark))
         for name, value, remark in key_numbers(result, feed.shares)
     )
-    told = [*sentences(result, feed.shares, feed.idle_classes), *_blamed(feed.blame)]
+    told = [] if result.complete else ["unfinished: this is how far the run got"]
     told += broken_and_noted(result.provenance.faults, result.provenance.notes)
     said = joined(element("p", line) for line in told)
-    return joined(
-        [element("ul", cards, class_="numbers"), element("div", said, class_="summary")], "\n"
-    )
-
-
-def _blamed(blame: ColumnTable | None) -> list[str]:
-    """Return what the critical path was made of, and what was lost on it if that is worth a sentence."""
-    if blame is None or not len(blame):
-        return []
-    rows = blame.rows()
-    reasons: dict[str, float] = {}
-    for row in rows:
-        reasons[row["reason"]] = reasons.get(row["reason"], 0.0) + row["share"]
-    most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    parts = "; ".join(f"{share:.1%} {reason}" for reason, share in most)
-    said = [f"What the run waited for, step by step along its critical path: {parts}."]
-    lost = next((row for row in rows if row["group"] == "stall"), None)
-    if lost is not None and lost["share"] >= WORTH_SAYING:
-        left = format_time(blame.facts["time_ps"] - lost["time_ps"])
-        said.append(
-            f"Of that, {lost['resource']} lost {lost['share']:.1%} of the run ({lost['reason']});"
-            f" without it the run would take about {left}."
-        )
-    return said
+    parts = [verdict_card(result.verdict), element("ul", cards, class_="numbers")]
+    return joined([*parts, element("div", said, class_="summary")], "\n")
 
 
 def _blame(blame: ColumnTable) -> Markup:
@@ -103,7 +79,7 @@ def _blame(blame: ColumnTable) -> Markup:
     shown = [row for row in rows if row["share"] >= LEAST_BLAME][:SHOWN_BLAME]
     bars = [
         element("span", "all"),
-        _strip(list(groups.items()), words),
+        strip(list(groups.items()), words),
         element("span", format_time(total)),
     ]
     for row in shown:
@@ -112,7 +88,7 @@ def _blame(blame: ColumnTable) -> Markup:
             element(
                 "span", row["resource"], element("small", row["reason"]), class_="what", title=what
             ),
-            _strip([(row["group"], row["share"])], what, "bar bare"),
+            strip([(row["group"], row["share"])], what, "bar bare"),
             element("span", f"{row['share']:.1%}, {format_time(row['time_ps'])}"),
         ]
     rest = 1 - sum(row["share"] for row in shown)
@@ -122,27 +98,6 @@ def _blame(blame: ColumnTable) -> Markup:
         else ""
     )
     return fill("blame.html", some=some, bars=joined(bars))
-
-
-def _strip(parts: Sequence[tuple[str, float]], words: str, kind: str = "bar") -> Markup:
-    """Return parts of one, by the class that colours them, as one bar; `words` say the same."""
-    pieces, left = [], 0.0
-    for name, part in parts:
-        piece = element(
-            "rect", class_=name, x=f"{100 * left:.2f}", y=0, width=f"{100 * part:.2f}", height=1
-        )
-        pieces.append(piece)
-        left += part
-    return element(
-        "svg",
-        element("title", words),
-        *pieces,
-        class_=kind,
-        role="img",
-        aria_label=words,
-        viewBox="0 0 100 1",
-        preserveAspectRatio="none",
-    )
 
 
 def _legend() -> Markup:
@@ -238,8 +193,8 @@ def _overlap(shares: Shares, time_ps: int) -> Markup:
 def _bar(name: str, parts: list[float]) -> Markup:
     names = ("computation only", "both", "exposed", "neither")
     words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
-    strip = _strip(list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words)
-    return joined([element("span", name), strip, element("span", f"{parts[2]:.1%} exposed")])
+    bar = strip(list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words)
+    return joined([element("span", name), bar, element("span", f"{parts[2]:.1%} exposed")])
 
 
 def _headed(heading: str, *parts: Content) -> Markup:
@@ -318,7 +273,11 @@ def _wires(feed: Feed) -> Markup:
         "#Carried",
     ]
     kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
-    return _headed("Wires", _table(head, busiest), element("br"), _table(kinds, classes))
+    told = joined(
+        element("p", line, class_="hint")
+        for line in sentences(feed.result, feed.shares, feed.idle_classes)
+    )
+    return _headed("Wires", told, _table(head, busiest), element("br"), _table(kinds, classes))
 
 
 def _provenance(feed: Feed) -> Markup:

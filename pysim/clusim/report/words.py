@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from clusim.analysis.latency import summarise
-from clusim.analysis.limits import Limit, class_traffic, limit, machines_of, tier_of, wire_use
+from clusim.analysis.limits import class_traffic, limit, machines_of, wire_use
 from clusim.report.lanes import Shares
-from clusim.report.links import described, is_network, kind_of, named, several
 from clusim.result import Result
 from clusim.units import format_rate, format_size, format_time
+from clusim.vocabulary.links import described, is_network, kind_of, named, several, tier_of
 
 __all__ = ["key_numbers", "sentences", "title"]
 
@@ -55,20 +55,12 @@ def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
                 f"of the time; worst rank {part.max():.1%}",
             )
         )
-    top = limit(result)
-    if top is not None:
-        numbers.append(("Fullest wire", f"{top.reached:.1%} busy", top.name))
     return numbers
 
 
 def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[str]:
-    """Return the summary, one statement each; nothing went over the classes of wires in `idle`."""
-    said = [_what(result)]
-    if not result.complete:
-        said.append("The run did not finish; everything here is what it had done until then.")
-    said += _limit(result, alone=not _computes(shares))
-    said += _balance(result)
-    said += _crossed(result, idle)
+    """Return what wires carried, a statement each; nothing went over the classes of wires in `idle`."""
+    said = [*_balance(result), *_crossed(result, idle)]
     said += _stalls(result)
     if _computes(shares):
         said.append(_overlap(result, shares))
@@ -89,68 +81,6 @@ def sentences(result: Result, shares: Shares, idle: Sequence[str] = ()) -> list[
 
 def _computes(shares: Shares) -> bool:
     return bool(len(shares.ranks) and (shares.compute + shares.both).any())
-
-
-def _what(result: Result) -> str:
-    call, where = result.call, result.provenance.fabric
-    took = format_time(result.time_ps)
-    if call is None:
-        tasks = len(result.tasks.names)
-        what = f"{tasks:,} tasks" if tasks else result.provenance.schedule_text
-        return f"{what[:1].upper()}{what[1:]} on {where} took {took}."
-    size = f" of {format_size(call.size_bytes)} {call.dtype}" if call.size_bytes else ""
-    article = "An" if call.operation[0] in "aeiou" else "A"
-    how = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
-    text = (
-        f"{article} {call.operation}{size} over {call.ranks} ranks of {where} ({how}) took {took}"
-    )
-    if result.has_bandwidth and call.size_bytes:
-        return f"{text}: {result.busbw_GBps:.2f} GB/s of bus bandwidth."
-    return f"{text}."
-
-
-def _limit(result: Result, *, alone: bool) -> list[str]:
-    """Say which wire was fullest, and what follows if communication was `alone`, without computation."""
-    top = limit(result)
-    if top is None:
-        return ["Nothing crossed any wire."]
-    what = described(top.wire_class)
-    text = (
-        f"The fullest wire, {top.name} ({what}), was busy for {top.reached:.1%} of the time;"
-        f" {top.payload_share:.1%} of what it carried is payload"
-    )
-    if top.busbw_bound_GBps is not None and top.reached < 0.999:
-        text += f"; never idle, it would give {top.busbw_bound_GBps:.1f} GB/s of bus bandwidth"
-    said = [f"{text}."]
-    if top.reached > 0.9:
-        said.append(
-            f"{_whose(top)} limits the run: it cannot be much faster without moving less over that wire."
-        )
-    elif top.reached < 0.5 and alone:
-        said.append(
-            "No wire is busy for half of the time: latency, computation or waiting for one another limits the run,"
-            " not bandwidth."
-        )
-    if machines_of(result) > 1 and top.tier_wires > 1:
-        said.append(
-            f"Each machine has {top.tier_wires} wires of that class, {top.tier_GBps:.1f} GB/s together, busy for"
-            f" {top.tier_busy:.1%} of the time on average."
-        )
-    return said
-
-
-def _whose(top: Limit) -> str:
-    """Return whose bandwidth is the limit."""
-    kind = kind_of(top.wire_class)
-    if described(top.wire_class) == top.wire_class:
-        return "Bandwidth"
-    if kind == "pcie" and "nic" in top.wire_class:
-        return "Bandwidth of PCIe at the NICs"
-    return (
-        f"Bandwidth of the network ({named(kind)})"
-        if is_network(kind)
-        else f"Bandwidth of {named(kind)}"
-    )
 
 
 def _crossed(result: Result, idle: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ Machine = str | Path | Fabric
 _OF_SETUP = ("nodes", "version")
 _OF_RUN = (
     *("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command"),
-    "threads",
+    *("threads", "confirm"),
 )
 
 
@@ -51,6 +51,8 @@ class CollectiveOptions(TypedDict, total=False):
         NCCL's release; the newest known by default.
     symmetric : bool
         Buffers are registered as symmetric windows, for which NCCL has kernels of their own.
+    confirm : bool or None
+        Whether `Result.verdict` simulates the run again without its first cause; None, the default: if it is small.
     faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
     command
         As of `clusim.simulate`.
@@ -66,6 +68,7 @@ class CollectiveOptions(TypedDict, total=False):
     env: Mapping[str, str]
     version: str
     symmetric: bool
+    confirm: bool | None
     faults: Sequence[Any]
     granularity: str | int
     seed: int

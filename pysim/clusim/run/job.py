@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,15 @@ from clusim.lowering import Grain, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
 from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
 from clusim.run.deadlock import Waits, deadlock_error
+from clusim.run.evidence import Evidence
+from clusim.run.expected import expected_of
 from clusim.run.plan import can_verify, planned
 from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
 from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
 from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
+from clusim.trace.held import HeldRecords, Inputs
+from clusim.verdict import Verdict
 from clusim.version import version
 
 if TYPE_CHECKING:
@@ -59,7 +64,8 @@ class RunOptions:
     """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`.
 
     Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
-    the engine; None: as many as there are cores, at most four.
+    the engine; None: as many as there are cores, at most four. `confirm` is whether a verdict simulates the run again
+    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's.
     """
 
     bins: int = MAX_BINS
@@ -70,13 +76,16 @@ class RunOptions:
     trace_limit_bytes: int = TRACE_LIMIT_BYTES
     histories: bool = True
     threads: int | None = 1
+    confirm: bool | None = None
+    judge: Callable[[Result], Verdict] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """Everything about a run but the engine: what the result and the trace repeat.
 
-    `stuck` makes the error for a session in which nothing can happen any more. Of the image's instances and tasks
+    `stuck` makes the error for a session in which nothing can happen any more, `inputs` what a trace repeats of the
+    run's, `expected` what error to expect. Of the image's instances and tasks
     only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose data are checked.
     """
 
@@ -87,10 +96,11 @@ class Job:
     tasks: Tasks
     stuck: Callable[[Session], DeadlockError]
     call: Call | None = None
-    inputs: dict[str, Array | list[str]] | None = None
+    inputs: Callable[[], dict[str, Array | list[str]]] | None = None
     messages: Messages | None = None
     instances: int | None = None
     verified: Schedule | None = None
+    expected: Callable[[], str] = str
 
 
 def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
@@ -136,9 +146,10 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         Tasks(names, nothing, nothing),
         stuck,
         call=_the_call(schedule),
-        inputs=_inputs(arrays_of(fabric), image, to_arrays(schedule)) if traced else None,
+        inputs=lambda: _inputs(arrays_of(fabric), image, to_arrays(schedule)),
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
+        expected=partial(_expected, request, schedule),
     )
 
 
@@ -162,7 +173,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         Tasks([], nothing, nothing),
         _undelivered,
         messages=plan.messages,
-        inputs=_inputs(arrays, image, {}) if options.trace_out is not None else None,
+        inputs=lambda: _inputs(arrays, image, {}),
     )
 
 
@@ -198,6 +209,14 @@ def _inputs(
     }
     found |= {f"/image/{name}": getattr(image, name) for name in DTYPES}
     return found | {f"/schedule/{name}": values for name, values in schedule.items()}
+
+
+def _expected(request: Request | ScheduleRequest, schedule: Schedule) -> str:
+    """Say what error to expect of the time of a request; nothing of a schedule of its own."""
+    if isinstance(request, ScheduleRequest):
+        return ""
+    call = _the_call(schedule)
+    return expected_of(request, call.algorithm if call is not None else "").text()
 
 
 def _the_call(schedule: Schedule) -> Call | None:
@@ -315,7 +334,7 @@ def _open_trace(job: Job, options: RunOptions, max_records: int) -> TraceWriter 
         Begun(
             *(job.provenance, job.wires, job.tasks, len(job.image.endpoints)),
             call=job.call,
-            inputs=job.inputs or {},
+            inputs=job.inputs() if job.inputs is not None else {},
         ),
         max_records=max_records,
     )
@@ -337,9 +356,10 @@ def run_job(job: Job, options: RunOptions) -> Result:
             f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
         )
     max_records = _most_records(job, options)
-    keep = checker is not None or max_records > 0
+    held = _held(job, options)
+    keep = checker is not None or max_records > 0 or held is not None
     trace = _open_trace(job, options, max_records)
-    sinks: list[Sink] = [sink for sink in (checker, trace) if sink is not None]
+    sinks: list[Sink] = [sink for sink in (checker, trace, held) if sink is not None]
     recorder = BinRecorder(
         len(job.image.wires),
         len(job.image.endpoints),
@@ -358,7 +378,9 @@ def run_job(job: Job, options: RunOptions) -> Result:
     try:
         if session.run(sinks, options.progress) is Stop.DEADLOCK:
             raise job.stuck(session)
-        result = _result(session, job)
+        result = replace(
+            _result(session, job), judge=options.judge or _evidence(job, options, held)
+        )
         if checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
@@ -371,6 +393,45 @@ def run_job(job: Job, options: RunOptions) -> Result:
     if trace is not None:
         trace.finish(result)
     return result
+
+
+def _held(job: Job, options: RunOptions) -> HeldRecords | None:
+    """Return where completed slices are kept for a verdict; None where nobody asks, or there are too many."""
+    few = slice_count(job.image) <= AUTO_RECORDS
+    asked = options.histories and options.judge is None
+    return HeldRecords() if asked and few and job.messages is None else None
+
+
+def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Evidence:
+    """Return what makes the verdict on a run."""
+    why: HeldRecords | str = held or f"more than {AUTO_RECORDS:,} completed slices"
+    if held is None and job.messages is not None:
+        why = "synthetic traffic has no critical path"
+    elif held is None and not options.histories:
+        why = "no histories were kept"
+    return Evidence(partial(_as_inputs, job), why, job.expected, options.confirm)
+
+
+def _as_inputs(job: Job) -> Inputs:
+    """Return a job's inputs as a trace has them."""
+    columns: Any = job.inputs() if job.inputs is not None else {}
+    parts = {
+        group: {
+            name.removeprefix(group): own for name, own in columns.items() if name.startswith(group)
+        }
+        for group in ("/fabric/", "/schedule/")
+    }
+    names, image = parts["/fabric/"], job.image
+    return Inputs(
+        {name: getattr(image, name) for name in DTYPES},
+        image.nvc,
+        image.seed,
+        parts["/schedule/"],
+        names["node"],
+        names["node_kind"],
+        names["rank_endpoint"],
+        names["node_tier"],
+    )
 
 
 def _run_wires(job: Job, engine: Engine) -> Wires:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from clusim.analysis.columns import ColumnTable
     from clusim.analysis.whatif import Change
     from clusim.run.session import EngineName, Progress
-    from clusim.trace.inputs import Inputs
+    from clusim.trace.held import Inputs
 
-__all__ = ["Rerun", "rerun", "without_first_stall"]
+__all__ = ["Rerun", "rerun", "run_image", "without_first_stall"]
 
 Array = NDArray[Any]
 
@@ -51,12 +51,22 @@ def rerun(
 
     inputs = read_inputs(path)
     arrays = inputs.image if change is None else changed_image(inputs.image, change)
-    return _simulate(inputs, arrays, engine, progress)
+    return run_image(arrays, inputs, engine, progress)
 
 
-def _simulate(
-    inputs: Inputs, arrays: Mapping[str, Array], engine: EngineName, progress: Progress | None
+def run_image(
+    arrays: Mapping[str, Array],
+    inputs: Inputs,
+    engine: EngineName = "c",
+    progress: Progress | None = None,
 ) -> Rerun:
+    """Simulate the arrays of an image, which may differ from those that the run of `inputs` had.
+
+    Raises
+    ------
+    DeadlockError
+        The run cannot end.
+    """
     from clusim.bins import BinRecorder
     from clusim.errors import DeadlockError
     from clusim.image import DTYPES, Image
@@ -78,6 +88,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     Both directions of the link get the highest rate of their class, for the whole run. A link that has it already gets
     twice its rate.
     """
+    from clusim.analysis.whatif import Change, changed_image, mended
     from clusim.trace.inputs import read_run
     from clusim.units import format_time
 
@@ -85,18 +96,18 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     if not stalled:
         return "nothing to confirm: no link stalls the critical path"
     result, inputs = read_run(path)
-    wires, faults = inputs.image["wires"].copy(), inputs.image["faults"]
-    found = {result.wires.names.index(name) for name in stalled[0]["wires"]}
-    found |= {int(wires["reverse"][w]) for w in found if int(wires["reverse"][w]) < len(wires)}
-    broken = np.isin(faults["index"], list(found)) & (faults["kind"] == FaultKind.RATE)
-    best = _best_rates(wires, result.wires.classes, found)
-    if not broken.any() and all(_rate(wires[wire]) == rate for wire, rate in best.items()):
-        best = {wire: 2 * rate for wire, rate in best.items()}
-    for wire, rate in best.items():
-        wires[wire]["rate_num"], wires[wire]["rate_den"] = rate.numerator, rate.denominator
-    arrays = {**inputs.image, "wires": wires, "faults": faults[~broken]}
-    time_ps = _simulate(inputs, arrays, "c", None).time_ps
-    before, rate_GBps = result.time_ps, float(max(best.values())) * 1000
+    wires, faults = inputs.image["wires"], inputs.image["faults"]
+    change = mended(wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"]))
+    own = list(change.wires)
+    broken = np.isin(faults["index"], own) & (faults["kind"] == FaultKind.RATE)
+    if not broken.any() and all(
+        _rate(wires[wire]) == _rate(wires[best]) for wire, best in change.like
+    ):
+        change = Change("wires", Fraction(2), change.wires)
+    arrays = changed_image(inputs.image, change)
+    time_ps = run_image(arrays, inputs).time_ps
+    before = result.time_ps
+    rate_GBps = float(max(_rate(arrays["wires"][wire]) for wire in own)) * 1000
     blamed.facts["simulated_ps"] = time_ps
     return (
         f"simulated with {stalled[0]['resource']} at {rate_GBps:.2f} GB/s: {format_time(time_ps)};"
@@ -106,11 +117,3 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
 
 def _rate(wire: Any) -> Fraction:
     return Fraction(int(wire["rate_num"]), int(wire["rate_den"]))
-
-
-def _best_rates(wires: Array, classes: list[str], chosen: set[int]) -> dict[int, Fraction]:
-    """Return for the chosen wires the highest nominal rate of their class [bytes/ps]."""
-    best: dict[str, Fraction] = {}
-    for row, name in zip(wires, classes, strict=True):
-        best[name] = max(best.get(name, Fraction(0)), _rate(row))
-    return {wire: best[classes[wire]] for wire in chosen}

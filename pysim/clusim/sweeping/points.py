@@ -11,8 +11,8 @@ from clusim.errors import ClusimError, one_line
 from clusim.executors import model_digest
 from clusim.executors.identity import file_digest
 from clusim.files import noting
-from clusim.nccltests.expected import expected_of
 from clusim.resources import shipped_topologies, shipped_workloads
+from clusim.run.expected import expected_of
 from clusim.run.request import Request
 from clusim.run.simulate import result_of
 from clusim.training.request import TrainRequest

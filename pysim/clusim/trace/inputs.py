@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +11,15 @@ from numpy.typing import NDArray
 from clusim.errors import TraceError
 from clusim.result import Result
 from clusim.trace.columns import length, read, read_texts
+from clusim.trace.held import Inputs
 from clusim.trace.image import check_image
 from clusim.trace.layout import IMAGE
 from clusim.trace.reader import open_trace, result_of
 from clusim.trace.structure import Opened
 
-__all__ = ["Inputs", "inputs_of", "read_inputs", "read_run"]
+__all__ = ["inputs_of", "read_inputs", "read_run"]
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """The inputs of a traced run.
-
-    Attributes
-    ----------
-    image : mapping
-        Arrays of the engine's input by name, as in `clusim.image`; empty for traces of format 1.
-    nvc, seed : int
-        The image's two numbers.
-    schedule : mapping
-        Columns such as ``tasks/stream``; texts as lists of str. Empty for synthetic traffic.
-    nodes, node_kinds : list of str
-        Name and kind of every node.
-    node_tiers : list of str
-        Tier of every node, as in classes of wires (``gpu switch pcie root memory nic leaf spine``); its kind in traces
-        without tiers.
-    rank_endpoint : ndarray, shape (ranks,)
-        Endpoint of every rank.
-    """
-
-    image: Mapping[str, Array]
-    nvc: int
-    seed: int
-    schedule: Mapping[str, Array | list[str]]
-    nodes: list[str]
-    node_kinds: list[str]
-    rank_endpoint: Array
-    node_tiers: list[str] = field(default_factory=list)
-
-    def texts(self, name: str) -> list[str]:
-        """Return a text column of the schedule, empty if the trace has none of that name."""
-        values = self.schedule.get(name, [])
-        return values if isinstance(values, list) else [str(value) for value in values]
-
-    def numbers(self, name: str) -> Array:
-        """Return a number column of the schedule, empty if the trace has none of that name."""
-        values = self.schedule.get(name)
-        return np.empty(0, np.int64) if values is None else np.asarray(values)
 
 
 def read_inputs(path: str | Path) -> Inputs:

@@ -49,6 +49,7 @@ UNITS: dict[str, tuple[str, str]] = {
     "/meta/schedule_text": ("", "schedule in its text form"),
     "/meta/faults": ("", "what broke, and what that did to rates"),
     "/meta/notes": ("", "what must be said of the plan"),
+    "/meta/verdict": ("", "what held the run back, as JSON"),
     "/meta/progress": (
         "",
         "simulated time [ps], bins in use, records written, all at the last flush",

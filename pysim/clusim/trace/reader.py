@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from clusim.trace.columns import attribute, length, read, read_texts
 from clusim.trace.layout import FORMAT, IMAGE, WIRE_TOTALS
 from clusim.trace.rules import AMOUNT_END
 from clusim.trace.structure import Opened, check_structure
+from clusim.verdict import Verdict
 
 __all__ = [
     "Column",
@@ -130,7 +132,21 @@ def result_of(file: Opened) -> Result:
         verified=None if not verified else verified == "true",
         verify_note=_meta(file, "verify_note", ""),
         complete=complete,
+        judge=_judge(file),
     )
+
+
+def _judge(file: Opened) -> Callable[[Result], Verdict] | None:
+    """Return what gives the verdict that a trace holds; None if it holds none."""
+    texts = _lines(file, "/meta/verdict")
+    if not texts:
+        return None
+    where = f"{file.filename}: /meta/verdict"
+    try:
+        found = Verdict.from_json(json.loads(texts[0]), where)
+    except (ValueError, RecursionError):
+        raise TraceError(f"{where}: not JSON") from None
+    return lambda result: found
 
 
 def read_records(path: str | Path) -> dict[str, Array]:

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 
 from clusim.errors import TraceError
 from clusim.trace.columns import attribute, read
+from clusim.trace.held import BLOCK_ROWS
 from clusim.trace.layout import PRIMITIVES
 from clusim.trace.reader import open_trace, progress
 
-__all__ = ["BLOCK_ROWS", "RecordFile"]
+__all__ = ["RecordFile"]
 
 Array = NDArray[Any]
-
-BLOCK_ROWS = 1 << 18
-"""Rows of a block."""
 
 KEPT_BLOCKS = 4
 """Blocks kept in memory: 30 MB in all."""

@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {
     "/meta/schedule_text": replace(_TEXT, free=True),
     "/meta/faults": _TEXT,
     "/meta/notes": _TEXT,
+    "/meta/verdict": _TEXT,
     "/meta/progress": _TIME,
     "/wires/wire": _TEXT,
     "/wires/time": replace(_TIME, ascending=True),

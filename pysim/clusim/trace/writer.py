@@ -8,6 +8,7 @@ written ``NAME.partial.lock`` is locked: one writer at a time.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -212,6 +213,7 @@ class TraceWriter:
                 self._put("/messages/bytes", messages.size_bytes)
                 self._put("/messages/start", messages.start_ps)
                 self._put("/messages/end", messages.end_ps)
+            self._put("/meta/verdict", [json.dumps(result.verdict.to_json())])
             bins = len(result.bins.edge_ps) - 1
             self._file["/meta/progress"][:] = (result.time_ps, bins, self._records)
             _set(self._file["/meta"], _outcome(result))

@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clusim.nccltests.scores import REGIME_TITLES, place_of, regime_of
 from clusim.run.plan import runs_nccl
 from clusim.run.request import Request
 from clusim.run.setup import Setup
 from clusim.vocabulary.algorithms import find_algorithm
+from clusim.vocabulary.regimes import REGIME_TITLES, place_of, regime_of
 
 __all__ = [
     "ANY",
@@ -31,7 +31,7 @@ __all__ = [
     "places_of",
 ]
 
-DATA = Path(__file__).with_name("accuracy.json")
+DATA = Path(__file__).parents[1] / "nccltests" / "accuracy.json"
 """The file that comes with clusim."""
 
 P2P = "P2P"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["described", "is_network", "kind_of", "named", "several"]
+__all__ = ["described", "is_network", "joined", "kind_of", "named", "several", "tier_of"]
 
 _KINDS = {
     "c2c": "NVLink-C2C",
@@ -57,6 +57,30 @@ def described(wire_class: str) -> str:
     if not target or kind not in _KINDS:
         return wire_class
     return f"{named(kind)} from {_node(kind, source)} to {_node(kind, target)}"
+
+
+def tier_of(wire_class: str) -> str:
+    """Return the tier of a class of wires: ``infiniband leaf->nic`` is part of ``nic-leaf``."""
+    one, _, two = wire_class.rpartition(" ")[2].partition("->")
+    return "-".join(sorted((one, two), key=_height)) if two else one
+
+
+_HEIGHTS = (
+    *("gpu", "host", "memory", "nvswitch", "pcie", "root", "nic"),
+    *("leaf", "switch", "spine", "core"),
+)
+
+
+def _height(tier: str) -> tuple[int, str]:
+    return (_HEIGHTS.index(tier) if tier in _HEIGHTS else len(_HEIGHTS), tier)
+
+
+def joined(wire_class: str) -> str:
+    """Return the links of a class in words, both directions: ``NVLink between GPU and NVSwitch``."""
+    kind, (low, dash, high) = kind_of(wire_class), tier_of(wire_class).partition("-")
+    if not dash or kind not in _KINDS:
+        return wire_class
+    return f"{named(kind)} between {_node(kind, low)} and {_node(kind, high)}"
 
 
 def _node(kind: str, tier: str) -> str:

@@ -1,0 +1,268 @@
+"""The verdict on a run from its critical path: causes over alike CTAs, ranks and wires, phases, what a fix saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from clusim.analysis.charge import Charge
+from clusim.analysis.critical import Critical
+from clusim.analysis.limits import limit
+from clusim.analysis.walk import Step, StepKind
+from clusim.analysis.whatif import Change, mended
+from clusim.result import Result
+from clusim.verdict import CauseKind, Phase, Verdict, VerdictCause
+from clusim.vocabulary.links import joined, kind_of, named, several, tier_of
+from clusim.vocabulary.times import includes
+
+__all__ = ["Judged", "judged", "without_path"]
+
+SHOWN = 3
+"""Causes of a verdict."""
+
+FULL = 0.9
+"""Busy part of the run from which on a wire is the first cause: nothing else saves more than the rest."""
+
+LEAST_SHARE = 0.005
+"""Least part of the run of a cause, behind the first, that is told."""
+
+LEAST_PHASE = 0.02
+"""Least part of the run that is a phase of its own."""
+
+_RESOURCES = {
+    CauseKind.LATENCY: "latency",
+    CauseKind.STEP: "step",
+    CauseKind.LAUNCH: "launch",
+    CauseKind.PROXY: "proxy",
+    CauseKind.CTA: "cta",
+    CauseKind.MEMORY: "hbm",
+    CauseKind.UNIT: "unit",
+    CauseKind.COMPUTE: "compute",
+}
+"""Cause -> what `clusim.analysis.whatif` makes twice as fast."""
+
+_WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
+_NAMED = (CauseKind.FAULT, CauseKind.UNEVEN, CauseKind.CREDIT)
+_MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT, CauseKind.UNEVEN}
+_MOVING |= {CauseKind.FAULT, CauseKind.CONTENTION, CauseKind.CREDIT, CauseKind.WINDOW}
+_WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict, and for each of its causes the change to the run's image that fixes it; None where there is none."""
+
+    verdict: Verdict
+    changes: tuple[Change | None, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sum:
+    ps: int = 0
+    places: dict[str, None] = field(default_factory=dict)
+    wires: set[int] = field(default_factory=set)
+    endpoints: set[int] = field(default_factory=set)
+    rivals: set[int] = field(default_factory=set)
+
+
+_Key = tuple[CauseKind, str]
+
+
+def judged(run: Critical) -> Judged:
+    """Return the verdict on a run by its critical path; raises `TraceError` if the path cannot be followed."""
+    sums: dict[_Key, _Sum] = {}
+    spans: list[tuple[int, int, dict[_Key, int]]] = []
+    steps = list(run.walk.steps())
+    for step in steps:
+        parts: dict[_Key, int] = {}
+        for charge in run.charger.charges(step):
+            if charge.ps:
+                key = (charge.cause, _detail(run, charge, step))
+                parts[key] = parts.get(key, 0) + charge.ps
+                _add(run, sums.setdefault(key, _Sum()), charge, step)
+        spans.append((step.start_ps, step.end_ps, parts))
+    result = run.traced.result
+    total = sum(step.length_ps for step in steps)
+    ordered = sorted(sums.items(), key=lambda item: (-item[1].ps, item[0]))
+    ordered = _full_first(run, ordered)[:SHOWN]
+    told = [item for i, item in enumerate(ordered) if not i or item[1].ps >= LEAST_SHARE * total]
+    changes = [_change(run, kind, entry) for (kind, _), entry in told]
+    causes = [_cause(run, steps, item, change) for item, change in zip(told, changes, strict=True)]
+    verdict = Verdict(total, tuple(causes), _phases(spans[::-1]), includes=_includes(result))
+    return Judged(verdict, tuple(changes))
+
+
+def _full_first(run: Critical, ordered: list[tuple[_Key, _Sum]]) -> list[tuple[_Key, _Sum]]:
+    """Put the fullest wire before all else if nothing else could save more than it is idle.
+
+    A wire that is busy for a part of the run is a path of its own, and as critical as the one that was walked: which of
+    two equal ones a walk takes is chance. What the walk knows of that wire, a fault or rivals, says more than its load.
+    """
+    result, network = run.traced.result, run.traced.network
+    busy = result.wires.counters["busy_ps"]
+    wire = int(np.argmax(busy))
+    kind = run.charger.wire_cause(wire)
+    key = (kind, _wire_detail(kind, network.classes[wire]))
+    known = {place for (cause, _), entry in ordered if cause in _NAMED for place in entry.places}
+    contended = any(cause is CauseKind.CONTENTION for (cause, _), _ in ordered)
+    if busy[wire] < FULL * result.time_ps or network.link(wire) in known or contended:
+        return ordered
+    sums = dict(ordered)
+    entry = sums.pop(key, None) or _Sum()
+    entry.ps = max(entry.ps, int(busy[wire]))
+    entry.wires.add(wire)
+    entry.places[network.link(wire)] = None
+    return [(key, entry), *sums.items()]
+
+
+def without_path(result: Result, why: str) -> Verdict:
+    """Return the verdict on a run whose critical path is not known: its fullest wire, and why there is no more."""
+    top = limit(result)
+    if top is not None:
+        why += f"; the fullest wire, {top.name}, was busy for {top.reached:.1%} of the time"
+    return Verdict(result.time_ps, (), basis=why, includes=_includes(result))
+
+
+def _includes(result: Result) -> str:
+    if result.call is None or not result.complete:
+        return ""
+    launched_ps = result.launched_ps
+    return includes(None if launched_ps is None else launched_ps / 1e6, result.model_us)
+
+
+def _detail(run: Critical, charge: Charge, step: Step) -> str:
+    """Return which of its kind a cause is: of links alike one name, of what stands out its own."""
+    network, rivals = run.traced.network, run.charger.rivals
+    if charge.cause in _WIRES:
+        return _wire_detail(charge.cause, network.classes[charge.wire])
+    if charge.cause in _NAMED:
+        return network.link(charge.wire)
+    if charge.cause is CauseKind.CONTENTION and rivals is not None:
+        return several(sorted({rivals.name(call) for call in charge.rivals}))
+    if charge.cause is CauseKind.STRAGGLER:
+        return f"rank {network.ranks[step.endpoint]}"
+    if charge.cause is CauseKind.MEMORY:
+        own = step.kind is StepKind.KERNEL or charge.resource.startswith("HBM of rank")
+        return "of GPUs" if own else "of hosts"
+    return ""
+
+
+def _wire_detail(kind: CauseKind, wire_class: str) -> str:
+    """Return the links that a cause is about: PCIe is one, however it branches."""
+    return named("pcie") if kind is CauseKind.PCIE else joined(wire_class)
+
+
+def _add(run: Critical, entry: _Sum, charge: Charge, step: Step) -> None:
+    network = run.traced.network
+    entry.ps += charge.ps
+    entry.endpoints.add(step.endpoint)
+    entry.rivals |= charge.rivals
+    if charge.wire >= 0:
+        entry.wires.add(charge.wire)
+        entry.places[network.link(charge.wire)] = None
+    elif step.endpoint in network.with_rank:
+        entry.places[f"rank {network.ranks[step.endpoint]}"] = None
+
+
+def _change(run: Critical, kind: CauseKind, entry: _Sum) -> Change | None:
+    """Return what removes a cause or halves it; None where no change to the image does."""
+    network = run.traced.network
+    if kind in _RESOURCES:
+        return Change(_RESOURCES[kind], Fraction(2))
+    if kind in _WIRES:
+        keys = [_alike(kind, name) for name in network.classes]
+        alike = {keys[wire] for wire in entry.wires}
+        wires = frozenset(wire for wire, key in enumerate(keys) if key in alike)
+        return Change("wires", Fraction(2), wires)
+    if kind is CauseKind.FAULT:
+        return mended(network.wires, network.classes, entry.wires)
+    if kind is CauseKind.STRAGGLER:
+        return Change("straggler", Fraction(1), endpoints=frozenset(entry.endpoints))
+    if kind is CauseKind.CONTENTION and run.charger.rivals is not None:
+        return Change(
+            "without", Fraction(1), tasks=run.charger.rivals.tasks_of(frozenset(entry.rivals))
+        )
+    return None
+
+
+def _alike(kind: CauseKind, wire_class: str) -> tuple[str, str]:
+    """Return what classes of wires have in common that one cause is about: PCIe is one, however it branches."""
+    tier = "" if kind is CauseKind.PCIE else tier_of(wire_class)
+    return kind_of(wire_class), tier
+
+
+def _cause(
+    run: Critical, steps: list[Step], found: tuple[_Key, _Sum], change: Change | None
+) -> VerdictCause:
+    (kind, detail), entry = found
+    saving: int | None = entry.ps
+    if kind in (CauseKind.SLOTS, CauseKind.OTHER):
+        saving = None
+    elif change is not None and change.factor != 1:
+        before = sum(step.length_ps for step in steps)
+        saving = before - round(sum(run.charger.scaled_ps(step, change.scale) for step in steps))
+    if saving is not None and change is not None:
+        saving = min(saving, _most_saved(run, change))
+    places = () if detail and kind not in (*_WIRES, CauseKind.MEMORY) else tuple(entry.places)
+    return VerdictCause(kind, detail, places, entry.ps, saving)
+
+
+def _most_saved(run: Critical, change: Change) -> int:
+    """Return what a change cannot save more than [ps]: a run takes as long as the fullest other wire is busy."""
+    result = run.traced.result
+    others = np.ones(len(result.wires.names), bool)
+    others[list(change.wires)] = change.what == "without"
+    fullest = int(result.wires.counters["busy_ps"][others].max(initial=0))
+    return result.time_ps - (0 if change.what == "without" else fullest)
+
+
+def _phases(spans: Iterable[tuple[int, int, dict[_Key, int]]]) -> tuple[Phase, ...]:
+    """Return the phases of a path, whose steps are given in the order of time.
+
+    The middle is the stretch in which bytes move, or kernels compute, for longer than all else takes, by as much as
+    in any stretch: what is before is the start, what is behind the tail.
+    """
+    rows = list(spans)
+    if not rows:
+        return ()
+    total = rows[-1][1] - rows[0][0]
+    work = [
+        sum(ps for (kind, _), ps in parts.items() if kind in _MOVING | _WORKING)
+        for *_, parts in rows
+    ]
+    gain = np.array(
+        [2 * own - (end - start) for own, (start, end, _) in zip(work, rows, strict=True)]
+    )
+    low, high = _largest_stretch(gain)
+    if high and rows[high - 1][1] - rows[low][0] < LEAST_PHASE * total:
+        low = high = 0
+    ends = [0, low, high, len(rows)]
+    phases = []
+    names = ("start", "", "tail") if high else ("", "", "whole run")
+    for name, first, last in zip(names, ends, ends[1:], strict=False):
+        own = rows[first:last]
+        length = own[-1][1] - own[0][0] if own else 0
+        if length < max(1.0, LEAST_PHASE * total):
+            continue
+        sums: dict[_Key, int] = {}
+        for *_, parts in own:
+            for key, ps in parts.items():
+                sums[key] = sums.get(key, 0) + ps
+        (kind, detail), _ = max(sums.items(), key=lambda item: (item[1], item[0]))
+        computes = sum(ps for (cause, _), ps in sums.items() if cause in _WORKING)
+        middle = "computing" if 2 * computes > length else "bandwidth"
+        phases.append(Phase(name or middle, own[0][0], own[-1][1], kind, detail))
+    return tuple(phases)
+
+
+def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
+    """Return the stretch with the largest sum, from its first to behind its last; (0, 0) if none is above 0."""
+    sums = np.concatenate(([0], np.cumsum(gain)))
+    least = np.minimum.accumulate(sums)
+    high = int(np.argmax(sums - least))
+    if sums[high] <= least[high]:
+        return 0, 0
+    return int(np.flatnonzero(sums[: high + 1] == least[high])[-1]), high

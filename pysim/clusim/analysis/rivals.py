@@ -1,0 +1,118 @@
+"""Which part of what a wire carries belongs to other collectives that run at the same time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+
+from clusim.analysis.network import Network
+from clusim.analysis.walk import Walk
+from clusim.trace.held import Inputs
+
+__all__ = ["Rivals"]
+
+MOST_INSTANCES = 8192
+"""Instances of a call up to which its bytes are put on wires."""
+
+
+class Rivals:
+    """Collectives of a run that share wires.
+
+    A call is taken to send evenly from its first start to its last end, and evenly over the wires that its packets may
+    cross.
+    """
+
+    def __init__(self, walk: Walk, network: Network, inputs: Inputs) -> None:
+        self._walk, self._network, self._inputs = walk, network, inputs
+        self.call_of = self._calls()
+        self._spans = self._call_spans()
+        self._loads: dict[int, dict[int, float]] = {}
+        ordered = sorted(self._spans.values())
+        self.any = any(later[0] < before[1] for before, later in pairwise(ordered))
+
+    def share(self, task: int, wire: int, start_ps: int, end_ps: int) -> tuple[float, set[int]]:
+        """Return which part of a wire's bytes between two times is not of a task's call, and of which calls it is."""
+        own = int(self.call_of[task]) if task < len(self.call_of) else -1
+        if not self.any or own < 0:
+            return 0.0, set()
+        mine, others, who = self._rate(own, wire), 0.0, set()
+        for call, (low, high) in self._spans.items():
+            part = (min(high, end_ps) - max(low, start_ps)) / max(1, end_ps - start_ps)
+            if call != own and part > 0 and (rate := self._rate(call, wire)) > 0:
+                others += part * rate
+                who.add(call)
+        return others / (mine + others) if mine + others > 0 else 0.0, who
+
+    def name(self, call: int) -> str:
+        """Return what a call is, in words."""
+        operations, off = (
+            self._inputs.texts("calls/operation"),
+            self._inputs.numbers("calls/ranks_off"),
+        )
+        streams = self._inputs.texts("tasks/stream")
+        stream = streams[int(np.flatnonzero(self.call_of == call)[0])]
+        return f"{operations[call]} of {int(off[call + 1] - off[call])} ranks on stream {stream}"
+
+    def tasks_of(self, calls: frozenset[int]) -> frozenset[int]:
+        """Return the tasks of calls, proxies with them."""
+        return frozenset(np.flatnonzero(np.isin(self.call_of, list(calls))).tolist())
+
+    def _calls(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the call of every task of the image, -1 without; a proxy's is that of who hands it data."""
+        image = self._network.image
+        found = np.full(len(image["tasks"]), -1, np.int64)
+        known = self._inputs.numbers("tasks/call")
+        found[: len(known)] = known
+        task_of, counts = image["instances"]["task"], np.diff(image["instances"]["conn_off"])
+        if len(found) == len(known) or not len(task_of):
+            return found
+        last = len(image["inst_conns"]) - int(image["instances"]["conn_off"][-1])
+        owner = np.repeat(np.arange(len(task_of)), np.append(counts, last))
+        sharing: dict[int, int] = {}
+        for instance, connection in zip(owner.tolist(), image["inst_conns"].tolist(), strict=True):
+            call = int(found[task_of[instance]])
+            if call >= 0:
+                sharing[connection] = call
+            elif connection in sharing:
+                found[task_of[instance]] = sharing[connection]
+        return found
+
+    def _call_spans(self) -> dict[int, tuple[int, int]]:
+        spans: dict[int, tuple[int, int]] = {}
+        for task, call in enumerate(self.call_of.tolist()):
+            if call >= 0:
+                start, end = self._walk.task_span(task)
+                low, high = spans.get(call, (start, end))
+                spans[call] = (min(low, start), max(high, end))
+        return spans
+
+    def _rate(self, call: int, wire: int) -> float:
+        """Return the mean rate at which a call sends over a wire [bytes/ps]."""
+        if call not in self._loads:
+            self._loads[call] = self._load(call)
+        low, high = self._spans[call]
+        return self._loads[call].get(wire, 0.0) / max(1, high - low)
+
+    def _load(self, call: int) -> dict[int, float]:
+        """Return the bytes that a call sends over each wire."""
+        image, slices = self._network.image, self._walk.slices
+        own = np.flatnonzero(self.call_of[image["instances"]["task"]] == call)
+        if len(own) > MOST_INSTANCES:
+            return {}
+        moved: dict[tuple[int, int, int], float] = defaultdict(float)
+        for instance in own.tolist():
+            table = slices.table(instance)
+            endpoint = int(image["instances"]["endpoint"][instance])
+            for prim in np.unique(table.prim).tolist():
+                connection = self._walk.transfer_connection(instance, prim)
+                if 0 <= connection < len(image["conns"]):
+                    size = float(table.bytes[table.prim == prim].sum())
+                    moved[connection, endpoint, slices.flags(prim)] += size
+        load: dict[int, float] = defaultdict(float)
+        for (connection, endpoint, flags), size in moved.items():
+            for stage in self._network.stages_of(connection, endpoint, flags):
+                for lane in stage.lanes:
+                    load[lane] += size / len(stage.lanes)
+        return load

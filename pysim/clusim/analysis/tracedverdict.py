@@ -1,0 +1,27 @@
+"""The verdict on a run that is in a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clusim.analysis.judge import judged, without_path
+from clusim.analysis.traced import critical
+from clusim.errors import TraceError
+from clusim.result import Result
+from clusim.trace.reader import read_result
+
+__all__ = ["judged_trace"]
+
+
+def judged_trace(path: str | Path) -> Result:
+    """Return the result that a trace holds, with its verdict: the one of the run, or one made of its slices."""
+    result = read_result(path)
+    if result.judge is not None:
+        return result
+    try:
+        with critical(path) as run:
+            found = judged(run).verdict
+    except TraceError as error:
+        found = without_path(result, str(error).removeprefix(f"{path}: "))
+    return replace(result, judge=lambda _: found)

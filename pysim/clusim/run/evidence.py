@@ -1,0 +1,114 @@
+"""What a run keeps so that a verdict on it can be asked for: its inputs, its completed slices, who knows its error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from clusim.analysis.judge import Judged, judged, without_path
+from clusim.analysis.whatif import changed_image
+from clusim.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.result import Result
+from clusim.run.rerun import run_image
+from clusim.run.session import EngineName
+from clusim.trace.held import HeldRecords, Inputs
+from clusim.verdict import Verdict
+
+__all__ = ["CHEAP_GRANTS", "Evidence", "confirmed", "judge_held"]
+
+CHEAP_GRANTS = 400_000
+"""Packets and bursts of a run up to which it is simulated again without its first cause: 0.1 s."""
+
+
+class Evidence:
+    """Makes the verdict of a run when it is asked for, once; see `clusim.result.Result.verdict`.
+
+    Parameters
+    ----------
+    inputs : callable
+        Makes the run's inputs as a trace repeats them.
+    records : HeldRecords or str
+        Its completed slices, or why there are none.
+    expected : callable
+        Says what error to expect.
+    confirm : bool or None
+        Whether to simulate the run again without its first cause; None: if it has at most `CHEAP_GRANTS`.
+    """
+
+    def __init__(
+        self,
+        inputs: Callable[[], Inputs],
+        records: HeldRecords | str,
+        expected: Callable[[], str],
+        confirm: bool | None,
+    ) -> None:
+        self._inputs, self._records, self._expected = inputs, records, expected
+        self._confirm = confirm
+        self._found: Verdict | None = None
+
+    def __call__(self, result: Result) -> Verdict:
+        """Return the verdict on the run whose result this is."""
+        if self._found is None:
+            found = self._judge(result)
+            self._found = replace(found, expected=self._expected())
+            # Nothing is asked of them again, and they are large.
+            self._inputs, self._records = _gone, "known"
+        return self._found
+
+    def __reduce__(self) -> tuple[type[Sent], tuple[Verdict | None]]:
+        """Be sent to other processes as the verdict, if there is one; inputs and slices stay here."""
+        return Sent, (self._found,)
+
+    def _judge(self, result: Result) -> Verdict:
+        if isinstance(self._records, str):
+            return without_path(result, self._records)
+        inputs = self._inputs()
+        return judge_held(result, inputs, self._records, self._confirm)
+
+
+class Sent:
+    """The verdict of a run that was made in another process."""
+
+    def __init__(self, found: Verdict | None) -> None:
+        self._found = found
+
+    def __call__(self, result: Result) -> Verdict:
+        """Return it, or that it was not asked for there."""
+        return self._found or without_path(result, "the run was made in another process")
+
+
+def judge_held(
+    result: Result, inputs: Inputs, records: HeldRecords, confirm: bool | None
+) -> Verdict:
+    """Return the verdict on a run from what is held of it in memory."""
+    from clusim.analysis.critical import Traced, critical_of
+
+    try:
+        found = judged(
+            critical_of(Traced.of(Path(result.provenance.fabric), result, inputs), records)
+        )
+    except TraceError as error:
+        return without_path(result, str(error).partition(": ")[2])
+    cheap = result.grants <= CHEAP_GRANTS and result.provenance.engine == "c"
+    if confirm is False or (confirm is None and not cheap):
+        return found.verdict
+    return confirmed(found, inputs, result.provenance.engine)
+
+
+def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
+    """Simulate a run again without its first cause, and return the verdict with what that saves."""
+    change = found.changes[0] if found.changes else None
+    if change is None:
+        return found.verdict
+    own: EngineName = "reference" if engine == "reference" else "c"
+    try:
+        time_ps = run_image(changed_image(inputs.image, change), inputs, own).time_ps
+    except (DeadlockError, RangeExceeded):
+        # What was changed was not all that such a machine would need.
+        return found.verdict
+    return found.verdict.simulated(found.verdict.time_ps - time_ps)
+
+
+def _gone() -> Inputs:
+    raise AssertionError("inputs of a run whose verdict is known")

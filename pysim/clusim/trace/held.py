@@ -1,0 +1,135 @@
+"""What a trace has of a run, in memory: inputs and completed slices. Without HDF5, which takes long to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.trace.layout import PRIMITIVES
+
+if TYPE_CHECKING:
+    from clusim.bins import BinRecorder
+    from clusim.outcome import Engine
+
+__all__ = ["BLOCK_ROWS", "HeldRecords", "Inputs", "Records"]
+
+Array = NDArray[Any]
+
+BLOCK_ROWS = 1 << 18
+"""Rows of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs of a traced run.
+
+    Attributes
+    ----------
+    image : mapping
+        Arrays of the engine's input by name, as in `clusim.image`; empty for traces of format 1.
+    nvc, seed : int
+        The image's two numbers.
+    schedule : mapping
+        Columns such as ``tasks/stream``; texts as lists of str. Empty for synthetic traffic.
+    nodes, node_kinds : list of str
+        Name and kind of every node.
+    node_tiers : list of str
+        Tier of every node, as in classes of wires (``gpu switch pcie root memory nic leaf spine``); its kind in traces
+        without tiers.
+    rank_endpoint : ndarray, shape (ranks,)
+        Endpoint of every rank.
+    """
+
+    image: Mapping[str, Array]
+    nvc: int
+    seed: int
+    schedule: Mapping[str, Array | list[str]]
+    nodes: list[str]
+    node_kinds: list[str]
+    rank_endpoint: Array
+    node_tiers: list[str] = field(default_factory=list)
+
+    def texts(self, name: str) -> list[str]:
+        """Return a text column of the schedule, empty if the trace has none of that name."""
+        values = self.schedule.get(name, [])
+        return values if isinstance(values, list) else [str(value) for value in values]
+
+    def numbers(self, name: str) -> Array:
+        """Return a number column of the schedule, empty if the trace has none of that name."""
+        values = self.schedule.get(name)
+        return np.empty(0, np.int64) if values is None else np.asarray(values)
+
+
+class Records(Protocol):
+    """Completion records in the order of their times, in blocks of columns; `cut` if there were more."""
+
+    path: Path
+    count: int
+    cut: bool
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        ...
+
+    def block(self, index: int) -> dict[str, Array]:
+        """Return block `index` as columns ``time gate instance seq wire cause``."""
+        ...
+
+    def blocks(self) -> Iterator[dict[str, Array]]:
+        """Yield all blocks in the order of time."""
+        ...
+
+
+class HeldRecords:
+    """The completion records of a run in memory; a `clusim.run.session.Sink`.
+
+    Parameters
+    ----------
+    block_rows : int
+        Rows of a block.
+    """
+
+    takes_proxies = True
+
+    def __init__(self, block_rows: int = BLOCK_ROWS) -> None:
+        self.path, self.cut, self.count = Path("run"), False, 0
+        self._block_rows = block_rows
+        self._held: list[Array] = []
+        self._columns: dict[str, Array] = {}
+
+    def records(self, records: Array) -> None:
+        """Take completion records, in time order."""
+        self._held.append(records)
+        self.count += len(records)
+        self._columns = {}
+
+    def tick(self, now_ps: int, engine: Engine, recorder: BinRecorder) -> None:
+        """Nothing to flush."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.count // self._block_rows)
+
+    def block(self, index: int) -> dict[str, Array]:
+        """Return block `index` as columns ``time gate instance seq wire cause``."""
+        if not self._columns:
+            rows = np.concatenate(self._held)
+            self._held = [rows]
+            self._columns = {
+                column: np.ascontiguousarray(rows[name])
+                for column, (name, _, _, _) in PRIMITIVES.items()
+            }
+        low = index * self._block_rows
+        return {name: own[low : low + self._block_rows] for name, own in self._columns.items()}
+
+    def blocks(self) -> Iterator[dict[str, Array]]:
+        """Yield all blocks in the order of time."""
+        for index in range(self.num_blocks):
+            yield self.block(index)

@@ -1,0 +1,252 @@
+"""The verdict on a run: what its time went into, what less of the first cause would save, how sure that is.
+
+One object, made from the critical path (`clusim.analysis.judge`) or, of a training step, from what ranks did in it
+(`clusim.training.account`), and one wording, which every command, page and script shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from clusim.errors import TraceError
+from clusim.units import format_time
+
+__all__ = ["CauseKind", "Phase", "Verdict", "VerdictCause"]
+
+
+class CauseKind(StrEnum):
+    """What time goes into."""
+
+    LATENCY = "latency"
+    STEP = "step"
+    LAUNCH = "launch"
+    PROXY = "proxy"
+    WIRE = "wire"
+    NIC = "nic"
+    PCIE = "pcie"
+    CTA = "cta"
+    MEMORY = "memory"
+    UNIT = "unit"
+    STRAGGLER = "straggler"
+    FAULT = "fault"
+    UNEVEN = "uneven"
+    CONTENTION = "contention"
+    SHARING = "sharing"
+    CREDIT = "credit"
+    WINDOW = "window"
+    SLOTS = "slots"
+    COMPUTE = "compute"
+    EXPOSED = "exposed"
+    HOST = "host"
+    BUBBLE = "bubble"
+    IDLE = "idle"
+    OTHER = "other"
+
+
+_WORDS = {
+    CauseKind.LATENCY: ("latency: flags, flights and round trips", "half as long"),
+    CauseKind.STEP: ("the fixed cost of each step of a CTA", "half as much"),
+    CauseKind.LAUNCH: ("the start of CTAs, one after the other, and pauses", "half as long"),
+    CauseKind.PROXY: ("host threads that post work to NICs", "twice as fast"),
+    CauseKind.WIRE: ("bytes on", "twice as fast"),
+    CauseKind.NIC: ("bytes at the NICs, on", "twice as fast"),
+    CauseKind.PCIE: ("bytes on", "twice as fast"),
+    CauseKind.CTA: ("what CTAs copy and reduce", "twice as fast"),
+    CauseKind.MEMORY: ("memory bandwidth", "twice as fast"),
+    CauseKind.UNIT: ("reduction units of switches", "twice as fast"),
+    CauseKind.STRAGGLER: ("a slow rank", "as fast as its peers"),
+    CauseKind.FAULT: ("a link slower than its like", "as fast as its like"),
+    CauseKind.UNEVEN: ("more load than its like carries, on", "as loaded as its like"),
+    CauseKind.CONTENTION: ("other collectives on the same links", "without them"),
+    CauseKind.SHARING: ("kernels and communication that share a GPU", "each alone"),
+    CauseKind.CREDIT: ("buffers without room", "with room"),
+    CauseKind.WINDOW: ("too few requests under way", "with more"),
+    CauseKind.SLOTS: ("CTA slots, all in use", "with more"),
+    CauseKind.COMPUTE: ("computing", "twice as fast"),
+    CauseKind.EXPOSED: ("communication that no computing hides", "all hidden"),
+    CauseKind.HOST: ("waiting for the host to issue kernels", "a host that is never late"),
+    CauseKind.BUBBLE: ("the bubble of the pipeline", "no bubble"),
+    CauseKind.IDLE: ("waiting for other ranks", "no waiting"),
+    CauseKind.OTHER: ("steps about which nothing more is known", ""),
+}
+"""Kind -> what it is, and what fixing it means."""
+
+SHOWN_PLACES = 3
+"""Places of a cause that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictCause:
+    """Something that a run's time went into.
+
+    Attributes
+    ----------
+    kind : CauseKind
+        What it is.
+    what : str
+        Which, in words: ``NVLink between GPU and NVSwitch``; empty where the kind says all.
+    places : tuple of str
+        Ranks or links it was met at, alike ones once.
+    time_ps : int
+        Its part of the run [ps].
+    saving_ps : int or None
+        What fixing it would save by the critical path, in first order [ps]; None where that cannot be told.
+    simulated_ps : int or None
+        What fixing it does save when the run is simulated again without it [ps]; None if that was not done.
+    """
+
+    kind: CauseKind
+    what: str
+    places: tuple[str, ...]
+    time_ps: int
+    saving_ps: int | None = None
+    simulated_ps: int | None = None
+
+    @property
+    def fix(self) -> str:
+        """What fixing it means: ``twice as fast``."""
+        return _WORDS[self.kind][1]
+
+    def words(self) -> str:
+        """Say what it is, and where if that is one place or a few."""
+        text = _WORDS[self.kind][0] + (f" {self.what}" if self.what else "")
+        if not self.places or len(self.places) > SHOWN_PLACES:
+            return text
+        return f"{text} ({', '.join(self.places)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the run [ps] and what most of it went into; `name` is ``start``, the middle's work, or ``tail``."""
+
+    name: str
+    start_ps: int
+    end_ps: int
+    kind: CauseKind
+    what: str = ""
+
+    def words(self) -> str:
+        """Say how long it took and what it went into."""
+        cause = VerdictCause(self.kind, self.what, (), 0)
+        return f"{self.name} {format_time(self.end_ps - self.start_ps)}: {cause.words()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What held a run back.
+
+    Attributes
+    ----------
+    time_ps : int
+        Of the run, which the causes are parts of [ps].
+    causes : tuple of VerdictCause
+        The three longest, the headline first; empty where no critical path is known.
+    phases : tuple of Phase
+        Of the run in order; empty where no critical path is known.
+    basis : str
+        What it was computed from, or why there is no critical path.
+    includes : str
+        What the time includes; empty where it is the whole run's.
+    expected : str
+        What error to expect on this machine, at this size and with this algorithm.
+    """
+
+    time_ps: int
+    causes: tuple[VerdictCause, ...]
+    phases: tuple[Phase, ...] = ()
+    basis: str = "critical path"
+    includes: str = ""
+    expected: str = ""
+
+    @property
+    def headline(self) -> VerdictCause | None:
+        """Return the longest cause."""
+        return self.causes[0] if self.causes else None
+
+    def share(self, cause: VerdictCause) -> float:
+        """Return a cause's part of the run, 0 to 1."""
+        return cause.time_ps / max(1, self.time_ps)
+
+    def simulated(self, saving_ps: int) -> Verdict:
+        """Return the same with what fixing the headline saved when it was simulated [ps]."""
+        first = replace(self.causes[0], simulated_ps=saving_ps)
+        return replace(self, causes=(first, *self.causes[1:]))
+
+    def lines(self) -> list[str]:
+        """Return it as text, a statement a line, the first of which says most."""
+        first = self.headline
+        if first is None:
+            lines = [f"not known: {self.basis}"]
+        else:
+            lines = [f"{self.share(first):.1%} of the time: {first.words()}"]
+            lines += self._saving(first)
+        lines += [f"phase {phase.words()}" for phase in self.phases]
+        lines += [f"next: {self.share(cause):.1%} {cause.words()}" for cause in self.causes[1:]]
+        lines += [f"time: {self.includes}"] if self.includes else []
+        return lines + ([self.expected] if self.expected else [])
+
+    def _saving(self, cause: VerdictCause) -> list[str]:
+        """Say what fixing a cause saves, and whether that was simulated or is an estimate."""
+        if cause.simulated_ps is not None:
+            found, how = cause.simulated_ps, "simulated again"
+            if cause.saving_ps is not None:
+                how += f"; in first order {format_time(cause.saving_ps)}"
+        elif cause.saving_ps is not None:
+            found, how = cause.saving_ps, "in first order, by the critical path"
+        else:
+            return []
+        part = found / max(1, self.time_ps)
+        word = "saves" if found >= 0 else "costs"
+        return [f"fix: {cause.fix}, it {word} {format_time(abs(found))} ({abs(part):.1%}; {how})"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a script."""
+        return {
+            "time_ps": self.time_ps,
+            "basis": self.basis,
+            "causes": [
+                {**asdict(cause), "words": cause.words(), "fix": cause.fix}
+                | {"share": round(self.share(cause), 6), "places": list(cause.places)}
+                for cause in self.causes
+            ],
+            "phases": [asdict(phase) | {"words": phase.words()} for phase in self.phases],
+            "includes": self.includes,
+            "expected": self.expected,
+            "text": self.lines(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Verdict:
+        """Return what `to_json` gave; raises `TraceError` for anything else."""
+        try:
+            causes = tuple(_cause(row) for row in data["causes"])
+            phases = tuple(_phase(row) for row in data["phases"])
+            texts = [_text(data[name]) for name in ("basis", "includes", "expected")]
+            return cls(int(data["time_ps"]), causes, phases, *texts)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise TraceError(f"{where}: no verdict that this version can read") from None
+
+
+def _text(value: Any) -> str:
+    """Return a text of a file; raises `ValueError` for what a terminal would act on."""
+    if not isinstance(value, str) or not (value.isprintable() or not value):
+        raise ValueError("no text that can be shown")
+    return value
+
+
+def _cause(row: Mapping[str, Any]) -> VerdictCause:
+    saved: Sequence[int | None] = [
+        None if row[name] is None else int(row[name]) for name in ("saving_ps", "simulated_ps")
+    ]
+    places = tuple(_text(place) for place in row["places"])
+    return VerdictCause(
+        CauseKind(row["kind"]), _text(row["what"]), places, int(row["time_ps"]), *saved
+    )
+
+
+def _phase(row: Mapping[str, Any]) -> Phase:
+    ends = int(row["start_ps"]), int(row["end_ps"])
+    return Phase(_text(row["name"]), *ends, CauseKind(row["kind"]), _text(row["what"]))

@@ -1,0 +1,24 @@
+"""Regimes of size and places, by which errors of predictions are told apart."""
+
+from __future__ import annotations
+
+__all__ = ["ONE", "REGIMES", "REGIME_TITLES", "SEVERAL", "place_of", "regime_of"]
+
+MIB = 1 << 20
+REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
+"""Name -> from which size to below which [bytes]."""
+
+REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
+"""Regime -> its sizes."""
+
+ONE, SEVERAL = "one machine", "several machines"
+
+
+def regime_of(size_bytes: int) -> str:
+    """Return the regime of a size."""
+    return next(name for name, (low, high) in REGIMES.items() if low <= size_bytes < high)
+
+
+def place_of(num_nodes: int) -> str:
+    """Return whether one machine took part or several."""
+    return ONE if num_nodes == 1 else SEVERAL

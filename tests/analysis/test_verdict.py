@@ -1,0 +1,220 @@
+"""Golden verdicts: what holds a run back is named, and saves what was said when it is taken away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusim
+from clusim.analysis.judge import Judged, judged
+from clusim.analysis.traced import critical
+from clusim.analysis.tracedverdict import judged_trace
+from clusim.errors import TraceError
+from clusim.result import Result
+from clusim.run.rerun import rerun
+from clusim.verdict import CauseKind, Verdict
+
+US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run in a trace, and what was found."""
+
+    path: Path
+    result: Result
+    found: Judged
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.found.verdict
+
+    def saved(self, number: int = 0) -> int:
+        """Return what the fix of a cause saves when the run is simulated with it [ps]."""
+        change = self.found.changes[number]
+        assert change is not None
+        return self.result.time_ps - rerun(self.path, change).time_ps
+
+
+def case(path: Path, result: Result) -> Case:
+    with critical(path) as run:
+        return Case(path, result, judged(run))
+
+
+def collective(path: Path, machine: str, size: str, **options: Any) -> Case:
+    how: Any = {"trace_out": path, "trace_primitives": True, **options}
+    return case(path, clusim.collective(machine, "allreduce", size, **how))
+
+
+def rings(path: Path, count: int) -> Case:
+    """Run so many rings over the same GPUs at the same time, the first of which is the longest."""
+    fabric = clusim.load("dgx-a100")
+    builder = clusim.collectives.ScheduleBuilder(fabric)
+    for number in range(count):
+        size = (16 << 20) + (number == 0) * (1 << 20)
+        builder.collective("allreduce", size, stream=f"stream {number}", channels=8)
+    how: Any = {"granularity": 1 << 16, "trace_out": path, "trace_primitives": True}
+    return case(path, clusim.simulate(fabric, builder.build(), **how))
+
+
+def kernel(path: Path) -> Case:
+    """Run a kernel that waits for memory, and an all-reduce behind it."""
+    fabric = clusim.load("dgx-a100")
+    builder = clusim.collectives.ScheduleBuilder(fabric)
+    done = {
+        rank: [builder.kernel(rank, compute_ps=20 * US, hbm_bytes=1 << 30)] for rank in range(8)
+    }
+    builder.collective("allreduce", 1 << 16, channels=2, after=done)
+    return case(path, clusim.simulate(fabric, builder.build(), trace_out=path))
+
+
+def narrow() -> list[str]:
+    """Return the faults of a network that has an eighth of its rate at every NIC."""
+    links = clusim.load("dgx-a100", nodes=2).links
+    ends = [(link.a, link.b) for link in links if "nic" in link.a and "leaf" in link.b]
+    return [f"lanes {nic}-{leaf} 1/8 at 1ns" for nic, leaf in ends]
+
+
+RESOURCES: dict[CauseKind, tuple[tuple[str, str], dict[str, Any]]] = {
+    CauseKind.LATENCY: (("dgx-h100", "8KiB"), {}),
+    CauseKind.WIRE: (("dgx-a100", "256MiB"), {"granularity": 1 << 18}),
+    CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 14}),
+    CauseKind.PROXY: (("dgx-a100", "64KiB"), {"nodes": 2}),
+    CauseKind.NIC: (("dgx-a100", "8MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
+}
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_the_first_cause_is_the_one_whose_fix_saves_most(kind: CauseKind, tmp_path: Path) -> None:
+    words, options = RESOURCES[kind]
+    found = collective(tmp_path / "run.h5", *words, **options)
+    assert found.verdict.causes[0].kind is kind
+    saved = [found.saved(i) for i, change in enumerate(found.found.changes) if change is not None]
+    assert saved[0] == max(saved)
+    assert saved[0] > 0.1 * found.result.time_ps
+
+
+@pytest.mark.parametrize("kind", [CauseKind.LATENCY, CauseKind.PROXY])
+def test_what_a_fix_of_a_chain_saves_is_predicted(kind: CauseKind, tmp_path: Path) -> None:
+    """Without wires that fill up, another path is not near."""
+    words, options = RESOURCES[kind]
+    found = collective(tmp_path / "run.h5", *words, **options)
+    assert found.verdict.causes[0].saving_ps == pytest.approx(found.saved(), rel=0.05)
+
+
+def test_memory_that_kernels_wait_for_is_named(tmp_path: Path) -> None:
+    found = kernel(tmp_path / "run.h5")
+    (first, *_) = found.verdict.causes
+    assert (first.kind, first.what) == (CauseKind.MEMORY, "of GPUs")
+    assert first.saving_ps == pytest.approx(found.saved(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "fault"),
+    [
+        (CauseKind.STRAGGLER, "4MiB", "rank 3 slow x3"),
+        (CauseKind.FAULT, "64MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
+    ],
+)
+def test_without_what_is_broken_the_run_is_the_sound_one(
+    kind: CauseKind, size: str, fault: str, tmp_path: Path
+) -> None:
+    options: Any = {"algorithm": "ring", "granularity": 1 << 16}
+    sound = clusim.collective("dgx-a100", "allreduce", size, **options)
+    found = collective(tmp_path / "run.h5", "dgx-a100", size, faults=[fault], **options)
+    first = found.verdict.causes[0]
+    assert first.kind is kind
+    assert first.what == {"straggler": "rank 3", "fault": "gpu0<->nvswitch0.0"}[kind.value]
+    lost = found.result.time_ps - sound.time_ps
+    assert found.saved() == pytest.approx(lost, rel=0.01)
+    assert first.saving_ps == pytest.approx(lost, rel=0.2), "in first order"
+
+
+def test_without_rivals_the_run_is_the_one_alone(tmp_path: Path) -> None:
+    found, alone = rings(tmp_path / "three.h5", 3), rings(tmp_path / "one.h5", 1)
+    first = found.verdict.causes[0]
+    assert first.kind is CauseKind.CONTENTION
+    assert "stream 1" in first.what
+    assert "stream 2" in first.what
+    lost = found.result.time_ps - alone.result.time_ps
+    assert found.saved() == pytest.approx(lost, rel=0.001)
+    assert all(cause.kind is not CauseKind.CONTENTION for cause in alone.verdict.causes)
+
+
+def test_a_full_wire_bounds_what_all_else_can_save(tmp_path: Path) -> None:
+    """A chain of CTAs may be as long as NICs are busy, here for 94 % of the run, but its fix saves no more."""
+    options: Any = {"nodes": 2, "granularity": 1 << 16}
+    found = collective(tmp_path / "run.h5", "a100x4-mesh", "32MiB", **options)
+    busy = int(found.result.wires.counters["busy_ps"].max())
+    assert busy > 0.9 * found.result.time_ps
+    first, *rest = found.verdict.causes
+    assert (first.kind, first.time_ps) == (CauseKind.NIC, busy)
+    for number, cause in enumerate(rest, 1):
+        assert cause.saving_ps is not None
+        assert cause.saving_ps <= found.result.time_ps - busy
+        assert found.saved(number) <= found.result.time_ps - busy
+
+
+def test_phases_follow_each_other_and_the_middle_is_where_bytes_move(tmp_path: Path) -> None:
+    found = collective(tmp_path / "run.h5", "dgx-h100", "4MiB")
+    start, middle = found.verdict.phases
+    assert (start.name, start.kind) == ("start", CauseKind.LAUNCH)
+    assert middle.name == "bandwidth"
+    assert (start.start_ps, start.end_ps) == (0, middle.start_ps)
+    assert middle.end_ps == found.result.time_ps
+
+
+def test_one_verdict_is_said_by_the_run_its_trace_and_its_json(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    result = clusim.collective("dgx-h100", "allreduce", "8KiB", trace_out=path)
+    again = judged_trace(path).verdict
+    assert again == result.verdict
+    data = json.loads(json.dumps(again.to_json()))
+    assert Verdict.from_json(data, "here") == again
+    assert data["text"] == again.lines()
+    assert again.expected.startswith("expected error: ")
+    assert again.includes.startswith("kernel only; ")
+    (first, *_) = again.causes
+    assert first.simulated_ps is not None, "so small a run is simulated again unasked"
+
+
+def test_a_trace_without_a_verdict_is_judged_by_its_slices(tmp_path: Path) -> None:
+    found = collective(tmp_path / "run.h5", "dgx-h100", "8KiB", confirm=False)
+    told = found.result.verdict
+    assert replace(told, expected="") == found.verdict
+
+
+@pytest.mark.parametrize(
+    "change", [{"causes": 3}, {"basis": "\x1b[2J"}, {"time_ps": None}, {"phases": [{}]}]
+)
+def test_a_verdict_of_a_stranger_is_checked(change: dict[str, Any]) -> None:
+    data = Verdict(10, (), basis="x").to_json() | change
+    with pytest.raises(TraceError, match="no verdict"):
+        Verdict.from_json(data, "here")
+
+
+def test_a_run_whose_slices_are_too_many_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusim.run.job.AUTO_RECORDS", 10)
+    verdict = clusim.collective("dgx-a100", "allreduce", "64KiB").verdict
+    assert verdict.causes == ()
+    assert verdict.lines()[0].startswith("not known: more than 10 completed slices; the fullest")
+
+
+def test_a_thread_that_serves_several_channels_is_followed(tmp_path: Path) -> None:
+    """What a message waits for its thread is what the thread does for others: more than its own work in places."""
+    path = tmp_path / "run.h5"
+    collective(path, "dgx-a100", "64KiB", nodes=2)
+    with critical(path) as run:
+        threads, records = run.walk.threads, run.walk.threads.handed()
+        assert records
+        for (instance, _), began_ps in records.items():
+            assert threads.serves(instance)
+            assert began_ps >= 0
+        image = run.traced.network.image
+        served = np.flatnonzero(image["instances"]["thread"] < len(image["endpoints"]))
+        assert {instance for instance, _ in records} == set(served.tolist())
