@@ -88,10 +88,10 @@ MAY_IMPORT = {
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
-    " run schedule units workload workload.models workload.parallel",
+    " run schedule units verdict workload workload.models workload.parallel",
     "training.__init__": "training",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
-    " nccl.programs ranges report resources result run schedule units version vocabulary",
+    " nccl.programs ranges report resources result run schedule units verdict version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units"

@@ -157,7 +157,7 @@ class Verdict:
     time_ps: int
     causes: tuple[VerdictCause, ...]
     phases: tuple[Phase, ...] = ()
-    basis: str = "critical path"
+    basis: str = "the critical path"
     includes: str = ""
     expected: str = ""
 
@@ -195,7 +195,7 @@ class Verdict:
             if cause.saving_ps is not None:
                 how += f"; in first order {format_time(cause.saving_ps)}"
         elif cause.saving_ps is not None:
-            found, how = cause.saving_ps, "in first order, by the critical path"
+            found, how = cause.saving_ps, f"in first order, by {self.basis}"
         else:
             return []
         part = found / max(1, self.time_ps)

@@ -179,7 +179,7 @@ def test_validate_explains_a_row(clusim: Clusim, tmp_path: Path) -> None:
 
 def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> None:
     small = ("dgx-h100", "--size", "64KiB")
-    assert "expected error: " in clusim("run", *small).out.splitlines()[-1]
+    assert "\n           expected error: " in clusim("run", *small).out
     found = json.loads(clusim("run", *small, "--json").out)["expected_error"]
     assert found["median_abs_pct"] > 0
     assert found["n"] >= 8
@@ -188,6 +188,19 @@ def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> No
     sweep = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-g", 8, "-b", "1K", "-e", "1K")
     assert "# clusim: expected error: " in clusim(*sweep, "--jobs", 1).out
     assert len(json.loads(clusim(*sweep, "--jobs", 1, "--json").out)["expected_errors"]) == 1
+
+
+def test_rows_are_explained_by_the_verdict_of_their_kernel(clusim: Clusim) -> None:
+    sweep = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-b", "8K", "-e", "8K", "--jobs", 1)
+    shown = clusim(*sweep, "--explain").out
+    (verdict,) = json.loads(clusim(*sweep, "--explain", "--json").out)["verdicts"]
+    run = json.loads(clusim("run", "dgx-h100", "--size", "8KiB", "--json").out)["verdict"]
+    said = [text for text in run["text"] if not text.startswith("time: ")]
+    assert said == [text for text in verdict["text"] if not text.startswith("time: ")]
+    assert all(line.startswith("#") for line in shown.splitlines() if "verdict" in line)
+    for text in verdict["text"]:
+        assert f" {text}" in shown
+    assert "verdicts" not in json.loads(clusim(*sweep, "--json").out)
 
 
 def test_crossover_table_and_csv(clusim: Clusim) -> None:

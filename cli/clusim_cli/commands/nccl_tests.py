@@ -50,6 +50,9 @@ def _flags(function: Any) -> Any:
 @options.nccl_version()
 @options.jobs()
 @options.executor()
+@click.option(
+    "--explain", is_flag=True, help="Say below the table what held the kernel of every row back."
+)
 @options.strict("What an importer assumed decides them.")
 @options.as_json("It is what -J writes.")
 @_flags
@@ -63,6 +66,7 @@ def command(
     version: str,
     jobs: int | None,
     executor: str | None,
+    explain: bool,
     strict: bool,
     as_json: bool,
     **flags: str | None,
@@ -89,7 +93,8 @@ def command(
     where = place(setup, wanted, procs_per_node, harness)
     target = _output(wanted)
     with working(jobs, executor) as workers:
-        found = table_of(where, test, wanted, jobs=workers, show=None if as_json else click.echo)
+        show = None if as_json else click.echo
+        found = table_of(where, test, wanted, jobs=workers, show=show, explain=explain)
     data = found.to_json(["clusim", *sys.argv[1:]]) | ({"doubts": doubtful} if doubtful else {})
     if target is not None:
         write_text(target, json.dumps(data) + "\n")

@@ -19,11 +19,14 @@ from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import case_of, point_of
 from clusim.nccltests.validationreport import group_title
 from clusim.run.job import RunOptions
+from clusim.run.plan import symmetric
+from clusim.run.request import Request, ScheduleRequest
 from clusim.run.simulate import result_of
 from clusim.schedule.dtypes import element
 from clusim.units import format_size
+from clusim.verdict import Verdict
 
-__all__ = ["Explained", "Term", "explained", "row_named"]
+__all__ = ["Explained", "Term", "explained", "row_named", "row_verdict"]
 
 ORDER = ("cost", "work", "stall")
 """Parts of a kernel: latencies and fixed costs, what moves data, and what only waits."""
@@ -157,17 +160,33 @@ def _times(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
-    """Return what the critical path of the kernel, simulated whole, is charged to, and what that differs by."""
+def row_verdict(case: Request) -> Verdict:
+    """Return the verdict on the kernel of a row, simulated whole, without what error to expect."""
+    if case.setup.num_ranks > MOST_RANKS:
+        return Verdict(0, (), basis=f"more than {MOST_RANKS} ranks, which are not taken apart")
+    return result_of(_whole(case)).verdict
+
+
+def _whole(case: Request) -> ScheduleRequest:
+    """Return the run of a kernel, all of it."""
+    comm = case.setup.comm
+    in_place = symmetric(case, comm, case.operation, case.size_bytes)
+    if in_place is not None and in_place.algorithm:
+        return case.of(in_place.schedule(case))
     choice = choose(
-        *(case.setup.comm, case.operation, case.size_bytes),
+        *(comm, case.operation, case.size_bytes),
         element_bytes=element(case.dtype).size_bytes,
         wanted=case.wanted,
     )
+    return case.of(program(case, choice.plan))
+
+
+def _kernel_terms(case: Any, kernel_us: float) -> list[Term]:
+    """Return what the critical path of the kernel, simulated whole, is charged to, and what that differs by."""
     with TemporaryDirectory() as place:
         trace = Path(place) / "row.h5"
         how = RunOptions(bins=2, trace_out=trace, trace_primitives=True)
-        result_of(case.of(program(case, choice.plan)), how)
+        result_of(_whole(case), how)
         table = blame(trace)
     terms = _merged(table.rows())
     rest_us = kernel_us - table.facts["time_ps"] / 1e6

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from time import localtime, strftime
 from typing import Any
 
 from clusim.executors import Jobs
 from clusim.nccl.env import SYMMETRIC
+from clusim.nccltests.explained import row_verdict
 from clusim.nccltests.operations import Program
 from clusim.nccltests.options import PerfOptions, without_effect
-from clusim.nccltests.sweep import PerfPlace, devices, library_code, rows
+from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request, rows
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
-from clusim.report.runreport import said
+from clusim.report.runreport import said, verdict_lines
 from clusim.run.expected import Expected, RunPlace, expected_error
+from clusim.units import format_size
+from clusim.verdict import Verdict
 from clusim.vocabulary.operations import COLLECTIVE_OF
 from clusim.vocabulary.times import LAUNCHED
 
@@ -33,6 +36,8 @@ class Table:
         One per size, type and reduction: bytes, and times [us] and bandwidths [10^9 bytes/s] out of place and in place.
     printed : list of str
         Everything that the program prints.
+    verdicts : list of Verdict
+        On the kernels of the rows, if they were asked for.
     times : (str, str)
         When it started and ended.
     """
@@ -43,6 +48,7 @@ class Table:
     lines: list[PerfLine] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     times: tuple[str, str] = ("", "")
+    verdicts: list[Verdict] = field(default_factory=list)
 
     def text(self) -> str:
         """Return what the program prints."""
@@ -79,7 +85,24 @@ class Table:
             times=self.times,
         )
         found = json_of(called, devices(self.where, self.options), self.lines)
-        return {**found, "expected_errors": [item.to_json() for item in self.expected]}
+        told = {"verdicts": [item.to_json() for item in self.verdicts]} if self.verdicts else {}
+        return {**found, "expected_errors": [item.to_json() for item in self.expected], **told}
+
+    def explained(self) -> Iterator[str]:
+        """Yield what held the rows of the last cycle back, when it is known, as lines of comment."""
+        setup, none = self.where.setup, Expected(None, "no machine with faults was measured")
+        place = None if setup.broken.lines else RunPlace.of(setup)
+        for line in self.lines:
+            if not line.size:
+                continue
+            head = line.size, line.count, line.type, line.redop
+            verdict = row_verdict(row_request(self.where, self.test, self.options, head))
+            error = none if place is None else expected_error(place, line.size, line.algorithm)
+            self.verdicts.append(replace(verdict, expected=error.text()))
+            yield "#"
+            yield from (
+                f"#{text}" for text in verdict_lines(self.verdicts[-1], format_size(line.size))
+            )
 
 
 def table_of(
@@ -89,6 +112,7 @@ def table_of(
     *,
     jobs: Jobs = None,
     show: Callable[[str], None] | None = None,
+    explain: bool = False,
 ) -> Table:
     """Run a program of nccl-tests.
 
@@ -98,6 +122,8 @@ def table_of(
         Worker processes, or whoever takes work; None is one per core, 1 works in this process.
     show : callable or None
         Called with every line as soon as it is known.
+    explain : bool
+        Say of every row what held its kernel back.
     """
     found = Table(where, test, options)
 
@@ -121,5 +147,7 @@ def table_of(
             found.lines.append(line)
         for text in foot(test.binary, found.lines, [item.text() for item in found.expected]):
             put(text)
+    for text in found.explained() if explain else ():
+        put(text)
     found.times = began, strftime(NOW, localtime())
     return found

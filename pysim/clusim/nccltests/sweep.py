@@ -124,21 +124,28 @@ def rows(
     for kind in options.types:
         dtype = TYPES[kind]
         for op in options.ops if test.of.reduces else ("none",):
-            data = _data(dtype, op, verify=options.check > 0)
-            if test.of.rooted:
-                data["root"] = setup.comm.ranks[options.root]
             for wanted in options.sizes():
                 count = test.count(wanted, dtype.size_bytes, ranks)
                 size = test.size(count, dtype.size_bytes, ranks)
                 heads.append((size, count, kind, op))
-                case = Request(setup, test.of.name, size, **data) if size else None
-                cases.append(case)
+                cases.append(row_request(where, test, options, heads[-1]) if size else None)
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
         found = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
         if isinstance(found, Failure):
             raise InputError(found.reason)
         yield _line(heads[number], found, where, test, options)
+
+
+def row_request(
+    where: PerfPlace, test: Program, options: PerfOptions, head: tuple[int, int, str, str]
+) -> Request:
+    """Return the run of a row: of its size [bytes], number of elements, type and reduction."""
+    size, _, kind, op = head
+    data = _data(TYPES[kind], op, verify=options.check > 0)
+    if test.of.rooted:
+        data["root"] = where.setup.comm.ranks[options.root]
+    return Request(where.setup, test.of.name, size, **data)
 
 
 def _data(dtype: DataType, op: str, *, verify: bool) -> dict[str, Any]:

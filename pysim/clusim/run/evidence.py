@@ -15,7 +15,7 @@ from clusim.run.session import EngineName
 from clusim.trace.held import HeldRecords, Inputs
 from clusim.verdict import Verdict
 
-__all__ = ["CHEAP_GRANTS", "Evidence", "confirmed", "judge_held"]
+__all__ = ["CHEAP_GRANTS", "Evidence", "Told", "confirmed", "judge_held"]
 
 CHEAP_GRANTS = 400_000
 """Packets and bursts of a run up to which it is simulated again without its first cause: 0.1 s."""
@@ -56,9 +56,9 @@ class Evidence:
             self._inputs, self._records = _gone, "known"
         return self._found
 
-    def __reduce__(self) -> tuple[type[Sent], tuple[Verdict | None]]:
+    def __reduce__(self) -> tuple[type[Told], tuple[Verdict | None]]:
         """Be sent to other processes as the verdict, if there is one; inputs and slices stay here."""
-        return Sent, (self._found,)
+        return Told, (self._found,)
 
     def _judge(self, result: Result) -> Verdict:
         if isinstance(self._records, str):
@@ -67,14 +67,14 @@ class Evidence:
         return judge_held(result, inputs, self._records, self._confirm)
 
 
-class Sent:
-    """The verdict of a run that was made in another process."""
+class Told:
+    """A verdict that is known; None where the run was made in another process, which was not asked for it."""
 
     def __init__(self, found: Verdict | None) -> None:
         self._found = found
 
     def __call__(self, result: Result) -> Verdict:
-        """Return it, or that it was not asked for there."""
+        """Return it."""
         return self._found or without_path(result, "the run was made in another process")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
+from clusim.training.account import step_verdict
 from clusim.training.breakdown import Breakdown
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
@@ -16,6 +17,7 @@ from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
+from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
@@ -79,6 +81,11 @@ class TrainingResult:
     def expected_text(self) -> str:
         """What error to expect, or why that is not known."""
         return expected_text(self.plan.chip.name, self.plan.workload.host.framework)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What held the step back."""
+        return step_verdict(self.ranks, self.step_ps[-1], self.expected_text)
 
     @property
     def error_bound(self) -> float | None:
@@ -148,6 +155,7 @@ class TrainingResult:
             "placement": plan.placement(),
             "microbatches": plan.microbatches,
             "step_time_s": round(self.step_time_s, 9),
+            "verdict": self.verdict.to_json(),
             "expected_error": self.expected.to_json() if self.expected is not None else None,
             "expected_error_text": self.expected_text,
             "steps_s": [round(ps / 1e12, 9) for ps in self.step_ps],

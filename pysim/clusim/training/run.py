@@ -12,12 +12,14 @@ import numpy as np
 from clusim.bounded import uncollected
 from clusim.lowering.grain import COARSE, STEP
 from clusim.result import Result
+from clusim.run.evidence import Told
 from clusim.run.job import RunOptions
 from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.ir import Schedule
-from clusim.training.breakdown import breakdown, spans_of
+from clusim.training.account import step_verdict
+from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
 from clusim.training.planned import plan_notes, written
@@ -28,6 +30,7 @@ from clusim.training.result import TrainingResult
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import sharing
 from clusim.training.switches import switching
+from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder, Measured
@@ -144,7 +147,8 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
     errors = [run.result.provenance.error_bound, *runs.errors]
     known = [error for error in errors if error is not None]
     worst = max(known) if len(known) == len(errors) else None
-    return replace(found, switching=done, grain_error=worst)
+    told = replace(found.result, judge=Told(found.verdict))
+    return replace(found, switching=done, grain_error=worst, result=told)
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,17 @@ class _Steps:
             granularity=request.granularity,
             seed=request.seed,
         )
-        return _Run(self.plan, writer, schedule, result_of(asked, options))
+
+        def judge(result: Result) -> Verdict:
+            """Return the verdict that the trace is to have."""
+            run = _Run(self.plan, writer, schedule, result)
+            (low, high), rows = _last_step(run, _spans(run))
+            own = self.request.workload.host.framework
+            return step_verdict(rows, high - low, expected_text(self.plan.chip.name, own))
+
+        result = result_of(asked, replace(options, judge=judge))
+        # Without what the judge holds: the schedule is large.
+        return _Run(self.plan, writer, schedule, replace(result, judge=None))
 
     def proved(self, folder: Folder) -> _Run:
         """Run them until what is folded is proved identical, and once more if there is to be a trace."""
@@ -242,20 +256,8 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
     start, end = result.tasks.start_ps, result.tasks.end_ps
     emitter = writer.emitter
     blocks = emitter.folder.blocks if emitter.folder is not None else []
-    spans = spans_of(schedule, start, end, blocks)
-    ends = _ends(run)
-    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
-    passes = 0
-    if plan.mesh.pipeline > 1:
-        passes = max(
-            (
-                int(end[i])
-                for i, task in enumerate(schedule.tasks)
-                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
-            ),
-            default=high,
-        )
-    rows = breakdown(spans, plan.mesh.ranks, low, high, passes)
+    spans, ends = _spans(run), _ends(run)
+    _, rows = _last_step(run, spans)
     free = plan.servers and plan.workload.data.mode == "async"
     return TrainingResult(
         plan=plan,
@@ -273,6 +275,31 @@ def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) 
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
         worker_ps=_worker_steps(writer, end) if free else [],
     )
+
+
+def _spans(run: _Run) -> dict[int, Spans]:
+    """Return what every rank did when."""
+    folder, tasks = run.writer.emitter.folder, run.result.tasks
+    blocks = folder.blocks if folder is not None else []
+    return spans_of(run.schedule, tasks.start_ps, tasks.end_ps, blocks)
+
+
+def _last_step(run: _Run, spans: dict[int, Spans]) -> tuple[tuple[int, int], list[Breakdown]]:
+    """Return when the last step began and ended [ps], and how ranks spent it."""
+    plan, schedule, end = run.plan, run.schedule, run.result.tasks.end_ps
+    ends = _ends(run)
+    low, high = (ends[-2] if len(ends) > 1 else 0), ends[-1]
+    passes = 0
+    if plan.mesh.pipeline > 1:
+        passes = max(
+            (
+                int(end[i])
+                for i, task in enumerate(schedule.tasks)
+                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
+            ),
+            default=high,
+        )
+    return (low, high), breakdown(spans, plan.mesh.ranks, low, high, passes)
 
 
 def _ends(run: _Run) -> list[int]:

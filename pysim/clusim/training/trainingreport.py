@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.report.runreport import said
+from clusim.report.runreport import said, verdict_lines
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
 from clusim.units import format_size, format_time
@@ -18,6 +18,7 @@ def training_report(result: TrainingResult) -> str:
     """Return what `clusim train` prints."""
     parts = [
         _head(result),
+        verdict_lines(result.verdict),
         _numbers(result),
         _ranks(result),
         _volumes(result),
@@ -70,7 +71,6 @@ def _numbers(result: TrainingResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
-        ("expected error", result.expected_text),
         ("throughput", f"{result.samples_per_s:,.1f} {plan.model.unit}/s"),
         ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
         (
