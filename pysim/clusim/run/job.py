@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,18 @@ from clusim.fabric.arrays import arrays_of
 from clusim.image import DTYPES, Image
 from clusim.lowering import Grain, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
+from clusim.result import (
+    Call,
+    Messages,
+    Provenance,
+    Result,
+    Tasks,
+    Unfinished,
+    Wires,
+    mean_rates_Bps,
+)
 from clusim.run.deadlock import Waits, deadlock_error
+from clusim.run.limit import Watch
 from clusim.run.plan import can_verify, planned
 from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
 from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
@@ -59,7 +69,7 @@ class RunOptions:
     """What a run is watched by and where its trace goes, which changes nothing of what comes out; see `simulate`.
 
     Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
-    the engine; None: as many as there are cores, at most four.
+    the engine; None: as many as there are cores, at most four. `watch` ends a run whose time on the wall is up.
     """
 
     bins: int = MAX_BINS
@@ -70,6 +80,7 @@ class RunOptions:
     trace_limit_bytes: int = TRACE_LIMIT_BYTES
     histories: bool = True
     threads: int | None = 1
+    watch: Watch = field(default_factory=Watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,7 @@ class Job:
 
     `stuck` makes the error for a session in which nothing can happen any more. Of the image's instances and tasks
     only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose data are checked.
+    No run of it takes less than `least_ps`.
     """
 
     image: Image
@@ -91,6 +103,7 @@ class Job:
     messages: Messages | None = None
     instances: int | None = None
     verified: Schedule | None = None
+    least_ps: int = 0
 
 
 def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
@@ -104,12 +117,16 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
     """Lower what runs for a request onto its fabric."""
     if not 0 <= request.seed < 2**64:
         raise InputError(f"seed {request.seed}: must be at least 0 and below 2^64")
-    plan, broken, fabric = planned(request), request.setup.broken, request.setup.fabric
+    options.watch.begins("the fabric is built")
+    broken, fabric = request.setup.broken, request.setup.fabric
+    options.watch.begins("programs are written")
+    plan = planned(request)
     schedule = plan.schedule
     # A plan of its own kind has no definition to compare with; who wrote a schedule knows that.
     verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
     if verify:
         _require_room(schedule)
+    options.watch.begins("programs are put on the fabric")
     lowered = lower(*(fabric, schedule, request.granularity, request.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
@@ -139,12 +156,15 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         inputs=_inputs(arrays_of(fabric), image, to_arrays(schedule)) if traced else None,
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
+        least_ps=lowered.least_ps,
     )
 
 
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     """Draw the messages of synthetic traffic and put them on its fabric."""
+    options.watch.begins("the fabric is built")
     fabric, traffic = request.setup.fabric, request.traffic
+    options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
     plan = traffic.plan(arrays)
     grain = grain_of(arrays, traffic, plan.messages, request.granularity)
@@ -347,6 +367,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         limit_bytes=options.trace_limit_bytes // 2,
     )
     try:
+        options.watch.begins("the engine looks at its input")
         engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
         session = Session(job.image, engine, recorder, job.instances)
     except BaseException as error:
@@ -356,10 +377,13 @@ def run_job(job: Job, options: RunOptions) -> Result:
             raise ScheduleError(_with_names(str(error), job)) from None
         raise
     try:
-        if session.run(sinks, options.progress) is Stop.DEADLOCK:
+        stop = session.run(sinks, options.progress, options.watch)
+        if stop is Stop.DEADLOCK:
             raise job.stuck(session)
         result = _result(session, job)
-        if checker is not None:
+        if stop is not Stop.DONE:
+            result = _ended(session, job, result, options.watch.words)
+        elif checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
     except BaseException as error:
@@ -369,8 +393,19 @@ def run_job(job: Job, options: RunOptions) -> Result:
             raise error.named(job.wires.names[error.index]) from None
         raise
     if trace is not None:
-        trace.finish(result)
+        if result.complete:
+            trace.finish(result)
+        else:
+            trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
+
+
+def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
+    """Return the result of a run that was ended before its end: how far it got."""
+    least_ps = max(job.least_ps, result.time_ps)
+    return replace(
+        result, complete=False, unfinished=Unfinished(why, session.part_done(), least_ps)
+    )
 
 
 def _run_wires(job: Job, engine: Engine) -> Wires:
