@@ -19,6 +19,7 @@ from clusim_cli.params import (
     PROTOCOL,
     REDOP,
     SIZE,
+    TIME,
     one_of,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "size",
     "sizes",
     "threads",
+    "time_limit",
     "top",
     "topology",
     "trace_limit",
@@ -231,6 +233,18 @@ def threads() -> Decorator[Any]:
         default=None,
         help="Threads of the engine in C; results are the same.",
         said="one per core, at most 4",
+    )
+
+
+def time_limit() -> Decorator[Any]:
+    """Time on the wall."""
+    return _option(
+        "--time-limit",
+        type=TIME,
+        default=None,
+        metavar="TIME",
+        help="End the run after so long on the wall, such as 90s, and print what is known by then.",
+        said="none",
     )
 
 

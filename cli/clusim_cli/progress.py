@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,71 +19,121 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress as RichProgress
 
-    from clusim.run.session import Progress
+    from clusim.result import Result
 
-__all__ = ["counted_progress", "shown_progress"]
+__all__ = ["Shown", "counted_progress", "said_ended", "shown_progress"]
 
 QUIET_S = 2.0
 """A run shorter than this shows no progress [s]."""
 
 
-class _Bar:
-    """Draws nothing for `QUIET_S`, then a bar with the time left on stderr."""
+class Shown:
+    """Draws nothing for `QUIET_S`, then on stderr what is prepared and for how long, and a bar with the time left.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    drawn : bool
+        Whether anything is drawn at all.
+    """
+
+    def __init__(self, drawn: bool) -> None:
         self._began_s = time.monotonic()
         self._bar: RichProgress | None = None
+        self._what = ""
+        self._late: threading.Timer | None = None
+        self._lock = threading.Lock()
+        self._drawn = drawn
         self.now_ps = 0
 
-    def watch(self, _part: float, now_ps: int) -> None:
-        """Remember how far the run is; for when nothing is drawn."""
-        self.now_ps = now_ps
+    def begins(self, what: str) -> None:
+        """Show what is prepared; what takes long in one piece is shown from `QUIET_S` on."""
+        if not self._drawn:
+            return
+        with self._lock:
+            self._what = what
+            if self._bar is not None:
+                self._bar.reset(self._bar.task_ids[0], total=None, now=what)
+            elif self._late is None:
+                self._late = threading.Timer(QUIET_S, self._show_late)
+                self._late.daemon = True
+                self._late.start()
 
-    def draw(self, part: float, now_ps: int) -> None:
+    def _show_late(self) -> None:
+        with self._lock:
+            if self._drawn and self._bar is None and self._what:
+                self._bar = _start(self._what)
+
+    def progress(self, part: float, now_ps: int) -> None:
         """Show how far the run is."""
         self.now_ps = now_ps
-        if self._bar is None and time.monotonic() - self._began_s >= QUIET_S:
-            self._bar = _start()
-        if self._bar is not None:
-            task = self._bar.task_ids[0]
-            self._bar.update(task, completed=part, now=format_time(now_ps))
+        if not self._drawn:
+            return
+        with self._lock:
+            if self._bar is None and time.monotonic() - self._began_s >= QUIET_S:
+                self._bar = _start("")
+            if self._bar is not None:
+                task = self._bar.task_ids[0]
+                if self._what:  # what is left is judged by the run alone
+                    self._bar.reset(task)
+                now = f"simulated {format_time(now_ps):>10}"
+                self._bar.update(task, total=1.0, completed=part, now=now)
+            self._what = ""
 
     def stop(self) -> None:
         """Take the bar off the screen."""
-        if self._bar is not None:
-            self._bar.stop()
+        with self._lock:
+            self._drawn = False
+            if self._bar is not None:
+                self._bar.stop()
 
 
-def _start() -> RichProgress:
+def _start(what: str) -> RichProgress:
     from rich import progress
     from rich.console import Console
 
     bar = progress.Progress(
-        progress.TextColumn("simulated {task.fields[now]:>10}"),
+        progress.TextColumn("{task.fields[now]}"),
         progress.BarColumn(),
         progress.TaskProgressColumn(),
+        progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )
     bar.start()
-    bar.add_task("run", total=1.0, now="")
+    bar.add_task("run", total=None, now=what)
     return bar
 
 
 @contextmanager
-def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Progress]:
-    """Give the callback for `simulate`; on Ctrl-C say how far the run got and what is kept."""
-    bar = _Bar()
+def shown_progress(wanted: bool, trace_out: Path | None) -> Iterator[Shown]:
+    """Give the callbacks of a run; on Ctrl-C say how far it got and what is kept."""
+    bar = Shown(wanted and sys.stderr.isatty())
     try:
-        yield bar.draw if wanted and sys.stderr.isatty() else bar.watch
+        yield bar
     except KeyboardInterrupt:
         bar.stop()
-        kept = f"; what was recorded is in {destination(trace_out)}.partial" if trace_out else ""
-        click.echo(f"clusim: interrupted at {format_time(bar.now_ps)} simulated{kept}", err=True)
+        click.echo(
+            f"clusim: interrupted at {format_time(bar.now_ps)} simulated{_kept(trace_out)}",
+            err=True,
+        )
         raise SystemExit(130) from None
     finally:
         bar.stop()
+
+
+def _kept(trace_out: Path | None) -> str:
+    return f"; what was recorded is in {destination(trace_out)}.partial" if trace_out else ""
+
+
+def said_ended(result: Result, trace_out: Path | None) -> int:
+    """Return the exit code of a run; of one that was ended before its end, say on stderr where that was."""
+    ended = result.unfinished
+    if ended is None:
+        return 0
+    at = f"{format_time(result.time_ps)} simulated, {ended.part_done:.1%} of the work"
+    click.echo(f"clusim: {ended.why}: ended at {at}{_kept(trace_out)}", err=True)
+    return 1
 
 
 @contextmanager

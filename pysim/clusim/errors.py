@@ -18,6 +18,7 @@ __all__ = [
     "InternalError",
     "RangeExceeded",
     "ScheduleError",
+    "TimeLimitReached",
     "TopologyError",
     "TraceError",
     "UnitError",
@@ -103,6 +104,12 @@ class EnvironmentFailure(ClusimError):
 
 class DeadlockError(ClusimError):
     """Nothing can happen any more and work is left; the message names the waiting cycle."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class TimeLimitReached(ClusimError):
+    """The time that a run may take by the clock on the wall is up before it gave anything."""
 
     exit_code: ClassVar[int] = 1
 

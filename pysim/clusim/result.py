@@ -28,6 +28,7 @@ __all__ = [
     "Provenance",
     "Result",
     "Tasks",
+    "Unfinished",
     "Wires",
     "mean_iteration_ps",
     "mean_rates_Bps",
@@ -192,6 +193,35 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What is known of a run that was ended before its end.
+
+    Attributes
+    ----------
+    why : str
+        What ended it.
+    part_done : float
+        Share of the work that was done, an estimate from 0 to 1.
+    least_ps : int
+        No run of this takes less [ps]: what was simulated, and what the busiest endpoint's wires need for its data.
+    """
+
+    why: str
+    part_done: float
+    least_ps: int
+
+    def expected_ps(self, time_ps: int) -> int | None:
+        """Return the time of the whole if the rest goes on as before [ps]; None where hardly anything was done."""
+        if self.part_done < LEAST_PART:
+            return None
+        return max(self.least_ps, round(time_ps / self.part_done))
+
+
+LEAST_PART = 0.01
+"""Share of the work from which on the rest may be guessed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One finished (or, read from a partial trace, unfinished) run.
 
@@ -207,6 +237,8 @@ class Result:
         What was compared, or the first difference.
     judge : callable or None
         Makes the verdict on this result.
+    unfinished : Unfinished or None
+        What is known of a run that was ended; None of one that is complete, or read from a partial trace.
     """
 
     time_ps: int
@@ -221,6 +253,7 @@ class Result:
     verified: bool | None = None
     verify_note: str = ""
     complete: bool = True
+    unfinished: Unfinished | None = None
     judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -316,9 +349,23 @@ class Result:
             "model_time_us": None if model_us is None else round(model_us, 3),
         }
 
+    def _ended(self) -> dict[str, Any]:
+        """Return how far a run got that was ended; nothing of others."""
+        ended = self.unfinished
+        if ended is None:
+            return {}
+        return {
+            "complete": False,
+            "ended_by": ended.why,
+            "part_done": round(ended.part_done, 6),
+            "least_time_ps": ended.least_ps,
+            "expected_time_ps": ended.expected_ps(self.time_ps),
+            "simulated_ps_per_s": round(self.time_ps / self.wall_s) if self.wall_s > 0 else None,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants, as one flat dictionary."""
-        head: dict[str, Any] = {"time_ps": self.time_ps}
+        head: dict[str, Any] = {"time_ps": self.time_ps, **self._ended()}
         if self.call is not None:
             head |= {
                 "algbw_GBps": round(self.algbw_GBps, 6) if self.complete else None,

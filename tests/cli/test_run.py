@@ -150,7 +150,7 @@ def test_ctrl_c_is_exit_code_130_and_keeps_the_trace(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("clusim.run.session.SLICE_S", 0.0)
-    monkeypatch.setattr("clusim_cli.progress._Bar.watch", stop)
+    monkeypatch.setattr("clusim_cli.progress.Shown.progress", stop)
     done = clusim(*SMALL, "--trace-out", tmp_path / "run.h5")
     assert done.code == 130
     assert done.out == ""

@@ -10,7 +10,7 @@ import click
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import RANKS, command_line
-from clusim_cli.progress import shown_progress
+from clusim_cli.progress import said_ended, shown_progress
 
 __all__ = ["command"]
 
@@ -44,6 +44,7 @@ __all__ = ["command"]
 @options.granularity()
 @options.engine()
 @options.threads()
+@options.time_limit()
 @click.option("--verify", is_flag=True, help="Carry real data and check them.")
 @options.trace_out()
 @click.option(
@@ -77,6 +78,7 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.report.runreport import collective_report
     from clusim.run.expected import expected_of
     from clusim.run.job import RunOptions
+    from clusim.run.limit import Watch
     from clusim.run.request import Request
     from clusim.run.setup import Setup
     from clusim.run.simulate import result_of
@@ -99,15 +101,16 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         protocol=given["protocol"] or "",
         **{name: given[name] for name in names},
     )
-    with shown_progress(not no_progress, given["trace_out"]) as progress:
+    with shown_progress(not no_progress, given["trace_out"]) as shown:
         how = RunOptions(
             trace_out=given["trace_out"],
             trace_primitives=given["trace_primitives"],
             trace_limit_bytes=given["trace_limit"],
-            progress=progress,
+            progress=shown.progress,
             command=command_line(),
             threads=given["threads"],
             confirm=given["confirm"] or None,
+            watch=Watch(given["time_limit"], shown.begins),
         )
         result = result_of(request, how)
     if as_json:
@@ -116,6 +119,8 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         click.echo(json.dumps(result.to_json() | tables_json(result) | more | {"doubts": found}))
     else:
         click.echo(collective_report(result))
+    if result.unfinished is not None:
+        return said_ended(result, given["trace_out"])
     if given["verify"] and result.verified is None:
         reason = "the plan is a custom one, which has no definition to compare with"
         click.echo(f"clusim: data: not verified: {reason}", err=True)

@@ -10,7 +10,7 @@ import click
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import SIZE, TIME, command_line, one_of
-from clusim_cli.progress import shown_progress
+from clusim_cli.progress import said_ended, shown_progress
 
 __all__ = ["command"]
 
@@ -38,6 +38,7 @@ __all__ = ["command"]
 @options.granularity("packet")
 @options.engine()
 @options.threads()
+@options.time_limit()
 @options.trace_out()
 @options.trace_limit()
 @options.seed()
@@ -55,18 +56,20 @@ def command(
     from clusim.analysis.latency import summarise
     from clusim.report.runreport import traffic_report
     from clusim.run.front import traffic
+    from clusim.run.limit import Watch
     from clusim.run.setup import Setup
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern, message = given.pop("pattern"), given.pop("message")
-    given["trace_limit_bytes"] = given.pop("trace_limit")
-    with shown_progress(not no_progress, given["trace_out"]) as progress:
+    given["trace_limit_bytes"], limit_ps = given.pop("trace_limit"), given.pop("time_limit")
+    with shown_progress(not no_progress, given["trace_out"]) as shown:
         result = traffic(
             topology,
             pattern,
             message,
             nodes=nodes,
-            progress=progress,
+            progress=shown.progress,
+            watch=Watch(limit_ps, shown.begins),
             command=command_line(),
             **given,
         )
@@ -75,4 +78,4 @@ def command(
         click.echo(json.dumps(result.to_json() | extra | summarise(result).to_json()))
     else:
         click.echo(traffic_report(result))
-    return 0
+    return said_ended(result, given["trace_out"])

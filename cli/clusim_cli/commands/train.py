@@ -84,8 +84,10 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         ]
         click.echo(json.dumps(rows) if as_json else _table(rows))
         return 0
-    with shown_progress(not no_progress, given["trace_out"]) as progress:
-        how = RunOptions(trace_out=given["trace_out"], progress=progress, command=command_line())
+    with shown_progress(not no_progress, given["trace_out"]) as shown:
+        how = RunOptions(
+            trace_out=given["trace_out"], progress=shown.progress, command=command_line()
+        )
         result = trained(request, how)
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)

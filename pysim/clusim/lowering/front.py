@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from clusim.abi import ConnKind
 from clusim.errors import InputError, ScheduleError
 from clusim.fabric.arrays import FabricArrays, arrays_of
 from clusim.fabric.model import Fabric
@@ -25,6 +28,8 @@ from clusim.schedule.ir import Schedule
 
 __all__ = ["Lowered", "lower"]
 
+Array = NDArray[Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
@@ -38,6 +43,8 @@ class Lowered:
         Connection of the schedule each of the image's belongs to; the first ones are the schedule's own.
     proxy_of : list of int
         Instance of the schedule for which each of the image's further instances is a proxy.
+    least_ps : int
+        No run of the image takes less [ps]: what comes to each endpoint, at the rate of all its wires.
     """
 
     image: Image
@@ -46,6 +53,7 @@ class Lowered:
     grain: Grain
     owner: Sequence[int] = ()
     proxy_of: Sequence[int] = ()
+    least_ps: int = 0
 
 
 def lower(
@@ -99,8 +107,24 @@ def lower(
     )
     lowered = _lowered(image, arrays, cut, str(granularity))
     return replace(
-        lowered, owner=links.owner, proxy_of=[item.instance for item in programs.proxies]
+        lowered,
+        owner=links.owner,
+        proxy_of=[item.instance for item in programs.proxies],
+        least_ps=_least_ps(image, arrays.wires, cut.traffic),
     )
+
+
+def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -> int:
+    """Return what no run takes less than: for what is written to or read by each endpoint, over all its wires [ps]."""
+    conns = image.conns
+    moves = (conns["kind"] == ConnKind.WRITE) | (conns["kind"] == ConnKind.READ)
+    moves &= conns["src"] != conns["dst"]
+    carried = np.array([item.wire_bytes for item in traffic], np.float64)
+    count = len(image.endpoints)
+    come = np.bincount(conns["dst"][moves], carried[moves], count)
+    rates = np.bincount(nominal["dst"], nominal["rate_num"] / nominal["rate_den"], len(image.nodes))
+    rate = rates[image.endpoints["node"]]
+    return int(np.divide(come, rate, out=np.zeros(count), where=rate > 0).max(initial=0.0))
 
 
 def _check_alive(fabric: Fabric, schedule: Schedule, dead: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ __all__ = ["collective_report", "said", "traffic_report", "verdict_lines"]
 
 def collective_report(result: Result) -> str:
     """Return the report of a run of collectives."""
-    rows = [("time", format_time(result.time_ps))]
+    rows = [("time", format_time(result.time_ps)), *_ended_rows(result)]
     if result.call is None and result.tasks.names:
         rows.append(("tasks", str(len(result.tasks.names))))
     elif result.call is not None and result.call.size_bytes and result.complete:
@@ -34,10 +34,29 @@ def collective_report(result: Result) -> str:
     return _report(result, rows)
 
 
+def _ended_rows(result: Result) -> list[tuple[str, str]]:
+    """Return what is known of a run that was ended before its end."""
+    ended = result.unfinished
+    if ended is None:
+        return []
+    expected_ps = ended.expected_ps(result.time_ps)
+    share = f"{ended.part_done:.1%}"
+    if expected_ps is not None:
+        share += f"; the whole takes {format_time(expected_ps)} if the rest goes on as before"
+    rows = [("ended by", ended.why), ("work done", share)]
+    rows.append(("at least", format_time(ended.least_ps)))
+    if result.wall_s > 0:
+        rate = (
+            f"{format_time(round(result.time_ps / result.wall_s))} a second, {result.rate_words()}"
+        )
+        rows.append(("simulated", rate))
+    return rows
+
+
 def traffic_report(result: Result) -> str:
     """Return the report of a run of synthetic traffic."""
     rows = _latency_rows(summarise(result))
-    return _report(result, [("time", format_time(result.time_ps)), *rows])
+    return _report(result, [("time", format_time(result.time_ps)), *_ended_rows(result), *rows])
 
 
 def _GBps(rate: float) -> str:

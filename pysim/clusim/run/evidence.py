@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from clusim.analysis.judge import Judged, judged, without_path
 from clusim.analysis.whatif import changed_image
 from clusim.errors import DeadlockError, RangeExceeded, TraceError
+from clusim.image import DTYPES, Image
 from clusim.result import Result
 from clusim.run.rerun import run_image
 from clusim.run.session import EngineName
 from clusim.trace.held import HeldRecords, Inputs
 from clusim.verdict import Verdict
 
-__all__ = ["CHEAP_GRANTS", "Evidence", "Told", "confirmed", "judge_held"]
+__all__ = ["CHEAP_GRANTS", "Columns", "Evidence", "Told", "confirmed", "inputs_of", "judge_held"]
+
+Columns = Callable[[], dict[str, NDArray[Any] | list[str]]]
 
 CHEAP_GRANTS = 400_000
 """Packets and bursts of a run up to which it is simulated again without its first cause: 0.1 s."""
@@ -112,3 +118,25 @@ def confirmed(found: Judged, inputs: Inputs, engine: str) -> Verdict:
 
 def _gone() -> Inputs:
     raise AssertionError("inputs of a run whose verdict is known")
+
+
+def inputs_of(image: Image, made: Columns | None) -> Inputs:
+    """Return a run's inputs as a trace has them, from its image and what makes the columns that repeat the others."""
+    columns: Any = made() if made is not None else {}
+    parts = {
+        group: {
+            name.removeprefix(group): own for name, own in columns.items() if name.startswith(group)
+        }
+        for group in ("/fabric/", "/schedule/")
+    }
+    names = parts["/fabric/"]
+    return Inputs(
+        {name: getattr(image, name) for name in DTYPES},
+        image.nvc,
+        image.seed,
+        parts["/schedule/"],
+        names["node"],
+        names["node_kind"],
+        names["rank_endpoint"],
+        names["node_tier"],
+    )

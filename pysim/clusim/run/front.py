@@ -12,6 +12,7 @@ from clusim.nccl import parse_assignments, parse_env
 from clusim.nccl.env import windows
 from clusim.result import Result
 from clusim.run.job import RunOptions
+from clusim.run.limit import Watch
 from clusim.run.request import Request
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
@@ -26,7 +27,7 @@ Machine = str | Path | Fabric
 _OF_SETUP = ("nodes", "version")
 _OF_RUN = (
     *("trace_out", "trace_primitives", "trace_limit_bytes", "bins", "progress", "command"),
-    *("threads", "confirm"),
+    *("threads", "confirm", "watch"),
 )
 
 
@@ -56,6 +57,8 @@ class CollectiveOptions(TypedDict, total=False):
     faults, granularity, seed, verify, engine, threads, trace_out, trace_primitives, trace_limit_bytes, bins, progress,
     command
         As of `clusim.simulate`.
+    watch : clusim.run.limit.Watch
+        Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
     """
 
     nodes: int | None
@@ -81,6 +84,7 @@ class CollectiveOptions(TypedDict, total=False):
     bins: int
     progress: Progress | None
     command: str
+    watch: Watch
 
 
 class TrafficOptions(TypedDict, total=False):
@@ -96,7 +100,7 @@ class TrafficOptions(TypedDict, total=False):
         Of these: how long messages arrive [ps]; 1 ms by default.
     routing : str
         ``ecmp``, ``spray``, ``adaptive`` or ``auto``.
-    nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command
+    nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command, watch
         As of `collective`; every packet is simulated by default.
     """
 
@@ -114,6 +118,7 @@ class TrafficOptions(TypedDict, total=False):
     bins: int
     progress: Progress | None
     command: str
+    watch: Watch
 
 
 def as_bytes(size: int | str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,26 @@ from clusim.fabric.arrays import arrays_of
 from clusim.image import DTYPES, Image
 from clusim.lowering import Grain, lower
 from clusim.outcome import WIRE_COUNTERS, Engine, Stop
-from clusim.result import Call, Messages, Provenance, Result, Tasks, Wires, mean_rates_Bps
+from clusim.result import (
+    Call,
+    Messages,
+    Provenance,
+    Result,
+    Tasks,
+    Unfinished,
+    Wires,
+    mean_rates_Bps,
+)
 from clusim.run.deadlock import Waits, deadlock_error
-from clusim.run.evidence import Evidence
+from clusim.run.evidence import Columns, Evidence, inputs_of
 from clusim.run.expected import expected_of
+from clusim.run.limit import Watch
 from clusim.run.plan import can_verify, planned
 from clusim.run.request import AnyRequest, Request, ScheduleRequest, TrafficRequest
 from clusim.run.session import Progress, Session, Sink, loop_counts, start_engine
 from clusim.run.traffic import grain_of, to_image
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.trace.held import HeldRecords, Inputs
+from clusim.trace.held import HeldRecords
 from clusim.verdict import Verdict
 from clusim.version import version
 
@@ -65,7 +75,8 @@ class RunOptions:
 
     Without `histories` there is one bin, of the whole run, for which the engine need not stop. `threads` are those of
     the engine; None: as many as there are cores, at most four. `confirm` is whether a verdict simulates the run again
-    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's.
+    without its first cause; None: if that is cheap. `judge` makes another verdict than the critical path's. `watch`
+    ends a run whose time on the wall is up.
     """
 
     bins: int = MAX_BINS
@@ -78,6 +89,7 @@ class RunOptions:
     threads: int | None = 1
     confirm: bool | None = None
     judge: Callable[[Result], Verdict] | None = None
+    watch: Watch = field(default_factory=Watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class Job:
     `stuck` makes the error for a session in which nothing can happen any more, `inputs` what a trace repeats of the
     run's, `expected` what error to expect. Of the image's instances and tasks
     only those of the schedule are reported; the rest are proxies. `verified` is the schedule whose data are checked.
+    No run of it takes less than `least_ps`.
     """
 
     image: Image
@@ -96,11 +109,12 @@ class Job:
     tasks: Tasks
     stuck: Callable[[Session], DeadlockError]
     call: Call | None = None
-    inputs: Callable[[], dict[str, Array | list[str]]] | None = None
+    inputs: Columns | None = None
     messages: Messages | None = None
     instances: int | None = None
     verified: Schedule | None = None
     expected: Callable[[], str] = str
+    least_ps: int = 0
 
 
 def job_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Job:
@@ -114,12 +128,16 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
     """Lower what runs for a request onto its fabric."""
     if not 0 <= request.seed < 2**64:
         raise InputError(f"seed {request.seed}: must be at least 0 and below 2^64")
-    plan, broken, fabric = planned(request), request.setup.broken, request.setup.fabric
+    options.watch.begins("the fabric is built")
+    broken, fabric = request.setup.broken, request.setup.fabric
+    options.watch.begins("programs are written")
+    plan = planned(request)
     schedule = plan.schedule
     # A plan of its own kind has no definition to compare with; who wrote a schedule knows that.
     verify = request.verify and (isinstance(request, ScheduleRequest) or can_verify(schedule))
     if verify:
         _require_room(schedule)
+    options.watch.begins("programs are put on the fabric")
     lowered = lower(*(fabric, schedule, request.granularity, request.seed), faults=broken.faults)
     image = lowered.image
     traced = options.trace_out is not None
@@ -150,12 +168,15 @@ def _schedule_job(request: Request | ScheduleRequest, options: RunOptions) -> Jo
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if verify else None,
         expected=partial(_expected, request, schedule),
+        least_ps=lowered.least_ps,
     )
 
 
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     """Draw the messages of synthetic traffic and put them on its fabric."""
+    options.watch.begins("the fabric is built")
     fabric, traffic = request.setup.fabric, request.traffic
+    options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
     plan = traffic.plan(arrays)
     grain = grain_of(arrays, traffic, plan.messages, request.granularity)
@@ -367,6 +388,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         limit_bytes=options.trace_limit_bytes // 2,
     )
     try:
+        options.watch.begins("the engine looks at its input")
         engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
         session = Session(job.image, engine, recorder, job.instances)
     except BaseException as error:
@@ -376,12 +398,14 @@ def run_job(job: Job, options: RunOptions) -> Result:
             raise ScheduleError(_with_names(str(error), job)) from None
         raise
     try:
-        if session.run(sinks, options.progress) is Stop.DEADLOCK:
+        stop = session.run(sinks, options.progress, options.watch)
+        if stop is Stop.DEADLOCK:
             raise job.stuck(session)
-        result = replace(
-            _result(session, job), judge=options.judge or _evidence(job, options, held)
-        )
-        if checker is not None:
+        judge = options.judge or _evidence(job, options, held)
+        result = replace(_result(session, job), judge=judge)
+        if stop is not Stop.DONE:
+            result = _ended(session, job, result, options.watch.words)
+        elif checker is not None:
             verified, note = checker.outcome()
             result = replace(result, verified=verified, verify_note=note)
     except BaseException as error:
@@ -391,7 +415,10 @@ def run_job(job: Job, options: RunOptions) -> Result:
             raise error.named(job.wires.names[error.index]) from None
         raise
     if trace is not None:
-        trace.finish(result)
+        if result.complete:
+            trace.finish(result)
+        else:
+            trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
 
 
@@ -409,29 +436,14 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
         why = "synthetic traffic has no critical path"
     elif held is None and not options.histories:
         why = "no histories were kept"
-    return Evidence(partial(_as_inputs, job), why, job.expected, options.confirm)
+    return Evidence(partial(inputs_of, job.image, job.inputs), why, job.expected, options.confirm)
 
 
-def _as_inputs(job: Job) -> Inputs:
-    """Return a job's inputs as a trace has them."""
-    columns: Any = job.inputs() if job.inputs is not None else {}
-    parts = {
-        group: {
-            name.removeprefix(group): own for name, own in columns.items() if name.startswith(group)
-        }
-        for group in ("/fabric/", "/schedule/")
-    }
-    names, image = parts["/fabric/"], job.image
-    return Inputs(
-        {name: getattr(image, name) for name in DTYPES},
-        image.nvc,
-        image.seed,
-        parts["/schedule/"],
-        names["node"],
-        names["node_kind"],
-        names["rank_endpoint"],
-        names["node_tier"],
-    )
+def _ended(session: Session, job: Job, result: Result, why: str) -> Result:
+    """Return the result of a run that was ended before its end: how far it got."""
+    least_ps = max(job.least_ps, result.time_ps)
+    unfinished = Unfinished(why, session.part_done(), least_ps)
+    return replace(result, complete=False, unfinished=unfinished)
 
 
 def _run_wires(job: Job, engine: Engine) -> Wires:

@@ -22,6 +22,7 @@ from clusim.bins import BinRecorder
 from clusim.errors import EnvironmentFailure, InputError
 from clusim.image import Image
 from clusim.outcome import Engine, State, Stop
+from clusim.run.limit import Watch
 
 __all__ = ["EngineName", "Progress", "Session", "Sink", "loop_counts", "start_engine"]
 
@@ -133,10 +134,13 @@ class Session:
         self._loops = loop_counts(image)
         self._into_endpoints = image.nodes["kind"][image.wires["dst"]] == NodeKind.ENDPOINT
 
-    def run(self, sinks: list[Sink], progress: Progress | None = None) -> Stop:
+    def run(
+        self, sinks: list[Sink], progress: Progress | None = None, watch: Watch | None = None
+    ) -> Stop:
         """Run to the end and return `Stop.DONE` or `Stop.DEADLOCK`; every sink sees every record.
 
-        After DONE the laws of every run are checked, so that nobody who gets here has a number that breaks one.
+        Where the time of `watch` is up before that, `Stop.EVENTS` is returned. After DONE the laws of every run are
+        checked, so that nobody who gets here has a number that breaks one.
 
         Raises
         ------
@@ -148,9 +152,15 @@ class Session:
             Ctrl-C was pressed; what came before it is with the sinks.
         """
         with _deferred_interrupt() as interrupted:
-            return self._run(sinks, progress, interrupted)
+            return self._run(sinks, progress, watch or Watch(), interrupted)
 
-    def _run(self, sinks: list[Sink], progress: Progress | None, interrupted: list[bool]) -> Stop:
+    def _run(
+        self,
+        sinks: list[Sink],
+        progress: Progress | None,
+        watch: Watch,
+        interrupted: list[bool],
+    ) -> Stop:
         while True:
             stop = self._slice()
             records = self.engine.records() if sinks else None
@@ -165,6 +175,9 @@ class Session:
                 return stop
             if interrupted[0]:
                 raise KeyboardInterrupt
+            if watch.over:
+                self.sample()
+                return Stop.EVENTS
             if progress is not None and time.perf_counter() > self._show_at_s:
                 began_s = time.perf_counter()
                 progress(self.part_done(), self.engine.now_ps)

@@ -9,6 +9,7 @@ from typing import Any
 from clusim.fabric import Fabric
 from clusim.result import Result
 from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
+from clusim.run.limit import Watch
 from clusim.run.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
@@ -114,11 +115,12 @@ def simulate_traffic(
     bins: int = MAX_BINS,
     progress: Progress | None = None,
     command: str = "",
+    watch: Watch | None = None,
 ) -> Result:
     """Run synthetic traffic on `fabric`; `Result.messages` has when every message arrived.
 
-    Parameters are those of `simulate`.
+    Parameters are those of `simulate`; where the time of `watch` is up, the result is what is known by then.
     """
     how = (bins, trace_out, False, progress, command, trace_limit_bytes)
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
-    return result_of(request, RunOptions(*how, threads=threads))
+    return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))

@@ -1,0 +1,76 @@
+"""Runs that are ended by the clock on the wall: what is known of them, and what must not be changed by looking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.errors import InputError, TimeLimitReached
+from clusim.result import Unfinished
+from clusim.run.limit import Watch
+from clusim.trace.reader import read_result
+
+SECOND_PS = 10**12
+
+
+class _Steps(Watch):
+    """Is over after it was asked so many times."""
+
+    def __init__(self, asked: int) -> None:
+        super().__init__(SECOND_PS)
+        self._left = asked
+        self.begun: list[str] = []
+
+    @property
+    def over(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def begins(self, what: str) -> None:
+        self.begun.append(what)
+
+
+def _ring(watch: Watch, **options: Any) -> clusim.Result:
+    told = {"algorithm": "ring", "granularity": "packet", "watch": watch, **options}
+    return clusim.collective("dgx-h100", "allreduce", "8MiB", **told)
+
+
+def test_a_run_that_is_ended_says_how_far_it_got(tmp_path: Path) -> None:
+    whole = _ring(Watch())
+    assert whole.unfinished is None
+    watch = _Steps(1)
+    part = _ring(watch, trace_out=tmp_path / "t.h5")
+    ended = part.unfinished
+    assert ended is not None
+    assert not part.complete
+    assert 0 < part.time_ps < whole.time_ps
+    assert 0 < ended.part_done < 1
+    assert part.time_ps <= ended.least_ps <= whole.time_ps
+    assert watch.begun[-1] == "the engine looks at its input"
+    kept = read_result(tmp_path / "t.h5.partial")
+    assert (kept.complete, kept.time_ps) == (False, part.time_ps)
+    assert not (tmp_path / "t.h5").exists()
+
+
+def test_no_run_takes_less_than_its_data_over_the_wires_of_an_endpoint() -> None:
+    """All-reduce of S over n GPUs: 2 S (n - 1) / n comes to each, over 18 NVLinks of 25 GB/s and the PCIe lanes."""
+    ended = _ring(_Steps(1)).unfinished
+    assert ended is not None
+    nvlinks_ps = 2 * (8 << 20) * 7 / 8 / (18 * 25e9) * SECOND_PS
+    assert 0.8 * nvlinks_ps < ended.least_ps <= nvlinks_ps
+
+
+def test_what_is_expected_of_the_rest_is_said_only_when_something_was_done() -> None:
+    assert Unfinished("", 0.25, 10).expected_ps(100) == 400
+    assert Unfinished("", 0.25, 500).expected_ps(100) == 500
+    assert Unfinished("", 0.001, 10).expected_ps(100) is None
+
+
+def test_time_that_is_up_before_the_engine_starts_is_an_error() -> None:
+    with pytest.raises(TimeLimitReached, match=r"time limit of 1 ps: reached before .* simulated"):
+        _ring(Watch(1))
+    with pytest.raises(InputError, match="more than nothing"):
+        Watch(0)
