@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from clusim.training import TrainRequest, trained
@@ -36,7 +37,7 @@ def main(names: tuple[str, ...]) -> None:
             for _ in range(2):
                 found = estimated(request, Kept(Path(folder)))
                 marks.append(time.process_time())
-        engine_s, parts_s, again_s = (b - a for a, b in zip(marks, marks[1:], strict=False))
+        engine_s, parts_s, again_s = (b - a for a, b in pairwise(marks))
         error = found.step_time_s / real.step_time_s - 1
         print(
             f"| `{name}` | {real.step_time_s * 1e3:,.3f} ms | {real.mean('exposed') * 1e3:,.3f} ms"

@@ -89,7 +89,7 @@ MAY_IMPORT = {
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
     " run schedule units workload workload.models workload.parallel",
     "training.__init__": "training",
-    "training.estimating": "collectives errors executors fabric files lowering nccl.calls run schedule training"
+    "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
     " nccl.programs ranges report resources result run schedule units version vocabulary",

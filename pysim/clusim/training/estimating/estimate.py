@@ -14,7 +14,7 @@ from clusim.lowering.grain import COARSE, STEP
 from clusim.training.breakdown import breakdown
 from clusim.training.estimating.clock import Clock
 from clusim.training.estimating.kept import Kept
-from clusim.training.estimating.parts import Parts
+from clusim.training.estimating.parts import StepParts
 from clusim.training.estimating.stepestimate import StepEstimate
 from clusim.training.estimating.whole import whole
 from clusim.training.estimating.writer import StepEstimator
@@ -119,7 +119,7 @@ def _uneven(request: TrainRequest, plan: TrainingPlan) -> Iterator[bool]:
 
 def _made(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
     """Put a step together at the granularity of the request."""
-    parts = Parts(request.setup, plan, request.granularity, kept)
+    parts = StepParts(request.setup, plan, request.granularity, kept)
     clock = Clock(plan.fabric, plan.workload.name)
     emitter = StepEstimator(plan, clock, parts)
     writer = StepWriter(emitter)

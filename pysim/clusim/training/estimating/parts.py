@@ -25,14 +25,14 @@ from clusim.workload.parallel.alike import EqualPlaces
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import TrainingPlan
 
-__all__ = ["Part", "Parts", "machine_of"]
+__all__ = ["StepPart", "StepParts", "machine_of"]
 
 LONGER = 4
 """How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """What is known of a part.
 
     Attributes
@@ -49,13 +49,13 @@ class Part:
 
 
 @dataclass
-class Parts:
+class StepParts:
     """Parts of a plan, from those that are kept or from the engine.
 
     Attributes
     ----------
     bounds : list
-        `Part.bound` of all that were asked for.
+        `StepPart.bound` of all that were asked for.
     simulated : int
         Those that the engine had to run.
     """
@@ -66,7 +66,7 @@ class Parts:
     kept: Kept
     bounds: list[float | None] = field(default_factory=list)
     simulated: int = 0
-    _known: dict[Any, Part] = field(default_factory=dict)
+    _known: dict[Any, StepPart] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         own = self.plan.workload
@@ -86,7 +86,7 @@ class Parts:
         ranks: tuple[int, ...],
         write: Callable[[Emitter], Tails],
         traffic_Bps: float | None = None,
-    ) -> Part:
+    ) -> StepPart:
         """Return what ranks take for what `write` writes.
 
         Parameters
@@ -106,7 +106,7 @@ class Parts:
                 self.kept.put(question, answer)
             took = Took(answer["time_ps"], answer["share"])
             moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
-            self._known[near] = Part(took, moved, answer["bound"])
+            self._known[near] = StepPart(took, moved, answer["bound"])
         found = self._known[near]
         self.bounds.append(found.bound)
         return found

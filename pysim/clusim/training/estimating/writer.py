@@ -13,7 +13,7 @@ from typing import Any
 
 from clusim.training.breakdown import breakdown
 from clusim.training.estimating.clock import Clock, RankRows
-from clusim.training.estimating.parts import Part, Parts
+from clusim.training.estimating.parts import StepPart, StepParts
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Comm, Step
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
@@ -28,7 +28,7 @@ __all__ = ["StepEstimator"]
 class StepEstimator(Emitter):
     """Adds the steps of a plan to a clock."""
 
-    def __init__(self, plan: TrainingPlan, clock: Clock, parts: Parts) -> None:
+    def __init__(self, plan: TrainingPlan, clock: Clock, parts: StepParts) -> None:
         host = plan.host()
         super().__init__(plan, clock, host=HostThreads(host, clock) if host is not None else None)
         self.clock, self.parts = clock, parts
@@ -122,7 +122,7 @@ class StepEstimator(Emitter):
         else:
             self.join(done)
 
-    def _move(self, part: Part, times: int) -> None:
+    def _move(self, part: StepPart, times: int) -> None:
         """Count what a part moves, done by so many sets of ranks."""
         for dim, (calls, sent) in part.moved.items():
             self.traffic.setdefault(dim, Volume()).add(Volume(calls, sent), times)
