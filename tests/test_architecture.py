@@ -90,12 +90,14 @@ MAY_IMPORT = {
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
     " run schedule units verdict workload workload.models workload.parallel",
     "training.__init__": "training",
+    "training.estimating": "collectives errors executors fabric files lowering run schedule training"
+    " workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
     " nccl.programs ranges report resources result run schedule units verdict version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
-    "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units"
-    " vocabulary workload",
+    "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training"
+    " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
     " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",

@@ -48,8 +48,8 @@ def command(
 
     Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
     redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: those of "clusim train"
-    (workload, topology, nodes, steps, fold, fault, granularity, seed) and change:, keys of the workload by their path.
-    A list is an axis; a list in it is one value.
+    (workload, topology, nodes, steps, fold, estimate, fault, granularity, seed) and change:, keys of the workload by
+    their path. A list is an axis; a list in it is one value.
 
     Ended in the middle, by whatever, the same command goes on where it was. Points whose files or whose clusim have
     changed run again; points that this grid does not have stay in the table.

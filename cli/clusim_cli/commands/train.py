@@ -28,6 +28,8 @@ __all__ = ["command"]
 @options.granularity("step")
 @click.option("--fold", type=one_of("auto", "all", "proved", "none"), default=None,
               help="Simulate equal blocks of work once: all, the proved, or what is affordable.")  # fmt: skip
+@click.option("--estimate", is_flag=True,
+              help="Put the step together from parts that were simulated before.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show what every layer computes, moves and keeps; simulate nothing.")  # fmt: skip
 @click.option("--strict-memory", is_flag=True, help="Make it an error if memory does not suffice.")
@@ -49,6 +51,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     """
     from clusim.run.job import RunOptions
     from clusim.training import TrainRequest, scaling, trained, training_report
+    from clusim.training.estimating.estimate import estimated, stepped
     from clusim.training.inputs import inputs
 
     setup, spec = inputs(workload, given["topology"], given["nodes"], given["faults"])
@@ -62,10 +65,14 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         return 0
     if (given["scaling"] is None) != (given["replicas"] is None):
         raise click.UsageError("--scaling and --replicas go together")
-    names = ("steps", "fold", "strict_memory", "granularity", "seed")
+    if given["estimate"] and (given["trace_out"] or given["fold"]):
+        raise click.UsageError(
+            "--estimate has nothing to fold or to trace; simulate the step for that"
+        )
+    names = ("steps", "fold", "strict_memory", "granularity", "seed", "estimate")
     request = TrainRequest(setup, spec, **{name: given[name] for name in names})
     if given["scaling"]:
-        table = scaling(request, given["replicas"], given["scaling"])
+        table = scaling(request, given["replicas"], given["scaling"], stepped)
         rows = [
             {
                 "replicas": count,
@@ -77,7 +84,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
                 "efficiency": efficiency,
                 "expected_error": item.expected.to_json() if item.expected is not None else None,
                 "expected_error_text": item.expected_text,
-                "faults": list(item.result.provenance.faults),
+                "faults": list(item.faults),
                 "notes": item.notes,
             }
             for count, item, efficiency in table
@@ -88,7 +95,7 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         how = RunOptions(
             trace_out=given["trace_out"], progress=shown.progress, command=command_line()
         )
-        result = trained(request, how)
+        result = estimated(request) if request.estimate else trained(request, how)
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)
     click.echo(

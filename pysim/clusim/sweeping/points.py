@@ -15,8 +15,8 @@ from clusim.resources import shipped_topologies, shipped_workloads
 from clusim.run.expected import expected_of
 from clusim.run.request import Request
 from clusim.run.simulate import result_of
+from clusim.training.estimating.estimate import stepped
 from clusim.training.request import TrainRequest
-from clusim.training.run import trained
 
 __all__ = ["Cell", "SweepPoint", "answered", "still_true"]
 
@@ -107,8 +107,8 @@ def _collected(request: Request) -> dict[str, Cell]:
 
 def _trained(request: TrainRequest) -> dict[str, Cell]:
     """Return the row of a training step: times [s], throughput, utilisation and memory [GiB]."""
-    result = trained(request)
-    found = result.to_json()
+    result = stepped(request)
+    found = result.figures()
     names = (
         *("gpus", "microbatches", "step_time_s", "tflops_per_gpu", "mfu", "hfu", "compute_s"),
         *("exposed_comm_s", "communication_s", "host_wait_s", "bubble_s", "idle_s"),

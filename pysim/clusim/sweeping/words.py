@@ -163,7 +163,8 @@ BLOCKS = {
         frozenset({"topology", "size"}),
     ),
     "train": Block(
-        _BOTH | {"workload": _text, "steps": _whole(1), "fold": _fold}, frozenset({"workload"})
+        _BOTH | {"workload": _text, "steps": _whole(1), "fold": _fold, "estimate": _flag},
+        frozenset({"workload"}),
     ),
 }
 """What `clusim run` and `clusim train` take."""

@@ -9,13 +9,15 @@ from clusim.fabric.model import Fabric
 from clusim.lowering import plan_change
 from clusim.nccl.notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
+from clusim.workload.memory import Memory
 from clusim.workload.parallel.blocks import BlockEmitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.issue import HostThreads
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.spec import complain
 
-__all__ = ["plan_notes", "written"]
+__all__ = ["memory_notes", "plan_notes", "written"]
 
 
 def written(
@@ -47,3 +49,20 @@ def plan_notes(plan: TrainingPlan, whole: Fabric) -> list[str]:
         healthy = written(replace(plan, fabric=whole), None, 1)[1]
         lines.append(plan_change(healthy.calls, written(plan, None, 1)[1].calls))
     return lines
+
+
+def memory_notes(plan: TrainingPlan, memory: list[Memory], strict: bool) -> list[str]:
+    """Return what must be said of memory that does not suffice; with `strict` it is an error."""
+    worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
+    item = memory[worst]
+    if not item.missing:
+        return []
+    text = (
+        f"memory: stage {worst} needs {item.total / 2**30:.1f} GiB, {plan.chip.name} has"
+        f" {item.capacity / 2**30:.1f} GiB: {item.missing / 2**30:.1f} GiB too little"
+    )
+    if strict:
+        where = "parallel" if plan.workload.parallel.model_fields_set else "model"
+        message = f"{text}; cut the model further, or compute activations again"
+        raise complain(plan.workload, (where,), message)
+    return [text]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.training.breakdown import NOTHING, Spans, merge
+from clusim.units import format_time
 from clusim.workload.parallel.fold import FoldedBlock, Folder
 
 __all__ = ["AFFORDABLE", "BlockState", "FoldReport", "affordable", "fold_report", "states"]
@@ -52,6 +53,20 @@ class FoldReport:
     proved: int = 0
     disturbed_share: float = 0.0
     skew_ps: int = 0
+
+    @property
+    def text(self) -> str:
+        """What a report says of them."""
+        text = f"{self.folded:,} blocks, {self.simulated} simulated for them: {self.proved:,} proved identical"
+        if self.alone > self.proved:
+            apart = format_time(self.skew_ps)
+            text += f", {self.alone - self.proved:,} with ranks ready up to {apart} apart"
+        if self.alone < self.folded:
+            rest = self.folded - self.alone
+            text += f", {rest:,} beside other traffic ({self.disturbed_share:.2%} of the time)"
+        if self.proved < self.folded:
+            text += "; --fold proved simulates all but those proved"
+        return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class TrainRequest:
         As of `clusim.run.request.Request`; ``step`` is ``coarse`` where that moves the step by `WANTED_ERROR` at most.
     seed : int
         As there.
+    estimate : bool
+        The step is put together from parts that were simulated before, by `clusim.training.estimating`.
     """
 
     setup: Setup
@@ -49,6 +51,7 @@ class TrainRequest:
     strict_memory: bool = False
     granularity: str | int = STEP
     seed: int = 0
+    estimate: bool = False
 
     def __post_init__(self) -> None:
         """Spell words as clusim does, and refuse what has no meaning."""

@@ -22,12 +22,12 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["TrainingResult"]
+__all__ = ["StepResult", "TrainingResult"]
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """A simulated training run.
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What is known of training steps, simulated or estimated.
 
     Attributes
     ----------
@@ -43,10 +43,10 @@ class TrainingResult:
         Bound on the error of communication against exact packets, here and in what was folded; None is not known.
     worker_ps : list of int
         Time of the last step by worker, if they are asynchronous [ps].
-    wires : list of (name, busy)
-        Busiest wires and the part of the run in which they were busy.
     saved : SavedStep or None
         What a checkpoint adds to a step, if the workload has them.
+    wires : list of (name, busy)
+        Busiest wires and the part of the run in which they were busy.
     """
 
     plan: TrainingPlan
@@ -54,18 +54,30 @@ class TrainingResult:
     ranks: list[Breakdown]
     memory: list[Memory]
     traffic: dict[str, Volume]
-    wires: list[tuple[str, float]]
-    fold: FoldReport
-    result: Result
     executed_flops: int
     wall_s: float
-    tasks: int = 0
     notes: list[str] = field(default_factory=list)
     sharing: Sharing = field(default_factory=Sharing)
     switching: Switching | None = None
     worker_ps: list[int] = field(default_factory=list)
     saved: SavedStep | None = None
     grain_error: float | None = None
+    wires: list[tuple[str, float]] = field(default_factory=list)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What was broken."""
+        return ()
+
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """How all this was found: names and what a report says of them."""
+        return []
+
+    @property
+    def identity(self) -> list[tuple[str, str]]:
+        """What tells it from others, as a report says it."""
+        return []
 
     @property
     def step_time_s(self) -> float:
@@ -137,8 +149,8 @@ class TrainingResult:
         """Mean part of the step that is pipeline bubble."""
         return self.mean("bubble") / self.step_time_s
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the numbers a script wants."""
+    def figures(self) -> dict[str, Any]:
+        """Return the numbers a script wants that do not depend on how they were found."""
         plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
         steps = len(self.step_ps)
         return {
@@ -195,6 +207,46 @@ class TrainingResult:
             "collectives_per_step": {
                 dim: moved.calls // steps for dim, moved in self.traffic.items()
             },
+            "faults": list(self.faults),
+            "notes": self.notes,
+            "error_bound": None if self.error_bound is None else round(self.error_bound, 6),
+            "wall_s": round(self.wall_s, 3),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult(StepResult):
+    """A simulated training run."""
+
+    fold: FoldReport
+    result: Result
+    tasks: int = 0
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What was broken."""
+        return tuple(self.result.provenance.faults)
+
+    @property
+    def origin(self) -> list[tuple[str, str]]:
+        """How finely it was simulated, and what was folded."""
+        bound = self.error_bound
+        within = "" if bound is None else f"; the step is within {bound:.1%} of exact packets"
+        rows = [
+            ("granularity", self.result.provenance.granularity_note + within),
+            ("tasks", f"{self.tasks:,}"),
+        ]
+        return [*rows, ("folded", self.fold.text)] if self.fold.folded else rows
+
+    @property
+    def identity(self) -> list[tuple[str, str]]:
+        """The fingerprint of the run."""
+        return [("fingerprint", f"{self.result.fingerprint:016x}")]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers a script wants."""
+        return {
+            **self.figures(),
             "busiest_wires": [{"wire": name, "busy": round(busy, 6)} for name, busy in self.wires],
             "folded": {
                 "simulated": self.fold.simulated,
@@ -204,12 +256,8 @@ class TrainingResult:
                 "disturbed_share": round(self.fold.disturbed_share, 6),
                 "skew_ps": self.fold.skew_ps,
             },
-            "faults": list(self.result.provenance.faults),
-            "notes": self.notes,
             "broken_wires": broken_wires_json(self.result),
             "granularity": self.result.provenance.granularity_note,
-            "error_bound": None if self.error_bound is None else round(self.error_bound, 6),
             "tasks": self.tasks,
-            "wall_s": round(self.wall_s, 3),
             "fingerprint": f"{self.result.fingerprint:016x}",
         }

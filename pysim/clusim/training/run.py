@@ -22,7 +22,7 @@ from clusim.training.account import step_verdict
 from clusim.training.breakdown import Breakdown, Spans, breakdown, spans_of
 from clusim.training.depth import by_depth
 from clusim.training.expected import expected_text
-from clusim.training.planned import plan_notes, written
+from clusim.training.planned import memory_notes, plan_notes, written
 from clusim.training.proof import BlockState, affordable, fold_report, states
 from clusim.training.quantum import relaxed
 from clusim.training.request import WANTED_ERROR, TrainRequest
@@ -36,7 +36,6 @@ from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import Folded, FoldedBlock, Folder, Measured
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import TrainingPlan, make_plan
-from clusim.workload.spec import complain
 
 __all__ = ["trained"]
 
@@ -120,7 +119,7 @@ def _simulated(request: TrainRequest, options: RunOptions) -> TrainingResult:
         plan = replace(plan, fabric=setup.known)
     checkpoint_of(plan)  # Raises an error for one that nobody waits for.
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
-    notes = _memory_notes(plan, memory, request.strict_memory)
+    notes = memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric)
     if workload.depth is not None:
         found = by_depth(
@@ -233,22 +232,6 @@ class _Steps:
                 return replace(run, states=found)
             folder.restart(folder.written | {block.number for block in rest})
         return self.run(None, traced=False)
-
-
-def _memory_notes(plan: TrainingPlan, memory: list[Memory], strict: bool) -> list[str]:
-    worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
-    item = memory[worst]
-    if not item.missing:
-        return []
-    text = (
-        f"memory: stage {worst} needs {item.total / 2**30:.1f} GiB, {plan.chip.name} has"
-        f" {item.capacity / 2**30:.1f} GiB: {item.missing / 2**30:.1f} GiB too little"
-    )
-    if strict:
-        where = "parallel" if plan.workload.parallel.model_fields_set else "model"
-        message = f"{text}; cut the model further, or compute activations again"
-        raise complain(plan.workload, (where,), message)
-    return [text]
 
 
 def _evaluate(run: _Run, memory: list[Memory], notes: list[str], wall_s: float) -> TrainingResult:

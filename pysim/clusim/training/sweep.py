@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from clusim.errors import InputError
 from clusim.training.request import TrainRequest
-from clusim.training.result import TrainingResult
+from clusim.training.result import StepResult
 from clusim.training.run import trained
 from clusim.workload.spec import Workload
 
@@ -30,12 +30,15 @@ def scaled(
 
 
 def scaling(
-    request: TrainRequest, replicas: Sequence[int], kind: Literal["strong", "weak"] = "weak"
-) -> list[tuple[int, TrainingResult, float]]:
+    request: TrainRequest,
+    replicas: Sequence[int],
+    kind: Literal["strong", "weak"] = "weak",
+    run: Callable[[TrainRequest], StepResult] = trained,
+) -> list[tuple[int, StepResult, float]]:
     """Return (replicas, result, efficiency) for every number of replicas.
 
     Efficiency is throughput per GPU against that of the first entry. In weak scaling every replica has as many
-    samples as in the workload.
+    samples as in the workload. `run` answers a request.
     """
     if kind not in ("strong", "weak"):
         raise InputError(f"scaling {kind!r}: use strong or weak")
@@ -49,10 +52,10 @@ def scaling(
         raise InputError(
             f"batch {workload.batch.all}: not divisible by the {base} replicas it is for"
         )
-    found: list[tuple[int, TrainingResult, float]] = []
+    found: list[tuple[int, StepResult, float]] = []
     for count in replicas:
         part = scaled(workload, count, kind, workload.batch.all // base)
-        result = trained(replace(request, workload=part))
+        result = run(replace(request, workload=part))
         first = found[0] if found else (count, result, 1.0)
         per_gpu = result.samples_per_s / result.plan.mesh.size
         efficiency = per_gpu / (first[1].samples_per_s / first[1].plan.mesh.size)

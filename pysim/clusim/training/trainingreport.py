@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusim.report.runreport import said, verdict_lines
 from clusim.training.breakdown import Breakdown
-from clusim.training.result import TrainingResult
+from clusim.training.result import StepResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
@@ -14,7 +14,7 @@ __all__ = ["training_report"]
 SHOWN_RANKS = 16
 
 
-def training_report(result: TrainingResult) -> str:
+def training_report(result: StepResult) -> str:
     """Return what `clusim train` prints."""
     parts = [
         _head(result),
@@ -25,13 +25,13 @@ def training_report(result: TrainingResult) -> str:
         _memory(result),
         _checkpoint(result),
         _goodput(result),
-        _wires(result),
+        _wires(result.wires),
     ]
     parts.append(_foot(result))
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def _head(result: TrainingResult) -> list[str]:
+def _head(result: StepResult) -> list[str]:
     plan = result.plan
     mesh = plan.mesh
     sizes = {
@@ -58,7 +58,7 @@ def _head(result: TrainingResult) -> list[str]:
             for stage, workers in enumerate(plan.crew.replicas)
         )
         lines.append(f"  layers of stages on GPUs that take turns: {turns}")
-    lines += [f"  {line}" for line in said(result.result.provenance.faults, ())]
+    lines += [f"  {line}" for line in said(result.faults, ())]
     lines += [f"  warning: {note}" for note in result.notes]
     return lines + [f"  hint: {hint}" for hint in plan.hints()]
 
@@ -67,7 +67,7 @@ def _layers(plan: TrainingPlan, stage: int) -> int:
     return sum(len(chunk) for chunk in plan.stages[plan.crew.first(stage)])
 
 
-def _numbers(result: TrainingResult) -> list[str]:
+def _numbers(result: StepResult) -> list[str]:
     plan, step = result.plan, result.step_time_s
     rows = [
         ("step", _step(result)),
@@ -109,7 +109,7 @@ def _numbers(result: TrainingResult) -> list[str]:
     return _table(rows)
 
 
-def _step(result: TrainingResult) -> str:
+def _step(result: StepResult) -> str:
     shown = format_time(result.step_ps[-1])
     if not result.worker_ps:
         return shown
@@ -122,7 +122,7 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in rows]
 
 
-def _ranks(result: TrainingResult) -> list[str]:
+def _ranks(result: StepResult) -> list[str]:
     lines = [f"  {'rank':>6} {'compute':>9} {'exposed':>9} {'host':>9} {'bubble':>9} {'idle':>9}"]
     step = max(1, result.step_ps[-1])
     shown = _shown(result)
@@ -133,7 +133,7 @@ def _ranks(result: TrainingResult) -> list[str]:
     return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
 
 
-def _shown(result: TrainingResult) -> list[Breakdown]:
+def _shown(result: StepResult) -> list[Breakdown]:
     """Return the ranks to show: if there are many, as many of every pipeline stage."""
     mesh = result.plan.mesh
     if len(result.ranks) <= SHOWN_RANKS:
@@ -143,7 +143,7 @@ def _shown(result: TrainingResult) -> list[Breakdown]:
     return [row for row in result.ranks if row.rank in wanted][: 2 * SHOWN_RANKS]
 
 
-def _volumes(result: TrainingResult) -> list[str]:
+def _volumes(result: StepResult) -> list[str]:
     if not result.traffic:
         return []
     steps, size = len(result.step_ps), result.plan.mesh.size
@@ -154,7 +154,7 @@ def _volumes(result: TrainingResult) -> list[str]:
     return lines
 
 
-def _memory(result: TrainingResult) -> list[str]:
+def _memory(result: StepResult) -> list[str]:
     names = ("weights", "gradients", "optimizer", "activations", "transient", "buffers", "total")
     lines = [f"  {'memory GiB':<10} " + " ".join(f"{name:>11}" for name in names)]
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
@@ -165,7 +165,7 @@ def _memory(result: TrainingResult) -> list[str]:
     return lines
 
 
-def _checkpoint(result: TrainingResult) -> list[str]:
+def _checkpoint(result: StepResult) -> list[str]:
     """Say what a checkpoint adds to the step that has it."""
     own = result.saved
     if own is None:
@@ -181,7 +181,7 @@ def _checkpoint(result: TrainingResult) -> list[str]:
     return _table([("step with a checkpoint", longer), ("its states", parts)])
 
 
-def _goodput(result: TrainingResult) -> list[str]:
+def _goodput(result: StepResult) -> list[str]:
     """Say what failures and checkpoints leave of the time."""
     own = result.goodput
     if own is None:
@@ -208,37 +208,15 @@ def _room(item: Memory) -> str:
     return f" of {item.capacity / 2**30:.0f}, {left:.1f} {'missing' if item.missing else 'free'}"
 
 
-def _wires(result: TrainingResult) -> list[str]:
-    if not result.wires:
+def _wires(wires: list[tuple[str, float]]) -> list[str]:
+    if not wires:
         return []
-    width = max(13, *(len(name) for name, _ in result.wires))
+    width = max(13, *(len(name) for name, _ in wires))
     head = f"  {'busiest wires':<{width}} {'busy':>7}"
-    return [head, *(f"  {name:<{width}} {busy:>7.1%}" for name, busy in result.wires)]
+    return [head, *(f"  {name:<{width}} {busy:>7.1%}" for name, busy in wires)]
 
 
-def _bound(result: TrainingResult) -> str:
-    """Say how far the step is off exact packets at most."""
-    bound = result.error_bound
-    return "" if bound is None else f"; the step is within {bound:.1%} of exact packets"
-
-
-def _foot(result: TrainingResult) -> list[str]:
-    rows = [
-        ("granularity", result.result.provenance.granularity_note + _bound(result)),
-        ("tasks", f"{result.tasks:,}"),
-    ]
-    fold = result.fold
-    if fold.folded:
-        text = f"{fold.folded:,} blocks, {fold.simulated} simulated for them: {fold.proved:,} proved identical"
-        if fold.alone > fold.proved:
-            apart = format_time(fold.skew_ps)
-            text += f", {fold.alone - fold.proved:,} with ranks ready up to {apart} apart"
-        if fold.alone < fold.folded:
-            rest = fold.folded - fold.alone
-            text += f", {rest:,} beside other traffic ({fold.disturbed_share:.2%} of the time)"
-        if fold.proved < fold.folded:
-            text += "; --fold proved simulates all but those proved"
-        rows.append(("folded", text))
-    rows.append(("wall time", f"{result.wall_s:.2f} s"))
-    rows.append(("fingerprint", f"{result.result.fingerprint:016x}"))
-    return _table(rows)
+def _foot(result: StepResult) -> list[str]:
+    """Say how all this was found."""
+    rows = result.origin
+    return _table([*rows, ("wall time", f"{result.wall_s:.2f} s"), *result.identity])

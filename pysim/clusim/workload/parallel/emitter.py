@@ -137,6 +137,10 @@ class Emitter:
         """Return the ranks of a stage that are written."""
         return [r for r in self.plan.mesh.stage(stage) if self.only is None or r in self.only]
 
+    def coupled(self, stage: int) -> list[tuple[int, ...]]:
+        """Return the sets of ranks of a stage that communicate within a microbatch."""
+        return self.plan.mesh.coupled(stage)
+
     def backward(self, layer: Layer) -> list[Step]:
         """Return the backward steps of a layer, with what is computed again."""
         if id(layer) not in self._backward:

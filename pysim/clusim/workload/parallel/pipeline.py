@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from clusim.errors import InputError
 from clusim.workload.layers import Beside, Comm, Kernel, Layer, Step, Wait
@@ -72,6 +73,7 @@ class StepWriter:
         self._ready: set[int] = set()
         self._summed: set[int] = set()
         self._partners: dict[tuple[int, int], list[list[tuple[int, int]]]] = {}
+        self._cut: dict[tuple[int, str, int], list[tuple[list[Step], Any]]] = {}
 
     def write(self, steps: int, *, saved: bool = False) -> None:
         """Write so many steps, the last one with the workload's checkpoint if it is to be `saved`."""
@@ -243,7 +245,7 @@ class StepWriter:
         self._summed.add(stage)
         if other in self._summed:
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-            ends = (self.emitter.ranks(min(stage, other)), self.emitter.ranks(max(stage, other)))
+            ends = (self.mesh.stage(min(stage, other)), self.mesh.stage(max(stage, other)))
             exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
             pairs = list(zip(*ends, strict=True))
             self.emitter.join(self.emitter.collectives(exchange, pairs, "copies"))
@@ -258,7 +260,7 @@ class StepWriter:
         self._ready.add(stage)
         if len(self._ready) == len(ends):
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-            first, last = (self.emitter.ranks(end) for end in ends)
+            first, last = (self.mesh.stage(end) for end in ends)
             exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
             pairs = list(zip(first, last, strict=True))
             self.emitter.join(self.emitter.collectives(exchange, pairs))
@@ -328,7 +330,7 @@ class StepWriter:
         if (source, target) not in self._partners:
             to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
             self._partners[source, target] = [
-                [(src, to[src]) for src in own] for own in self.mesh.coupled(source)
+                [(src, to[src]) for src in own] for own in self.emitter.coupled(source)
             ]
         return self._partners[source, target]
 
@@ -346,28 +348,17 @@ class StepWriter:
         kind, microbatch, chunk = action
         layers = self.plan.stages[stage][chunk]
         prefix = self._gather(stage, action)
-        split = self.plan.splits_backward
         indices = range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1)
         name = f"{kind}{microbatch}"
         name = f"{name}.{chunk}" if self.chunks > 1 else name
-
-        def steps_of(index: int) -> list[Step]:
-            layer = layers[index]
-            if kind == "F":
-                return list(layer.forward)
-            steps = emitter.backward(layer)
-            return _part(steps, kind) if split and kind != "BW" else steps
-
         if not (self.away or data.hooked(kind, microbatch, last)):
+            pieces = self._blocks(stage, kind, chunk)
             if not emitter.folds():
-                whole = (step for index in indices for step in _tagged(steps_of(index), index))
+                whole = (step for steps, _ in pieces for step in steps)
                 emitter.run(stage, [*prefix, *whole], name)
                 return
-            for own in _pieces(layers, indices):
-                steps = [step for index in own for step in _tagged(steps_of(index), index)]
-                pass_kind = kind if split or kind == "F" else "FB"
-                key = (pass_kind, len(prefix), tuple(id(layers[index]) for index in own))
-                emitter.block(stage, [*prefix, *steps], key, name)
+            for steps, (pass_kind, ids) in pieces:
+                emitter.block(stage, [*prefix, *steps], (pass_kind, len(prefix), ids), name)
                 prefix = []
             return
         if prefix:
@@ -377,16 +368,43 @@ class StepWriter:
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
             if emitter.folds(beside=True):
-                key = (kind if split or kind == "F" else "FB", 0, (id(layers[index]),))
-                emitter.block(stage, steps_of(index), key, name)
+                key = (self._named(kind), 0, (id(layers[index]),))
+                emitter.block(stage, self._steps_of(layers[index], kind), key, name)
             else:
-                emitter.run(stage, steps_of(index), name)
+                emitter.run(stage, self._steps_of(layers[index], kind), name)
             for away in self.away[stage : stage + 1]:
                 away.after(action, index)
             for saving in self.saving[stage : stage + 1]:
                 saving.turn()
             if data.hooked(kind, microbatch, last):
                 data.after(kind, chunk, index, last)
+
+    def _blocks(self, stage: int, kind: str, chunk: int) -> list[tuple[list[Step], Any]]:
+        """Return the steps of a pass in blocks, with what tells each from others: the same for every microbatch."""
+        own = stage, kind, chunk
+        if own not in self._cut:
+            layers = self.plan.stages[stage][chunk]
+            forward = kind == "F"
+            indices = range(len(layers)) if forward else range(len(layers) - 1, -1, -1)
+            self._cut[own] = [
+                (
+                    [s for i in piece for s in _tagged(self._steps_of(layers[i], kind), i)],
+                    (self._named(kind), tuple(id(layers[i]) for i in piece)),
+                )
+                for piece in _pieces(layers, indices)
+            ]
+        return self._cut[own]
+
+    def _named(self, kind: str) -> str:
+        """Return what tells passes with different steps apart."""
+        return kind if kind == "F" or self.plan.splits_backward else "FB"
+
+    def _steps_of(self, layer: Layer, kind: str) -> list[Step]:
+        """Return the steps of a layer in a pass."""
+        if kind == "F":
+            return list(layer.forward)
+        steps = self.emitter.backward(layer)
+        return _part(steps, kind) if self.plan.splits_backward and kind != "BW" else steps
 
     def _pair(self, stage: int, actions: list[Action], last: list[bool]) -> None:
         """Write a forward pass beside a backward pass, one after the other if data parallelism takes part in it."""
@@ -415,11 +433,11 @@ class StepWriter:
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
         """Return the gather of what came in parts from another stage."""
-        needed = self._needs(stage, action)
         plan = self.plan
-        if not needed or plan.shard.tensor == 1 or plan.shard.sequence_parallel:
+        if plan.shard.tensor == 1 or plan.shard.sequence_parallel:
             return []
-        if not plan.workload.pipeline.scatter_gather:
+        needed = self._needs(stage, action)
+        if not needed or not plan.workload.pipeline.scatter_gather:
             return []
         return [Comm("tensor", "all_gather", self._size(*needed[0]), "stage input")]
 

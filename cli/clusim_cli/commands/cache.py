@@ -1,0 +1,39 @@
+"""``clusim cache``: what estimates keep on disk."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from clusim.units import format_size
+from clusim_cli import options
+from clusim_cli.outputs import GuardedCommand
+
+__all__ = ["command"]
+
+
+@click.command(
+    "cache", cls=GuardedCommand, short_help="Show or clear the parts that estimates keep."
+)
+@click.option("--clear", is_flag=True, help="Remove them, those of other versions of clusim too.")
+@options.as_json()
+def command(clear: bool, as_json: bool) -> int:
+    """Say where the parts of training steps are kept that "clusim train --estimate" simulated, and how many there are.
+
+    The folder is that of caches on this platform; the environment variable CLUSIM_CACHE names another one. Every
+    version of clusim has its own parts, and never reads those of others.
+    """
+    from clusim.training.estimating.kept import Kept
+
+    kept = Kept()
+    count, size_bytes = kept.sizes()
+    if clear:
+        kept.clear()
+    if as_json:
+        found = {"folder": str(kept.folder), "parts": count, "bytes": size_bytes, "cleared": clear}
+        click.echo(json.dumps(found))
+    else:
+        done = "removed from" if clear else "in"
+        click.echo(f"{count:,} parts, {format_size(size_bytes)}, {done} {kept.folder}")
+    return 0

@@ -1,0 +1,1 @@
+"""Training steps estimated from parts that the engine simulated before."""

@@ -1,0 +1,172 @@
+"""A builder that knows at once when each task ends, from what the engine said of parts.
+
+**Model** Tasks of a rank and stream follow each other, and wait for what they depend on, as in the engine. A kernel
+beside communication goes on at the share of its pace that the engine found for kernels beside that communication.
+**Not modelled** Communication that other communication slows down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from clusim.collectives import ScheduleBuilder
+from clusim.fabric.model import Fabric
+from clusim.schedule.ir import Task
+from clusim.training.breakdown import MOVING, Spans
+from clusim.workload.parallel.fold import Folded
+from clusim.workload.parallel.issue import STREAM
+
+__all__ = ["Clock", "RankRows", "Took"]
+
+
+class Took(NamedTuple):
+    """What the engine says of a part: its time [ps], and at what share of their pace kernels go on beside it."""
+
+    time_ps: int
+    share: float = 1.0
+
+
+Pairs = list[tuple[int, int]]
+
+
+@dataclass
+class RankRows:
+    """What a rank did, as intervals [ps]; `folded` are blocks that were done before."""
+
+    compute: Pairs = field(default_factory=list)
+    moving: Pairs = field(default_factory=list)
+    issuing: Pairs = field(default_factory=list)
+    folded: list[tuple[int, int, Folded]] = field(default_factory=list)
+
+    def spans(self) -> Spans:
+        """Return them as a breakdown needs them."""
+        compute, moving, issuing = (
+            np.array(rows, np.int64).reshape(-1, 2)
+            for rows in (self.compute, self.moving, self.issuing)
+        )
+        return Spans(compute, moving, moving, self.folded, issuing)
+
+
+class Clock(ScheduleBuilder):
+    """Takes tasks as a builder does, and keeps their ends instead of the tasks.
+
+    Attributes
+    ----------
+    end : list of int
+        When each task is done [ps].
+    passes : list of int
+        When each pass of a microbatch is done [ps].
+    kernel_ps, alone_ps : int
+        Time of all kernels, and without what communication takes from them [ps].
+    """
+
+    def __init__(self, fabric: Fabric, name: str) -> None:
+        super().__init__(fabric, name)
+        self.end: list[int] = []
+        self.passes: list[int] = []
+        self.rows: dict[int, RankRows] = {}
+        self.kernel_ps = self.alone_ps = 0
+        self._hosts: set[int] = set()
+        self._beside: dict[int, list[tuple[int, int, float]]] = {}
+
+    def row(self, rank: int) -> RankRows:
+        """Return what a rank did so far."""
+        return self.rows.setdefault(rank, RankRows())
+
+    def when(self, tasks: Iterable[int]) -> int:
+        """Return when all of these tasks are done [ps]."""
+        return max(map(self.end.__getitem__, tasks), default=0)
+
+    def ready(self, rank: int, after: Iterable[int]) -> int:
+        """Return when a kernel of a rank could start that waits for these tasks [ps]."""
+        return self.when(self._waits(rank, "compute", after))
+
+    def disturbed(self, rank: int, at_ps: int) -> bool:
+        """Return whether communication that slows kernels of a rank is under way then, or comes."""
+        return any(high > at_ps for _, high, _ in self._beside.get(rank, ()))
+
+    def _append(self, task: Task) -> int:
+        """Take a task that has all its dependencies, and see when it is done."""
+        start, index, rows = self.when(task.deps), len(self.end), self.row(task.rank)
+        end = start + task.delay_ps
+        if task.stream == STREAM:
+            self._hosts.add(index)
+        else:
+            self._issued(task, rows)
+        if task.kind == "kernel":
+            end = self._slowed(task.rank, start, task.compute_ps)
+            rows.compute.append((start, end))
+            self.kernel_ps += end - start
+            self.alone_ps += task.compute_ps
+        elif task.stream.endswith(MOVING):
+            rows.moving.append((start, end))
+        if task.kind in ("kernel", "delay"):
+            self._passed(task.name, end)
+        self._last[task.rank, task.stream] = (index,)
+        self.end.append(end)
+        return index
+
+    def _passed(self, name: str, end: int) -> None:
+        if name[:1] in "FBW":
+            self.passes.append(end)
+
+    def _issued(self, task: Task, rows: RankRows) -> None:
+        """Note how long a task waited for its host alone."""
+        if self._hosts:
+            issued = self.when(d for d in task.deps if d in self._hosts)
+            ready = self.when(d for d in task.deps if d not in self._hosts)
+            if issued > ready:
+                rows.issuing.append((ready, issued))
+
+    def _slowed(self, rank: int, start: int, work_ps: int) -> int:
+        """Return when a kernel is done that takes so long alone."""
+        own = [span for span in self._beside.get(rank, ()) if span[1] > start]
+        if not own:
+            return start + work_ps
+        # Kernels of a rank come in their order, so what is over by now slows none of them.
+        self._beside[rank] = own
+        at, left = start, float(work_ps)
+        for edge in sorted({edge for low, high, _ in own for edge in (low, high) if edge > start}):
+            share = 1.0
+            for low, high, part in own:
+                if low <= at < high:
+                    share *= part
+            if left <= (edge - at) * share:
+                return at + round(left / share)
+            at, left = edge, left - (edge - at) * share
+        return at + round(left)
+
+    def move(
+        self, ranks: Sequence[int], stream: str, took: Took, after: Mapping[int, tuple[int, ...]]
+    ) -> dict[int, tuple[int, ...]]:
+        """Let ranks communicate together on a stream; return the task of each."""
+        waits = {rank: self._waits(rank, stream, after.get(rank, ())) for rank in ranks}
+        start = max(self.when(own) for own in waits.values())
+        end = start + took.time_ps
+        found: dict[int, tuple[int, ...]] = {}
+        for rank, own in waits.items():
+            index, rows = len(self.end), self.row(rank)
+            self._issued(Task("marker", rank, stream, deps=own), rows)
+            rows.moving.append((start, end))
+            if took.share < 1:
+                self._beside.setdefault(rank, []).append((start, end, took.share))
+            self.end.append(end)
+            self._last[rank, stream] = (index,)
+            found[rank] = (index,)
+        return found
+
+    def again(self, rank: int, found: Folded, name: str, after: Iterable[int]) -> int:
+        """Let a rank do a block that it did before."""
+        start, index = self.ready(rank, after), len(self.end)
+        end = start + found.end_ps[rank]
+        self.row(rank).folded.append((start, end, found))
+        self.kernel_ps += found.sharing[0]
+        self.alone_ps += found.sharing[1]
+        self._passed(name, end)
+        self.end.append(end)
+        self._last[rank, "compute"] = (index,)
+        return index

@@ -1,0 +1,177 @@
+"""Parts of training steps, simulated once: communication alone, and beside kernels.
+
+A part is what the ranks of a stage that communicate do together, written as the step itself has it and run by the
+engine. Its answer is kept by its content: where its ranks are, what is moved, and what the workload says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from clusim.collectives import ScheduleBuilder
+from clusim.executors.identity import file_digest
+from clusim.fabric.model import Fabric
+from clusim.run.job import RunOptions
+from clusim.run.request import ScheduleRequest
+from clusim.run.setup import Setup
+from clusim.run.simulate import result_of
+from clusim.training.estimating.clock import Took
+from clusim.training.estimating.kept import Kept
+from clusim.workload.mesh import zones_of
+from clusim.workload.parallel.alike import EqualPlaces
+from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.plan import TrainingPlan
+
+__all__ = ["StepPart", "StepParts", "machine_of"]
+
+LONGER = 4
+"""How long kernels go on that a part is run beside, against the part alone: longer than it takes beside them."""
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """What is known of a part.
+
+    Attributes
+    ----------
+    moved : dict
+        Calls and bytes sent by dimension.
+    bound : float or None
+        Bound on the error of its time against exact packets; None is not known.
+    """
+
+    took: Took
+    moved: dict[str, tuple[int, int]]
+    bound: float | None
+
+
+@dataclass
+class StepParts:
+    """Parts of a plan, from those that are kept or from the engine.
+
+    Attributes
+    ----------
+    bounds : list
+        `StepPart.bound` of all that were asked for.
+    simulated : int
+        Those that the engine had to run.
+    """
+
+    setup: Setup
+    plan: TrainingPlan
+    granularity: str | int
+    kept: Kept
+    bounds: list[float | None] = field(default_factory=list)
+    simulated: int = 0
+    _known: dict[Any, StepPart] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self.plan.workload
+        said = own.communicators, own.collectives, own.experts, own.pipeline.scatter_gather
+        self._said = [str(item) for item in said] + [self.plan.precision.dtype]
+        self._machine = machine_of(self.setup)
+        self._zones = zones_of(self.plan.fabric)
+
+    @property
+    def different(self) -> int:
+        """Return how many parts there are."""
+        return len(self._known)
+
+    def find(
+        self,
+        what: Any,
+        ranks: tuple[int, ...],
+        write: Callable[[Emitter], Tails],
+        traffic_Bps: float | None = None,
+    ) -> StepPart:
+        """Return what ranks take for what `write` writes.
+
+        Parameters
+        ----------
+        what : object
+            Says all of it but where, as text.
+        traffic_Bps : float or None
+            Memory traffic of the kernels that it is beside [bytes/s]; None is alone.
+        """
+        intensity = None if traffic_Bps is None else f"{traffic_Bps:.1e}"
+        near = what, ranks, intensity
+        if near not in self._known:
+            question = (self._place(ranks), repr(what), self._said, self.granularity, intensity)
+            answer = self.kept.get(question)
+            if answer is None:
+                answer = self._simulate(what, ranks, write, intensity)
+                self.kept.put(question, answer)
+            took = Took(answer["time_ps"], answer["share"])
+            moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
+            self._known[near] = StepPart(took, moved, answer["bound"])
+        found = self._known[near]
+        self.bounds.append(found.bound)
+        return found
+
+    def _place(self, ranks: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return where ranks are: for those of one machine it does not matter how many there are."""
+        inside = len({self._zones[rank] for rank in ranks}) == 1
+        nodes = None if inside else self.setup.nodes
+        return self._machine, nodes, _places(self.plan.fabric).of(ranks).key
+
+    def _simulate(
+        self,
+        what: Any,
+        ranks: tuple[int, ...],
+        write: Callable[[Emitter], Tails],
+        intensity: str | None,
+    ) -> dict[str, Any]:
+        """Run a part; beside kernels where these have memory traffic."""
+        self.simulated += 1
+        if intensity is None:
+            end_ps, moved, bound, _ = self._run(ranks, write, 0, 0)
+            return {"time_ps": end_ps, "share": 1.0, "moved": moved, "bound": bound}
+        alone_ps = self.find(what, ranks, write).took.time_ps
+        work_ps = LONGER * alone_ps
+        bytes_there = round(float(intensity) * work_ps / 1e12)
+        end_ps, moved, bound, kernels_ps = self._run(ranks, write, work_ps, bytes_there)
+        share = max(0.0, 1 - (kernels_ps - work_ps) / end_ps)
+        return {"time_ps": end_ps, "share": min(1.0, share), "moved": moved, "bound": bound}
+
+    def _run(
+        self,
+        ranks: tuple[int, ...],
+        write: Callable[[Emitter], Tails],
+        work_ps: int,
+        hbm_bytes: int,
+    ) -> tuple[int, dict[str, tuple[int, int]], float | None, int]:
+        """Return when a part is done [ps], what it moved, its bound, and when kernels beside it are done [ps]."""
+        builder = ScheduleBuilder(self.plan.fabric, "part")
+        writer = Emitter(self.plan, builder, only=frozenset(ranks))
+        kernels = [
+            builder.kernel(rank, compute_ps=work_ps, hbm_bytes=hbm_bytes)
+            for rank in (ranks if work_ps else ())
+        ]
+        tails = write(writer)
+        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
+        result = result_of(asked, RunOptions(bins=2, histories=False))
+        ends = result.tasks.end_ps
+        moved = {name: (own.calls, own.sent_bytes) for name, own in writer.traffic.items()}
+        return (
+            max(int(ends[task]) for tasks in tails.values() for task in tasks),
+            moved,
+            result.provenance.error_bound,
+            max((int(ends[task]) for task in kernels), default=0),
+        )
+
+
+@lru_cache(maxsize=4)
+def _places(fabric: Fabric) -> EqualPlaces:
+    return EqualPlaces(fabric)
+
+
+def machine_of(setup: Setup) -> tuple[Any, ...]:
+    """Return what tells machines apart: the name of a preset with the files behind it, or all of a fabric."""
+    if isinstance(setup.topology, Fabric):
+        own = setup.topology
+        return own.name, repr(own.nodes), repr(own.links)
+    files = tuple(file_digest(path) for path in setup.fabric.source_files)
+    return str(setup.topology), files

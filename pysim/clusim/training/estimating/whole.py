@@ -1,0 +1,59 @@
+"""Steps whose ranks differ, so that none stands for others: they are one part, which nothing else shares."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from typing import Any
+
+from clusim.training.breakdown import Breakdown
+from clusim.training.estimating.kept import Kept
+from clusim.training.estimating.parts import machine_of
+from clusim.training.estimating.stepestimate import StepEstimate
+from clusim.training.request import TrainRequest
+from clusim.training.result import StepResult
+from clusim.training.run import trained
+from clusim.training.sharing import Sharing
+from clusim.workload.parallel.plan import TrainingPlan
+from clusim.workload.parallel.volumes import Volume
+
+__all__ = ["whole"]
+
+
+def whole(request: TrainRequest, plan: TrainingPlan, kept: Kept) -> StepEstimate:
+    """Return what the engine found for the steps of a request, simulated now if they were not before."""
+    own = request.setup
+    where = machine_of(own), own.nodes, str(own.faults)
+    how = request.steps, request.folding, request.granularity, request.seed
+    question = (*where, request.workload.model_dump_json(exclude={"name", "description"}), *how)
+    answer = kept.get(question)
+    simulated = answer is None
+    if answer is None:
+        answer = _written(trained(replace(request, estimate=False)))
+        kept.put(question, answer)
+    return StepEstimate(
+        plan=plan,
+        step_ps=answer["step_ps"],
+        ranks=[Breakdown(*row) for row in answer["ranks"]],
+        memory=[],
+        traffic={name: Volume(*row) for name, row in answer["traffic"].items()},
+        executed_flops=answer["executed_flops"],
+        wall_s=0.0,
+        sharing=Sharing(*answer["sharing"]),
+        worker_ps=answer["worker_ps"],
+        grain_error=answer["grain_error"],
+        parts=1,
+        simulated=int(simulated),
+    )
+
+
+def _written(found: StepResult) -> dict[str, Any]:
+    """Return a result as it is kept."""
+    return {
+        "step_ps": found.step_ps,
+        "ranks": [astuple(row) for row in found.ranks],
+        "traffic": {name: (own.calls, own.sent_bytes) for name, own in found.traffic.items()},
+        "executed_flops": found.executed_flops,
+        "sharing": astuple(found.sharing),
+        "worker_ps": found.worker_ps,
+        "grain_error": found.grain_error,
+    }

@@ -1,0 +1,178 @@
+"""Estimates of training steps: their clock by hand, their parts once, and how far they are off the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.training import TrainRequest, train
+from clusim.training.estimating import kept as keeping
+from clusim.training.estimating.clock import Clock, Took
+from clusim.training.estimating.estimate import estimate, estimated
+from clusim.training.estimating.kept import PLACE, Kept
+from clusim.training.estimating.stepestimate import StepEstimate
+from clusim.training.inputs import inputs
+from support.workloads import ideal, tiny
+
+A100 = clusim.load("dgx-a100")
+PAIR = clusim.load("dgx-a100", nodes=2)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    return tmp_path
+
+
+def both(text: str, fabric: clusim.Fabric = A100, **replaced: str) -> tuple[Any, StepEstimate]:
+    """Return a step of four small layers as the engine has it, nothing folded, and its estimate."""
+    work, options = tiny(text, **replaced), {"steps": 1, "granularity": 4096}
+    return train(work, fabric, fold="none", **options), estimate(work, fabric, **options)
+
+
+def test_a_kernel_beside_communication_goes_on_at_its_share_of_its_pace() -> None:
+    clock = Clock(ideal(1), "clock")
+    # 4 us at half the pace are 2 us of 10; the other 8 us are done alone.
+    clock.move([0], "data", Took(4_000_000, 0.5), {})
+    clock.kernel(0, compute_ps=10_000_000)
+    assert clock.end[-1] == 12_000_000
+    # 2 us alone, then 4 us beside, of which 2 us remain undone of 10: 6 us are left for afterwards.
+    clock = Clock(ideal(1), "clock")
+    first = clock.delay(0, 2_000_000, stream="data")
+    clock.move([0], "data", Took(4_000_000, 0.5), {0: (first,)})
+    clock.kernel(0, compute_ps=10_000_000)
+    assert clock.end[-1] == 12_000_000
+    assert (clock.kernel_ps, clock.alone_ps) == (12_000_000, 10_000_000)
+
+
+def test_communication_starts_when_the_last_of_its_ranks_is_ready() -> None:
+    clock = Clock(ideal(2), "clock")
+    waits = {rank: (clock.kernel(rank, compute_ps=10 * (rank + 1)),) for rank in range(2)}
+    done = clock.move([0, 1], "tensor", Took(5), waits)
+    assert [clock.when(done[rank]) for rank in range(2)] == [25, 25]
+    again = clock.move([0], "tensor", Took(5), {})
+    assert clock.when(again[0]) == 30
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parallel: {data: 1}",
+        "parallel: {pipeline: 4, data: 1}\npipeline: {schedule: gpipe}",
+        "parallel: {pipeline: 4, data: 1}\npipeline: {schedule: 1f1b, messages: overlapped}",
+    ],
+)
+def test_where_links_cost_next_to_nothing_an_estimate_is_the_step(text: str) -> None:
+    real, found = both("optimizer: sgd\nhardware: {gemm_fraction: 0.000001}\n" + text, ideal(4))
+    assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=1e-5)
+    assert found.bubble_fraction == pytest.approx(real.bubble_fraction, abs=1e-5)
+    assert found.mean("compute") == pytest.approx(real.mean("compute"), rel=1e-5)
+
+
+PLANS = {
+    "tensor": "parallel: {tensor: 4, data: 1}",
+    "sequence": "parallel: {tensor: 4, data: 1}\ntensor: {sequence_parallel: true}",
+    "ddp": "parallel: {data: 8}",
+    "zero1": "parallel: {tensor: 2, data: 4}\ndata: {kind: zero1}",
+    "pipeline": "parallel: {tensor: 2, pipeline: 2, data: 2}\npipeline: {schedule: 1f1b}",
+    "interleaved": "parallel: {tensor: 2, pipeline: 2, data: 1}\npipeline: {schedule: interleaved, chunks: 2}",
+    "host": "parallel: {tensor: 2, data: 2}\nhost: {framework: pytorch}",
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_an_estimate_is_within_three_percent_of_the_engine(name: str) -> None:
+    wide = {"model": "{base: gpt3-1.3b, layers: 4}", "sequence": "1024"}
+    real, found = both(PLANS[name], **wide)
+    assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)
+    assert found.mean("compute") == pytest.approx(real.mean("compute"), rel=0.03)
+    assert found.mfu == pytest.approx(real.mfu, rel=0.03)
+    assert found.executed_flops == real.executed_flops
+    assert {dim: own.sent_bytes for dim, own in found.traffic.items()} == {
+        dim: own.sent_bytes for dim, own in real.traffic.items()
+    }
+    assert [row.rank for row in found.ranks] == [row.rank for row in real.ranks]
+
+
+def test_messages_between_machines_are_parts_too() -> None:
+    text = "parallel: {tensor: 8, pipeline: 2, data: 1}\npipeline: {schedule: 1f1b}"
+    real, found = both(text, PAIR, model="{base: gpt3-1.3b, layers: 4}", sequence="1024")
+    assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)
+
+
+def request(text: str, **options: Any) -> TrainRequest:
+    return TrainRequest(*inputs(tiny(text), A100), steps=1, granularity="coarse", **options)
+
+
+def test_parts_are_simulated_once_and_shared_by_what_differs_elsewhere(folder: Path) -> None:
+    text = "parallel: {tensor: 2, pipeline: %d, data: 1}\npipeline: {schedule: %s}"
+    first = estimated(request(text % (2, "1f1b")), Kept(folder))
+    assert 0 < first.simulated <= first.parts
+    again = estimated(request(text % (2, "1f1b")), Kept(folder))
+    assert (again.simulated, again.step_ps, again.ranks) == (0, first.step_ps, first.ranks)
+    other = estimated(request(text % (2, "gpipe")), Kept(folder))
+    assert other.simulated == 0
+    assert other.bubble_fraction == pytest.approx(first.bubble_fraction, rel=0.2)
+
+
+def test_what_another_version_kept_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Kept(folder).put("question", 1)
+    assert Kept(folder).get("question") == 1
+    monkeypatch.setattr(keeping, "model_digest", lambda: "another")
+    assert Kept(folder).get("question") is None
+
+
+def test_a_damaged_part_is_simulated_again(folder: Path) -> None:
+    wanted = request("parallel: {tensor: 2, data: 1}")
+    first = estimated(wanted, Kept(folder))
+    for path in folder.glob("parts-*/*"):
+        path.write_bytes(path.read_bytes()[:5])
+    again = estimated(wanted, Kept(folder))
+    assert (again.simulated, again.step_ps) == (first.simulated, first.step_ps)
+    assert estimated(wanted, Kept(folder)).simulated == 0
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    wanted = request("parallel: {tensor: 2, data: 1}")
+    assert estimated(wanted, Kept(place)).simulated == estimated(wanted, Kept(place)).simulated > 0
+
+
+def test_clearing_removes_parts_and_nothing_else(folder: Path) -> None:
+    kept = Kept(folder)
+    kept.put("question", [1, 2])
+    (folder / "mine.txt").write_text("stays")
+    assert kept.sizes() == (1, len("[1, 2]"))
+    kept.clear()
+    assert kept.sizes() == (0, 0)
+    assert kept.get("question") is None
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parallel: {data: 2}\ndata: {kind: parameter-server}",
+        "parallel: {tensor: 2, data: 1}\nstragglers: {ranks: {1: 1.5}}",
+    ],
+)
+def test_a_step_whose_ranks_differ_is_one_part(text: str, folder: Path) -> None:
+    real = train(tiny(text), A100, steps=1, granularity="coarse")
+    for simulated in (1, 0):
+        found = estimated(request(text), Kept(folder))
+        assert (found.parts, found.simulated) == (1, simulated)
+        assert (found.step_ps, found.ranks) == (real.step_ps, real.ranks)
+
+
+def test_a_fault_is_part_of_the_question(folder: Path) -> None:
+    text = "parallel: {tensor: 2, data: 1}"
+    plain = estimated(request(text), Kept(folder))
+    setup, work = inputs(tiny(text), A100, faults=("rank 1 slow x2",))
+    wanted = TrainRequest(setup, work, steps=1, granularity="coarse", estimate=True)
+    assert estimated(wanted, Kept(folder)).step_ps[-1] > 1.5 * plain.step_ps[-1]
