@@ -59,6 +59,9 @@ class Precision:
         Measured matrix products that hold for it.
     recipe : str
         How operands become 8-bit ones (`clusim.workload.recipes`); empty: they are what is kept.
+    transposes : bool
+        Products of 8 bits take operands one way round only, so that the other way is a copy: all chips but
+        Blackwell's of data centres (``is_non_tn_fp8_gemm_supported`` of TransformerEngine).
     """
 
     name: str
@@ -68,6 +71,7 @@ class Precision:
     dtype: str
     products: str = "bf16"
     recipe: str = ""
+    transposes: bool = True
 
 
 def _precision(name: str, held: str, multiplied: str = "") -> Precision:
@@ -331,7 +335,7 @@ def chip_of(
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=own.attention_fraction or 0.0,
         sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
-        precision=precision,
+        precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
     )
 
 
