@@ -248,7 +248,7 @@ class TestCases:
         [
             ({"hardware": "TPU v4"}, "no preset is like it"),
             ({"model": "LLAMA2-7B [LoRA]"}, "'lora' is not modelled"),
-            ({"precision": "tf32"}, "not modelled"),
+            ({"precision": "int8"}, "not modelled"),
             ({"n_gpus": 3}, "no multiple of 2"),
             ({"step_s": 0.0}, "no time of a step"),
             ({"step_s": 1e-6}, "of the peak"),

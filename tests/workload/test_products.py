@@ -157,6 +157,25 @@ def test_types_without_a_table_take_the_form_of_16_bits() -> None:
     assert find_table("a100-sxm4-80gb", "fp8") is None
 
 
+def test_tf32_has_half_the_rate_of_bf16_and_twice_its_bytes() -> None:
+    for preset in ("dgx-a100", "dgx-h100", "l40s-x8"):
+        half, wide, vector = (
+            chip_of(clusim.load(preset), PRECISIONS[name]) for name in ("bf16", "tf32", "fp32")
+        )
+        assert wide.peak_flops == half.peak_flops / 2 > vector.peak_flops
+        assert wide.precision.bytes == 4
+        large, narrow = Gemm(1, 16384, 16384, 16384), Gemm(1, 8, 16384, 16384)
+        plain = replace(half, products=replace(half.products, ratios=None))
+        assert wide.product_s(large) / plain.product_s(large) == pytest.approx(2, rel=0.03)
+        assert wide.product_s(narrow) / plain.product_s(narrow) == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize("preset", ["dgx-1v", "mi300x"])
+def test_chips_without_tf32_say_so(preset: str) -> None:
+    with pytest.raises(InputError, match=r"precision tf32: .* has no rate for it; use .*fp32"):
+        chip_of(clusim.load(preset), PRECISIONS["tf32"])
+
+
 def test_a_file_of_ones_own_is_taken(tmp_path: Path) -> None:
     data = json.loads(shipped_files()["a100-sxm4-80gb"].read_text(encoding="utf-8"))
     data["products"][0]["form"]["start_us"] += 100

@@ -98,9 +98,12 @@ PRECISIONS = {
         _fp8("fp8-block", "block", "fp8-block"),
         _fp8("mxfp8", "mxfp8"),
         _precision("fp32", "float32"),
+        replace(_precision("tf32", "float32"), peak="tf32"),
     )
 }
-"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales."""
+"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales. ``tf32`` has 32 bits,
+of which products use 19.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,9 +307,9 @@ def chip_of(
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
     assert endpoint is not None, "ranks are endpoints"
-    peak = endpoint.peak_flops.get(precision.peak)
+    peak = _peak(endpoint, precision)
     if peak is None:
-        known = [name for name, item in PRECISIONS.items() if item.peak in endpoint.peak_flops]
+        known = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
         raise InputError(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
@@ -338,6 +341,17 @@ def chip_of(
         sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
     )
+
+
+def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
+    """Return the dense peak of a precision [FLOP/s]; None if the chip has none.
+
+    That of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
+    """
+    tensor = endpoint.compute_capability >= 80 and endpoint.architecture != "cdna"
+    if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
+        return endpoint.peak_flops["bf16"] / 2
+    return endpoint.peak_flops.get(precision.peak)
 
 
 def _number(figure: Figure) -> float:
