@@ -15,11 +15,15 @@ from clusim.hardware.calibration import ROW_SETS
 from clusim.training.expected import StepClass, expected_step
 from clusim.training.measured.cases import case_of
 from clusim.training.measured.data import write_step_data
+from clusim.training.measured.models import model_spec
 from clusim.training.measured.predict import Unpredicted, predicted
 from clusim.training.measured.rows import StepRow, is_step_table, read_steps
 from clusim.training.measured.scores import StepPoint, kendall_tau, step_score
 from clusim.training.measured.text import HEADING, step_lines, write_section
 from clusim.training.measured.validate import StepReport, validate_steps
+from clusim.workload.models import Transformer
+from clusim.workload.parallel.plan import model_of
+from clusim.workload.spec import ModelSpec
 from clusim_cli.main import run
 
 GPT: dict[str, Any] = {
@@ -43,6 +47,9 @@ GPT: dict[str, Any] = {
     "sequence_parallel": "no",
     "step_s": 0.1,
 }
+
+BARE: dict[str, Any] = {"layers": 0, "hidden": 0, "heads": 0, "vocab": 0}
+"""What a table leaves out that has only a model's name."""
 
 
 def row(**changes: Any) -> StepRow:
@@ -177,6 +184,55 @@ class TestCases:
             found = case_of(row(framework="llm-foundry", attention="flash", notes=notes)).workload
             assert found.gradient_bits == bits
 
+    @pytest.mark.parametrize(
+        ("framework", "precision", "sharding", "expected"),
+        [
+            ("NeMo container 24.07", "fp8", "", (16, "bf16")),
+            ("NeMo container 24.03.01", "fp8", "", (32, "bf16")),
+            ("Megatron-Bridge", "fp8 (FP8-CS)", "", (16, "fp8")),
+            ("Megatron-Bridge", "bf16", "", (16, "bf16")),
+            ("Megatron-Bridge", "fp8", "fsdp (group 8)", (16, "bf16")),
+            ("Megatron-Core r0.8.0", "fp8", "", (32, "bf16")),
+        ],
+    )
+    def test_gradients_and_weights_of_published_scripts(
+        self, framework: str, precision: str, sharding: str, expected: tuple[int, str]
+    ) -> None:
+        changes = {"framework": framework, "precision": precision, "sharding": sharding}
+        own = case_of(row(**changes, hardware="DGX-H100")).workload
+        assert (own.gradient_bits, own.primary_weights) == expected
+
+    def test_recomputation_of_published_scripts(self) -> None:
+        said = {
+            name: [
+                note
+                for note in case_of(row(framework=name, recompute="")).notes
+                if "recomp" in note
+            ]
+            for name in ("NeMo container 24.07", "NeMo container 24.03.01")
+        }
+        assert ["none, as in the scripts" in notes[0] for notes in said.values()] == [True, False]
+
+    @pytest.mark.parametrize(
+        ("model", "expected"),
+        [
+            ("GPT3-20B", (44, 6144, 48)),
+            ("GPT3-175B", (96, 12288, 96)),
+            ("bert-large", (24, 1024, 16)),
+        ],
+    )
+    def test_a_name_gives_the_size_of_its_model(
+        self, model: str, expected: tuple[int, int, int]
+    ) -> None:
+        found = model_of(ModelSpec.model_validate(model_spec(row(**BARE, model=model))))
+        assert isinstance(found, Transformer)
+        assert (found.layers, found.hidden, found.heads) == expected
+
+    @pytest.mark.parametrize("model", ["GPT3-5B", "GPT", "LLAMA2-13B", "Mixtral-8x7B"])
+    def test_a_name_without_a_known_size_is_not_taken_for_another(self, model: str) -> None:
+        with pytest.raises(InputError, match=f"model '{model}': give its layers and hidden size"):
+            case_of(row(**BARE, model=model))
+
     def test_what_is_not_said_is_noted(self) -> None:
         found = case_of(row(micro_batch=0, precision="", recompute="unknown", attention=""))
         assert [note.partition(":")[0].partition(" not said")[0] for note in found.notes] == [
@@ -192,7 +248,7 @@ class TestCases:
         [
             ({"hardware": "TPU v4"}, "no preset is like it"),
             ({"model": "LLAMA2-7B [LoRA]"}, "'lora' is not modelled"),
-            ({"precision": "tf32"}, "not modelled"),
+            ({"precision": "int8"}, "not modelled"),
             ({"n_gpus": 3}, "no multiple of 2"),
             ({"step_s": 0.0}, "no time of a step"),
             ({"step_s": 1e-6}, "of the peak"),

@@ -21,7 +21,8 @@ from clusim.compute.measured_tables import (
 )
 from clusim.compute.products import Product
 from clusim.errors import InputError
-from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of
+from clusim.fabric.arrays import arrays_of
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of, products_of
 
 ROWS = Path(__file__).parent / "data" / "products.csv"
 PRESETS = {"a100-sxm4-80gb": "dgx-a100", "h100-sxm5": "dgx-h100", "b200-sxm": "hgx-b200"}
@@ -90,14 +91,19 @@ def test_shipped_files_are_small() -> None:
 
 
 def test_a_chip_without_a_table_has_the_form_of_the_one_before() -> None:
-    """H100 by the form of the A100 and B200 by that of the H100, with their own published figures."""
+    """Each by the form of another one, with its own published figures and clock."""
     for name, before, most in (
-        ("h100-sxm5", "a100-sxm4-80gb", 25.0),
+        ("h100-sxm5", "a100-sxm4-80gb", 16.0),
         ("b200-sxm", "h100-sxm5", 15.0),
+        ("b200-sxm", "a100-sxm4-80gb", 16.0),
+        ("a100-sxm4-80gb", "h100-sxm5", 17.0),
     ):
-        foreign, chip = find_table(before, "bf16"), short(name)
-        assert foreign is not None
-        foreign = replace(foreign, ratios=None)
+        chip = short(name)
+        fabric = clusim.load(PRESETS[name])
+        endpoint = fabric.nodes[arrays_of(fabric).node_of(0)].endpoint
+        assert endpoint is not None
+        foreign = products_of(replace(endpoint, kernels=before), PRECISIONS["bf16"])
+        assert foreign.ratios is None
         rows = TABLES[name, "bf16", "vllm"]
         found = [
             foreign.time_s(chip.silicon, own, SIZES["bf16"]) / seconds - 1 for own, seconds in rows
@@ -105,14 +111,25 @@ def test_a_chip_without_a_table_has_the_form_of_the_one_before() -> None:
         assert errors(found)[0] < most, name
 
 
-def test_cards_take_the_form_of_their_architecture_alone() -> None:
-    """Compute capability 12 has other tensor cores than 10."""
-    card, module = (
-        chip_of(clusim.load(name), PRECISIONS["bf16"]) for name in ("rtx-pro-6000-x8", "hgx-b200")
-    )
-    assert card.products.form == module.products.form
+@pytest.mark.parametrize(
+    ("name", "clock_GHz"), [("rtx-pro-6000-x8", 125e3 / (2 * 128 * 188)), ("l40s-x8", 91.6e3 / (2 * 128 * 142))]
+)  # fmt: skip
+def test_cards_that_multiply_as_an_a100_start_as_many_clocks_long(
+    name: str, clock_GHz: float
+) -> None:
+    """Compute capability 12 has other tensor cores than 10; an A100 has 64 lanes an SM and 1.41 GHz."""
+    card, a100 = (chip_of(clusim.load(own), PRECISIONS["bf16"]) for own in (name, "dgx-a100"))
+    own, theirs = card.products.form, a100.products.form
     assert card.products.ratios is None
-    assert module.products.ratios is not None
+    assert a100.products.ratios is not None
+    for field in ("start_us", "tile_us", "split_us"):
+        clocks = getattr(theirs, field) * 19.5e3 / (2 * 64 * 108)
+        assert getattr(own, field) * clock_GHz == pytest.approx(clocks)
+    kept = ("rate", "memory", "l2", "spread", "store", "sharp", "whole", "half_tile")
+    assert all(getattr(own, field) == getattr(theirs, field) for field in kept)
+    assert (
+        next(iter(load_file(shipped_files()["a100-sxm4-80gb"]).attention)) == card.attention.library
+    )
 
 
 def test_eight_bits_are_faster_than_sixteen_on_chips_without_a_table() -> None:
@@ -138,6 +155,25 @@ def test_types_without_a_table_take_the_form_of_16_bits() -> None:
     assert chip.products.ratios is None
     assert chip.products.kind == "bf16"
     assert find_table("a100-sxm4-80gb", "fp8") is None
+
+
+def test_tf32_has_half_the_rate_of_bf16_and_twice_its_bytes() -> None:
+    for preset in ("dgx-a100", "dgx-h100", "l40s-x8"):
+        half, wide, vector = (
+            chip_of(clusim.load(preset), PRECISIONS[name]) for name in ("bf16", "tf32", "fp32")
+        )
+        assert wide.peak_flops == half.peak_flops / 2 > vector.peak_flops
+        assert wide.precision.bytes == 4
+        large, narrow = Gemm(1, 16384, 16384, 16384), Gemm(1, 8, 16384, 16384)
+        plain = replace(half, products=replace(half.products, ratios=None))
+        assert wide.product_s(large) / plain.product_s(large) == pytest.approx(2, rel=0.03)
+        assert wide.product_s(narrow) / plain.product_s(narrow) == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize("preset", ["dgx-1v", "mi300x"])
+def test_chips_without_tf32_say_so(preset: str) -> None:
+    with pytest.raises(InputError, match=r"precision tf32: .* has no rate for it; use .*fp32"):
+        chip_of(clusim.load(preset), PRECISIONS["tf32"])
 
 
 def test_a_file_of_ones_own_is_taken(tmp_path: Path) -> None:

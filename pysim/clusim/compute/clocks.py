@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Power", "kept_clock"]
+__all__ = ["Power", "kept_clock", "vector_clock_Hz"]
 
 LEAST = 0.3
 """Clock that every chip keeps."""
+
+_NARROW = (60, 70, 72, 75, 80)
+"""Compute capabilities, times ten, whose SMs have 64 lanes of 32 bits; the others have 128 (CUDA programming guide)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +50,17 @@ def kept_clock(power: Power) -> float:
     if not power.cap_W or need_W <= left_W:
         return 1.0
     return float(max(LEAST, (max(0.0, left_W) / need_W) ** (1 / 3)))
+
+
+def vector_clock_Hz(flops: float, sms: int, compute_capability: int) -> float:
+    """Return the boost clock of an NVIDIA chip, which is behind its published peak of 32-bit arithmetic [Hz].
+
+    Parameters
+    ----------
+    flops : float
+        That peak; a lane multiplies and adds once a clock [FLOP/s].
+    compute_capability : int
+        Times ten.
+    """
+    lanes = 64 if compute_capability in _NARROW else 128
+    return flops / (2 * lanes * sms)

@@ -14,7 +14,7 @@ choose by heuristics that were tuned for it. A launch is in front.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -124,6 +124,15 @@ class Form:
     def of(cls, given: dict[str, Any]) -> Form:
         """Return the form that a file has."""
         return cls(**{field.name: float(given[field.name]) for field in fields(cls)})
+
+    def at_clock(self, faster: float) -> Form:
+        """Return the form of a chip with another clock: what starts and ends takes is counted in clocks."""
+        return replace(
+            self,
+            start_us=self.start_us / faster,
+            tile_us=self.tile_us / faster,
+            split_us=self.split_us / faster,
+        )
 
 
 def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float]) -> Reals:

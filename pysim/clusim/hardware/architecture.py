@@ -44,7 +44,7 @@ STEADY = assumed(
 """What a long run keeps on architectures where nobody told it from the clock."""
 
 FOREIGN = (
-    "none were measured on this architecture: the form of the A100's, with the chip's own figures"
+    "none were measured on this architecture: the form of that chip, with the chip's own figures"
 )
 
 IDLE = "a fifth to an eighth of the power cap, as idle clocks, leakage and memory draw on boards that were looked at"

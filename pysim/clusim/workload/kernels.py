@@ -6,11 +6,12 @@ longer of arithmetic and memory traffic; none is shorter than the time between t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from clusim.compute.clocks import Power, kept_clock
+from clusim.compute.clocks import Power, kept_clock, vector_clock_Hz
 from clusim.compute.fused import Fused
 from clusim.compute.measured_tables import (
     AttentionTable,
@@ -27,7 +28,7 @@ from clusim.errors import InputError
 from clusim.fabric.arrays import arrays_of
 from clusim.fabric.endpoint import Endpoint
 from clusim.fabric.model import Fabric
-from clusim.hardware import FAMILIES, GPUS, Architecture, Figure
+from clusim.hardware import FAMILIES, GPUS, Architecture, Figure, Gpu
 from clusim.units import parse_time
 from clusim.vocabulary.dtypes import DTYPES
 from clusim.workload.spec import HardwareSpec
@@ -59,6 +60,9 @@ class Precision:
         Measured matrix products that hold for it.
     recipe : str
         How operands become 8-bit ones (`clusim.workload.recipes`); empty: they are what is kept.
+    transposes : bool
+        Products of 8 bits take operands one way round only, so that the other way is a copy: all chips but
+        Blackwell's of data centres (``is_non_tn_fp8_gemm_supported`` of TransformerEngine).
     """
 
     name: str
@@ -68,6 +72,7 @@ class Precision:
     dtype: str
     products: str = "bf16"
     recipe: str = ""
+    transposes: bool = True
 
 
 def _precision(name: str, held: str, multiplied: str = "") -> Precision:
@@ -93,9 +98,12 @@ PRECISIONS = {
         _fp8("fp8-block", "block", "fp8-block"),
         _fp8("mxfp8", "mxfp8"),
         _precision("fp32", "float32"),
+        replace(_precision("tf32", "float32"), peak="tf32"),
     )
 }
-"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales."""
+"""Those of 8 bits multiply 8-bit operands and keep all else in bf16; ``fp8`` has delayed scales. ``tf32`` has 32 bits,
+of which products use 19.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +307,9 @@ def chip_of(
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     endpoint = node.endpoint
     assert endpoint is not None, "ranks are endpoints"
-    peak = endpoint.peak_flops.get(precision.peak)
+    peak = _peak(endpoint, precision)
     if peak is None:
-        known = [name for name, item in PRECISIONS.items() if item.peak in endpoint.peak_flops]
+        known = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
         raise InputError(
             f"precision {precision.name}: {endpoint.chip or node.name} has no rate for it; use"
             f" {' or '.join(known) or 'another chip'}"
@@ -331,8 +339,19 @@ def chip_of(
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=own.attention_fraction or 0.0,
         sustained=own.sustained or measured.get("sustained") or _kept(endpoint, family),
-        precision=precision,
+        precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
     )
+
+
+def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
+    """Return the dense peak of a precision [FLOP/s]; None if the chip has none.
+
+    That of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
+    """
+    tensor = endpoint.compute_capability >= 80 and endpoint.architecture != "cdna"
+    if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
+        return endpoint.peak_flops["bf16"] / 2
+    return endpoint.peak_flops.get(precision.peak)
 
 
 def _number(figure: Figure) -> float:
@@ -348,20 +367,49 @@ def _kept(endpoint: Endpoint, family: Architecture) -> float:
     return _number(family.steady) * clock
 
 
+WARP_LEVEL = "a100-sxm4-80gb"
+"""A chip whose tensor cores multiply for one warp at a time (``mma.sync``)."""
+
+
+def _measured_on(endpoint: Endpoint) -> str:
+    """Return whose kernels a chip takes: those it names, or those of its architecture.
+
+    Blackwell's cards (compute capability 12) have none of the instructions of its modules: they multiply as Ampere
+    does (CUTLASS, guides to MMA programming).
+    """
+    if endpoint.kernels:
+        return endpoint.kernels
+    if endpoint.compute_capability >= 120:
+        return WARP_LEVEL
+    return str(FAMILIES[endpoint.architecture].kernels.value)
+
+
+def _faster(endpoint: Endpoint, known: Gpu | None) -> float:
+    """Return the clock of a chip against that of one whose kernels were measured; 1 if one of them is not known."""
+    rate = endpoint.peak_flops.get("f32")
+    if known is None or not rate or endpoint.architecture == "cdna":
+        # CUs do two or four operations a lane and clock.
+        return 1.0
+    peaks = known.figures["peak_flops"].value
+    assert isinstance(peaks, Mapping)
+    own = vector_clock_Hz(float(rate), endpoint.sms, endpoint.compute_capability)
+    return own / vector_clock_Hz(float(peaks["f32"]), known.sms, known.compute_capability)
+
+
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     """Return the matrix products that were measured on a chip or on its family.
 
-    Without any of its element type it has the form of 16-bit ones; so it has outside their architecture, or on cards of
-    it that have tensor cores of their own, because tables of 8 bits hold casts.
+    Without any of its element type it has the form of 16-bit ones; so it has outside their architecture, at its own
+    clock, because tables of 8 bits hold casts.
     """
-    name = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
+    name = _measured_on(endpoint)
     plain = find_table(name, "bf16")
     if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
     known = GPUS.get(plain.chip)
     alike = known is None or known.compute_capability // 10 == endpoint.compute_capability // 10
     if endpoint.architecture != plain.architecture or not alike:
-        return replace(plain, ratios=None)
+        return replace(plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, known)))
     return find_table(name, precision.products) or replace(plain, ratios=None)
 
 
@@ -370,7 +418,7 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
 
     A library that was measured elsewhere only has the form it has there.
     """
-    own = endpoint.kernels or str(FAMILIES[endpoint.architecture].kernels.value)
+    own = _measured_on(endpoint)
     places = [own, *(name for name in shipped_files() if name != own)]
     found = (table for name in places if (table := find_attention(name, library)) is not None)
     table = next(found, None)

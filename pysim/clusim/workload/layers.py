@@ -109,12 +109,15 @@ class Tensor:
         It is not replicated over the expert dimension.
     touched : int
         Elements that a step of the optimiser touches, for sparse gradients; -1 is all.
+    factor : bool
+        Its products are of 8 bits where the precision has a recipe for them.
     """
 
     name: str
     elements: int
     expert: bool = False
     touched: int = -1
+    factor: bool = False
 
     @property
     def stepped(self) -> int:

@@ -7,10 +7,10 @@ to go with 1F1B, all of them with GPipe. **Not modelled** Fragmentation and work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusim.workload.layers import Layer, Recompute
+from clusim.workload.layers import Layer, Recompute, Tensor
 from clusim.workload.optimizers import Optimizer
 from clusim.workload.orders import CUT, order
 
@@ -119,6 +119,11 @@ class Keeping:
         Activations are there, but those of the last layer of each part, and of two layers that come or go.
     summed : bool
         Products of weight gradients add to the 32-bit sums, so that there are no other gradients.
+    copied_bytes : float
+        What copies in 8 bits take of a weight that multiplies in 8 bits [bytes]; of cut weights only while they are
+        whole.
+    copies_only : bool
+        There is nothing else of such a weight but the optimiser's states.
     """
 
     recompute: Recompute = "none"
@@ -131,6 +136,14 @@ class Keeping:
     states_on_host: bool = False
     activations_on_host: bool = False
     summed: bool = False
+    copied_bytes: float = 0.0
+    copies_only: bool = False
+
+    def weight_bytes(self, tensor: Tensor, optimizer: Optimizer) -> float:
+        """Return what is there of an element of a tensor to compute with [bytes]."""
+        if not tensor.factor:
+            return optimizer.weight
+        return self.copied_bytes + (0 if self.copies_only else optimizer.weight)
 
 
 _USUAL = Keeping()
@@ -154,16 +167,16 @@ def stage_memory(
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
     recompute, gathered, held = keeping.recompute, keeping.gathered, keeping.held
     layers = [layer for chunk in chunks for layer in chunk]
-    common = sum(t.elements for layer in layers for t in layer.tensors if not t.expert)
-    experts = sum(t.elements for layer in layers for t in layer.tensors if t.expert)
+    tensors = [tensor for layer in layers for tensor in layer.tensors]
 
-    dense = [
-        sum(t.stepped for layer in layers for t in layer.tensors if t.expert == e)
-        for e in (False, True)
-    ]
+    def spread(cut: bool, size: Callable[[Tensor], float]) -> float:
+        """Return the sum of a size over all tensors, of which a rank has a part if they are cut."""
+        common = sum(size(t) for t in tensors if not t.expert)
+        experts = sum(size(t) for t in tensors if t.expert)
+        return common / data + experts / expert_data if cut else common + experts
 
-    def spread(cut: bool, sizes: Sequence[int] = (common, experts)) -> float:
-        return sizes[0] / data + sizes[1] / expert_data if cut else sizes[0] + sizes[1]
+    def whole(tensor: Tensor) -> float:
+        return tensor.elements * keeping.weight_bytes(tensor, optimizer)
 
     per_chunk = [sum(layer.kept(recompute) for layer in chunk) for chunk in chunks]
     transient = 0
@@ -171,15 +184,21 @@ def stage_memory(
         per_chunk = [chunk[-1].kept(recompute) for chunk in chunks]
         transient = 2 * max((layer.kept(recompute) for c in chunks for layer in c[:-1]), default=0)
     if zero == 3:
-        sizes = sorted((layer.parameters for layer in layers), reverse=True)
-        whole = sizes if gathered is None else sizes[: gathered + 1]
-        transient += sum(whole) * optimizer.weight + sum(sizes[:2]) * optimizer.gradient
+        sizes = sorted((sum(map(whole, layer.tensors)) for layer in layers), reverse=True)
+        numbers = sorted((layer.parameters for layer in layers), reverse=True)
+        there = sizes if gathered is None else sizes[: gathered + 1]
+        transient += round(sum(there)) + sum(numbers[:2]) * optimizer.gradient
     transient += max((layer.transient(recompute) for layer in layers), default=0)
     gradient = optimizer.main_gradient + (0 if keeping.summed else optimizer.gradient)
+    weights = (
+        spread(True, lambda t: t.elements) * optimizer.weight if zero >= 3 else spread(False, whole)
+    )
     return Memory(
-        weights=round(spread(zero >= 3) * optimizer.weight * keeping.weight_versions),
-        gradients=round(spread(zero >= 2, dense) * gradient),
-        optimizer=0 if keeping.states_on_host else round(spread(zero >= 1) * optimizer.state),
+        weights=round(weights * keeping.weight_versions),
+        gradients=round(spread(zero >= 2, lambda t: t.stepped) * gradient),
+        optimizer=0
+        if keeping.states_on_host
+        else round(spread(zero >= 1, lambda t: t.elements) * optimizer.state),
         activations=round(sum(per_chunk) / max(1, len(per_chunk)) * held),
         transient=transient,
         buffers=buffers,

@@ -307,7 +307,10 @@ class Workload(Spec):
     model: Annotated[ModelSpec, base_or_mapping]
     sequence: Positive = 2048
     batch: BatchSpec
-    precision: Literal["bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "fp32"] = "bf16"
+    precision: Literal[
+        "bf16", "fp16", "fp8", "fp8-current", "fp8-block", "mxfp8", "fp32", "tf32"
+    ] = "bf16"
+    primary_weights: Literal["bf16", "fp8"] = "bf16"
     optimizer: Literal["sgd", "momentum", "adam"] = "adam"
     gradient_bits: Literal[16, 32] = 16
     offload: OffloadSpec = OffloadSpec()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusim.hardware.architecture import FOREIGN, IDLE, STEADY, Architecture, pushes
+from clusim.hardware.architecture import IDLE, STEADY, Architecture, pushes
 from clusim.hardware.figures import assumed
 from clusim.hardware.protocols import Pace, protocols
 
@@ -13,7 +13,11 @@ ARCHITECTURE = Architecture(
     graph_node=assumed("0.59us", "as Hopper"),
     stream_launch=assumed("1.30us", "as Hopper"),
     kernel_floor=assumed("1.81us", "as A100, whose pipelined launches take so long"),
-    kernels=assumed("h100-sxm5", FOREIGN),
+    kernels=assumed(
+        "a100-sxm4-80gb",
+        "none were measured; tensor cores multiply for a warp at a time, as Ampere's (CUTLASS, guides to MMA"
+        " programming): its form at the chip's own clock and figures",
+    ),
     steady=STEADY,
     idle_power=assumed(30, IDLE),
     flop_energy=assumed(0.69, "4 nm, as Hopper"),

@@ -102,10 +102,14 @@ def case_of(row: StepRow) -> StepCase:
         "recompute": _recompute(row, notes),
         "parallel": sizes,
         "data": _sharding(row, notes),
-        "gradient_bits": 32 if _megatron(row) == "megatron" or "mode DEFAULT" in row.notes else 16,
+        "gradient_bits": _gradient_bits(row, notes),
         "host": {"framework": framework_of(row)},
         "hardware": _library(row, notes),
     }
+    whole = spec["data"]["kind"] not in ("fsdp", "zero3")
+    if "Megatron-Bridge" in row.framework and spec["precision"].startswith("fp8") and whole:
+        notes.append("weights in 8 bits alone assumed, as Megatron-Bridge's fp8_param_gather")
+        spec["primary_weights"] = "fp8"
     if _megatron(row) == "megatron-deepspeed":
         # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
         spec |= {"loss": "plain", "accumulation": "added"}
@@ -206,8 +210,33 @@ def _recompute(row: StepRow, notes: list[str]) -> str:
     for name in ("full", "selective", "none"):
         if word.startswith(name):
             return name
+    if _nemo_scripts(row):
+        notes.append(
+            "recomputation not said: none, as in the scripts of NeMo-Framework-Launcher 24.07"
+        )
+        return "none"
     notes.append("recomputation not said: the least that fits into memory")
     return "none"
+
+
+def _nemo_scripts(row: StepRow) -> bool:
+    """Return whether a row is of the container whose scripts NVIDIA published for its tables."""
+    return row.framework.lower().startswith("nemo container 24.07")
+
+
+def _gradient_bits(row: StepRow, notes: list[str]) -> int:
+    """Return the bits of the gradients that ranks reduce.
+
+    NeMo's scripts of July 2024 have ``grad_sync_dtype=bf16``, those of Megatron-Bridge ``grad_reduce_in_fp32: false``.
+    """
+    if "mode DEFAULT" in row.notes:
+        return 32
+    if _megatron(row) != "megatron":
+        return 16
+    if _nemo_scripts(row) or "Megatron-Bridge" in row.framework:
+        notes.append("gradients of 16 bits assumed, as NVIDIA's scripts for its tables have them")
+        return 16
+    return 32
 
 
 def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:

@@ -28,16 +28,21 @@ _DEEPSEEK_V2 = {
 
 _QWEN3 = {"experts": 128, "top_k": 8, "head_size": 128}
 
+_NEMO_20B = {"layers": 44, "hidden": 6144, "heads": 48, "kv_heads": 48, "intermediate": 24576}
+"""As the scripts of NeMo-Framework-Launcher 24.07 have it (gpt3/20b.yaml)."""
+
 _CARDS = (
+    _Card(("gpt3-20b",), "gpt3-175b", _NEMO_20B),
+    _Card(("gpt-3 175b", "gpt3-175b"), "gpt3-175b", {"layers": 96, "hidden": 12288}),
     _Card(("gpt-3", "gpt3", "gpt 22b", "gpt 175b"), "gpt3-175b"),
     _Card(("gpt oss 20b",), "mixtral-8x7b", {"experts": 32, "top_k": 4, "expert_size": 2880, "head_size": 64}),
     _Card(("gpt oss 120b",), "mixtral-8x7b", {"experts": 128, "top_k": 4, "expert_size": 2880, "head_size": 64}),
     _Card(("gpt",), "gpt2"),
     _Card(("mpt",), "gpt2", {"dropout": False}),
-    _Card(("bert-large",), "bert-large"),
+    _Card(("bert-large",), "bert-large", {"layers": 24, "hidden": 1024}),
     _Card(("deepseekv2", "deepseek-v2"), "deepseek-v3", _DEEPSEEK_V2),
-    _Card(("deepseekv3", "deepseek-v3"), "deepseek-v3"),
-    _Card(("mixtral-8x22b", "mixtral 8x22b"), "mixtral-8x22b"),
+    _Card(("deepseekv3", "deepseek-v3"), "deepseek-v3", {"layers": 61, "hidden": 7168}),
+    _Card(("mixtral-8x22b", "mixtral 8x22b"), "mixtral-8x22b", {"layers": 56, "hidden": 6144}),
     _Card(("mixtral",), "mixtral-8x7b"),
     _Card(("qwen3_30b", "qwen3 30b"), "mixtral-8x7b", {**_QWEN3, "expert_size": 768}),
     _Card(("qwen3_235b", "qwen3 235b"), "mixtral-8x7b", {**_QWEN3, "expert_size": 1536}),
@@ -59,6 +64,8 @@ def model_spec(row: StepRow) -> dict[str, Any]:
     if card is None:
         raise InputError(f"model {row.model!r}: its dimensions are not known")
     found: dict[str, Any] = {"base": card.base, **card.changes}
+    if not (row.layers and row.hidden) and not {"layers", "hidden"} <= card.changes.keys():
+        raise InputError(f"model {row.model!r}: give its layers and hidden size")
     for key in ("layers", "hidden", "heads", "kv_heads", "vocab"):
         if getattr(row, key):
             found[key] = getattr(row, key)

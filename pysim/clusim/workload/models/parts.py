@@ -46,7 +46,7 @@ from clusim.workload.layers import (
     linear,
     memory_kernel,
 )
-from clusim.workload.recipes import casts
+from clusim.workload.recipes import casts, gathered_bytes, input_bytes
 
 __all__ = ["Attention", "Recorder"]
 
@@ -68,6 +68,7 @@ class Recorder:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.element_bytes = shard.precision.bytes
+        self.input_bytes = input_bytes(shard.precision)
         self.forward: list[Step] = []
         self._back: list[list[Step]] = []
         self._keys = 0
@@ -187,7 +188,7 @@ class Recorder:
             return
         forward, back, weight = linear(name, shard, Gemm(1, m, n, k))
         self.pair([forward], [back, weight])
-        self.leave(m * n, name)
+        self.leave(m * n, name, gradient_bytes=gathered_bytes(shard.precision, gradients=True))
 
     def _rows_in_pieces(self, name: str, m: int, n: int, k: int) -> None:
         """Compute a part of the tokens while the sums of the one before go on; backwards while gradients come.
@@ -208,14 +209,14 @@ class Recorder:
             if index < parts - 1:
                 key = self._key(name)
                 steps.append(Comm("tensor", "sendrecv", piece * self.element_bytes, name, key))
-        self.pair(steps, [*self._while_parts_come(name, back, piece), weight])
+        size = round(piece * gathered_bytes(self.shard.precision, gradients=True))
+        self.pair(steps, [*self._while_parts_come(name, back, size), weight])
 
-    def _while_parts_come(self, name: str, kernel: Kernel, elements: int) -> list[Step]:
-        """Return a kernel for each part of the tokens, under which the next part comes from the neighbour."""
+    def _while_parts_come(self, name: str, kernel: Kernel, size: int) -> list[Step]:
+        """Return a kernel for each part of the tokens, under which the next one comes from the neighbour [bytes]."""
         found: list[Step] = []
         for _ in range(self.shard.tensor - 1):
             key = self._key(name)
-            size = elements * self.element_bytes
             found += [
                 Comm("tensor", "sendrecv", size, name, key, kernel.part),
                 kernel,
@@ -236,15 +237,17 @@ class Recorder:
         operation = "allreduce"
         if self.shard.sequence_parallel:
             second = self._key(name)
-            before, operation = [Comm("tensor", "all_gather", size, name)], "reduce_scatter"
-            again = [Comm("tensor", "all_gather", size, f"{name} again", key=second, part="input")]
+            come = round(m * k * gathered_bytes(self.shard.precision))
+            before, operation = [Comm("tensor", "all_gather", come, name)], "reduce_scatter"
+            again = [Comm("tensor", "all_gather", come, f"{name} again", key=second, part="input")]
             there = [Wait(second, part="input")]
         reduce = Comm("tensor", operation, size, f"{name} input", key=key, part="input")
         one: list[Step] = [*before, forward]
         if self.shard.overlap:
             parts = self.shard.tensor
             piece = linear(name, self.shard, Gemm(1, m // parts, n, k))[0]
-            one = self._while_parts_come(name, piece, m // parts * k)
+            size_come = round(m // parts * k * gathered_bytes(self.shard.precision))
+            one = self._while_parts_come(name, piece, size_come)
         self.pair(
             one,
             [*again, back, *there, reduce, weight, Wait(key, part="input")],
@@ -254,7 +257,7 @@ class Recorder:
         """Gather the inputs, keep them, and compute `n` columns; of the input gradient every rank needs its part."""
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n, k))
         size, key = m * k * self.element_bytes, self._key(name)
-        self._kept += size - size // self.shard.tensor
+        self._kept += round((m * k - m * k // self.shard.tensor) * self.input_bytes)
         whole = Comm("tensor", "all_gather", size, f"{name} input")
         part = Comm("tensor", "reduce_scatter", size, f"{name} input", key=key, part="input")
         self.pair([whole, forward], [back, part, weight, Wait(key, part="input")])
@@ -265,7 +268,7 @@ class Recorder:
         own = self.shard.cut(k, tensor, "tensor parallelism: input size")
         forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, own))
         size = m * n * tensor * self.element_bytes
-        self._kept -= m * (k - own) * self.element_bytes
+        self._kept -= round(m * (k - own) * self.input_bytes)
         scatter = Comm("tensor", "reduce_scatter", size, name)
         gather = Comm("tensor", "all_gather", size, f"{name} gradient", part="input")
         if cut:
@@ -279,8 +282,11 @@ class Recorder:
         )
         self.pair([forward, scatter], [gather, back, whole, weight, Wait(key, part="input")])
 
-    def leave(self, elements: int, name: str = "") -> None:
-        """Sum `elements` over the tensor dimension; with sequence parallelism every rank keeps its part."""
+    def leave(self, elements: int, name: str = "", gradient_bytes: float = 0.0) -> None:
+        """Sum `elements` over the tensor dimension; with sequence parallelism every rank keeps its part.
+
+        Gradients that are gathered then are of `gradient_bytes` each, or as the elements.
+        """
         shard = self.shard
         if shard.tensor == 1:
             return
@@ -288,7 +294,8 @@ class Recorder:
         if not shard.sequence_parallel:
             self.pair([Comm("tensor", "allreduce", size, name)], [])
             return
-        back = Comm("tensor", "all_gather", size, f"{name} gradient", part="input")
+        come = round(elements * (gradient_bytes or self.element_bytes))
+        back = Comm("tensor", "all_gather", come, f"{name} gradient", part="input")
         self.pair([Comm("tensor", "reduce_scatter", size, name)], [back])
 
     def gather(self, size_bytes: int) -> None:

@@ -26,6 +26,7 @@ from clusim.workload.layers import (
     memory_kernel,
 )
 from clusim.workload.models.parts import Attention, Recorder
+from clusim.workload.recipes import input_bytes, output_bytes
 
 __all__ = ["Latent", "Transformer"]
 
@@ -214,12 +215,13 @@ class Transformer:
         rec = Recorder(shard)
         e, local = shard.precision.bytes, shard.local_tokens * self.hidden
         rec.norm("norm 1", local, forked=True)
-        rec.module("layernorm", 0, local * e)
+        rec.module("layernorm", 0, self._normed(shard))
         tensors = self._norm("norm 1") + self._attention(rec, shard)
         kept_attention = self._residual(rec, shard)
         first = len(rec.forward)
         rec.norm("norm 2", local, forked=True)
-        rec.module("layernorm", first, local * e)
+        normed = e if moe else input_bytes(shard.precision)
+        rec.module("layernorm", first, round(local * normed))
         tensors += self._norm("norm 2")
         first = len(rec.forward)
         feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
@@ -245,15 +247,21 @@ class Transformer:
 
     def _attention_kept(self, shard: Shard) -> int:
         """Return what attention keeps besides its scores: its input, queries, keys, values and output [bytes]."""
-        e, n = shard.precision.bytes, shard.tokens
+        n = shard.tokens
         heads, kv = self._local_heads(shard)
         query, value = self._head_sizes()
         if shard.around == "ulysses" and shard.context > 1:
             kv = max(kv, shard.context)
-        own = heads * (query + value) + kv * (query + value)
+        own = heads * query + kv * (query + value)
         if self.latent is not None:
-            own = heads * (2 * query + 2 * value) + self.latent.q_rank + self.latent.kv_rank
-        return (n * own + shard.local_tokens * self.hidden) * e
+            own = heads * (2 * query + value) + self.latent.q_rank + self.latent.kv_rank
+        made = heads * value * output_bytes(shard.precision, fused=shard.flash)
+        return round(n * (own * shard.precision.bytes + made)) + self._normed(shard)
+
+    def _normed(self, shard: Shard) -> int:
+        """Return what is kept of the input of attention [bytes]: in 8 bits by each layer that reads it."""
+        readers = 2 if self.latent is not None and shard.precision.recipe else 1
+        return round(readers * shard.local_tokens * self.hidden * input_bytes(shard.precision))
 
     def _scores(self, shard: Shard) -> int:
         """Return what plain attention keeps of its scores: softmax, dropout and its mask [bytes]."""
@@ -284,7 +292,7 @@ class Transformer:
             rec.column("qkv", n, width, h)
             if shard.eager:
                 rec.behind(f"{JOINED} qkv", 2 * n * width)
-            tensors = [Tensor("qkv", width * h)] + [Tensor("qkv bias", width)] * (
+            tensors = [_factor("qkv", width * h)] + [Tensor("qkv bias", width)] * (
                 self.bias or self.qkv_bias
             )
         if not self.positions:
@@ -294,7 +302,7 @@ class Transformer:
         self._core(rec, shard, heads, kv)
         rec.module("core_attn", first, self._scores(shard))
         rec.row("projection", n, h, heads * value)
-        return [*tensors, Tensor("projection", heads * value * h)] + [
+        return [*tensors, _factor("projection", heads * value * h)] + [
             Tensor("projection bias", h)
         ] * self.bias
 
@@ -310,15 +318,14 @@ class Transformer:
         rec.plain("kv up", n, up[1], own.kv_rank)
         query, value = self._head_sizes()
         rec.module("mla_up_proj", first, n * heads * (2 * query + value) * shard.precision.bytes)
-        shapes = [
-            ("q down", own.q_rank * h),
-            ("q norm", own.q_rank),
-            ("q up", up[0] * own.q_rank),
-            ("kv down", (own.kv_rank + own.rope) * h),
-            ("kv norm", own.kv_rank),
-            ("kv up", up[1] * own.kv_rank),
+        return [
+            _factor("q down", own.q_rank * h),
+            Tensor("q norm", own.q_rank),
+            _factor("q up", up[0] * own.q_rank),
+            _factor("kv down", (own.kv_rank + own.rope) * h),
+            Tensor("kv norm", own.kv_rank),
+            _factor("kv up", up[1] * own.kv_rank),
         ]
-        return [Tensor(name, size) for name, size in shapes]
 
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
         """Write scores, softmax and values, fused or not, with what context parallelism adds."""
@@ -356,24 +363,26 @@ class Transformer:
         """Write the dense block; return its parameters and what it keeps [bytes]."""
         own = self.intermediate // shard.tensor
         wide, n, h = (2 if self.gated else 1) * own, shard.tokens, self.hidden
+        operand = input_bytes(shard.precision)
         rec.column("fc1", n, wide, h)
         first = len(rec.forward)
         rec.memory("activation", n * wide, n * own, n * (2 * wide + own))
-        rec.module("mlp_act", first, n * own * shard.precision.bytes)
+        rec.module("mlp_act", first, round(n * own * operand))
         rec.row("fc2", n, h, own)
-        tensors = [Tensor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
-        tensors += [Tensor("fc2", own * h)] + [Tensor("fc2 bias", h)] * self.bias
-        kept = (n * (wide + own) + shard.local_tokens * h) * shard.precision.bytes
-        return tensors, kept
+        tensors = [_factor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
+        tensors += [_factor("fc2", own * h)] + [Tensor("fc2 bias", h)] * self.bias
+        inputs = (n * own + shard.local_tokens * h) * operand
+        return tensors, n * wide * shard.precision.bytes + round(inputs)
 
     def _experts(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
         """Write router, dispatch, experts and combine; return parameters and what is kept [bytes]."""
         h, e, t = self.hidden, shard.precision.bytes, shard.tensor
+        operand = input_bytes(shard.precision)
         cut = shard.sequence_parallel
         tokens, own = shard.local_tokens, self.expert_size // t
         routed = tokens * self.top_k
         count = self.experts // shard.expert
-        tensors = [Tensor("router", h * self.experts)]
+        tensors, shared = [Tensor("router", h * self.experts)], 0
         rec.plain("router", tokens, self.experts, h)
         if self.shared_experts:
             inner, first = self.shared_experts * own, len(rec.forward)
@@ -385,8 +394,9 @@ class Transformer:
                 5 * inner * shard.tokens,
             )
             rec.row("shared fc2", shard.tokens, h, inner)
-            rec.module("shared_experts", first, shard.tokens * 3 * inner * e)
-            tensors += [Tensor("shared fc1", 2 * inner * h), Tensor("shared fc2", inner * h)]
+            shared = self._shared_kept(shard, inner)
+            rec.module("shared_experts", first, shared)
+            tensors += [_factor("shared fc1", 2 * inner * h), _factor("shared fc2", inner * h)]
         moved = routed * h
         rec.memory("permute", moved, moved, 2 * moved)
         self._exchange(rec, shard, "dispatch")
@@ -404,19 +414,24 @@ class Transformer:
             routed * (2 * wide + own),
             inside="expert",
         )
-        rec.module("moe_act", first, routed * own * e)
+        rec.module("moe_act", first, round(routed * own * operand))
         rec.linear("expert fc2", Gemm(count, each, h, own), inside="expert")
         rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
         self._exchange(rec, shard, "combine")
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
         tensors += [
-            Tensor("expert fc1", count * wide * h, True),
-            Tensor("expert fc2", count * own * h, True),
+            _factor("expert fc1", count * wide * h, expert=True),
+            _factor("expert fc2", count * own * h, expert=True),
         ]
-        kept = (routed * (wide + own + h) + 2 * tokens * h) * e
-        if self.shared_experts:
-            kept += shard.tokens * 3 * self.shared_experts * own * e
-        return tensors, kept
+        kept = (routed * wide + 2 * tokens * h) * e + round(routed * (own + h) * operand)
+        return tensors, kept + shared
+
+    def _shared_kept(self, shard: Shard, inner: int) -> int:
+        """Return what the shared experts keep [bytes]; their input is the router's, but for an 8-bit copy of it."""
+        operand = input_bytes(shard.precision)
+        copy = shard.local_tokens * self.hidden * operand if shard.precision.recipe else 0
+        made = shard.tokens * inner * (2 * shard.precision.bytes + operand)
+        return round(made + copy)
 
     def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
         """Exchange tokens among experts: each of a token's experts gets it, or with DeepEP each rank that has one."""
@@ -435,3 +450,8 @@ class Transformer:
         # Gradients come back the other way about.
         back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"
         rec.pair([once(kind, kind, "forward")], [once(back, f"{kind} gradient", "input")])
+
+
+def _factor(name: str, elements: int, *, expert: bool = False) -> Tensor:
+    """Return the weights of a linear layer that multiplies in 8 bits if products do."""
+    return Tensor(name, elements, expert, factor=True)

@@ -7,6 +7,7 @@ from clusim.errors import InputError
 from clusim.fabric.model import Fabric
 from clusim.fabric.problems import did_you_mean
 from clusim.workload.hostlink import host_way
+from clusim.workload.kernels import PRECISIONS
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet, Transformer
 from clusim.workload.orders import Crew, layout_of, order
@@ -22,7 +23,11 @@ __all__ = [
     "check_names",
     "check_servers",
     "check_turns",
+    "check_weights",
 ]
+
+WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")
+"""Kinds of data parallelism that Megatron-LM has for weights in 8 bits."""
 
 
 def check_kind(workload: Workload, model: Model) -> None:
@@ -43,6 +48,21 @@ def check_kind(workload: Workload, model: Model) -> None:
     if workload.sequence % own.pieces:
         message = f"sequence {workload.sequence} cannot be cut into {own.pieces} pieces"
         raise complain(workload, ("pipeline", "pieces"), message)
+
+
+def check_weights(workload: Workload) -> None:
+    """Raise an error for weights in 8 bits that nothing could be done with."""
+    if workload.primary_weights != "fp8":
+        return
+    message = ""
+    if not PRECISIONS[workload.precision].recipe:
+        message = (
+            f"products of {workload.precision} need weights of 16 bits; use a precision of 8 bits"
+        )
+    elif workload.data.kind not in WHOLE_WEIGHTS:
+        message = f"{workload.data.kind} hands out weights of 16 bits; use one of {', '.join(WHOLE_WEIGHTS)}"
+    if message:
+        raise complain(workload, ("primary_weights",), message)
 
 
 def check_checkpoints(workload: Workload, fabric: Fabric) -> None:

@@ -16,16 +16,24 @@ from typing import NamedTuple
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
 from clusim.workload.parallel.offload import step_on_host
+from clusim.workload.recipes import handed_bytes
 
 __all__ = ["Bucket", "DataParallel", "Replicated", "Unfilled", "fill_buckets"]
 
 
 class Bucket(NamedTuple):
-    """Gradients that are reduced together: their layers, number of elements, and whether they are of experts."""
+    """Gradients that are reduced together: their layers, number of elements, and whether they are of experts.
+
+    Attributes
+    ----------
+    factors : int
+        Elements whose products are of 8 bits if products can be.
+    """
 
     layers: frozenset[tuple[int, int]]
     elements: int
     expert: bool = False
+    factors: int = 0
 
 
 def fill_buckets(
@@ -39,7 +47,7 @@ def fill_buckets(
     """Return the buckets of a stage in the order in which they are filled; layers are (chunk, index)."""
     found: list[Bucket] = []
     layers: set[tuple[int, int]] = set()
-    elements, limit = 0, first_bytes
+    elements, factors, limit = 0, 0, first_bytes
     for chunk in range(len(chunks) - 1, -1, -1):
         for index in range(len(chunks[chunk]) - 1, -1, -1):
             for tensor in reversed(chunks[chunk][index].tensors):
@@ -47,11 +55,12 @@ def fill_buckets(
                     continue
                 layers.add((chunk, index))
                 elements += tensor.elements
+                factors += tensor.elements if tensor.factor else 0
                 if elements * element_bytes >= limit:
-                    found.append(Bucket(frozenset(layers), elements, expert))
-                    layers, elements, limit = set(), 0, bucket_bytes
+                    found.append(Bucket(frozenset(layers), elements, expert, factors))
+                    layers, elements, factors, limit = set(), 0, 0, bucket_bytes
     if elements:
-        found.append(Bucket(frozenset(layers), elements, expert))
+        found.append(Bucket(frozenset(layers), elements, expert, factors))
     return found
 
 
@@ -214,7 +223,10 @@ class Replicated(DataParallel):
                 self.emitter.join(done)
 
     def _gather(self, bucket: Bucket) -> Tails:
-        dim = self._dim(bucket)
-        size = bucket.elements * self.plan.precision.bytes
+        dim, plan = self._dim(bucket), self.plan
+        size = bucket.elements * plan.precision.bytes
+        if plan.workload.primary_weights == "fp8":
+            saved = plan.precision.bytes - handed_bytes(plan.precision)
+            size -= round(bucket.factors * saved)
         exchange = Exchange(dim, "all_gather", size, "weights")
         return self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))

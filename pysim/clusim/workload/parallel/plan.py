@@ -45,9 +45,11 @@ from clusim.workload.parallel.checks import (
     check_names,
     check_servers,
     check_turns,
+    check_weights,
 )
 from clusim.workload.parallel.shards import adds_up, deepep_of, moving, shard_of
 from clusim.workload.parallel.stages import COPY, Ground, stages_of
+from clusim.workload.recipes import weight_bytes
 from clusim.workload.spec import ModelSpec, Workload, complain
 
 __all__ = ["TrainingPlan", "make_plan", "model_of"]
@@ -234,6 +236,8 @@ class TrainingPlan:
                 states_on_host=own.offload.optimizer,
                 activations_on_host=own.offload.activations,
                 summed=self.chip.adds,
+                copied_bytes=weight_bytes(self.precision),
+                copies_only=own.primary_weights == "fp8",
             ),
             buffers=communicator_bytes(self._communicators()),
             capacity=self.chip.memory_bytes,
@@ -303,20 +307,21 @@ def model_of(spec: ModelSpec) -> Model:
 def make_plan(workload: Workload, fabric: Fabric) -> TrainingPlan:
     """Return the plan of a workload on a fabric; errors name the place in the workload's file."""
     try:
-        precision = PRECISIONS[workload.precision]
-        chip = chip_of(fabric, precision, workload.hardware)
+        chip = chip_of(fabric, PRECISIONS[workload.precision], workload.hardware)
     except InputError as error:
         raise complain(workload, _blamed_of_chip(workload, str(error)), str(error)) from None
     try:
         model = model_of(workload.model)
     except InputError as error:
         raise complain(workload, ("model",), str(error)) from None
+    precision = chip.precision
     mesh, servers = _mesh(workload, fabric)
     check_names(workload, fabric)
     check_checkpoints(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
         raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
     check_kind(workload, model)
+    check_weights(workload)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     machines = check_exchange(workload, mesh, fabric, model)
     shard = shard_of(workload, mesh, precision, deepep_of(workload, fabric, machines))
