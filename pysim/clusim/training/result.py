@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
+from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.training.breakdown import Breakdown
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
@@ -16,15 +18,26 @@ from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
+from clusim.units import format_time
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
 from clusim.workload.parallel.volumes import Volume
 
-__all__ = ["TrainingResult"]
+__all__ = ["PARTS", "TrainingResult"]
 
 
-@dataclass(frozen=True)
-class TrainingResult:
+PARTS = {
+    "computation": "compute",
+    "exposed communication": "exposed",
+    "waiting for the host": "host",
+    "bubble": "bubble",
+    "idle": "idle",
+}
+"""What a step divides into: in words, and the name in `Breakdown`, which has it as ``compute_ps``."""
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingResult(Shown):
     """A simulated training run.
 
     Attributes
@@ -129,6 +142,27 @@ class TrainingResult:
     def bubble_fraction(self) -> float:
         """Mean part of the step that is pipeline bubble."""
         return self.mean("bubble") / self.step_time_s
+
+    def summary(self) -> Summary:
+        """Return what was trained on what, how long a step takes and where its time goes."""
+        plan = self.plan
+        step = format_time(self.step_ps[-1])
+        pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
+        rows = {"step": step, "throughput": pace, "MFU": f"{self.mfu:.1%}"}
+        rows |= {
+            name: f"{self.mean(part) / self.step_time_s:.1%} of the step"
+            for name, part in PARTS.items()
+            if self.mean(part)
+        }
+        rows["expected error"] = self.expected_text
+        title = f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
+        return Summary(
+            title, (f"{step} a step", pace, f"MFU {self.mfu:.1%}"), " ".join(self.notes), rows
+        )
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return how every rank spent the last step, and the tables of `result`."""
+        return {"ranks": lambda: columns_of(Breakdown, self.ranks), **self.result.tables()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""
