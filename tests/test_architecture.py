@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "bins": "",
     "bounded": "errors",
     "files": "errors",
+    "shown": "errors files",
     "executors": "errors resources",
     "units": "errors",
     "vocabulary": "errors",
@@ -39,11 +40,11 @@ MAY_IMPORT = {
     "engine": "errors image outcome",
     "reference": "abi errors image opcodes outcome ranges",
     # results, and questions asked of them: they know nothing of fabrics and schedules
-    "result": "abi bins errors verdict vocabulary",
+    "result": "abi bins errors shown units verdict vocabulary",
     "trace": "abi bins errors files opcodes outcome ranges result verdict vocabulary",
-    "analysis": "abi bins errors opcodes outcome result trace units verdict vocabulary",
+    "analysis": "abi bins errors opcodes outcome result shown trace units verdict vocabulary",
     "export": "abi analysis errors files opcodes result trace units vocabulary",
-    "report": "analysis bins errors files result trace units verdict vocabulary",
+    "report": "analysis bins errors files result shown trace units verdict vocabulary",
     # machines
     "hardware": "errors units",
     "hardware.architectures": "hardware",
@@ -57,8 +58,8 @@ MAY_IMPORT = {
     "hardware.__init__": "hardware hardware.catalogs",
     # kernels by what was measured of them
     "compute": "errors",
-    "fabric": "abi errors files foreign hardware image resources units",
-    "fabric.drawing": "errors fabric files units",
+    "fabric": "abi errors files foreign hardware image resources shown units",
+    "fabric.drawing": "errors fabric shown units",
     "fabric.__init__": "fabric",
     # files of others
     "formats": "errors",
@@ -69,7 +70,7 @@ MAY_IMPORT = {
     "formats.recordings.kinds": "errors formats.recordings",
     "formats.recordings.__init__": "formats.recordings",
     # what ranks do
-    "schedule": "errors fabric hardware opcodes vocabulary",
+    "schedule": "errors fabric hardware opcodes shown units vocabulary",
     "collectives": "errors fabric hardware schedule vocabulary",
     "plans": "collectives errors fabric files formats schedule vocabulary",
     "nccl": "errors fabric hardware units vocabulary",
@@ -88,20 +89,21 @@ MAY_IMPORT = {
     "run": "abi analysis bins collectives engine errors fabric files image lowering nccl nccl.calls nccl.programs"
     " outcome plans ranges reference result schedule trace units verdict version vocabulary",
     "training": "analysis bounded collectives errors fabric files lowering nccl nccl.calls nccl.programs report result"
-    " run schedule units verdict workload workload.models workload.parallel",
+    " run schedule shown units verdict workload workload.models workload.parallel",
     "training.__init__": "training",
     "training.estimating": "collectives errors executors fabric files lowering run schedule training"
     " workload workload.parallel",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
-    " nccl.programs ranges report resources result run schedule units verdict version vocabulary",
+    " nccl.programs ranges report resources result run schedule shown units verdict version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
+    " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule shown units vocabulary"
+    " workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",
-    "__init__": "api collectives errors fabric foreign result run schedule version",
+    "__init__": "api collectives errors fabric foreign result run schedule shown version",
     "__main__": "",
 }
 
@@ -111,7 +113,13 @@ GATEKEEPERS = {
     "cffi": ("csrc/bindings/",),
     "numba": ("clusim/analysis/_kernels.py",),
     "h5py": ("clusim/trace/",),
-    "matplotlib": ("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
+    "matplotlib": (
+        *("clusim/report/plots.py", "clusim/report/accuracy.py", "clusim/fabric/drawing/"),
+        "clusim/shown.py",
+    ),
+    "pandas": ("clusim/shown.py",),
+    "xarray": ("clusim/result.py",),
+    "IPython": ("clusim/run/notebook.py",),
     "defusedxml": ("clusim/formats/xmltext.py",),
     "pyarrow": ("clusim/export/tables.py", "clusim/sweeping/results.py"),
     "distributed": ("clusim/executors/connect.py",),
@@ -126,7 +134,7 @@ GATEKEEPERS = {
 # Slow to import: never at the top of a module that a plain `clusim run` needs.
 LAZY = {
     *("torch", "networkx", "h5py", "numba", "rich", "matplotlib", "pyarrow", "google"),
-    *("distributed", "mpi4py"),
+    *("distributed", "mpi4py", "pandas", "xarray", "IPython"),
 }
 LAZY_HOMES = (
     "clusim/trace/",

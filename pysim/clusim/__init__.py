@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from clusim.foreign import register
+from clusim import foreign, shown
 
 if TYPE_CHECKING:
     from clusim import collectives, fabric, schedule
@@ -73,7 +73,11 @@ _HOME = {
 }
 _MODULES = ("collectives", "fabric", "schedule")
 
-register(lambda: import_module("clusim.formats.topologies"))
+foreign.register(lambda: import_module("clusim.formats.topologies"))
+shown.register("Fabric", lambda: import_module("clusim.fabric.drawing.draw").plot_fabric)
+shown.register("Result", lambda: import_module("clusim.report.plots").plot_result)
+shown.register("TrainingResult", lambda: import_module("clusim.training.pictures").plot_step)
+shown.register("Table", lambda: import_module("clusim.nccltests.pictures").plot_table)
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,7 @@ from clusim.replaying.report import Replay
 from clusim.replaying.request import GAPS, ReplayRequest
 from clusim.run.front import as_bytes, as_ps, collective, parse_env_of, traffic
 from clusim.run.job import RunOptions
+from clusim.run.notebook import counted_in_notebook
 from clusim.run.setup import Setup
 from clusim.run.simulate import simulate, simulate_traffic
 from clusim.training.front import train
@@ -132,10 +133,10 @@ def replay(
         asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
         **given,
     )
-    with files.guarded():
+    with files.guarded(), counted_in_notebook(counted) as progress:
         for name in names:
             files.note_input(name)
-        return replayed(request, how, counted)
+        return replayed(request, how, progress)
 
 
 class NcclTestsOptions(TypedDict, total=False):

@@ -22,6 +22,7 @@ __all__ = [
     "TopologyError",
     "TraceError",
     "UnitError",
+    "lacking",
     "one_line",
     "suggest",
 ]
@@ -100,6 +101,11 @@ class EnvironmentFailure(ClusimError):
     """The surroundings failed: unwritable output, full disk, no memory."""
 
     exit_code: ClassVar[int] = 1
+
+
+def lacking(what: str, package: str, extra: str) -> EnvironmentFailure:
+    """Return the error for something that needs a package which is not installed, and the extra that brings it."""
+    return EnvironmentFailure(f"{what}: needs {package}; pip install 'clusim-net[{extra}]'")
 
 
 class DeadlockError(ClusimError):

@@ -7,19 +7,24 @@ what every rank must send per byte of the collective on the best possible point-
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clusim.abi import FaultKind
-from clusim.bins import Bins
-from clusim.errors import InputError
+from clusim.bins import COLUMNS, Bins
+from clusim.errors import InputError, lacking
+from clusim.shown import Columns, Shown, Summary
+from clusim.units import format_size, format_time
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
-from clusim.vocabulary.times import KERNEL
+from clusim.vocabulary.times import KERNEL, includes
+
+if TYPE_CHECKING:
+    from xarray import Dataset
 
 __all__ = [
     "Around",
@@ -221,8 +226,8 @@ LEAST_PART = 0.01
 """Share of the work from which on the rest may be guessed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Shown):
     """One finished (or, read from a partial trace, unfinished) run.
 
     Attributes
@@ -329,6 +334,107 @@ class Result:
             return np.zeros(len(self.wires.names))
         return np.asarray(self.wires.counters["busy_ps"] / self.time_ps)
 
+    def summary(self) -> Summary:
+        """Return what ran, how long it took and how fast it was."""
+        rows = {"time": format_time(self.time_ps)}
+        if not self.complete:
+            rows["time"] += ", unfinished"
+        title, call = self.provenance.fabric, self.call
+        if call is not None:
+            size = format_size(call.size_bytes)
+            title = f"{call.operation} {size} {call.dtype} over {call.ranks} ranks of {title}"
+            rows["plan"] = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+        if self.has_bandwidth:
+            launched_ps = self.launched_ps
+            launched_us = None if launched_ps is None else launched_ps / 1e6
+            rows["includes"] = includes(launched_us, self.model_us)
+            rows["algbw"] = f"{self.algbw_GBps:.2f} GB/s"
+            rows["busbw"] = f"{self.busbw_GBps:.2f} GB/s"
+        shown = [rows["time"], rows["plan"]] if call is not None else [rows["time"]]
+        shown += [f"{rows['busbw']} of bus bandwidth"] if self.has_bandwidth else []
+        rows["packets"] = self.hops_words()
+        if self.verified is not None:
+            rows["data"] = "right" if self.verified else f"wrong: {self.verify_note}"
+        rows |= {"fingerprint": f"{self.fingerprint:016x}"} if self.complete else {}
+        return Summary(title, tuple(shown), " ".join(self.provenance.notes), rows)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return wires with their totals, tasks, histories of wires and of memory, and messages if there are any."""
+        found: dict[str, Callable[[], Columns]] = {
+            "wires": self._wire_columns,
+            "tasks": self._task_columns,
+            "history": self._history_columns,
+            "memory": self._memory_columns,
+        }
+        messages = self.messages
+        if messages is not None:
+            found["messages"] = lambda: {
+                f.name: getattr(messages, f.name) for f in fields(messages)
+            }
+        return found
+
+    def _wire_columns(self) -> Columns:
+        wires = self.wires
+        head = {"wire": wires.names, "class": wires.classes, "rate_Bps": wires.rate_Bps}
+        counters = {name: wires.counters[name] for name in wires.counters.dtype.names or ()}
+        return {**head, "from_endpoint": wires.from_endpoint, **counters}
+
+    def _task_columns(self) -> Columns:
+        tasks = self.tasks
+        return {"name": tasks.names, "start_ps": tasks.start_ps, "end_ps": tasks.end_ps}
+
+    def _history_columns(self) -> Columns:
+        start_ps, names = self.bins.edge_ps[:-1], np.array(self.wires.names, object)
+        values = {COLUMNS[name][0]: table.ravel() for name, table in self.bins.wires.items()}
+        return {
+            "wire": np.repeat(names, len(start_ps)),
+            "time_ps": np.tile(start_ps, len(names)),
+            **values,
+        }
+
+    def _memory_columns(self) -> Columns:
+        start_ps, endpoints = self.bins.edge_ps[:-1], len(self.bins.hbm_bytes)
+        return {
+            "endpoint": np.repeat(np.arange(endpoints), len(start_ps)),
+            "time_ps": np.tile(start_ps, endpoints),
+            "bytes": self.bins.hbm_bytes.ravel(),
+        }
+
+    def to_xarray(self) -> Dataset:
+        """Return the histories as an xarray Dataset: of wires (`wire`, `time`), of memory (`endpoint`, `time`).
+
+        Names, units and descriptions are those of a trace (``docs/trace-format.md``): `time` is the start of a bin
+        [ps], ``busy`` [ps], ``bytes`` [B]. `wire_class` and `rate` [B/s] are coordinates of `wire`.
+
+        Raises
+        ------
+        EnvironmentFailure
+            xarray is not installed.
+        """
+        try:
+            from xarray import Dataset
+        except ModuleNotFoundError:
+            raise lacking("to_xarray", "xarray", "notebook") from None
+        wires, bins = self.wires, self.bins
+        values: dict[str, Any] = {
+            name: (("wire", "time"), table, _about(*COLUMNS[name][1:]))
+            for name, table in bins.wires.items()
+        }
+        memory = _about("B", "memory traffic caused by communication in the bin")
+        values["memory_bytes"] = (("endpoint", "time"), bins.hbm_bytes, memory)
+        coords = {
+            "wire": (
+                "wire",
+                np.array(wires.names, object),
+                {"long_name": "one direction of a link"},
+            ),
+            "wire_class": ("wire", np.array(wires.classes, object), {"long_name": "class of wire"}),
+            "rate": ("wire", wires.rate_Bps, _about("B/s", "nominal rate of the wire")),
+            "time": ("time", bins.edge_ps[:-1], _about("ps", "start of the time bin")),
+            "endpoint": ("endpoint", np.arange(len(bins.hbm_bytes))),
+        }
+        return Dataset(values, coords, {"time_ps": self.time_ps, "fabric": self.provenance.fabric})
+
     def _the_call(self) -> Call:
         if self.call is None:
             raise InputError("bandwidth: the run is not one collective; look at its tasks instead")
@@ -399,3 +505,8 @@ class Result:
             "notes": list(self.provenance.notes),
             "version": self.provenance.version,
         }
+
+
+def _about(units: str, long_name: str) -> dict[str, str]:
+    """Return the attributes of a column."""
+    return {"units": units, "long_name": long_name}

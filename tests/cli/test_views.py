@@ -64,7 +64,7 @@ def test_plot_writes_a_figure(
      (("export", "TRACE", "-o", "TRACE"), "is an input and would be replaced"),
      (("report", "TRACE", "-o", "TRACE"), "is an input and would be replaced"),
      (("plot", "TRACE", "heatmap", "-o", "TRACE"), "is an input and would be replaced"),
-     (("plot", "TRACE", "heatmap", "-o", "x.bmp"), "no kind of figure")],
+     (("plot", "TRACE", "heatmap", "-o", "x.bmp"), "pictures are .png, .svg or .pdf")],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: tuple[str, ...], words: str, clusim: Clusim, trace: Path

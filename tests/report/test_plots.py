@@ -65,9 +65,7 @@ def test_what_cannot_be_drawn_is_said(traffic: Path, feed: Feed, tmp_path: Path)
         save_figure(without, "timeline", tmp_path / "f.png")
     with pytest.raises(InputError, match="overlap: the trace has no tasks"):
         save_figure(without, "overlap", tmp_path / "f.png")
-    with pytest.raises(
-        InputError, match=r"f.gif: no kind of figure; end the name in .png, .svg, .pdf"
-    ):
+    with pytest.raises(InputError, match=r"f.gif: pictures are .png, .svg or .pdf"):
         save_figure(feed, "heatmap", tmp_path / "f.gif")
     with pytest.raises(InputError, match="measure 'heat': unknown"):
         save_figure(feed, "heatmap", tmp_path / "f.png", Look(measure="heat"))

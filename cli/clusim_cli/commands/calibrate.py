@@ -30,7 +30,7 @@ def gpu(
     output: str | None, record: str | None, source: str | None, chip: str | None, as_json: bool
 ) -> None:
     """Measure launches, operators, matrix products, attention, copies and memory of this computer's GPU (some minutes;
-    needs PyTorch: pip install 'clusim[gpu]'), and write a file of kernels, marked calibrated.
+    needs PyTorch: pip install 'clusim-net[gpu]'), and write a file of kernels, marked calibrated.
 
     A workload uses it with 'hardware: {kernels: FILE}', a topology with 'chips: {NAME: {base: CHIP, kernels: FILE}}'.
     """

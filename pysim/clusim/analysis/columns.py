@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from clusim.shown import Columns, Shown, Summary
 
 __all__ = ["ColumnTable"]
 
@@ -18,8 +20,8 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class ColumnTable(Shown):
     """Rows of an analysis.
 
     Attributes
@@ -67,6 +69,14 @@ class ColumnTable:
             return self
         cut = {name: values[:count] for name, values in self.columns.items()}
         return ColumnTable(cut, self.facts, self.notes)
+
+    def summary(self) -> Summary:
+        """Return which columns it has, how many rows, and what people should know."""
+        return Summary(", ".join(self.columns), (f"{len(self):,} rows",), " ".join(self.notes))
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return the rows."""
+        return {"rows": lambda: self.columns}
 
     def to_json(self) -> dict[str, Any]:
         """Return facts, notes and rows for `json.dumps`."""

@@ -30,7 +30,7 @@ class Torch:
             import torch
         except ImportError as error:
             raise InputError(
-                "clusim calibrate gpu measures through PyTorch, which is not there: pip install 'clusim[gpu]'"
+                "clusim calibrate gpu measures through PyTorch, which is not there: pip install 'clusim-net[gpu]'"
             ) from error
         if not torch.cuda.is_available():
             raise InputError("PyTorch sees no GPU; --from RECORD takes what was measured elsewhere")

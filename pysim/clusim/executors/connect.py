@@ -56,7 +56,7 @@ def _dask(place: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError:
         raise InputError(
-            "executor dask: needs distributed; pip install 'clusim[cluster]'"
+            "executor dask: needs distributed; pip install 'clusim-net[cluster]'"
         ) from None
     if place.startswith("//"):
         where = {"address": f"tcp:{place}"}
@@ -88,7 +88,7 @@ def _mpi() -> Iterator[Executor]:
         from mpi4py.futures import MPIPoolExecutor
     except (ImportError, RuntimeError) as error:
         raise InputError(
-            f"executor mpi: needs mpi4py and an MPI library ({error}); pip install 'clusim[mpi]'"
+            f"executor mpi: needs mpi4py and an MPI library ({error}); pip install 'clusim-net[mpi]'"
         ) from None
     if MPI.COMM_WORLD.Get_size() < 2:
         raise InputError(

@@ -7,13 +7,25 @@ rationals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
 from clusim.abi import KINDS, NONE, Kind
 from clusim.fabric.endpoint import COST_ONE, Endpoint, cost16
+from clusim.fabric.node import (
+    NETWORK,
+    HostTraits,
+    NicTraits,
+    Node,
+    NodeKind,
+    RateControl,
+    Unit,
+    counted_nodes,
+    kind_of,
+)
+from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.units import Rate
 
 __all__ = [
@@ -54,12 +66,6 @@ KIND_NAMES = tuple(_KIND_NAMES[kind] for kind in Kind)
 NO_LIMIT = NONE
 """A format that cuts nothing."""
 
-NodeKind = Literal["gpu", "host", "memory", "switch", "nic"]
-"""``gpu`` and ``host`` are ranks; ``memory`` is the DRAM of a host, an endpoint without rank."""
-
-NETWORK = -1
-"""Zone of the switches between machines."""
-
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -95,188 +101,6 @@ class Format:
     def header_wire_bytes(self, kind: int = 0) -> int:
         """Return the wire bytes of a packet of `kind` without payload."""
         return -(-self.header_bytes[kind] // self.flit_bytes) * self.flit_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Reduction unit of a switch.
-
-    Attributes
-    ----------
-    latency_ps : int
-        Last operand in -> result out [ps].
-    capacity_bytes : int
-        Payload of results that can be under way at once [bytes].
-    cost16 : int
-        Time per operand byte [2^-16 ps].
-    slots : int
-        Packets that each aggregation tree may have open in the unit at once, at least 1.
-    """
-
-    latency_ps: int = 100_000
-    capacity_bytes: int = 65_536
-    cost16: int = 1
-    slots: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class RateControl:
-    """How a sender reacts to congestion marks: DCQCN (Zhu et al., SIGCOMM 2015).
-
-    Attributes
-    ----------
-    g_65536 : int
-        Weight of the newest mark in the moving average alpha [1/65536].
-    alpha_timer_ps, increase_timer_ps, cnp_interval_ps : int
-        Alpha decays, the rate rises, and notifications are sent at most, once in this time [ps].
-    cnp_delay_ps : int
-        A marked packet is delivered -> the sender knows [ps].
-    byte_counter : int
-        The rate also rises each time this much was sent [bytes].
-    additive_Bps, hyper_Bps, min_Bps : float
-        Steps of additive and hyper increase, and the lowest rate [B/s].
-    fast_recovery : int
-        Rises towards the target rate before the target itself rises.
-    """
-
-    g_65536: int = 256
-    alpha_timer_ps: int = 55_000_000
-    increase_timer_ps: int = 55_000_000
-    cnp_interval_ps: int = 50_000_000
-    cnp_delay_ps: int = 2_000_000
-    byte_counter: int = 10_000_000
-    additive_Bps: float = 5e6
-    hyper_Bps: float = 25e6
-    min_Bps: float = 12.5e6
-    fast_recovery: int = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HostTraits:
-    """What the host threads of a processor take that serve messages, one thread for a rank.
-
-    Attributes
-    ----------
-    thread_ps, thread_after_ps : int
-        Time until a message is posted, and for what comes with it later: its completion, posting and completing a
-        receive [ps].
-    look_ps : int
-        Time to look at a line of LL, 8 bytes of data, in host memory [ps].
-    """
-
-    thread_ps: int = 500_000
-    thread_after_ps: int = 500_000
-    look_ps: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class NicTraits:
-    """What a network adapter does between host and network.
-
-    Attributes
-    ----------
-    mtu_bytes : int
-        Payload of a packet on the network [bytes].
-    gpudirect : bool
-        Reads and writes GPU memory itself; otherwise data are staged in host memory.
-    post_ps : int
-        A work request is posted -> the adapter starts to fetch [ps].
-    eager_bytes : int
-        Messages of up to so many bytes are sent before the receiver has asked for them.
-    transit_ps : int
-        Further delay of a message, or of the word that a slot is free, in the transport; many may be under way [ps].
-    progress_ps : int
-        Time of the host thread per message for the transport's own work, after it has posted one [ps].
-    rendezvous_ps : int
-        Further delay of messages above `eager_bytes` [ps].
-    ack_ps : int
-        Delay in the transport of the word that a message has arrived, before its sender has its completion [ps].
-    completion_ps : int
-        The last packet is in memory -> the receiving host has seen the completion [ps].
-    flush_ps : int
-        Read that makes data of a peer's write visible to the GPU [ps]; 0 is none.
-    rate_control : RateControl or None
-        Reaction to congestion marks (RoCE).
-    adaptive : bool
-        Packets of a message may take different paths; switches choose the emptiest output.
-    speed_Bps : float
-        Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
-    plugin : str
-        Transport by which NCCL reaches it (`clusim.hardware.TRANSPORTS`).
-    plugin_ps : int
-        Latency that the plugin states [ps].
-    """
-
-    mtu_bytes: int = 4096
-    gpudirect: bool = True
-    post_ps: int = 300_000
-    eager_bytes: int = 0
-    progress_ps: int = 0
-    rendezvous_ps: int = 0
-    ack_ps: int = 0
-    completion_ps: int = 300_000
-    flush_ps: int = 1_000_000
-    transit_ps: int = 0
-    rate_control: RateControl | None = None
-    adaptive: bool = False
-    speed_Bps: float = 0.0
-    plugin: str = "verbs"
-    plugin_ps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A place where wires meet: an endpoint, a switch or a network adapter.
-
-    Attributes
-    ----------
-    latency_ps : int
-        Time to forward a packet [ps], at least 1.
-    store_and_forward : bool
-        Forward only when the tail is here; otherwise virtual cut-through.
-    tier : str
-        Where people draw it: ``gpu``, ``host``, ``edge``, ``core`` ...
-    relay : bool
-        The endpoint forwards packets for others, store-and-forward.
-    ports : int
-        How many links a switch takes; 0 is any number.
-    nic : NicTraits or None
-        What a network adapter does; it forwards like a switch, and packets are steered to it.
-    zone : int
-        Number of the machine the node is part of, or `NETWORK` for switches between machines.
-    peer_payload_bytes : int
-        Payload of packets between two PCIe devices that pass this root complex [bytes]; 0: as everywhere.
-    buffer_bytes : int
-        Packet memory that all ports of a switch share [bytes]; 0 is unknown.
-    model : str
-        Name of the type a switch, root complex or adapter was made from, for people.
-    host : HostTraits or None
-        Of root complexes: what threads on that processor take.
-    cpu : str
-        Vendor and model of the processor of a root complex as NCCL tells them apart; empty is unknown.
-    """
-
-    name: str
-    kind: NodeKind
-    latency_ps: int = 100_000
-    store_and_forward: bool = False
-    endpoint: Endpoint | None = None
-    unit: Unit | None = None
-    tier: str = ""
-    relay: bool = False
-    ports: int = 0
-    nic: NicTraits | None = None
-    zone: int = 0
-    peer_payload_bytes: int = 0
-    buffer_bytes: int = 0
-    model: str = field(default="", compare=False)
-    cpu: str = ""
-    host: HostTraits | None = None
-
-    @property
-    def forwards(self) -> bool:
-        """Whether packets for others may pass through."""
-        return self.endpoint is None or self.relay
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +213,8 @@ class Protocol:
 Routing = Literal["shortest", "dimension-order"]
 
 
-@dataclass(frozen=True)
-class Fabric:
+@dataclass(frozen=True, repr=False)
+class Fabric(Shown):
     """Nodes, links and how they are used: one of the two descriptions a simulation takes.
 
     Attributes
@@ -453,8 +277,8 @@ class Fabric:
     description: str = ""
     faults: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
-    source_text: str = field(default="", compare=False, repr=False)
-    source_files: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    source_text: str = field(default="", compare=False)
+    source_files: tuple[str, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
         """Hash what is quick to look at."""
@@ -493,3 +317,30 @@ class Fabric:
     def derived(self) -> dict[str, Any]:
         """What others made of the fabric and keep with it, by name; a changed copy starts anew."""
         return {}
+
+    def summary(self) -> Summary:
+        """Return what it is made of, in a line."""
+        machines = [f"{self.num_zones} machines"] if self.num_zones > 1 else []
+        links = f"{sum(link.count for link in self.links)} links"
+        return Summary(self.name, (*machines, *counted_nodes(self.nodes), links), self.description)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return its nodes and its links."""
+        return {"nodes": self._node_columns, "links": self._link_columns}
+
+    def _node_columns(self) -> Columns:
+        chips = [node.endpoint.chip if node.endpoint else "" for node in self.nodes]
+        kinds = [kind_of(node) for node in self.nodes]
+        plain = columns_of(Node, self.nodes, ("kind", "endpoint", "unit", "nic", "host"))
+        return {"name": plain["name"], "kind": kinds, "chip": chips, **plain}
+
+    def _link_columns(self) -> Columns:
+        rates = [link.rate.bytes_per_s for link in self.links]
+        plain = columns_of(Link, self.links, ("rate", "dateline"))
+        return {
+            "a": plain["a"],
+            "b": plain["b"],
+            "count": plain["count"],
+            "rate_Bps": rates,
+            **plain,
+        }

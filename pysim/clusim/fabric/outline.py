@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clusim.fabric.model import NETWORK, Fabric, Link, Node
+from clusim.fabric.node import kind_of
 from clusim.units import Rate
 
 __all__ = [
@@ -16,7 +17,6 @@ __all__ = [
     "Outline",
     "OutlinedMachine",
     "is_gpu_link",
-    "kind_of",
     "link_name",
     "outline",
     "total",
@@ -129,17 +129,6 @@ class Outline:
         for machine in self.machines:
             groups.setdefault(machine.signature(), []).append(machine)
         return list(groups.values())
-
-
-def kind_of(node: Node) -> str:
-    """Return what a node is for people: its kind, or the kind of switch (cpu, pcie, nvswitch, switch)."""
-    if node.kind != "switch":
-        return node.kind
-    if node.tier == "root":
-        return "cpu"
-    if node.tier == "nvswitch" or node.model.startswith("nvswitch"):
-        return "nvswitch"
-    return "pcie" if node.tier == "pcie" else "switch"
 
 
 def link_name(link: Link) -> str:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from clusim.fabric.model import Fabric, Link, Node
+from clusim.fabric.node import KIND_WORDS, kind_of
 from clusim.fabric.outline import (
     Branch,
     Outline,
     OutlinedMachine,
-    kind_of,
     link_name,
     outline,
     total,
@@ -29,38 +29,21 @@ MOST_MATRIX = 16
 
 MOST_RANGES = 6
 
-_WORDS = {"nic": "adapters", "pcie": "PCIe switches", "cpu": "CPUs", "nvswitch": "NVSwitches"}
 _PREFIX = re.compile(r"^n[0-9]+/")
 
 
 def tree(fabric: Fabric) -> str:
     """Return the fabric as a tree with its links, for a terminal."""
     view = outline(fabric)
-    lines = [f"{fabric.name}: {fabric.description}".rstrip(": "), f"  {_counts(fabric)}"]
+    lines = [
+        f"{fabric.name}: {fabric.description}".rstrip(": "),
+        f"  {', '.join(fabric.summary().values)}",
+    ]
     for group in view.alike():
         lines += ["", *_machines(group, view)]
     if view.tiers:
         lines += ["", *_network(view)]
     return "\n".join(lines)
-
-
-def _counts(fabric: Fabric) -> str:
-    kinds = Counter(kind_of(node) for node in fabric.nodes)
-    chips = Counter(
-        node.endpoint.chip for node in fabric.nodes if node.endpoint and node.kind == "gpu"
-    )
-    parts = [f"{count} x {chip}" for chip, count in chips.items()]
-    for kind in ("host", "nic", "nvswitch", "pcie", "cpu", "switch"):
-        if kinds[kind]:
-            word = _WORDS.get(kind) or {"host": "hosts", "switch": "switches"}[kind]
-            parts.append(f"{kinds[kind]} {word if kinds[kind] > 1 else _one(word)}")
-    if fabric.num_zones > 1:
-        parts.insert(0, f"{fabric.num_zones} machines")
-    return ", ".join([*parts, f"{sum(link.count for link in fabric.links)} links"])
-
-
-def _one(word: str) -> str:
-    return word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
 
 
 def _machines(group: list[OutlinedMachine], view: Outline) -> Iterator[str]:
@@ -219,7 +202,9 @@ def _network(view: Outline) -> Iterator[str]:
     order = {tier: number for number, (tier, _) in enumerate(view.tiers)}
     kinds = {node.name: kind_of(node) for node in view.fabric.nodes if node.name not in tier_of}
     for link in view.cables:
-        ends = [tier_of.get(end) or _WORDS.get(kinds[end], kinds[end]) for end in (link.a, link.b)]
+        ends = [
+            tier_of.get(end) or KIND_WORDS.get(kinds[end], kinds[end]) for end in (link.a, link.b)
+        ]
         ends.sort(key=lambda tier: order.get(tier, -1))
         text = f"{link_name(link)} of {format_rate(link.rate)}, {format_time(link.latency_ps)}"
         joints.setdefault((ends[0], ends[1], text), []).append(link)

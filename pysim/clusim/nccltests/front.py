@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import localtime, strftime
 from typing import Any
@@ -16,6 +16,7 @@ from clusim.nccltests.sweep import PerfPlace, devices, library_code, row_request
 from clusim.nccltests.table import Invocation, PerfLine, foot, head, json_of, table_head
 from clusim.report.runreport import said, verdict_lines
 from clusim.run.expected import Expected, RunPlace, expected_error
+from clusim.shown import Columns, Shown, Summary
 from clusim.units import format_size
 from clusim.verdict import Verdict
 from clusim.vocabulary.operations import COLLECTIVE_OF
@@ -26,8 +27,8 @@ __all__ = ["Table", "table_of"]
 NOW = "%Y-%m-%d %H:%M:%S"
 
 
-@dataclass
-class Table:
+@dataclass(repr=False)
+class Table(Shown):
     """What a program of nccl-tests would print.
 
     Attributes
@@ -72,6 +73,35 @@ class Table:
         rows = [line for line in self.lines if line.size]
         found = [expected_error(place, line.size, line.algorithm) for line in rows]
         return list(dict.fromkeys(found))
+
+    def summary(self) -> Summary:
+        """Return which program ran where, and the best bandwidth of its rows."""
+        sizes = [line.size for line in self.lines]
+        said = [f"{len(sizes)} sizes"]
+        if sizes:
+            best = max(half.busbw for line in self.lines for half in line.halves)
+            said = [
+                f"{format_size(min(sizes))} to {format_size(max(sizes))}",
+                f"up to {best:.2f} GB/s of bus bandwidth",
+            ]
+        title = f"{self.test.binary} on {self.where.setup.name}"
+        return Summary(title, tuple(said), " ".join(self.notes))
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return a row per size: time [us] and bandwidths [10^9 bytes/s], out of place and in place."""
+        return {"lines": self._columns}
+
+    def _columns(self) -> Columns:
+        found: dict[str, list[Any]] = {
+            name: [getattr(line, name) for line in self.lines]
+            for name in ("size", "count", "type", "redop", "root", "algorithm")
+        }
+        for number, place in enumerate(("out_of_place", "in_place")):
+            halves = [line.halves[number] for line in self.lines]
+            found[f"{place}_us"] = [half.time_us for half in halves]
+            found[f"{place}_algbw_GBps"] = [half.algbw for half in halves]
+            found[f"{place}_busbw_GBps"] = [half.busbw for half in halves]
+        return found
 
     def to_json(self, args: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``-J`` writes; `args` is the command line."""

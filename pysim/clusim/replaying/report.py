@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusim.shown import Columns, Shown, Summary
+from clusim.units import format_time
 from clusim.vocabulary.operations import bus_factor
 
 __all__ = ["CallResult", "CommResult", "Other", "Replay"]
@@ -133,8 +136,8 @@ class CommResult:
         }
 
 
-@dataclass(slots=True)
-class Replay:
+@dataclass(slots=True, repr=False)
+class Replay(Shown):
     """A replayed recording.
 
     Attributes
@@ -182,6 +185,26 @@ class Replay:
     doubts: list[str] = field(default_factory=list)
     bounds_ps: tuple[int, int] | None = None
 
+    def summary(self) -> Summary:
+        """Return what was replayed where, and how long it takes."""
+        said = [f"{self.total_calls:,} calls", format_time(self.total_ps)]
+        rows = {"format": self.kind, "release": self.version, "time": said[1]}
+        if self.recorded_ps >= 0:
+            rows["recorded"] = format_time(self.recorded_ps)
+            said.append(f"{rows['recorded']} recorded")
+        if self.other:
+            rows[f"on {self.other}"] = format_time(self.other_ps)
+        rows |= {f"busiest wire {name}": f"{part:.1%} of the time" for name, part in self.wires[:3]}
+        title = f"{self.source} on {self.num_ranks} ranks of {self.fabric}"
+        return Summary(title, tuple(said), " ".join([*self.doubts, *self.notes]), rows)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return its distinct calls and its communicators, as in JSON: times in us, bandwidths in 10^9 bytes/s."""
+        return {
+            "calls": lambda: _columns([call.to_json() for call in self.calls]),
+            "communicators": lambda: _columns([comm.to_json() for comm in self.comms]),
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""
         errors = [abs(c.error) for c in self.calls if c.error is not None]
@@ -209,3 +232,9 @@ class Replay:
             "notes": self.notes,
             "skipped": self.skipped,
         }
+
+
+def _columns(rows: list[dict[str, Any]]) -> Columns:
+    """Return rows as columns; what a row does not have is None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}

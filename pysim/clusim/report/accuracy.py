@@ -10,11 +10,10 @@ from typing import Any, BinaryIO
 
 from clusim.errors import InputError
 from clusim.files import Staging, replacing
+from clusim.shown import picture_format
 from clusim.units import format_size
 
-__all__ = ["FORMATS", "Curve", "save_accuracies", "save_accuracy"]
-
-FORMATS = ("png", "svg", "pdf")
+__all__ = ["Curve", "save_accuracies", "save_accuracy"]
 
 PANEL_IN = 3.4
 """Width of a panel [inch]."""
@@ -63,10 +62,7 @@ def save_accuracies(curves: Sequence[Curve], target: Path) -> list[tuple[str, Pa
 
 def save_accuracy(curves: Sequence[Curve], target: Path, *, dpi: int = 150) -> None:
     """Draw curves, a panel per system, into a file whose ending says the format."""
-    form = target.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        wanted = ", ".join(f".{name}" for name in FORMATS)
-        raise InputError(f"{target}: no kind of figure; end the name in {wanted}")
+    form = picture_format(target)
     if not curves:
         raise InputError("nothing to draw: no row was predicted")
     with replacing(target) as out:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clusim.errors import InputError
-from clusim.files import replacing
+from clusim.errors import InputError, suggest
 from clusim.report.boxes import WIDTH, Box, Picture
 from clusim.report.feed import Feed
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.svg import bend, bent
+from clusim.result import Result
+from clusim.shown import Plot, picture_format
 from clusim.units import format_size
 
-__all__ = ["FIGURES", "FORMATS", "Look", "save_figure"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "SCREEN_IN", "Look", "plot_result", "plot_trace", "save_figure", "styled"]
 
 Array = NDArray[Any]
 
 COLUMN_IN = 3.4
 """Width of a column of a two-column page [inch]; everything else is in proportion to it."""
 
-FORMATS = ("png", "svg", "pdf")
+SCREEN_IN = 7.0
+"""Width of a figure in a notebook [inch]."""
 
 COLOURS = {
     "compute": "#3b7dbd",
@@ -80,18 +86,60 @@ class Look:
 def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -> None:
     """Draw one of `FIGURES` into a file whose ending says the format."""
     look = look or Look()
-    width_in, measure = look.width_in, look.measure
-    form = target.suffix.lstrip(".").lower()
-    if form not in FORMATS:
-        raise InputError(
-            f"{target}: no kind of figure; end the name in {', '.join('.' + f for f in FORMATS)}"
-        )
-    if measure not in MEASURES:
-        raise InputError(f"measure {measure!r}: unknown; use one of {', '.join(MEASURES)}")
+    picture_format(target)
+    with styled(look) as figure:
+        _draw(figure, feed, what, look)
+        Plot(figure).save(target, look.dpi)
+
+
+def plot_result(result: Result, figure: str = "", **look: Any) -> Figure:
+    """Draw a result that is at hand: ``heatmap`` (the default) or ``topology``, which need no tasks of ranks.
+
+    Further options are those of `Look`. A trace has more pictures: `plot_trace`.
+    """
+    return _plotted(Feed.of(result), figure or "heatmap", **look)
+
+
+def plot_trace(path: str | Path, figure: str, **look: Any) -> Plot:
+    """Draw one of `FIGURES` of a trace, as ``clusim plot`` does; further options are those of `Look`.
+
+    Raises
+    ------
+    InputError
+        A figure or measure that is none, or that this trace has not.
+    TraceError
+        The trace cannot be read.
+    """
+    return Plot(_plotted(Feed.open(path, findings=False), figure, **look))
+
+
+def _plotted(feed: Feed, figure: str, **look: Any) -> Figure:
+    """Return a figure for notebooks."""
+    if figure not in FIGURES:
+        raise InputError(f"figure {figure!r}: unknown{suggest(figure, FIGURES)}")
+    unknown = [name for name in look if name not in ("width_in", "measure")]
+    if unknown:
+        raise InputError(f"plot: no option {unknown[0]!r}; there are width_in, measure")
+    wanted = Look(**{"width_in": SCREEN_IN, **look})
+    with styled(wanted) as drawn:
+        _draw(drawn, feed, figure, wanted)
+    return drawn
+
+
+def _draw(figure: Figure, feed: Feed, what: str, look: Look) -> None:
+    """Draw one of `FIGURES`."""
+    if look.measure not in MEASURES:
+        raise InputError(f"measure {look.measure!r}: unknown; use one of {', '.join(MEASURES)}")
+    FIGURES[what](figure, feed, look.measure, look.width_in)
+
+
+@contextmanager
+def styled(look: Look) -> Iterator[Figure]:
+    """Give a figure to draw on, under the settings of all figures; what is drawn keeps them."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    big = (width_in / COLUMN_IN) ** 0.75
+    big = (look.width_in / COLUMN_IN) ** 0.75
     style: Any = {
         "font.size": 7 * big,
         "axes.linewidth": 0.5 * big,
@@ -100,18 +148,11 @@ def save_figure(feed: Feed, what: str, target: Path, look: Look | None = None) -
         "ytick.major.width": 0.5 * big,
         "xtick.major.size": 2.5 * big,
         "ytick.major.size": 2.5 * big,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "clusim",
-        "pdf.fonttype": 42,
         # Names are texts: a `$` in one starts no formula.
         "text.parse_math": False,
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(width_in, width_in * 0.66), layout="constrained")
-        FIGURES[what](figure, feed, measure, width_in)
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-        with replacing(target) as out:
-            figure.savefig(out, format=form, dpi=look.dpi, metadata=metadata)
+        yield Figure(figsize=(look.width_in, look.width_in * 0.66), layout="constrained")
 
 
 def _time_axis(axes: Any, time_ps: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -13,6 +14,7 @@ from clusim.nccl.env import windows
 from clusim.result import Result
 from clusim.run.job import RunOptions
 from clusim.run.limit import Watch
+from clusim.run.notebook import shown_in_notebook
 from clusim.run.request import Request
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
@@ -178,8 +180,9 @@ def collective(
         **{name: given.pop(name) for name in _OF_SETUP if name in given},
     )
     how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
-    with guarded():
-        return result_of(Request(setup, operation, as_bytes(size), algorithm, **given), how)
+    with guarded(), shown_in_notebook(how.progress) as progress:
+        request = Request(setup, operation, as_bytes(size), algorithm, **given)
+        return result_of(request, replace(how, progress=progress))
 
 
 def parse_env_of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

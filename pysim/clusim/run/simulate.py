@@ -10,6 +10,7 @@ from clusim.fabric import Fabric
 from clusim.result import Result
 from clusim.run.job import MAX_BINS, TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
 from clusim.run.limit import Watch
+from clusim.run.notebook import shown_in_notebook
 from clusim.run.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.run.session import EngineName, Progress
 from clusim.run.setup import Setup
@@ -36,6 +37,7 @@ def simulate(
     notes: Sequence[str] = (),
     progress: Progress | None = None,
     command: str = "",
+    watch: Watch | None = None,
 ) -> Result:
     """Run `schedule` on `fabric` and return what happened.
 
@@ -70,9 +72,12 @@ def simulate(
     notes : sequence of str
         What must be said of the plan wherever the result is shown, such as that it is another one without the faults.
     progress : callable or None
-        Called about 20 times a second with (part done, simulated ps); raising from it ends the run.
+        Called about 20 times a second with (part done, simulated ps); raising from it ends the run. None: a bar in
+        notebooks, after two seconds.
     command : str
         What to write into the trace as the command that made it.
+    watch : clusim.run.limit.Watch
+        Ends the run after a time on the wall; the result is then what is known (`Result.unfinished`).
 
     Raises
     ------
@@ -88,8 +93,9 @@ def simulate(
         verify=verify,
         engine=engine,
     )
-    how = (bins, trace_out, trace_primitives, progress, command, trace_limit_bytes)
-    return result_of(request, RunOptions(*how, threads=threads))
+    with shown_in_notebook(progress) as told:
+        how = (bins, trace_out, trace_primitives, told, command, trace_limit_bytes)
+        return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
 
 
 def result_of(request: AnyRequest, options: RunOptions = RunOptions()) -> Result:  # noqa: B008 - frozen
@@ -121,6 +127,7 @@ def simulate_traffic(
 
     Parameters are those of `simulate`; where the time of `watch` is up, the result is what is known by then.
     """
-    how = (bins, trace_out, False, progress, command, trace_limit_bytes)
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
-    return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))
+    with shown_in_notebook(progress) as told:
+        how = (bins, trace_out, False, told, command, trace_limit_bytes)
+        return result_of(request, RunOptions(*how, threads=threads, watch=watch or Watch()))

@@ -13,11 +13,15 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from clusim.errors import ScheduleError
 from clusim.opcodes import OPCODES, Op
+from clusim.shown import Columns, Shown, Summary, columns_of
+from clusim.units import format_size
 
 __all__ = [
     "ABSENT",
@@ -261,8 +265,8 @@ class Task:
     delay_ps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+@dataclass(frozen=True, slots=True, repr=False)
+class Schedule(Shown):
     """Everything all ranks do. `instances` are sorted by task; indices refer to the tuples here."""
 
     name: str
@@ -277,3 +281,23 @@ class Schedule:
         """Return the indices of the instances of `task`."""
         low = bisect_left(self.instances, task, key=lambda item: item.task)
         return range(low, bisect_right(self.instances, task, key=lambda item: item.task))
+
+    def summary(self) -> Summary:
+        """Return what it does: its calls, and how many tasks and programs there are."""
+        found = Counter((c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls)
+        calls = {
+            f"{operation} {format_size(size)} ({algorithm}, {ranks} ranks)": f"{count} x"
+            for (operation, size, algorithm, ranks), count in found.most_common(8)
+        }
+        said = [*calls][:1] if len(found) == 1 else [f"{len(self.calls):,} collectives"]
+        counts = (f"{len(self.tasks):,} tasks", f"{len(self.instances):,} programs")
+        return Summary(self.name, (*said, f"{self.num_ranks} ranks", *counts), rows=calls)
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return its tasks, calls, programs of single ranks and channels, and connections."""
+        return {
+            "tasks": lambda: columns_of(Task, self.tasks),
+            "calls": lambda: columns_of(CollectiveCall, self.calls),
+            "instances": lambda: columns_of(Instance, self.instances),
+            "connections": lambda: columns_of(Connection, self.connections),
+        }

@@ -23,7 +23,7 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise InputError("sweep: needs pyarrow; pip install 'clusim[parquet]'") from None
+        raise InputError("sweep: needs pyarrow; pip install 'clusim-net[parquet]'") from None
     return pyarrow, parquet
 
 

@@ -10,22 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clusim.training.breakdown import Breakdown
+from clusim.training.breakdown import PARTS, Breakdown
 from clusim.verdict import CauseKind, Verdict, VerdictCause
 
 __all__ = ["step_verdict"]
 
 SHOWN = 3
 """Causes of a verdict."""
-
-_PARTS = {
-    CauseKind.COMPUTE: "compute_ps",
-    CauseKind.EXPOSED: "exposed_ps",
-    CauseKind.HOST: "host_ps",
-    CauseKind.BUBBLE: "bubble_ps",
-    CauseKind.IDLE: "idle_ps",
-}
-"""Cause -> column of a `Breakdown`."""
 
 
 def step_verdict(ranks: Sequence[Breakdown], step_ps: int, expected: str) -> Verdict:
@@ -35,7 +26,8 @@ def step_verdict(ranks: Sequence[Breakdown], step_ps: int, expected: str) -> Ver
     computing may then show. The first cause is the one whose fix saves most.
     """
     causes = []
-    for kind, name in _PARTS.items():
+    for part in PARTS:
+        kind, name = CauseKind(part), f"{part}_ps"
         mean_ps = round(float(np.mean([getattr(row, name) for row in ranks])))
         saving_ps = mean_ps // 2 if kind is CauseKind.COMPUTE else mean_ps
         if mean_ps:

@@ -19,9 +19,18 @@ from clusim.schedule.ir import ABSENT, Schedule
 from clusim.workload.parallel.fold import Folded, FoldedBlock
 from clusim.workload.parallel.issue import STREAM
 
-__all__ = ["NOTHING", "Breakdown", "Spans", "breakdown", "spans_of"]
+__all__ = ["NOTHING", "PARTS", "Breakdown", "Spans", "breakdown", "spans_of"]
 
 Array = NDArray[Any]
+
+PARTS = {
+    "compute": "compute",
+    "exposed": "exposed communication",
+    "host": "waiting for the host",
+    "bubble": "bubble",
+    "idle": "idle",
+}
+"""What a step divides into: its name, as in `Breakdown.compute_ps`, and words for it."""
 
 MOVING = (" pace", " to host", " from host")
 """Ends of the names of streams whose pauses stand for data that move."""

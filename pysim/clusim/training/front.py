@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from clusim.fabric import Fabric
 from clusim.files import guarded
 from clusim.run.job import RunOptions
+from clusim.run.notebook import shown_in_notebook
 from clusim.run.session import Progress
 from clusim.training.inputs import inputs
 from clusim.training.request import TrainRequest
@@ -78,6 +80,6 @@ def train(
     """
     given: dict[str, Any] = dict(options)
     how = RunOptions(**{name: given.pop(name) for name in _OF_RUN if name in given})
-    with guarded():
+    with guarded(), shown_in_notebook(how.progress) as progress:
         asked = inputs(workload, fabric, given.pop("nodes", None), given.pop("faults", ()))
-        return trained(TrainRequest(*asked, **given), how)
+        return trained(TrainRequest(*asked, **given), replace(how, progress=progress))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,14 +10,16 @@ import numpy as np
 
 from clusim.analysis.limits import broken_wires_json
 from clusim.result import Result
+from clusim.shown import Columns, Shown, Summary, columns_of
 from clusim.training.account import step_verdict
-from clusim.training.breakdown import Breakdown
+from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.expected import StepClass, expected_step, expected_text
 from clusim.training.goodput import Goodput, goodput_of
 from clusim.training.proof import FoldReport
 from clusim.training.saved import SavedStep
 from clusim.training.sharing import Sharing
 from clusim.training.switches import Switching
+from clusim.units import format_time
 from clusim.verdict import Verdict
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import TrainingPlan
@@ -25,8 +28,8 @@ from clusim.workload.parallel.volumes import Volume
 __all__ = ["StepResult", "TrainingResult"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepResult:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StepResult(Shown):
     """What is known of training steps, simulated or estimated.
 
     Attributes
@@ -149,6 +152,27 @@ class StepResult:
         """Mean part of the step that is pipeline bubble."""
         return self.mean("bubble") / self.step_time_s
 
+    def summary(self) -> Summary:
+        """Return what was trained on what, how long a step takes and where its time goes."""
+        plan = self.plan
+        step = format_time(self.step_ps[-1])
+        pace = f"{self.samples_per_s:,.0f} {plan.model.unit}/s"
+        rows = {"step": step, "throughput": pace, "MFU": f"{self.mfu:.1%}"}
+        rows |= {
+            words: f"{self.mean(part) / self.step_time_s:.1%} of the step"
+            for part, words in PARTS.items()
+            if self.mean(part)
+        }
+        rows["expected error"] = self.expected_text
+        title = f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
+        return Summary(
+            title, (f"{step} a step", pace, f"MFU {self.mfu:.1%}"), " ".join(self.notes), rows
+        )
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return how every rank spent the last step."""
+        return {"ranks": lambda: columns_of(Breakdown, self.ranks)}
+
     def figures(self) -> dict[str, Any]:
         """Return the numbers a script wants that do not depend on how they were found."""
         plan, worst = self.plan, max(self.memory, key=lambda item: item.total)
@@ -214,7 +238,7 @@ class StepResult:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult(StepResult):
     """A simulated training run."""
 
@@ -242,6 +266,10 @@ class TrainingResult(StepResult):
     def identity(self) -> list[tuple[str, str]]:
         """The fingerprint of the run."""
         return [("fingerprint", f"{self.result.fingerprint:016x}")]
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return how every rank spent the last step, and the tables of `result`."""
+        return {**super().tables(), **self.result.tables()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusim.report.runreport import said, verdict_lines
-from clusim.training.breakdown import Breakdown
+from clusim.training.breakdown import PARTS, Breakdown
 from clusim.training.result import StepResult
 from clusim.units import format_size, format_time
 from clusim.workload.memory import Memory
@@ -78,8 +78,7 @@ def _numbers(result: StepResult) -> list[str]:
             f"{result.mfu:.1%} of the peak; {result.hfu:.1%} counting every executed operation",
         ),
     ]
-    for name in ("compute", "exposed", "host", "bubble", "idle"):
-        shown = {"exposed": "exposed communication", "host": "waiting for the host"}.get(name, name)
+    for name, shown in PARTS.items():
         rows.append(
             (
                 shown,

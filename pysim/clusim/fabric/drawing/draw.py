@@ -7,39 +7,44 @@ once, with their number. Colours say what a link is, the legend its rate.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusim.errors import EnvironmentFailure, InputError
+from clusim.errors import InputError, lacking
 from clusim.fabric.model import Fabric
 from clusim.fabric.outline import outline
-from clusim.files import replacing
+from clusim.shown import Plot, picture_format
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "save_picture"]
+__all__ = ["draw", "plot_fabric", "save_picture"]
 
 
 def draw(fabric: Fabric) -> Figure:
     """Return the picture as a matplotlib figure."""
     try:
-        from clusim.fabric.drawing import paint
-    except ImportError:
-        raise EnvironmentFailure("pictures need matplotlib: pip install matplotlib") from None
-    return paint.render(outline(fabric))
+        import matplotlib
+    except ModuleNotFoundError:
+        raise lacking("pictures", "matplotlib", "plot") from None
+    from clusim.fabric.drawing import paint
+
+    # Names are texts: a `$` in one starts no formula.
+    with matplotlib.rc_context({"text.parse_math": False}):
+        return paint.render(outline(fabric))
+
+
+def plot_fabric(fabric: Fabric, figure: str = "", width_in: float = 0.0) -> Figure:
+    """Return the picture for notebooks; there is one, ``machine``. `width_in` is its width [inch]; 0: as it needs."""
+    if figure not in ("", "machine"):
+        raise InputError(f"figure {figure!r}: a fabric has one picture, 'machine'")
+    found = draw(fabric)
+    if width_in:
+        width, height = found.get_size_inches()
+        found.set_size_inches(width_in, height * width_in / width)
+    return found
 
 
 def save_picture(fabric: Fabric, path: Path) -> None:
     """Write the picture to a file; its suffix says the format."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("svg", "png", "pdf"):
-        raise InputError(f"{path}: pictures are .svg, .png or .pdf")
-    import matplotlib
-
-    # Names are texts: a `$` in one starts no formula.
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "clusim", "text.parse_math": False}
-    with matplotlib.rc_context(style):
-        figure = draw(fabric)
-        metadata = {"Date": None} if kind == "svg" else None
-        with replacing(path) as out:
-            figure.savefig(out, format=kind, dpi=130, metadata=metadata)
+    picture_format(path)
+    Plot(draw(fabric)).save(path, dpi=130)

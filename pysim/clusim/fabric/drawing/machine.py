@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
-from clusim.fabric.outline import Branch, Outline, OutlinedMachine, kind_of, link_name, total
+from clusim.fabric.node import kind_of
+from clusim.fabric.outline import Branch, Outline, OutlinedMachine, link_name, total
 from clusim.fabric.render import ranges
 from clusim.units import format_rate
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clusim.fabric.drawing.page import GAP, ROW, Arch, DrawnBox, Page, label
 from clusim.fabric.model import Link, Node
-from clusim.fabric.outline import Outline, kind_of
+from clusim.fabric.node import kind_of
+from clusim.fabric.outline import Outline
 
 __all__ = ["place_network"]
 

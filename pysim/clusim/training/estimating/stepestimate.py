@@ -10,7 +10,7 @@ from clusim.training.result import StepResult
 __all__ = ["StepEstimate"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class StepEstimate(StepResult):
     """A training step made of parts that were simulated before.
 

@@ -1,0 +1,83 @@
+"""Small charts of numbers at hand: parts of a whole as bars, curves over sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clusim.report.plots import SCREEN_IN, Look, styled
+from clusim.units import format_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["curves", "stacked_bars"]
+
+PALETTE = ("#3b7dbd", "#cc4a26", "#8a6fb3", "#d9a82b", "#c9ced6")
+"""Colours of parts, told apart without red and green."""
+
+MARKS = ("o", "s", "^", "D")
+
+
+def stacked_bars(
+    labels: Sequence[str],
+    parts: Mapping[str, NDArray[Any]],
+    title: str,
+    width_in: float = SCREEN_IN,
+) -> Figure:
+    """Return bars that are divided into parts of one; a part that is nowhere is left out."""
+    with styled(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
+        axes = figure.add_subplot()
+        left = np.zeros(len(labels))
+        for (name, values), colour in zip(parts.items(), PALETTE, strict=True):
+            if values.any():
+                axes.barh(
+                    range(len(labels)),
+                    100 * values,
+                    left=left,
+                    color=colour,
+                    height=0.74,
+                    label=name,
+                )
+                left = left + 100 * values
+        axes.set_yticks(range(len(labels)), labels=labels)
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(labels) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("part of the step [%]")
+        _head(figure, axes, title)
+    return figure
+
+
+def curves(
+    sizes: Sequence[int],
+    series: Mapping[str, Sequence[float]],
+    title: str,
+    width_in: float = SCREEN_IN,
+) -> Figure:
+    """Return curves over sizes [bytes], to a base of two."""
+    with styled(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, width_in * 0.5)
+        axes = figure.add_subplot()
+        for (name, values), colour, mark in zip(series.items(), PALETTE, MARKS, strict=False):
+            axes.plot(sizes, values, color=colour, marker=mark, markersize=4, label=name)
+        axes.set_xscale("log", base=2)
+        shown = sizes[:: max(1, len(sizes) // 8)]
+        axes.set_xticks(shown, labels=[format_size(size) for size in shown])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("bus bandwidth [GB/s]")
+        axes.grid(color="#e3e6eb", linewidth=0.5)
+        _head(figure, axes, title)
+    return figure
+
+
+def _head(figure: Any, axes: Any, title: str) -> None:
+    """Put the title and what colours mean above the axes."""
+    axes.set_title(title, loc="left")
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)

@@ -1,0 +1,192 @@
+"""How the objects people hold show themselves: one line at a prompt, a small table in a notebook.
+
+A class that is `Shown` says what it is by `summary`; everything else follows. What it takes to draw a picture lies in
+packages above those of the objects, so `clusim` says at import who draws which class (`register`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusim.errors import InputError, lacking, suggest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+__all__ = ["Columns", "Plot", "Shown", "Summary", "columns_of", "picture_format", "register"]
+
+SCREEN_DPI = 160
+"""Resolution of a picture in a notebook [dots/inch]."""
+
+Columns = Mapping[str, Any]
+"""Lists or arrays of one length by name; units are in the names: ``busy_ps``, ``rate_Bps``."""
+
+_CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an object is, in a few words.
+
+    Attributes
+    ----------
+    title : str
+        Its name, or what it is about.
+    values : tuple of str
+        What the line at the prompt says of it, the most important first.
+    note : str
+        A sentence for notebooks.
+    rows : dict of str
+        What notebooks tell besides: name -> value.
+    """
+
+    title: str
+    values: tuple[str, ...] = ()
+    note: str = ""
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+
+def columns_of(kind: type, rows: Sequence[Any], without: tuple[str, ...] = ()) -> Columns:
+    """Return the fields of `rows`, all objects of the dataclass `kind`, as columns."""
+    names = [one.name for one in fields(kind) if one.name not in without]
+    return {name: [getattr(row, name) for row in rows] for name in names}
+
+
+class Shown:
+    """An object with a short `repr` and a table for notebooks."""
+
+    __slots__ = ()
+
+    def summary(self) -> Summary:
+        """Return what the object is."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Return one line: its class, title and values."""
+        found = self.summary()
+        return f"<{type(self).__name__} {found.title}: {', '.join(found.values)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a small table; every text in it is escaped."""
+        found = self.summary()
+        lines = [f"<b>{escape(type(self).__name__)}</b> {escape(found.title)}"]
+        lines += [escape(text) for text in (", ".join(found.values), found.note) if text]
+        rows = "".join(
+            f'<tr><td style="{_CELL}">{escape(name)}</td><td style="{_CELL}">{escape(value)}</td></tr>'
+            for name, value in found.rows.items()
+        )
+        table = f'<table style="margin:4px 0">{rows}</table>' if rows else ""
+        return f"<div>{'<br>'.join(lines)}{table}</div>"
+
+    def tables(self) -> Mapping[str, Callable[[], Columns]]:
+        """Return what makes each table of the object, the most useful first."""
+        return {}
+
+    def to_dataframe(self, table: str = "") -> DataFrame:
+        """Return a table as a pandas DataFrame; by default the first of `tables`.
+
+        Columns are named as in the object, units included (``busy_ps`` [ps], ``rate_Bps`` [bytes/s]).
+
+        Raises
+        ------
+        InputError
+            A table that the object does not have; the message lists those that it has.
+        EnvironmentFailure
+            pandas is not installed.
+        """
+        found = self.tables()
+        name = table or next(iter(found), "")
+        if name not in found:
+            raise InputError(f"{type(self).__name__}: has no table {name!r}{suggest(name, found)}")
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise lacking("to_dataframe", "pandas", "notebook") from None
+        return pandas.DataFrame(dict(found[name]()))
+
+    def plot(self, figure: str = "", **look: Any) -> Plot:
+        """Draw a picture of the object, by default the one that says most.
+
+        Parameters
+        ----------
+        figure : str
+            Which of its pictures; an unknown name is an error that lists them.
+        **look
+            ``width_in`` [inch] and what else the painter of its class knows.
+
+        Returns
+        -------
+        Plot
+            A notebook shows it; `Plot.save` writes it.
+
+        Raises
+        ------
+        InputError
+            A picture that the object does not have, or a class without pictures.
+        EnvironmentFailure
+            matplotlib is not installed.
+        """
+        name = type(self).__name__
+        if name not in _painters:
+            raise InputError(
+                f"{name}: has no pictures; there are pictures of {', '.join(_painters)}"
+            )
+        try:
+            return Plot(_painters[name]()(self, figure, **look))
+        except ModuleNotFoundError as error:
+            raise lacking("pictures", "matplotlib", "plot") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture: shown by notebooks, written by `save`."""
+
+    figure: Figure
+
+    def __repr__(self) -> str:
+        """Return its size."""
+        width, height = self.figure.get_size_inches()
+        return f"<Plot: {width:.1f} x {height:.1f} inches>"
+
+    def _repr_png_(self) -> bytes:
+        """Return the picture for a notebook."""
+        from io import BytesIO
+
+        out = BytesIO()
+        self.figure.savefig(out, format="png", dpi=SCREEN_DPI)
+        return out.getvalue()
+
+    def save(self, path: str | Path, dpi: int = 300) -> None:
+        """Write the picture; the ending of `path` says the format, png (`dpi` [dots/inch]), svg or pdf."""
+        import matplotlib
+
+        from clusim.files import replacing
+
+        form = picture_format(path)
+        # The same picture is the same file.
+        style: Any = {"svg.fonttype": "none", "svg.hashsalt": "clusim", "pdf.fonttype": 42}
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+        with matplotlib.rc_context(style), replacing(path) as out:
+            self.figure.savefig(out, format=form, dpi=dpi, metadata=metadata)
+
+
+def picture_format(path: str | Path) -> str:
+    """Return the format that the ending of a file's name says: png, svg or pdf."""
+    form = Path(path).suffix.lower().removeprefix(".")
+    if form not in ("png", "svg", "pdf"):
+        raise InputError(f"{path}: pictures are .png, .svg or .pdf")
+    return form
+
+
+Painter = Callable[..., "Figure"]
+_painters: dict[str, Callable[[], Painter]] = {}
+
+
+def register(name: str, found: Callable[[], Painter]) -> None:
+    """Say who draws objects of the class called `name`; `found` is called when the first is drawn."""
+    _painters[name] = found
