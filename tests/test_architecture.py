@@ -97,7 +97,8 @@ MAY_IMPORT = {
     "sweeping": "analysis bounded errors executors fabric files lowering nccl resources run training units"
     " vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule units vocabulary workload.recorded",
+    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule units verdict vocabulary"
+    " workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule version",
     "__main__": "",
