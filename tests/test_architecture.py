@@ -100,7 +100,7 @@ MAY_IMPORT = {
     "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training"
     " training.estimating units vocabulary workload",
     "replaying": "errors fabric formats.logs formats.recordings formats.recordings.kinds formats.topologies"
-    " hardware lowering nccl nccl.calls nccl.programs nccltests result run schedule shown units vocabulary"
+    " hardware lowering nccl nccl.calls nccl.programs nccltests report result run schedule shown units verdict vocabulary"
     " workload.recorded",
     "api": "errors executors fabric files nccltests replaying run training",
     "__init__": "api collectives errors fabric foreign result run schedule shown version",

@@ -19,6 +19,7 @@ from clusim.formats.recordings.model import Event, Group, Recording
 from clusim.lowering import QUICK
 from clusim.nccl.programs import Moved
 from clusim.nccltests.kernel import PerfKernel, kernel
+from clusim.replaying.judged import calls_verdict
 from clusim.replaying.placing import machines_of
 from clusim.replaying.report import CallResult, CommResult, Other, Replay
 from clusim.replaying.request import ReplayRequest
@@ -356,3 +357,4 @@ def _fill(
         found.total_calls += count * (recording.num_ranks // len(ranks))
     found.calls.sort(key=lambda call: (call.comm, call.operation, call.bytes))
     found.comms = [comms[number] for number in sorted(comms)]
+    found.verdict = calls_verdict(found.calls)

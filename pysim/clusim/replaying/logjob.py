@@ -31,6 +31,7 @@ from clusim.nccl.calls.communicators import Members
 from clusim.replaying.channels import with_logged
 from clusim.replaying.gate import placed_doubts
 from clusim.replaying.guess import infer_machine
+from clusim.replaying.judged import calls_verdict
 from clusim.replaying.logharness import flags_of, harness_of
 from clusim.replaying.logmachine import machine_of_log
 from clusim.replaying.placing import Placed, place
@@ -374,7 +375,7 @@ def _time_all(
                 timed.from_log, measured.get((logged.run, call.operation, call.bytes)), call.model_us,
                 timed.note,
                 Other(there.time_ps, there.algorithm, there.protocol, there.channels) if there else None,
-                timed.granularity,
+                timed.granularity, timed.verdict,
             )
         )  # fmt: skip
         comm = comms.setdefault(
@@ -394,6 +395,7 @@ def _time_all(
             counted(number + 1, len(table.distinct))
     found.comms = [comms[number] for number in sorted(comms)]
     found.notes += _said_of_times(found)
+    found.verdict = calls_verdict(found.calls)
     found.total_ps = _span(table, times, job.request.gap)
     found.other_ps = _span(table, others, job.request.gap) if other is not None else 0
     stamps = [t for t in table.time_ns if t >= 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusim.fabric.doubts import shown
 from clusim.formats.logs.pictures import ranges
 from clusim.replaying.report import CallResult, Replay
+from clusim.report.runreport import verdict_lines
 from clusim.units import format_size, format_time
 
 __all__ = ["replay_report"]
@@ -32,6 +33,8 @@ def replay_report(found: Replay, *, everything: bool = False) -> str:
     if found.calls:
         lines += ["", "communicators", *_communicators(found, everything)]
         lines += ["", "calls", *_calls(found, everything)]
+    if found.verdict is not None:
+        lines += ["", *verdict_lines(found.verdict)]
     lines += ["", *_totals(found)]
     return "\n".join(lines)
 

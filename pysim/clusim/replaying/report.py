@@ -8,6 +8,7 @@ from typing import Any
 
 from clusim.shown import Columns, Shown, Summary
 from clusim.units import format_time
+from clusim.verdict import Verdict
 from clusim.vocabulary.operations import bus_factor
 
 __all__ = ["CallResult", "CommResult", "Other", "Replay"]
@@ -39,6 +40,8 @@ class CallResult:
         What NCCL's own tuner expected [us]; -1 if it was not printed.
     from_log : bool
         Whether algorithm and protocol are the recording's.
+    verdict : Verdict or None
+        On its kernel, where that was simulated by itself.
     """
 
     comm: int
@@ -58,6 +61,7 @@ class CallResult:
     note: str = ""
     other: Other | None = None
     granularity: str = ""
+    verdict: Verdict | None = None
 
     @property
     def algbw(self) -> float:
@@ -160,6 +164,8 @@ class Replay(Shown):
         Why the result may be of no use, and which option settles it.
     bounds_ps : tuple of int or None
         Between which times `total_ps` is, where not everything was simulated together [ps].
+    verdict : Verdict or None
+        On the whole job, or on its calls one after the other.
     """
 
     kind: str
@@ -184,6 +190,7 @@ class Replay(Shown):
     family: str = ""
     doubts: list[str] = field(default_factory=list)
     bounds_ps: tuple[int, int] | None = None
+    verdict: Verdict | None = None
 
     def summary(self) -> Summary:
         """Return what was replayed where, and how long it takes."""
@@ -227,6 +234,7 @@ class Replay(Shown):
             "other": self.other or None,
             "other_total_us": self.other_ps / 1e6 if self.other else None,
             "busiest_wires": [{"wire": name, "busy": round(part, 6)} for name, part in self.wires],
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
             "faults": self.faults,
             "doubts": self.doubts,
             "notes": self.notes,

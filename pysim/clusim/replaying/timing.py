@@ -21,9 +21,14 @@ from clusim.run.request import ScheduleRequest
 from clusim.run.setup import Setup
 from clusim.run.simulate import result_of
 from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.verdict import Verdict
 from clusim.vocabulary.algorithms import find_algorithm, find_protocol
 
 __all__ = ["Timed", "Timer", "choice_of", "emit_call"]
+
+
+BINS = 32
+"""Time bins of a call: enough to tell what its wires did when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Timed:
     from_log: bool
     granularity: str
     busy: tuple[tuple[str, int], ...] = ()
+    verdict: Verdict | None = None
 
 
 def moved_of(call: LoggedCall) -> Moved:
@@ -114,6 +120,7 @@ class Timer:
             choice.as_wanted,
             result.provenance.granularity_note,
             tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
+            result.verdict,
         )
 
     def _run(self, members: Members, call: LoggedCall, times: int) -> Result:
@@ -128,7 +135,7 @@ class Timer:
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
         asked = ScheduleRequest(self.setup, builder.build(), granularity=self.granularity)
-        return result_of(asked, RunOptions(bins=2))
+        return result_of(asked, RunOptions(bins=BINS, confirm=False))
 
 
 def _signature(members: Members) -> tuple[Any, ...]:

@@ -105,6 +105,7 @@ def replay_recording(
         faults=list(result.provenance.faults),
         skipped=dict(recording.skipped),
         family=placed.family,
+        verdict=result.verdict,
     )
     found.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
     found.notes += assumed

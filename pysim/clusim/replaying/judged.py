@@ -1,0 +1,38 @@
+"""The verdict on calls that were simulated by themselves: those of their kernels, as often as they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusim.replaying.report import CallResult
+from clusim.verdict import CauseKind, Verdict, VerdictCause
+
+__all__ = ["calls_verdict"]
+
+SHOWN = 3
+"""Causes of a verdict."""
+
+
+def calls_verdict(calls: Sequence[CallResult]) -> Verdict:
+    """Return what the calls of a job went into, one after the other; what is between kernels is their launching."""
+    total = sum(call.time_ps * call.count for call in calls)
+    told = [call for call in calls if call.verdict is not None and call.verdict.causes]
+    if not told:
+        return Verdict(total, (), basis="no call was taken apart")
+    sums: dict[tuple[CauseKind, str], list[int]] = {}
+    for call in told:
+        assert call.verdict is not None
+        between = call.time_ps - call.kernel_ps
+        own = [((cause.kind, cause.what), cause) for cause in call.verdict.causes]
+        for key, cause in own:
+            entry = sums.setdefault(key, [0, 0])
+            entry[0] += cause.time_ps * call.count
+            entry[1] += (cause.saving_ps or 0) * call.count
+        if between > 0:
+            entry = sums.setdefault((CauseKind.LAUNCH, "between kernels"), [0, 0])
+            entry[0] += between * call.count
+            entry[1] += between * call.count // 2
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))[:SHOWN]
+    causes = (VerdictCause(*key, (), ps, saving) for key, (ps, saving) in ordered)
+    basis = "the critical paths of calls, each by itself"
+    return Verdict(total, tuple(causes), basis=basis)
