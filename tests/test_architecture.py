@@ -90,7 +90,7 @@ MAY_IMPORT = {
     " run schedule units workload workload.models workload.parallel",
     "training.__init__": "training",
     "nccltests": "analysis bounded errors executors fabric files formats.logs hardware lowering nccl nccl.calls"
-    " nccl.programs ranges report resources result run schedule units version vocabulary",
+    " ranges report resources result run schedule units version vocabulary",
     "training.measured": "bounded errors executors files hardware lowering run training version workload"
     " workload.parallel",
     "sweeping": "analysis bounded errors executors fabric files lowering nccl nccltests resources run training units"

@@ -235,6 +235,9 @@ class Result:
         What was compared, or the first difference.
     unfinished : Unfinished or None
         What is known of a run that was ended; None of one that is complete, or read from a partial trace.
+    followed : str
+        From which other runs the time was found, of a collective that was not simulated whole: nothing but the time is
+        known of it. Empty of all others.
     """
 
     time_ps: int
@@ -250,6 +253,7 @@ class Result:
     verify_note: str = ""
     complete: bool = True
     unfinished: Unfinished | None = None
+    followed: str = ""
 
     @property
     def launched_ps(self) -> int | None:
@@ -326,7 +330,8 @@ class Result:
 
     def _per_s(self, count: int) -> int | None:
         """Return what the engine did per second of its time; None of an unfinished run."""
-        return round(count / self.wall_s) if self.complete and self.wall_s > 0 else None
+        known = self.complete and not self.followed and self.wall_s > 0
+        return round(count / self.wall_s) if known else None
 
     def _includes(self) -> dict[str, Any]:
         """Return what the time includes, and the times that mean something else."""
@@ -351,6 +356,20 @@ class Result:
             "simulated_ps_per_s": round(self.time_ps / self.wall_s) if self.wall_s > 0 else None,
         }
 
+    def _moved(self) -> dict[str, Any]:
+        """Return what the engine moved, and how fast; of a time that was followed there is nothing of the kind."""
+        whole = self.complete and not self.followed
+        return {
+            "packets": None if self.followed else self.packets,
+            "packet_hops": None if self.followed else self.packet_hops,
+            "grants": None if self.followed else self.grants,
+            "packet_hops_per_s": self._per_s(self.packet_hops),
+            "grants_per_s": self._per_s(self.grants),
+            "wall_s": round(self.wall_s, 6) if self.complete else None,
+            "fingerprint": f"{self.fingerprint:016x}" if whole else None,
+            "followed": self.followed or None,
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the numbers a script wants, as one flat dictionary."""
         head: dict[str, Any] = {"time_ps": self.time_ps, **self._ended()}
@@ -367,23 +386,20 @@ class Result:
                 "channels": self.call.channels,
                 **self._includes(),
             }
-        return head | {
-            "packets": self.packets,
-            "packet_hops": self.packet_hops,
-            "grants": self.grants,
-            "packet_hops_per_s": self._per_s(self.packet_hops),
-            "grants_per_s": self._per_s(self.grants),
-            "wall_s": round(self.wall_s, 6) if self.complete else None,
-            "fingerprint": f"{self.fingerprint:016x}" if self.complete else None,
-            "verified": self.verified,
-            "fabric": self.provenance.fabric,
-            "engine": self.provenance.engine,
-            "granularity": self.provenance.granularity,
-            "burst_packets": self.provenance.burst_packets,
-            "granularity_note": self.provenance.granularity_note,
-            "error_bound": self.provenance.error_bound,
-            "seed": self.provenance.seed,
-            "faults": list(self.provenance.faults),
-            "notes": list(self.provenance.notes),
-            "version": self.provenance.version,
-        }
+        return (
+            head
+            | self._moved()
+            | {
+                "verified": self.verified,
+                "fabric": self.provenance.fabric,
+                "engine": self.provenance.engine,
+                "granularity": self.provenance.granularity,
+                "burst_packets": self.provenance.burst_packets,
+                "granularity_note": self.provenance.granularity_note,
+                "error_bound": self.provenance.error_bound,
+                "seed": self.provenance.seed,
+                "faults": list(self.provenance.faults),
+                "notes": list(self.provenance.notes),
+                "version": self.provenance.version,
+            }
+        )

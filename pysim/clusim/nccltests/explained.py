@@ -13,13 +13,14 @@ from clusim.analysis.blame import blame
 from clusim.errors import InputError
 from clusim.nccl.calls.choice import choose
 from clusim.nccl.calls.launch import host_of, overhead_ps, period_ps
-from clusim.nccltests.kernel import kernel, program
+from clusim.nccltests.kernel import kernel
 from clusim.nccltests.measurements import Row, setup_of
 from clusim.nccltests.scores import Point
 from clusim.nccltests.validate import case_of, point_of
 from clusim.nccltests.validationreport import group_title
 from clusim.run.job import RunOptions
 from clusim.run.simulate import result_of
+from clusim.run.streams import program
 from clusim.schedule.dtypes import element
 from clusim.units import format_size
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from clusim.nccltests.breakdown import ClassLine, ClassTable, class_tables
-from clusim.nccltests.kernel import FOLLOWED
 from clusim.nccltests.measurements import CurveGroup, Row
 from clusim.nccltests.scores import REGIME_TITLES, REGIMES, Point, Score, score, statistics
 from clusim.nccltests.validate import Report
+from clusim.run.streams import FOLLOWED
 from clusim.units import format_size
 
 __all__ = ["MEANING", "group_title", "left_out_lines", "remarks", "report_lines"]
